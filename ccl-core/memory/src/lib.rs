@@ -1,0 +1,1 @@
+//! Raw and mapped memory regions: the one door to unsafe memory.

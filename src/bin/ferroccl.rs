@@ -1,0 +1,3 @@
+//! The `ferroccl` command.
+
+fn main() {}

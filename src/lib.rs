@@ -1,0 +1,1 @@
+//! ferroccl: collective communication for clusters.

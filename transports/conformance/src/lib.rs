@@ -1,0 +1,1 @@
+//! One suite of tests over every transport.

@@ -1,0 +1,1 @@
+//! A transport with virtual time, seeded loss, reordering, delay, duplication and crashes.
