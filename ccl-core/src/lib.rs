@@ -1,7 +1,12 @@
-//! The engine of ferroccl without an operating system: what a collective is ([`types`]) and how
-//! time is told ([`time`]). No clock, thread, file, socket or environment is touched here.
+//! The engine of ferroccl without an operating system: what a collective is ([`types`]), how it
+//! is written down ([`schedule`]), made ready to run ([`lower`]) and carried out ([`execution`]).
+//! No clock, thread, file, socket or environment is touched here.
 
 #![forbid(unsafe_code)]
 
+pub mod execution;
+pub mod lower;
+pub mod schedule;
 pub mod time;
+pub mod transport;
 pub mod types;

@@ -1,1 +1,17 @@
-//! Raw and mapped memory regions: the one door to unsafe memory.
+//! The one door to unsafe memory: raw regions whose owner vouches for them, regions that another
+//! process maps too, and the lock-free pieces that live in them.
+//!
+//! * [`Region`]: an address range with an owner that keeps it alive.
+//! * [`slots`]: a FIFO of slots between two processes, allocated by the receiver.
+//! * [`doorbell`]: how a rank that sleeps is told that something has arrived.
+//!
+//! What lies in a shared region may be written by a peer at any time, correctly or not. So
+//! everything read from it is read once, atomically, and range-checked; no reference to shared
+//! bytes is ever made.
+
+pub mod doorbell;
+mod region;
+pub mod slots;
+mod sync;
+
+pub use region::{Region, RegionError};

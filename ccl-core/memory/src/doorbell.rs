@@ -1,0 +1,84 @@
+//! How a rank that sleeps is told that something has arrived.
+//!
+//! Each rank has one doorbell in memory that its peers map. Ringing is a load of a line that is
+//! almost always in the ringer's cache; only if the owner sleeps does it cost a store and a
+//! system call. The owner looks once more after announcing its sleep, and sleeps for a bounded
+//! time only, because a ring that crossed the announcement on its way may be missed.
+
+use std::time::Duration;
+
+use crate::region::{Region, RegionError};
+use crate::sync::{AtomicU32, Ordering};
+
+/// Bytes of a doorbell.
+pub const BYTES: usize = 64;
+
+const SLEEPING: usize = 0;
+const RINGS: usize = 4;
+
+/// The operating system's way to sleep on a word of shared memory and to wake who sleeps there.
+#[derive(Clone, Copy, Debug)]
+pub struct Parking {
+    /// Sleeps while the word has this value, for at most this long.
+    pub sleep: fn(&AtomicU32, u32, Duration),
+    /// Wakes whoever sleeps on the word.
+    pub wake: fn(&AtomicU32),
+}
+
+/// One rank's doorbell, in shared memory.
+#[derive(Clone, Debug)]
+pub struct Doorbell {
+    region: Region,
+    parking: Parking,
+}
+
+impl Doorbell {
+    /// The doorbell in the first [`BYTES`] of `region`.
+    ///
+    /// # Errors
+    ///
+    /// When the region is too small or not aligned.
+    pub fn new(region: &Region, parking: Parking) -> Result<Doorbell, RegionError> {
+        let region = region.part(0, BYTES)?;
+        region.word32(SLEEPING)?;
+        region.word32(RINGS)?;
+        Ok(Doorbell { region, parking })
+    }
+
+    #[inline]
+    fn owner_sleeps(&self) -> bool {
+        self.region.word32(SLEEPING).is_ok_and(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Wakes the owner if it sleeps. To be called after something was published to it.
+    #[inline]
+    pub fn ring(&self) {
+        if self.owner_sleeps() {
+            self.wake_owner();
+        }
+    }
+
+    #[cold]
+    fn wake_owner(&self) {
+        if let Ok(word) = self.region.word32(RINGS) {
+            word.fetch_add(1, Ordering::Release);
+            (self.parking.wake)(word);
+        }
+    }
+
+    /// For the owner: sleeps until the next ring, `at_most` that long, unless `arrived` finds
+    /// after the announcement that there is no need to.
+    pub fn sleep(&self, at_most: Duration, arrived: &mut dyn FnMut() -> bool) {
+        let (Ok(rings), Ok(sleeping)) = (self.region.word32(RINGS), self.region.word32(SLEEPING))
+        else {
+            return;
+        };
+        let before = rings.load(Ordering::Acquire);
+        // SeqCst: the announcement goes out before the owner looks again.
+        sleeping.swap(1, Ordering::SeqCst);
+        if !arrived() {
+            (self.parking.sleep)(rings, before, at_most);
+        }
+        sleeping.store(0, Ordering::Relaxed);
+    }
+}

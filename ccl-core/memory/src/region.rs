@@ -1,0 +1,200 @@
+//! An address range and whoever keeps it alive.
+
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// A range of memory, possibly shared with other processes. Clones share the owner; the memory
+/// lives until the last clone is gone.
+#[derive(Clone)]
+pub struct Region {
+    start: NonNull<u8>,
+    bytes: usize,
+    owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: a region is an address, a length and a shared owner that is itself Send and Sync; the
+// bytes are only reached through raw pointers or atomics, whose users answer for races.
+unsafe impl Send for Region {}
+// SAFETY: as above; no method gives out a reference to non-atomic bytes.
+unsafe impl Sync for Region {}
+
+/// A range that does not lie inside its region, or is not aligned as its use demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionError {
+    /// First byte asked for.
+    pub offset: usize,
+    /// Bytes asked for.
+    pub bytes: usize,
+    /// Bytes there are.
+    pub region_bytes: usize,
+}
+
+impl fmt::Display for RegionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} bytes at offset {} do not lie, aligned, in a memory region of {} bytes",
+            self.bytes, self.offset, self.region_bytes
+        )
+    }
+}
+
+impl std::error::Error for RegionError {}
+
+impl Region {
+    /// A region over `bytes` bytes from `start`, alive as long as `owner`.
+    ///
+    /// # Safety
+    ///
+    /// The range is valid for reads and writes for as long as `owner` exists, and nobody holds a
+    /// Rust reference into it while it is written through the region, or by a peer.
+    #[must_use]
+    pub unsafe fn new(
+        start: NonNull<u8>,
+        bytes: usize,
+        owner: Arc<dyn Any + Send + Sync>,
+    ) -> Region {
+        Region { start, bytes, owner }
+    }
+
+    /// A zeroed region of this process alone, aligned to cache lines.
+    #[must_use]
+    pub fn private(bytes: usize) -> Region {
+        #[repr(C, align(64))]
+        #[derive(Clone, Copy)]
+        struct Line([u8; 64]);
+        let lines = vec![Line([0; 64]); bytes.div_ceil(64).max(1)].into_boxed_slice();
+        let raw = Box::into_raw(lines);
+        let owner = OwnedLines(raw.cast(), raw.len());
+        // SAFETY: `raw` comes from a box, so it is not null.
+        let start = unsafe { NonNull::new_unchecked(raw.cast::<u8>()) };
+        return Region { start, bytes, owner: Arc::new(owner) };
+
+        struct OwnedLines(*mut Line, usize);
+        // SAFETY: plain bytes without thread affinity.
+        unsafe impl Send for OwnedLines {}
+        // SAFETY: never read through this handle.
+        unsafe impl Sync for OwnedLines {}
+        impl Drop for OwnedLines {
+            fn drop(&mut self) {
+                let slice = std::ptr::slice_from_raw_parts_mut(self.0, self.1);
+                // SAFETY: exactly the box that `private` took apart, dropped once.
+                drop(unsafe { Box::from_raw(slice) });
+            }
+        }
+    }
+
+    /// Bytes of the region.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The first byte's address.
+    #[must_use]
+    pub fn start(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// A part of this region, with the same owner.
+    ///
+    /// # Errors
+    ///
+    /// When the part does not lie inside.
+    pub fn part(&self, offset: usize, bytes: usize) -> Result<Region, RegionError> {
+        let start = self.check(offset, bytes, 1)?;
+        Ok(Region { start, bytes, owner: Arc::clone(&self.owner) })
+    }
+
+    /// The atomic word at a byte offset, which must be a multiple of 4.
+    ///
+    /// # Errors
+    ///
+    /// When the word does not lie, aligned, inside.
+    pub fn word32(&self, offset: usize) -> Result<&AtomicU32, RegionError> {
+        let at = self.check(offset, 4, 4)?;
+        // SAFETY: inside the region, aligned, alive as long as `self`; only atomics touch it.
+        Ok(unsafe { at.cast::<AtomicU32>().as_ref() })
+    }
+
+    /// The atomic word at a byte offset, which must be a multiple of 8.
+    ///
+    /// # Errors
+    ///
+    /// When the word does not lie, aligned, inside.
+    pub fn word64(&self, offset: usize) -> Result<&AtomicU64, RegionError> {
+        let at = self.check(offset, 8, 8)?;
+        // SAFETY: inside the region, aligned, alive as long as `self`; only atomics touch it.
+        Ok(unsafe { at.cast::<AtomicU64>().as_ref() })
+    }
+
+    /// Copies `from` into the region.
+    ///
+    /// # Errors
+    ///
+    /// When it does not fit at that offset.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), RegionError> {
+        let at = self.check(offset, from.len(), 1)?;
+        // SAFETY: the target lies inside the region and no reference into it exists.
+        unsafe { std::ptr::copy(from.as_ptr(), at.as_ptr(), from.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes of the region into `to`.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes do not lie inside.
+    pub fn read(&self, offset: usize, to: &mut [u8]) -> Result<(), RegionError> {
+        let at = self.check(offset, to.len(), 1)?;
+        // SAFETY: the source lies inside the region; a peer that writes at the same time gives
+        // us torn bytes, never a reference to them.
+        unsafe { std::ptr::copy(at.as_ptr().cast_const(), to.as_mut_ptr(), to.len()) };
+        Ok(())
+    }
+
+    fn check(&self, offset: usize, bytes: usize, align: usize) -> Result<NonNull<u8>, RegionError> {
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        let address = self.start.as_ptr().wrapping_add(offset);
+        if !inside || !(address as usize).is_multiple_of(align) {
+            return Err(RegionError { offset, bytes, region_bytes: self.bytes });
+        }
+        // SAFETY: `offset` is at most `bytes`, so the address is in or one past the region.
+        Ok(unsafe { self.start.add(offset) })
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({:p}, {} bytes)", self.start, self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_checked() {
+        let region = Region::private(100);
+        assert_eq!(region.start() as usize % 64, 0);
+        region.write(90, &[7; 10]).unwrap();
+        let mut back = [0; 4];
+        region.read(96, &mut back).unwrap();
+        assert_eq!(back, [7; 4]);
+        assert!(region.write(91, &[7; 10]).is_err());
+        assert!(region.read(usize::MAX, &mut back).is_err());
+        assert!(region.word64(96).is_err(), "beyond the end");
+        assert!(region.word64(4).is_err(), "not aligned");
+        assert!(region.word32(4).is_ok());
+        let part = region.part(90, 10).unwrap();
+        drop(region);
+        part.read(0, &mut back).unwrap();
+        assert_eq!(back, [7; 4]);
+        assert!(part.part(5, 6).is_err());
+    }
+}

@@ -1,0 +1,338 @@
+//! A FIFO of slots between two processes: allocated by the receiver, filled by the sender.
+//!
+//! ```text
+//! line 0            grants: how many messages the receiver has ever allowed (it alone writes)
+//! slot 0            header line: sequence, bytes, tag; then up to 48 bytes of payload
+//!                   body: `slot_bytes`, for longer payloads
+//! slot 1 …
+//! ```
+//!
+//! Message number m (from 0) goes through slot m mod slots. The sender fills the payload and then
+//! stores m + 1 as the slot's sequence (release); the receiver loads it (acquire) and so sees the
+//! payload: data and flag of a short message cross between the cores in one cache line. A sender
+//! writes only below the grants; the receiver renews them when half of the slots are free again,
+//! so that the line of grants is not passed back and forth for every message.
+//!
+//! What the other side writes is range-checked: a length beyond the slot is an error of the peer,
+//! and grants never move a sender past the slots there are.
+
+use crate::region::{Region, RegionError};
+use crate::sync::Ordering;
+
+const LINE: usize = 64;
+const SEQUENCE: usize = 0;
+const BYTES: usize = 4;
+const TAG: usize = 8;
+const INLINE: usize = 16;
+
+/// The longest payload that travels in the header's own cache line.
+pub const INLINE_BYTES: usize = LINE - INLINE;
+
+/// The size of a link's FIFO.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Slots, at least 1.
+    pub slots: u32,
+    /// The longest payload; rounded up to whole cache lines.
+    pub slot_bytes: usize,
+}
+
+impl Shape {
+    /// Bytes of one slot with its header.
+    #[must_use]
+    pub const fn stride(&self) -> usize {
+        LINE + self.slot_bytes.next_multiple_of(LINE)
+    }
+
+    /// Bytes of shared memory that a link needs.
+    #[must_use]
+    pub const fn link_bytes(&self) -> usize {
+        LINE + self.stride() * self.slots as usize
+    }
+}
+
+/// What both ends have in common.
+#[derive(Debug)]
+struct Fifo {
+    region: Region,
+    shape: Shape,
+    /// The number of the next message.
+    next: u64,
+    /// `next` mod slots, kept so that no division is needed.
+    slot: u32,
+}
+
+impl Fifo {
+    fn new(region: &Region, shape: Shape) -> Result<Fifo, RegionError> {
+        let shape = Shape { slots: shape.slots.max(1), ..shape };
+        let region = region.part(0, shape.link_bytes())?;
+        region.word64(0)?;
+        Ok(Fifo { region, shape, next: 0, slot: 0 })
+    }
+
+    #[inline]
+    fn header(&self) -> usize {
+        LINE + self.shape.stride() * self.slot as usize
+    }
+
+    #[inline]
+    fn payload(&self, bytes: usize) -> *mut u8 {
+        let offset = if bytes <= INLINE_BYTES { INLINE } else { LINE };
+        // SAFETY: `new` checked that all slots lie inside the region, and `slot` < slots.
+        unsafe { self.region.start().add(self.header() + offset) }
+    }
+
+    #[inline]
+    fn word32(&self, offset: usize) -> &crate::sync::AtomicU32 {
+        // SAFETY: inside the region as above; headers are aligned to cache lines and the region
+        // to 8 bytes at least; only atomics touch header words.
+        unsafe { &*self.region.start().add(self.header() + offset).cast() }
+    }
+
+    #[inline]
+    fn word64(&self, offset: usize) -> &crate::sync::AtomicU64 {
+        // SAFETY: as `word32`; TAG and the line of grants are multiples of 8.
+        unsafe { &*self.region.start().add(self.header() + offset).cast() }
+    }
+
+    #[inline]
+    fn grants(&self) -> &crate::sync::AtomicU64 {
+        // SAFETY: `new` checked the word at offset 0.
+        unsafe { &*self.region.start().cast() }
+    }
+
+    #[inline]
+    fn step(&mut self) {
+        self.next += 1;
+        self.slot += 1;
+        if self.slot == self.shape.slots {
+            self.slot = 0;
+        }
+    }
+
+    /// The sequence that marks message `next`; never 0, so that fresh memory is no message.
+    #[inline]
+    fn sequence(&self) -> u32 {
+        // A slot's value changes by `slots` per lap; truncation cannot make two laps alike.
+        (self.next as u32).wrapping_add(1)
+    }
+}
+
+/// The sending end. Exactly one exists per link.
+#[derive(Debug)]
+pub struct Sender {
+    fifo: Fifo,
+    granted: u64,
+}
+
+impl Sender {
+    /// The sending end over the receiver's memory.
+    ///
+    /// # Errors
+    ///
+    /// When the region does not hold [`Shape::link_bytes`].
+    pub fn new(region: &Region, shape: Shape) -> Result<Sender, RegionError> {
+        Ok(Sender { fifo: Fifo::new(region, shape)?, granted: 0 })
+    }
+
+    /// Whether the next message may be written.
+    #[inline]
+    pub fn ready(&mut self) -> bool {
+        if self.fifo.next < self.granted {
+            return true;
+        }
+        let most = self.fifo.next + u64::from(self.fifo.shape.slots);
+        // Acquire: the receiver's reads of the slot come before our writes to it.
+        self.granted = self.fifo.grants().load(Ordering::Acquire).min(most);
+        self.fifo.next < self.granted
+    }
+
+    /// Where a payload of this length goes. Valid after [`Sender::ready`] said yes, until
+    /// [`Sender::publish`]; the same length must be published.
+    #[must_use]
+    #[inline]
+    pub fn payload(&self, bytes: usize) -> *mut u8 {
+        self.fifo.payload(bytes)
+    }
+
+    /// The longest payload.
+    #[must_use]
+    pub fn slot_bytes(&self) -> usize {
+        self.fifo.shape.slot_bytes
+    }
+
+    /// Sends the message: `bytes` of payload, and a tag that the receiver compares with its own.
+    #[inline]
+    pub fn publish(&mut self, bytes: usize, tag: u64) {
+        self.fifo.word32(BYTES).store(bytes as u32, Ordering::Relaxed);
+        self.fifo.word64(TAG).store(tag, Ordering::Relaxed);
+        // Release: payload, length and tag come before the sequence.
+        self.fifo.word32(SEQUENCE).store(self.fifo.sequence(), Ordering::Release);
+        self.fifo.step();
+    }
+
+    /// Messages sent.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.fifo.next
+    }
+}
+
+/// The receiving end, which owns the memory. Exactly one exists per link.
+#[derive(Debug)]
+pub struct Receiver {
+    fifo: Fifo,
+    granted: u64,
+}
+
+impl Receiver {
+    /// The receiving end over zeroed memory, which grants all slots.
+    ///
+    /// # Errors
+    ///
+    /// When the region does not hold [`Shape::link_bytes`].
+    pub fn new(region: &Region, shape: Shape) -> Result<Receiver, RegionError> {
+        let fifo = Fifo::new(region, shape)?;
+        let granted = u64::from(fifo.shape.slots);
+        fifo.grants().store(granted, Ordering::Release);
+        Ok(Receiver { fifo, granted })
+    }
+
+    /// Whether the next message has arrived.
+    #[must_use]
+    #[inline]
+    pub fn ready(&self) -> bool {
+        self.fifo.word32(SEQUENCE).load(Ordering::Acquire) == self.fifo.sequence()
+    }
+
+    /// Length and tag of the next message, which has arrived. What the peer wrote, unchecked.
+    #[must_use]
+    #[inline]
+    pub fn head(&self) -> (usize, u64) {
+        let bytes = self.fifo.word32(BYTES).load(Ordering::Relaxed);
+        (bytes as usize, self.fifo.word64(TAG).load(Ordering::Relaxed))
+    }
+
+    /// Where a payload of this length lies; inside the slot as long as `bytes` is at most
+    /// `slot_bytes`.
+    #[must_use]
+    #[inline]
+    pub fn payload(&self, bytes: usize) -> *const u8 {
+        self.fifo.payload(bytes)
+    }
+
+    /// Gives the slot back to the sender.
+    #[inline]
+    pub fn release(&mut self) {
+        self.fifo.step();
+        let due = self.fifo.next + u64::from(self.fifo.shape.slots);
+        if (due - self.granted) * 2 >= u64::from(self.fifo.shape.slots) {
+            self.granted = due;
+            // Release: our reads of the slot come before the grant.
+            self.fifo.grants().store(due, Ordering::Release);
+        }
+    }
+
+    /// Messages taken.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.fifo.next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(slots: u32, slot_bytes: usize) -> (Sender, Receiver, Region) {
+        let shape = Shape { slots, slot_bytes };
+        let region = Region::private(shape.link_bytes());
+        let receiver = Receiver::new(&region, shape).unwrap();
+        (Sender::new(&region, shape).unwrap(), receiver, region)
+    }
+
+    fn put(sender: &mut Sender, text: &[u8]) {
+        // SAFETY: `ready` said yes and the text fits the slot.
+        unsafe { std::ptr::copy(text.as_ptr(), sender.payload(text.len()), text.len()) };
+        sender.publish(text.len(), 9);
+    }
+
+    fn take(receiver: &mut Receiver) -> Vec<u8> {
+        let (bytes, tag) = receiver.head();
+        assert_eq!(tag, 9);
+        let mut text = vec![0; bytes];
+        // SAFETY: the payload was published with this length.
+        unsafe { std::ptr::copy(receiver.payload(bytes), text.as_mut_ptr(), bytes) };
+        receiver.release();
+        text
+    }
+
+    #[test]
+    fn nothing_is_sent_without_a_grant() {
+        for slots in [1, 2, 3, 8] {
+            let (mut sender, mut receiver, _) = pair(slots, 100);
+            assert!(!receiver.ready());
+            for _ in 0..slots {
+                assert!(sender.ready());
+                put(&mut sender, b"x");
+            }
+            assert!(!sender.ready(), "{slots} slots");
+            while receiver.ready() {
+                take(&mut receiver);
+            }
+            assert!(sender.ready());
+        }
+    }
+
+    #[test]
+    fn short_and_long_messages_arrive_in_order_over_many_laps() {
+        let (mut sender, mut receiver, _) = pair(3, 200);
+        let mut expected = 0u32;
+        for round in 0..1000u32 {
+            while sender.ready() && sender.sent() - receiver.received() < 1 + u64::from(round % 3) {
+                let long = if sender.sent() % 2 == 0 { 4 } else { 200 };
+                let mut text = vec![0xab; long];
+                text[..4].copy_from_slice(&(sender.sent() as u32).to_le_bytes());
+                put(&mut sender, &text);
+            }
+            while receiver.ready() {
+                let text = take(&mut receiver);
+                assert_eq!(text[..4], expected.to_le_bytes());
+                expected += 1;
+            }
+        }
+        assert!(expected >= 1000);
+    }
+
+    #[test]
+    fn a_peer_that_grants_nonsense_moves_nobody_past_the_slots() {
+        let (mut sender, _receiver, region) = pair(2, 64);
+        region.word64(0).unwrap().store(u64::MAX, Ordering::Relaxed);
+        for _ in 0..2 {
+            assert!(sender.ready());
+            put(&mut sender, b"y");
+        }
+        assert!(sender.granted <= sender.sent() + 2);
+    }
+
+    #[test]
+    fn two_threads_agree() {
+        let (mut sender, mut receiver, _) = pair(4, 64);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for number in 0..20_000u64 {
+                    while !sender.ready() {
+                        std::thread::yield_now();
+                    }
+                    put(&mut sender, &number.to_le_bytes());
+                }
+            });
+            for number in 0..20_000u64 {
+                while !receiver.ready() {
+                    std::thread::yield_now();
+                }
+                assert_eq!(take(&mut receiver), number.to_le_bytes());
+            }
+        });
+    }
+}

@@ -1,0 +1,286 @@
+//! A program bound to the numbers of one call: every expression evaluated, every loop unrolled,
+//! so that the hot loop only adds, compares and asks its ports.
+//!
+//! Binding again with the same numbers costs a comparison; with others it reuses the memory.
+
+use crate::lower::{Fold, Instr, Place, Program, Strand};
+use crate::schedule::{Buffer, Counters, DEPTH, Layout, TERM};
+use crate::types::Rank;
+
+/// The numbers of one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// Where the parts of the input lie.
+    pub input: Layout,
+    /// Where the parts of the output lie.
+    pub output: Layout,
+    /// Bytes of one element.
+    pub element_bytes: usize,
+    /// The longest payload of a message; it must hold [`Program::message_parts`] elements.
+    pub slot_bytes: usize,
+}
+
+impl Numbers {
+    /// Elements that a piece takes of each part: as many as fit into a message, at least one.
+    #[must_use]
+    pub fn piece_elements(&self, program: &Program) -> usize {
+        let width = self.element_bytes.max(1);
+        let room = self.slot_bytes / width / program.message_parts.max(1) as usize;
+        let line = (64 / width).max(1);
+        if room > line { room / line * line } else { room.max(1) }
+    }
+
+    fn layout(&self, buffer: Buffer) -> &Layout {
+        if buffer == Buffer::Input { &self.input } else { &self.output }
+    }
+}
+
+/// What an operand refers to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// The caller's input, from this byte on, plus the piece's offset.
+    Input(usize),
+    /// The caller's output, from this byte on, plus the piece's offset.
+    Output(usize),
+    /// The channel's scratch memory, from this byte on.
+    Scratch(usize),
+    /// The current slot of the link with this peer.
+    Slot(Rank),
+}
+
+/// Neighbouring elements, and what they are combined from and into.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    /// Elements over all pieces.
+    pub(super) elements: usize,
+    /// Operands: sources from `first`, targets from `middle`, up to `end`.
+    pub(super) first: u32,
+    pub(super) middle: u32,
+    pub(super) end: u32,
+}
+
+/// A fold whose links and segments are known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BoundFold {
+    pub(super) segments: (u32, u32),
+    pub(super) recvs: (u32, u32),
+    pub(super) sends: (u32, u32),
+    pub(super) last: bool,
+}
+
+/// One step of a strand.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    Fold(BoundFold),
+    Await { unit: u32, lag: u32 },
+    Done { unit: u32 },
+}
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Bound {
+    pub(super) numbers: Option<Numbers>,
+    pub(super) pieces: usize,
+    pub(super) piece_elements: usize,
+    pub(super) element_bytes: usize,
+    pub(super) scratch_stride: usize,
+    /// First step of each strand, and one more entry for the end.
+    pub(super) strands: Vec<u32>,
+    pub(super) steps: Vec<Step>,
+    pub(super) segments: Vec<Segment>,
+    pub(super) operands: Vec<Operand>,
+    pub(super) peers: Vec<Rank>,
+    scratch_starts: Vec<usize>,
+}
+
+pub(super) fn range(of: (u32, u32)) -> std::ops::Range<usize> {
+    of.0 as usize..of.1 as usize
+}
+
+fn index(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+impl Bound {
+    /// Binds. Returns at once if the numbers are those of the last time.
+    pub(super) fn bind(&mut self, program: &Program, numbers: &Numbers) {
+        if self.numbers.as_ref() == Some(numbers) {
+            return;
+        }
+        self.piece_elements = numbers.piece_elements(program);
+        self.element_bytes = numbers.element_bytes;
+        let longest = numbers.input.longest_part().max(numbers.output.longest_part());
+        self.pieces = longest.div_ceil(self.piece_elements);
+        self.place_scratch(program);
+        self.steps.clear();
+        self.segments.clear();
+        self.operands.clear();
+        self.peers.clear();
+        self.strands.clear();
+        for strand in &program.strands {
+            self.strands.push(index(self.steps.len()));
+            self.unroll(strand, numbers);
+        }
+        self.strands.push(index(self.steps.len()));
+        match &mut self.numbers {
+            Some(known) => known.clone_from(numbers),
+            None => self.numbers = Some(numbers.clone()),
+        }
+    }
+
+    fn place_scratch(&mut self, program: &Program) {
+        let part_bytes = (self.piece_elements * self.element_bytes).next_multiple_of(64);
+        self.scratch_starts.clear();
+        self.scratch_stride = 0;
+        for parts in &program.scratch_parts {
+            self.scratch_starts.push(self.scratch_stride);
+            self.scratch_stride += *parts as usize * part_bytes;
+        }
+    }
+
+    fn unroll(&mut self, strand: &Strand, numbers: &Numbers) {
+        let mut counters = [0; DEPTH];
+        let mut pc = 0;
+        while let Some(instr) = strand.code.get(pc) {
+            pc += 1;
+            match instr {
+                Instr::Fold(fold) => self.bind_fold(fold, &mut counters, numbers),
+                Instr::Loop { dimension } => counters[usize::from(*dimension)] = 0,
+                Instr::Next { dimension, count, start } => {
+                    let counter = &mut counters[usize::from(*dimension)];
+                    *counter += 1;
+                    if *counter < *count {
+                        pc = *start as usize;
+                    } else {
+                        *counter = 0;
+                    }
+                }
+                Instr::Await { unit, lag } => {
+                    self.steps.push(Step::Await { unit: *unit, lag: *lag });
+                }
+                Instr::Done { unit } => self.steps.push(Step::Done { unit: *unit }),
+            }
+        }
+    }
+
+    fn bind_fold(&mut self, fold: &Fold, counters: &mut Counters, numbers: &Numbers) {
+        let first = index(self.segments.len());
+        let layout = numbers.layout(fold.extent.buffer);
+        for part in 0..fold.extent.parts.total {
+            let (_, elements) = layout.part(fold.extent.parts.part(part, counters));
+            if elements > 0 {
+                self.bind_segment(fold, part, elements, counters, numbers);
+                self.merge(first);
+            }
+        }
+        let segments = (first, index(self.segments.len()));
+        if segments.0 == segments.1 {
+            return;
+        }
+        let sources = fold.sources.iter().map(|source| (&source.place, source.repeat));
+        let recvs = self.bind_peers(sources, counters);
+        let targets = fold.targets.iter().map(|target| (&target.place, target.repeat));
+        let sends = self.bind_peers(targets, counters);
+        self.steps.push(Step::Fold(BoundFold { segments, recvs, sends, last: fold.last }));
+    }
+
+    fn bind_peers<'a>(
+        &mut self,
+        places: impl Iterator<Item = (&'a Place, u32)>,
+        counters: &mut Counters,
+    ) -> (u32, u32) {
+        let first = index(self.peers.len());
+        for (place, repeat) in places {
+            if let Place::Slot(peer) = place {
+                for term in 0..repeat {
+                    counters[TERM] = term;
+                    self.peers.push(peer.eval(counters));
+                }
+            }
+        }
+        counters[TERM] = 0;
+        (first, index(self.peers.len()))
+    }
+
+    fn bind_segment(
+        &mut self,
+        fold: &Fold,
+        part: u32,
+        elements: usize,
+        counters: &mut Counters,
+        numbers: &Numbers,
+    ) {
+        let first = index(self.operands.len());
+        for source in &fold.sources {
+            self.bind_operands(&source.place, source.repeat, part, counters, numbers);
+        }
+        let middle = index(self.operands.len());
+        for target in &fold.targets {
+            self.bind_operands(&target.place, target.repeat, part, counters, numbers);
+        }
+        let end = index(self.operands.len());
+        self.segments.push(Segment { elements, first, middle, end });
+    }
+
+    fn bind_operands(
+        &mut self,
+        place: &Place,
+        repeat: u32,
+        part: u32,
+        counters: &mut Counters,
+        numbers: &Numbers,
+    ) {
+        for term in 0..repeat {
+            counters[TERM] = term;
+            let operand = match place {
+                Place::Slot(peer) => Operand::Slot(peer.eval(counters)),
+                Place::Memory(buffer, parts) => {
+                    self.memory(*buffer, parts.part(part, counters), numbers)
+                }
+            };
+            self.operands.push(operand);
+        }
+        counters[TERM] = 0;
+    }
+
+    fn memory(&self, buffer: Buffer, part: u32, numbers: &Numbers) -> Operand {
+        let width = self.element_bytes;
+        match buffer {
+            Buffer::Input => Operand::Input(numbers.input.part(part).0 * width),
+            Buffer::Output => Operand::Output(numbers.output.part(part).0 * width),
+            Buffer::Scratch(id) => {
+                let start = self.scratch_starts.get(usize::from(id)).copied().unwrap_or(0);
+                let stride = (self.piece_elements * width).next_multiple_of(64);
+                Operand::Scratch(start + part as usize * stride)
+            }
+        }
+    }
+
+    /// Joins the last segment of the fold that began at segment `first` with the one before it,
+    /// if there is one piece only and they are neighbours in every operand.
+    fn merge(&mut self, first: u32) {
+        let [.., before, last] = self.segments.as_slice() else { return };
+        if self.segments.len() < first as usize + 2 || self.pieces != 1 {
+            return;
+        }
+        let bytes = before.elements * self.element_bytes;
+        let (old, new) = (before.first..before.end, last.first..last.end);
+        let neighbours = old.zip(new).all(|(old, new)| {
+            match (self.operands[old as usize], self.operands[new as usize]) {
+                (Operand::Input(a), Operand::Input(b))
+                | (Operand::Output(a), Operand::Output(b))
+                | (Operand::Scratch(a), Operand::Scratch(b)) => a + bytes == b,
+                (Operand::Slot(a), Operand::Slot(b)) => a == b,
+                _ => false,
+            }
+        });
+        if neighbours {
+            let (joined, start) = (last.elements, last.first as usize);
+            self.operands.truncate(start);
+            self.segments.pop();
+            if let Some(before) = self.segments.last_mut() {
+                before.elements += joined;
+            }
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Carries out a program: a state machine that knows no clock, no memory and no wire.
+//!
+//! [`Execution`] decides *what may happen now*; its [`Ports`] do it. The ports over mapped
+//! regions, over message lanes and over the simulator are driven by the same machine, so that the
+//! same plan gives the same bits everywhere. The type parameter keeps the decision and the deed
+//! in one piece of machine code: nothing virtual happens per chunk.
+
+mod bound;
+
+pub use bound::{Numbers, Operand};
+
+use std::sync::Arc;
+
+use crate::lower::Program;
+use crate::types::Rank;
+use bound::{Bound, BoundFold, Step, range};
+
+/// A link's other end and which of its parallel channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Link {
+    /// The peer.
+    pub peer: Rank,
+    /// The channel, `0..channels`.
+    pub channel: u32,
+}
+
+/// A fold of `elements` neighbouring elements, ready to be carried out.
+#[derive(Clone, Copy, Debug)]
+pub struct Task<'a> {
+    /// What is combined, left to right.
+    pub sources: &'a [Operand],
+    /// Where the result goes.
+    pub targets: &'a [Operand],
+    /// How much of it.
+    pub elements: usize,
+    /// To be added to the offset of operands in the caller's memory, in bytes.
+    pub piece_offset: usize,
+    /// To be added to the offset of operands in scratch, in bytes.
+    pub scratch_offset: usize,
+    /// Where the task's part of its messages begins, in bytes.
+    pub slot_offset: usize,
+    /// Payload of each message that the task's slots carry, in bytes.
+    pub message_bytes: usize,
+    /// The channel of its links.
+    pub channel: u32,
+    /// Whether the result is complete.
+    pub last: bool,
+}
+
+/// The world as an execution sees it: links with slots, and something that combines memory.
+pub trait Ports {
+    /// Whether the next message of the link has arrived. Cheap; asked again and again.
+    fn readable(&mut self, link: Link) -> bool;
+    /// Whether the link has a granted slot for the next message.
+    fn writable(&mut self, link: Link) -> bool;
+    /// Looks at the link's next message, which has arrived: whether it is the `bytes` long message
+    /// of this call that the schedule expects. After a no, nothing is read from it.
+    fn accept(&mut self, link: Link, bytes: usize) -> bool;
+    /// Combines. Slots named by operands are readable or writable, as just asked.
+    fn fold(&mut self, task: &Task<'_>);
+    /// Sends what folds have put into the link's current slot.
+    fn publish(&mut self, link: Link, bytes: usize);
+    /// Gives the link's current received slot back to its sender.
+    fn release(&mut self, link: Link);
+}
+
+/// What came of [`Execution::advance`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Everything is done.
+    Done,
+    /// Something was done; more may be possible at once.
+    Moved,
+    /// Nothing can be done until a message or a grant arrives.
+    Blocked,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct StrandState {
+    /// The next step.
+    step: u32,
+    /// Pieces of this channel done.
+    turn: usize,
+}
+
+/// One run of a program, on all channels.
+#[derive(Debug)]
+pub struct Execution {
+    program: Arc<Program>,
+    channels: u32,
+    bound: Bound,
+    /// Of every strand, channel by channel.
+    states: Vec<StrandState>,
+    /// Of every unit, channel by channel: how many pieces it has done.
+    units: Vec<usize>,
+    running: usize,
+    folds: u64,
+}
+
+impl Execution {
+    /// An execution of `program` whose pieces take turns on `channels` channels.
+    #[must_use]
+    pub fn new(program: Arc<Program>, channels: u32) -> Execution {
+        let channels = channels.max(1);
+        let states = vec![StrandState::default(); program.strands.len() * channels as usize];
+        let units = vec![0; program.units as usize * channels as usize];
+        Execution { program, channels, bound: Bound::default(), states, units, running: 0, folds: 0 }
+    }
+
+    /// The program.
+    #[must_use]
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// Starts from the beginning with these numbers. Allocates nothing if they are those of the
+    /// last time, or need no more room.
+    pub fn start(&mut self, numbers: &Numbers) {
+        self.bound.bind(&self.program, numbers);
+        self.units.fill(0);
+        self.folds = 0;
+        self.running = 0;
+        let strands = self.program.strands.len();
+        for (index, state) in self.states.iter_mut().enumerate() {
+            *state = StrandState { step: self.bound.strands[index % strands], turn: 0 };
+            let empty = self.bound.pieces <= index / strands;
+            self.running += usize::from(!empty);
+        }
+    }
+
+    /// Bytes of scratch memory that the started run needs.
+    #[must_use]
+    pub fn scratch_bytes(&self) -> usize {
+        self.bound.scratch_stride * self.channels as usize
+    }
+
+    /// How often the program is repeated in the started run, and elements per part each time.
+    #[must_use]
+    pub fn pieces(&self) -> (usize, usize) {
+        (self.bound.pieces, self.bound.piece_elements)
+    }
+
+    /// Folds done since the start: whether this grows is whether there is progress.
+    #[must_use]
+    pub fn folds(&self) -> u64 {
+        self.folds
+    }
+
+    /// The links that unfinished strands stand at, and whether to receive, receives first: for
+    /// the report on a stuck operation.
+    #[must_use]
+    pub fn waits_for(&self) -> Vec<(Link, bool)> {
+        let strands = self.program.strands.len();
+        let mut waits = Vec::new();
+        for (index, state) in self.states.iter().enumerate() {
+            let (strand, channel) = (index % strands, (index / strands) as u32);
+            let open = state.turn * self.channels as usize + (channel as usize) < self.bound.pieces;
+            let last = self.bound.strands[strand + 1];
+            if let (true, Some(Step::Fold(fold))) =
+                (open && state.step < last, self.bound.steps.get(state.step as usize))
+            {
+                for (peers, receive) in [(fold.recvs, true), (fold.sends, false)] {
+                    let peers = &self.bound.peers[range(peers)];
+                    waits.extend(peers.iter().map(|&peer| (Link { peer, channel }, receive)));
+                }
+            }
+        }
+        waits.sort_by_key(|(link, receive)| (!receive, link.peer, link.channel));
+        waits
+    }
+
+    /// Does what can be done now. Call again after `Moved`; after `Blocked` when something has
+    /// arrived.
+    #[inline]
+    pub fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress {
+        let strands = self.program.strands.len();
+        let mut moved = false;
+        let mut index = 0;
+        for channel in 0..self.channels {
+            for strand in 0..strands {
+                moved |= self.run_strand(index, strand, channel, ports);
+                index += 1;
+            }
+        }
+        match (self.running, moved) {
+            (0, _) => Progress::Done,
+            (_, true) => Progress::Moved,
+            (_, false) => Progress::Blocked,
+        }
+    }
+
+    /// Runs one strand until it blocks or ends. Returns whether it did anything.
+    #[inline]
+    fn run_strand<P: Ports>(
+        &mut self,
+        index: usize,
+        strand: usize,
+        channel: u32,
+        ports: &mut P,
+    ) -> bool {
+        let Execution { program, channels, bound, states, units, running, folds } = self;
+        let units = &mut units[channel as usize * program.units as usize..];
+        let state = &mut states[index];
+        let (first, end) = (bound.strands[strand], bound.strands[strand + 1]);
+        let mut moved = false;
+        let mut piece = state.turn * *channels as usize + channel as usize;
+        while piece < bound.pieces {
+            if state.step == end {
+                state.step = first;
+                state.turn += 1;
+                piece += *channels as usize;
+                if piece >= bound.pieces {
+                    *running -= 1;
+                }
+                moved = true;
+                continue;
+            }
+            match &bound.steps[state.step as usize] {
+                Step::Fold(fold) => {
+                    if !(Run { fold, channel, piece, bound }).step(ports) {
+                        return moved;
+                    }
+                    *folds += 1;
+                }
+                Step::Await { unit, lag } => {
+                    if units[*unit as usize] + (*lag as usize) < state.turn + 1 {
+                        return moved;
+                    }
+                }
+                Step::Done { unit } => units[*unit as usize] = state.turn + 1,
+            }
+            state.step += 1;
+            moved = true;
+        }
+        moved
+    }
+}
+
+/// One fold of one piece on one channel.
+struct Run<'a> {
+    fold: &'a BoundFold,
+    channel: u32,
+    piece: usize,
+    bound: &'a Bound,
+}
+
+impl Run<'_> {
+    /// Does the fold if all its links are ready. Returns whether the strand may go on.
+    #[inline]
+    fn step<P: Ports>(self, ports: &mut P) -> bool {
+        let bound = self.bound;
+        let segments = &bound.segments[range(self.fold.segments)];
+        let elements: usize = segments.iter().map(|segment| self.here(segment.elements)).sum();
+        if elements == 0 {
+            return true;
+        }
+        let recvs = &bound.peers[range(self.fold.recvs)];
+        let sends = &bound.peers[range(self.fold.sends)];
+        let link = |&peer: &Rank| Link { peer, channel: self.channel };
+        if !recvs.iter().all(|peer| ports.readable(link(peer)))
+            || !sends.iter().all(|peer| ports.writable(link(peer)))
+        {
+            return false;
+        }
+        let message_bytes = elements * bound.element_bytes;
+        if !recvs.iter().all(|peer| ports.accept(link(peer), message_bytes)) {
+            return false;
+        }
+        let mut before = 0;
+        for segment in segments {
+            let elements = self.here(segment.elements);
+            if elements > 0 {
+                ports.fold(&Task {
+                    sources: &bound.operands[segment.first as usize..segment.middle as usize],
+                    targets: &bound.operands[segment.middle as usize..segment.end as usize],
+                    elements,
+                    piece_offset: self.piece * bound.piece_elements * bound.element_bytes,
+                    scratch_offset: self.channel as usize * bound.scratch_stride,
+                    slot_offset: before * bound.element_bytes,
+                    message_bytes,
+                    channel: self.channel,
+                    last: self.fold.last,
+                });
+            }
+            before += elements;
+        }
+        sends.iter().for_each(|peer| ports.publish(link(peer), message_bytes));
+        recvs.iter().for_each(|peer| ports.release(link(peer)));
+        true
+    }
+
+    /// Elements of a segment that belong to this piece.
+    #[inline]
+    fn here(&self, elements: usize) -> usize {
+        let before = (self.piece * self.bound.piece_elements).min(elements);
+        (elements - before).min(self.bound.piece_elements_of(elements))
+    }
+}
+
+impl Bound {
+    /// How much of a segment one piece takes: all of it if there is only one piece, because then
+    /// neighbouring parts may have been joined.
+    #[inline]
+    fn piece_elements_of(&self, elements: usize) -> usize {
+        if self.pieces == 1 { elements } else { self.piece_elements }
+    }
+}

@@ -1,0 +1,297 @@
+//! Turns ops into folds: messages are combined in their slots instead of being copied out first.
+//!
+//! Two patterns cover all algorithms. *Deferring*: a run of receives into scratch that only the
+//! op right after the run reads becomes slot operands of that op. *Absorbing*: sends and copies
+//! of what an op has just written become further targets of it. Neither moves a message past
+//! another one of the same link.
+
+use std::collections::BTreeMap;
+
+use super::{Fold, Place, Source, Target};
+use crate::schedule::{Buffer, DEPTH, Node, Op, Parts, RankSchedule, Slice, TERM};
+
+/// A fold, or a loop over folds.
+#[derive(Clone, Debug)]
+pub(super) enum Lowered {
+    Fold(Fold),
+    Loop { count: u32, body: Vec<Lowered> },
+}
+
+/// Fuses a schedule. Also returns the parts of each scratch buffer that is still used.
+pub(super) fn fuse(schedule: &RankSchedule) -> (Vec<Lowered>, Vec<u32>) {
+    let uses = Uses::of(&schedule.body);
+    let nodes = fuse_body(&schedule.body, 0, &uses);
+    let mut scratch = vec![0; schedule.scratch_parts.len()];
+    mark_scratch(&nodes, &schedule.scratch_parts, &mut scratch);
+    (nodes, scratch)
+}
+
+/// How often each scratch buffer is written and read in the text of the schedule.
+struct Uses {
+    scratch: BTreeMap<u8, (u32, u32)>,
+}
+
+impl Uses {
+    fn of(body: &[Node]) -> Uses {
+        let mut uses = Uses { scratch: BTreeMap::new() };
+        uses.count(body);
+        uses
+    }
+
+    fn count(&mut self, body: &[Node]) {
+        for node in body {
+            match node {
+                Node::Loop { body, .. } => self.count(body),
+                Node::Op(Op::Send { source, .. }) => self.read(source),
+                Node::Op(Op::Recv { target, .. }) => self.written(target),
+                Node::Op(Op::Copy { target, source }) => {
+                    self.read(source);
+                    self.written(target);
+                }
+                Node::Op(Op::Reduce { target, terms, .. }) => {
+                    terms.iter().for_each(|terms| self.read(&terms.slice));
+                    self.written(target);
+                }
+            }
+        }
+    }
+
+    fn written(&mut self, slice: &Slice) {
+        if let Buffer::Scratch(id) = slice.buffer {
+            self.scratch.entry(id).or_default().0 += 1;
+        }
+    }
+
+    fn read(&mut self, slice: &Slice) {
+        if let Buffer::Scratch(id) = slice.buffer {
+            self.scratch.entry(id).or_default().1 += 1;
+        }
+    }
+
+    /// Whether the text writes this scratch buffer once and reads it `reads` times.
+    fn only(&self, buffer: Buffer, reads: u32) -> bool {
+        match buffer {
+            Buffer::Scratch(id) => self.scratch.get(&id) == Some(&(1, reads)),
+            _ => false,
+        }
+    }
+}
+
+fn fuse_body(body: &[Node], depth: usize, uses: &Uses) -> Vec<Lowered> {
+    let mut out = Vec::new();
+    let mut at = 0;
+    while at < body.len() {
+        let run = deferrable_run(&body[at..], depth, uses);
+        let consumer = at + run.len();
+        let (fold, next) = match &body[consumer] {
+            Node::Loop { count, body } => {
+                out.push(Lowered::Loop { count: *count, body: fuse_body(body, depth + 1, uses) });
+                at = consumer + 1;
+                continue;
+            }
+            Node::Op(op) => (fold_of(op, &run), consumer + 1),
+        };
+        let (fold, next) = absorb(fold, written(&body[consumer]), &body[next..], next, depth, uses);
+        out.push(Lowered::Fold(fold));
+        at = next;
+    }
+    out
+}
+
+/// A receive that can be read in its slot: where it would have gone, and the slot.
+struct Deferred {
+    buffer: Buffer,
+    parts: Parts,
+    source: Source,
+}
+
+/// The longest run of receives at the head of `body` whose targets nobody but the op right after
+/// the run reads; empty if there is none.
+fn deferrable_run(body: &[Node], depth: usize, uses: &Uses) -> Vec<Deferred> {
+    let mut run: Vec<Deferred> = Vec::new();
+    for node in body {
+        match deferred(node, depth, uses) {
+            Some(next) => run.push(next),
+            None => {
+                let fits = matches!(node, Node::Op(op) if reads_all(op, &run));
+                return if fits { run } else { Vec::new() };
+            }
+        }
+    }
+    Vec::new()
+}
+
+/// `Recv` into single-use scratch, alone or as the only op of a loop.
+fn deferred(node: &Node, depth: usize, uses: &Uses) -> Option<Deferred> {
+    match node {
+        Node::Op(Op::Recv { peer, target }) if uses.only(target.buffer, 1) => Some(Deferred {
+            buffer: target.buffer,
+            parts: target.parts,
+            source: Source { place: Place::Slot(*peer), repeat: 1 },
+        }),
+        Node::Loop { count, body } => match body.as_slice() {
+            [Node::Op(Op::Recv { peer, target })] if uses.only(target.buffer, 1) => {
+                let mut parts = target.parts;
+                parts.first = parts.first.rename(depth, TERM);
+                let place = Place::Slot(peer.rename(depth, TERM));
+                Some(Deferred {
+                    buffer: target.buffer,
+                    parts,
+                    source: Source { place, repeat: *count },
+                })
+            }
+            _ => None,
+        },
+        Node::Op(_) => None,
+    }
+}
+
+/// Whether `op` reads every deferred receive, and no link twice.
+fn reads_all(op: &Op, run: &[Deferred]) -> bool {
+    let sources = sources_of(op);
+    let read = |deferred: &Deferred| {
+        sources.iter().any(|(slice, repeat)| {
+            slice.buffer == deferred.buffer
+                && slice.parts == deferred.parts
+                && *repeat == deferred.source.repeat
+        })
+    };
+    run.iter().all(read) && distinct_peers(run)
+}
+
+fn distinct_peers(run: &[Deferred]) -> bool {
+    let mut seen = std::collections::BTreeSet::new();
+    run.iter().all(|deferred| match deferred.source.place {
+        Place::Slot(peer) => (0..deferred.source.repeat).all(|term| {
+            let mut counters = [0; DEPTH];
+            counters[TERM] = term;
+            seen.insert(peer.eval(&counters))
+        }),
+        Place::Memory(..) => false,
+    })
+}
+
+fn sources_of(op: &Op) -> Vec<(Slice, u32)> {
+    match op {
+        Op::Send { source, .. } | Op::Copy { source, .. } => vec![(*source, 1)],
+        Op::Reduce { terms, .. } => terms.iter().map(|t| (t.slice, t.repeat)).collect(),
+        Op::Recv { .. } => Vec::new(),
+    }
+}
+
+/// What an op leaves in memory for others to read.
+fn written(node: &Node) -> Option<Slice> {
+    match node {
+        Node::Op(
+            Op::Recv { target, .. } | Op::Copy { target, .. } | Op::Reduce { target, .. },
+        ) => Some(*target),
+        _ => None,
+    }
+}
+
+fn fold_of(op: &Op, run: &[Deferred]) -> Fold {
+    let sources: Vec<Source> = match op {
+        Op::Recv { peer, .. } => vec![Source { place: Place::Slot(*peer), repeat: 1 }],
+        _ => sources_of(op).iter().map(|(slice, repeat)| source(slice, *repeat, run)).collect(),
+    };
+    let (target, extent, last) = match op {
+        Op::Send { peer, source } => (Place::Slot(*peer), source.extent, false),
+        Op::Recv { target, .. } | Op::Copy { target, .. } => (memory(target), target.extent, false),
+        Op::Reduce { target, last, .. } => (memory(target), target.extent, *last),
+    };
+    Fold { sources, targets: vec![Target { place: target, repeat: 1 }], extent, last }
+}
+
+fn memory(slice: &Slice) -> Place {
+    Place::Memory(slice.buffer, slice.parts)
+}
+
+fn source(slice: &Slice, repeat: u32, run: &[Deferred]) -> Source {
+    run.iter()
+        .find(|deferred| deferred.buffer == slice.buffer && deferred.parts == slice.parts)
+        .map_or(Source { place: memory(slice), repeat }, |deferred| deferred.source)
+}
+
+/// Adds the sends and copies that follow a fold and read what it wrote to its targets, and drops
+/// the memory target if nobody else reads it. Returns the fold and where to go on.
+fn absorb(
+    mut fold: Fold,
+    written: Option<Slice>,
+    followers: &[Node],
+    mut next: usize,
+    depth: usize,
+    uses: &Uses,
+) -> (Fold, usize) {
+    let Some(written) = written else { return (fold, next) };
+    let mut reads = 0;
+    for node in followers {
+        let Some(target) = follower(node, &written, depth) else { break };
+        if sends_twice(&fold, &target) {
+            break;
+        }
+        fold.targets.push(target);
+        reads += 1;
+        next += 1;
+    }
+    if reads > 0 && uses.only(written.buffer, reads) {
+        fold.targets.remove(0);
+    }
+    (fold, next)
+}
+
+/// The target that `node` adds if it only passes on what was `written`.
+fn follower(node: &Node, written: &Slice, depth: usize) -> Option<Target> {
+    match node {
+        Node::Op(Op::Send { peer, source }) if same(source, written) => {
+            Some(Target { place: Place::Slot(*peer), repeat: 1 })
+        }
+        Node::Op(Op::Copy { target, source }) if same(source, written) => {
+            Some(Target { place: memory(target), repeat: 1 })
+        }
+        Node::Loop { count, body } => match body.as_slice() {
+            [Node::Op(Op::Send { peer, source })] if same(source, written) => {
+                Some(Target { place: Place::Slot(peer.rename(depth, TERM)), repeat: *count })
+            }
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+fn same(a: &Slice, b: &Slice) -> bool {
+    a.buffer == b.buffer && a.parts == b.parts
+}
+
+/// Whether the fold already sends to a peer of `target`: one message per link and fold.
+fn sends_twice(fold: &Fold, target: &Target) -> bool {
+    let peers = |target: &Target| -> Vec<u32> {
+        match target.place {
+            Place::Slot(peer) => (0..target.repeat)
+                .map(|term| {
+                    let mut counters = [0; DEPTH];
+                    counters[TERM] = term;
+                    peer.eval(&counters)
+                })
+                .collect(),
+            Place::Memory(..) => Vec::new(),
+        }
+    };
+    let new = peers(target);
+    fold.targets.iter().flat_map(peers).any(|peer| new.contains(&peer))
+}
+
+fn mark_scratch(nodes: &[Lowered], declared: &[u32], used: &mut [u32]) {
+    for node in nodes {
+        match node {
+            Lowered::Loop { body, .. } => mark_scratch(body, declared, used),
+            Lowered::Fold(fold) => {
+                let places = fold.sources.iter().map(|source| source.place);
+                for place in places.chain(fold.targets.iter().map(|target| target.place)) {
+                    if let Place::Memory(Buffer::Scratch(id), _) = place {
+                        used[usize::from(id)] = declared[usize::from(id)];
+                    }
+                }
+            }
+        }
+    }
+}

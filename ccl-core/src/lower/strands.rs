@@ -1,0 +1,197 @@
+//! Cuts a fused schedule into strands and infers what must wait for what between them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::fuse::Lowered;
+use super::{Alias, Fold, Instr, Place, Program, Strand};
+use crate::schedule::{Buffer, Counters, DEPTH, RankSchedule, TERM};
+use crate::types::Rank;
+
+/// A part of memory as dependencies see it: user buffers share one space (see [`Alias`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Cell {
+    User(u32),
+    Scratch(u8, u32),
+}
+
+/// What a unit (a top-level fold or loop) touches.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    sends: BTreeSet<Rank>,
+    recvs: BTreeSet<Rank>,
+    reads: BTreeSet<Cell>,
+    writes: BTreeSet<Cell>,
+}
+
+impl Footprint {
+    fn of(node: &Lowered, alias: Alias) -> Footprint {
+        let mut footprint = Footprint::default();
+        footprint.add(node, 0, &mut [0; DEPTH], alias);
+        footprint
+    }
+
+    fn add(&mut self, node: &Lowered, depth: usize, at: &mut Counters, alias: Alias) {
+        match node {
+            Lowered::Loop { count, body } => {
+                for iteration in 0..*count {
+                    at[depth] = iteration;
+                    body.iter().for_each(|node| self.add(node, depth + 1, at, alias));
+                }
+                at[depth] = 0;
+            }
+            Lowered::Fold(fold) => self.add_fold(fold, at, alias),
+        }
+    }
+
+    fn add_fold(&mut self, fold: &Fold, at: &mut Counters, alias: Alias) {
+        for source in &fold.sources {
+            for term in 0..source.repeat {
+                at[TERM] = term;
+                match source.place {
+                    Place::Slot(peer) => drop(self.recvs.insert(peer.eval(at))),
+                    place @ Place::Memory(..) => cells(place, at, alias, &mut self.reads),
+                }
+            }
+        }
+        for target in &fold.targets {
+            for term in 0..target.repeat {
+                at[TERM] = term;
+                match target.place {
+                    Place::Slot(peer) => drop(self.sends.insert(peer.eval(at))),
+                    place @ Place::Memory(..) => cells(place, at, alias, &mut self.writes),
+                }
+            }
+        }
+        at[TERM] = 0;
+    }
+
+    fn shares_link(&self, other: &Footprint) -> bool {
+        !self.sends.is_disjoint(&other.sends) || !self.recvs.is_disjoint(&other.recvs)
+    }
+
+    fn conflicts(&self, other: &Footprint, scratch_only: bool) -> bool {
+        let hit = |a: &BTreeSet<Cell>, b: &BTreeSet<Cell>| {
+            a.intersection(b).any(|cell| !scratch_only || matches!(cell, Cell::Scratch(..)))
+        };
+        hit(&self.writes, &other.reads)
+            || hit(&self.reads, &other.writes)
+            || hit(&self.writes, &other.writes)
+    }
+}
+
+fn cells(place: Place, at: &Counters, alias: Alias, into: &mut BTreeSet<Cell>) {
+    if let Place::Memory(buffer, parts) = place {
+        into.extend((0..parts.total).map(|index| {
+            let part = parts.part(index, at);
+            match buffer {
+                Buffer::Input => Cell::User(part + alias.input),
+                Buffer::Output => Cell::User(part + alias.output),
+                Buffer::Scratch(id) => Cell::Scratch(id, part),
+            }
+        }));
+    }
+}
+
+/// Assembles the program from fused nodes.
+pub(super) fn assemble(
+    schedule: &RankSchedule,
+    nodes: &[Lowered],
+    scratch_parts: Vec<u32>,
+    alias: Alias,
+) -> Program {
+    let units: Vec<Footprint> = nodes.iter().map(|node| Footprint::of(node, alias)).collect();
+    let strand_of = assign(&units);
+    let awaits = infer(&units, &strand_of);
+    let awaited: BTreeSet<usize> = awaits.values().flatten().map(|(unit, _)| *unit).collect();
+    let mut strands: Vec<Strand> = Vec::new();
+    let count = strand_of.iter().max().map_or(0, |most| most + 1);
+    strands.resize_with(count, Strand::default);
+    for (unit, node) in nodes.iter().enumerate() {
+        let code = &mut strands[strand_of[unit]].code;
+        for (other, lag) in awaits.get(&unit).into_iter().flatten() {
+            code.push(Instr::Await { unit: number(*other), lag: *lag });
+        }
+        emit(node, 0, code);
+        if awaited.contains(&unit) {
+            code.push(Instr::Done { unit: number(unit) });
+        }
+    }
+    let peers = |side: fn(&Footprint) -> &BTreeSet<Rank>| -> Vec<Rank> {
+        units.iter().flat_map(side).copied().collect::<BTreeSet<_>>().into_iter().collect()
+    };
+    Program {
+        rank: schedule.rank,
+        ranks: schedule.ranks,
+        split: schedule.split,
+        strands,
+        units: number(nodes.len()),
+        scratch_parts,
+        message_parts: schedule.message_parts(),
+        send_peers: peers(|unit| &unit.sends),
+        recv_peers: peers(|unit| &unit.recvs),
+    }
+}
+
+fn number(index: usize) -> u32 {
+    u32::try_from(index).unwrap_or(u32::MAX)
+}
+
+/// The strand of each unit: units that share a direction of a link are in one.
+fn assign(units: &[Footprint]) -> Vec<usize> {
+    let mut group: Vec<usize> = (0..units.len()).collect();
+    for later in 0..units.len() {
+        for earlier in 0..later {
+            if units[earlier].shares_link(&units[later]) && group[earlier] != group[later] {
+                let (keep, merge) = (group[earlier], group[later]);
+                let (keep, merge) = (keep.min(merge), keep.max(merge));
+                group.iter_mut().filter(|g| **g == merge).for_each(|g| *g = keep);
+            }
+        }
+    }
+    // A unit without links (a copy) joins the strand of what comes before it, or after it.
+    for unit in 0..units.len() {
+        if units[unit].sends.is_empty() && units[unit].recvs.is_empty() {
+            group[unit] = if unit > 0 { group[unit - 1] } else { *group.get(1).unwrap_or(&0) };
+        }
+    }
+    let mut names: BTreeMap<usize, usize> = BTreeMap::new();
+    group
+        .into_iter()
+        .map(|g| {
+            let fresh = names.len();
+            *names.entry(g).or_insert(fresh)
+        })
+        .collect()
+}
+
+/// For each unit the units of other strands that it waits for: earlier ones of the same piece,
+/// and, where scratch is shared, later ones of the piece before.
+fn infer(units: &[Footprint], strand_of: &[usize]) -> BTreeMap<usize, Vec<(usize, u32)>> {
+    let mut awaits: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();
+    for later in 0..units.len() {
+        for earlier in 0..later {
+            if strand_of[earlier] == strand_of[later] {
+                continue;
+            }
+            if units[earlier].conflicts(&units[later], false) {
+                awaits.entry(later).or_default().push((earlier, 0));
+            }
+            if units[earlier].conflicts(&units[later], true) {
+                awaits.entry(earlier).or_default().push((later, 1));
+            }
+        }
+    }
+    awaits
+}
+
+fn emit(node: &Lowered, depth: u8, code: &mut Vec<Instr>) {
+    match node {
+        Lowered::Fold(fold) => code.push(Instr::Fold(fold.clone())),
+        Lowered::Loop { count, body } => {
+            code.push(Instr::Loop { dimension: depth });
+            let start = number(code.len());
+            body.iter().for_each(|node| emit(node, depth + 1, code));
+            code.push(Instr::Next { dimension: depth, count: *count, start });
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Numbers that depend on loop counters in the one way a schedule may: affinely, modulo the ranks.
+
+use std::fmt;
+
+/// Deepest nest: two loops in the schedule, and the counter of a repeated operand inside an op.
+pub const DEPTH: usize = 3;
+
+/// The dimension that counts the repetitions of one operand (see [`super::Terms`]).
+pub const TERM: usize = 2;
+
+/// The values of the loop counters at one point of a run, outermost first.
+pub type Counters = [u32; DEPTH];
+
+/// `offset + (base + Σ steps[d] × counter[d]) mod modulus`; a modulus of 0 means none.
+///
+/// Peers and block numbers are written so; a ring's "the block before the one before" is
+/// `Affine::constant(r).step(0, -1).modulo(n)`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Affine {
+    base: i64,
+    steps: [i32; DEPTH],
+    modulus: u32,
+    offset: u32,
+}
+
+impl Affine {
+    /// The same value in every iteration.
+    #[must_use]
+    pub const fn constant(value: u32) -> Affine {
+        Affine { base: value as i64, steps: [0; DEPTH], modulus: 0, offset: 0 }
+    }
+
+    /// Adds `step × counter[dimension]`; `dimension` 0 is the outermost loop.
+    #[must_use]
+    pub const fn step(mut self, dimension: usize, step: i32) -> Affine {
+        self.steps[dimension] += step;
+        self
+    }
+
+    /// Adds a constant, which may be negative when a modulus follows.
+    #[must_use]
+    pub const fn plus(mut self, constant: i64) -> Affine {
+        self.base += constant;
+        self
+    }
+
+    /// Wraps what was said so far into `0..modulus`.
+    #[must_use]
+    pub const fn modulo(mut self, modulus: u32) -> Affine {
+        self.modulus = modulus;
+        if modulus != 0 {
+            self.base = self.base.rem_euclid(modulus as i64);
+        }
+        self
+    }
+
+    /// Adds a constant after the wrap.
+    #[must_use]
+    pub const fn offset(mut self, offset: u32) -> Affine {
+        self.offset += offset;
+        self
+    }
+
+    /// The value for these counters. A value below zero (only without a modulus) becomes 0.
+    #[must_use]
+    #[inline]
+    pub fn eval(&self, counters: &Counters) -> u32 {
+        let mut value = self.base;
+        if self.steps != [0; DEPTH] {
+            for (step, counter) in self.steps.iter().zip(counters) {
+                value += i64::from(*step) * i64::from(*counter);
+            }
+            if self.modulus != 0 {
+                value = value.rem_euclid(i64::from(self.modulus));
+            }
+        }
+        self.offset + u32::try_from(value).unwrap_or(0)
+    }
+
+    /// Whether no counter changes the value.
+    #[must_use]
+    pub fn is_constant(&self) -> bool {
+        self.steps == [0; DEPTH]
+    }
+
+    /// The same expression with the counter of `from` read from `to` instead.
+    #[must_use]
+    pub fn rename(mut self, from: usize, to: usize) -> Affine {
+        if from != to {
+            self.steps[to] += self.steps[from];
+            self.steps[from] = 0;
+        }
+        self
+    }
+}
+
+impl fmt::Debug for Affine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Affine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_constant() {
+            return write!(f, "{}", self.eval(&[0; DEPTH]));
+        }
+        if self.offset != 0 {
+            write!(f, "{}+", self.offset)?;
+        }
+        write!(f, "({}", self.base)?;
+        for (step, name) in self.steps.iter().zip(["i", "j", "t"]) {
+            match step {
+                0 => {}
+                1 => write!(f, "+{name}")?,
+                -1 => write!(f, "-{name}")?,
+                _ => write!(f, "{step:+}{name}")?,
+            }
+        }
+        match self.modulus {
+            0 => write!(f, ")"),
+            modulus => write!(f, ")%{modulus}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wraps_in_both_directions() {
+        let back = Affine::constant(1).step(0, -1).modulo(5);
+        let seen: Vec<u32> = (0..6).map(|i| back.eval(&[i, 0, 0])).collect();
+        assert_eq!(seen, [1, 0, 4, 3, 2, 1]);
+        assert_eq!(Affine::constant(0).plus(-1).modulo(5).eval(&[0; 3]), 4);
+        assert_eq!(Affine::constant(4).step(1, 3).modulo(8).offset(8).eval(&[9, 2, 0]), 10);
+    }
+
+    #[test]
+    fn renaming_moves_the_step() {
+        let along = Affine::constant(2).step(0, 1).modulo(7).rename(0, TERM);
+        assert_eq!(along.eval(&[100, 0, 6]), 1);
+    }
+}

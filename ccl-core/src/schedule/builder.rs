@@ -1,0 +1,177 @@
+//! How algorithms are written down: a few verbs that read like the textbook's pseudo-code.
+
+use super::{Affine, Buffer, Extent, Node, Op, Parts, RankSchedule, Slice, TERM, Terms};
+use crate::types::Rank;
+
+/// Parts of the caller's input.
+pub fn input(parts: impl Into<Parts>) -> Slice {
+    user(Buffer::Input, parts.into())
+}
+
+/// Parts of the caller's output.
+pub fn output(parts: impl Into<Parts>) -> Slice {
+    user(Buffer::Output, parts.into())
+}
+
+/// Parts of a scratch buffer, as long as those of `like`.
+pub fn scratch(id: u8, parts: impl Into<Parts>, like: Slice) -> Slice {
+    Slice { buffer: Buffer::Scratch(id), parts: parts.into(), extent: like.extent }
+}
+
+fn user(buffer: Buffer, parts: Parts) -> Slice {
+    Slice { buffer, parts, extent: Extent { buffer, parts } }
+}
+
+impl Slice {
+    /// This slice `repeat` times along [`TERM`], as an operand of a reduction.
+    #[must_use]
+    pub const fn repeat(self, repeat: u32) -> Terms {
+        Terms { slice: self, repeat }
+    }
+}
+
+/// Writes one rank's schedule.
+#[derive(Debug)]
+pub struct Builder {
+    schedule: RankSchedule,
+    open: Vec<(u32, Vec<Node>)>,
+}
+
+impl Builder {
+    /// An empty schedule whose blocks are cut into `split` parts.
+    #[must_use]
+    pub fn new(rank: Rank, ranks: u32, split: u32) -> Builder {
+        let schedule =
+            RankSchedule { rank, ranks, split, scratch_parts: Vec::new(), body: Vec::new() };
+        Builder { schedule, open: Vec::new() }
+    }
+
+    /// A loop counter's expression for the loop that the next [`Builder::repeat`] opens.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Sends `source` to `peer`.
+    pub fn send(&mut self, peer: impl Into<Peer>, source: Slice) {
+        self.push(Op::Send { peer: peer.into().0, source });
+    }
+
+    /// Receives the next message of `peer` into `target`.
+    pub fn recv(&mut self, peer: impl Into<Peer>, target: Slice) {
+        self.push(Op::Recv { peer: peer.into().0, target });
+    }
+
+    /// `target = source`.
+    pub fn copy(&mut self, target: Slice, source: Slice) {
+        self.push(Op::Copy { target, source });
+    }
+
+    /// `target = terms[0] ⊕ terms[1] ⊕ …`: a partial result.
+    pub fn reduce(&mut self, target: Slice, terms: &[Terms]) {
+        self.push(Op::Reduce { target, terms: present(terms), last: false });
+    }
+
+    /// As [`Builder::reduce`], when every rank's contribution is in the result.
+    pub fn reduce_last(&mut self, target: Slice, terms: &[Terms]) {
+        self.push(Op::Reduce { target, terms: present(terms), last: true });
+    }
+
+    /// Repeats what `body` writes `count` times. `body` is told the loop's dimension. A loop of
+    /// no iterations leaves no trace.
+    pub fn repeat(&mut self, count: u32, body: impl FnOnce(&mut Builder, usize)) {
+        let dimension = self.open.len();
+        debug_assert!(dimension < TERM, "schedules nest two loops at most");
+        self.open.push((count, Vec::new()));
+        body(self, dimension);
+        if let Some((count, body)) = self.open.pop()
+            && count > 0
+            && !body.is_empty()
+        {
+            self.nodes().push(Node::Loop { count, body });
+        }
+    }
+
+    /// The schedule as written.
+    #[must_use]
+    pub fn finish(self) -> RankSchedule {
+        self.schedule
+    }
+
+    fn nodes(&mut self) -> &mut Vec<Node> {
+        match self.open.last_mut() {
+            Some((_, body)) => body,
+            None => &mut self.schedule.body,
+        }
+    }
+
+    fn push(&mut self, op: Op) {
+        self.size_scratch(&op);
+        self.nodes().push(Node::Op(op));
+    }
+
+    /// Makes every scratch buffer large enough for what is used of it.
+    fn size_scratch(&mut self, op: &Op) {
+        let mut slices: Vec<Terms> = Vec::new();
+        match op {
+            Op::Send { source, .. } => slices.push((*source).into()),
+            Op::Recv { target, .. } => slices.push((*target).into()),
+            Op::Copy { target, source } => slices.extend([Terms::from(*target), (*source).into()]),
+            Op::Reduce { target, terms, .. } => {
+                slices.push((*target).into());
+                slices.extend(terms);
+            }
+        }
+        let loops: Vec<u32> = self.open.iter().map(|(count, _)| *count).collect();
+        for Terms { slice, repeat } in slices {
+            if let Buffer::Scratch(id) = slice.buffer {
+                let parts = bound(&slice.parts, &loops, repeat);
+                let sizes = &mut self.schedule.scratch_parts;
+                if sizes.len() <= usize::from(id) {
+                    sizes.resize(usize::from(id) + 1, 0);
+                }
+                sizes[usize::from(id)] = sizes[usize::from(id)].max(parts);
+            }
+        }
+    }
+}
+
+/// One more than the largest part that `parts` names under these loops.
+fn bound(parts: &Parts, loops: &[u32], repeat: u32) -> u32 {
+    let outer = loops.first().copied().unwrap_or(1).max(1);
+    let inner = loops.get(1).copied().unwrap_or(1).max(1);
+    let mut most = 0;
+    for i in 0..outer {
+        for j in 0..inner {
+            for t in 0..repeat.max(1) {
+                for index in 0..parts.total {
+                    most = most.max(parts.part(index, &[i, j, t]) + 1);
+                }
+            }
+            if parts.first.is_constant() {
+                return most;
+            }
+        }
+    }
+    most
+}
+
+fn present(terms: &[Terms]) -> Vec<Terms> {
+    terms.iter().copied().filter(|terms| terms.repeat > 0).collect()
+}
+
+/// A peer: a rank, or an expression.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(Affine);
+
+impl From<Rank> for Peer {
+    fn from(rank: Rank) -> Peer {
+        Peer(Affine::constant(rank))
+    }
+}
+
+impl From<Affine> for Peer {
+    fn from(rank: Affine) -> Peer {
+        Peer(rank)
+    }
+}

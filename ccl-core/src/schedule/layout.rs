@@ -1,0 +1,146 @@
+//! Where the blocks of a buffer lie: the one place that knows how counts become addresses.
+
+use std::ops::Range;
+
+/// Where each block of a user's buffer begins and how many elements it has.
+///
+/// A collective divides a buffer into *blocks* (one per rank for `all_gather`, a single one for
+/// `all_reduce`); an algorithm may cut every block further into `split` parts, which are what
+/// schedules number: part `s` of block `b` is number `b × split + s`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    blocks: Blocks,
+    split: u32,
+    grain: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Blocks {
+    Even { count: usize },
+    Vector { starts: Vec<usize>, counts: Vec<usize> },
+}
+
+impl Layout {
+    /// Blocks of `count` elements each, one after the other, each cut into `split` parts whose
+    /// length is a multiple of `grain` elements (the last ones take what is left, or nothing).
+    #[must_use]
+    pub fn even(count: usize, split: u32, grain: usize) -> Layout {
+        Layout { blocks: Blocks::Even { count }, split: split.max(1), grain: grain.max(1) }
+    }
+
+    /// Blocks of `counts[b]` elements that begin at element `starts[b]`.
+    #[must_use]
+    pub fn vector(counts: &[usize], starts: &[usize], split: u32, grain: usize) -> Layout {
+        let blocks = Blocks::Vector { starts: starts.to_vec(), counts: counts.to_vec() };
+        Layout { blocks, split: split.max(1), grain: grain.max(1) }
+    }
+
+    /// Rebinds an even layout to another count without allocating.
+    pub fn rebind(&mut self, count: usize) {
+        if let Blocks::Even { count: bound } = &mut self.blocks {
+            *bound = count;
+        }
+    }
+
+    /// Rebinds a vector layout; allocates only if there are more blocks than ever before.
+    pub fn rebind_vector(&mut self, new_counts: &[usize], new_starts: &[usize]) {
+        if let Blocks::Vector { starts, counts } = &mut self.blocks {
+            starts.clear();
+            starts.extend_from_slice(new_starts);
+            counts.clear();
+            counts.extend_from_slice(new_counts);
+        }
+    }
+
+    /// First element and number of elements of part `part`; a block that is not there is empty.
+    #[must_use]
+    #[inline]
+    pub fn part(&self, part: u32) -> (usize, usize) {
+        let (block, cut) = match self.split {
+            1 => (part, 0),
+            split => (part / split, part % split),
+        };
+        let (start, count) = self.block(block);
+        if self.split == 1 {
+            return (start, count);
+        }
+        let whole = self.part_length(count);
+        let before = (whole * cut as usize).min(count);
+        (start + before, whole.min(count - before))
+    }
+
+    /// Elements of the longest part among `parts` blocks, which decides the number of pieces.
+    #[must_use]
+    pub fn longest_part(&self) -> usize {
+        match &self.blocks {
+            Blocks::Even { count } => self.part_length(*count),
+            Blocks::Vector { counts, .. } => {
+                counts.iter().map(|&count| self.part_length(count)).max().unwrap_or(0)
+            }
+        }
+    }
+
+    /// The elements of part `part` that belong to piece `piece`, when each piece takes
+    /// `piece_elements` from every part.
+    #[must_use]
+    #[inline]
+    pub fn piece(&self, part: u32, piece: usize, piece_elements: usize) -> Range<usize> {
+        let (start, count) = self.part(part);
+        let before = piece.saturating_mul(piece_elements).min(count);
+        let length = piece_elements.min(count - before);
+        start + before..start + before + length
+    }
+
+    fn part_length(&self, count: usize) -> usize {
+        if self.split == 1 {
+            return count;
+        }
+        let whole = count.div_ceil(self.split as usize);
+        whole.div_ceil(self.grain) * self.grain
+    }
+
+    #[inline]
+    fn block(&self, block: u32) -> (usize, usize) {
+        match &self.blocks {
+            Blocks::Even { count } => (block as usize * count, *count),
+            Blocks::Vector { starts, counts } => {
+                let index = block as usize;
+                let count = counts.get(index).copied().unwrap_or(0);
+                (starts.get(index).copied().unwrap_or(0), count)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_each_block_once() {
+        for split in [1, 2, 3, 7, 17] {
+            for count in [0, 1, 5, 16, 17, 100, 257] {
+                let layout = Layout::even(count, split, 4);
+                let mut next = 0;
+                for part in 0..3 * split {
+                    let (start, length) = layout.part(part);
+                    assert_eq!(start, next, "count {count} split {split} part {part}");
+                    assert!(length <= layout.longest_part());
+                    next = start + length;
+                }
+                assert_eq!(next, 3 * count);
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_cover_each_part_once() {
+        let layout = Layout::vector(&[10, 0, 3], &[100, 0, 7], 1, 1);
+        assert_eq!(layout.piece(0, 0, 4), 100..104);
+        assert_eq!(layout.piece(0, 2, 4), 108..110);
+        assert!(layout.piece(0, 3, 4).is_empty());
+        assert!(layout.piece(1, 0, 4).is_empty());
+        assert_eq!(layout.piece(2, 0, 4), 7..10);
+        assert!(layout.piece(9, 0, 4).is_empty());
+    }
+}

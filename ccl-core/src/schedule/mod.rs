@@ -1,0 +1,250 @@
+//! A collective as data: what one rank sends, receives, reduces and copies.
+//!
+//! An algorithm is a pure function that returns a [`RankSchedule`] (see [`crate::algorithm`]). It
+//! says nothing of slots, chunks, threads or dependencies: those are inferred from what each op
+//! reads and writes ([`crate::lower`]), proved ([`crate::verify`]) and carried out
+//! ([`crate::execution`]) from this one object.
+//!
+//! Lengths are symbolic. A schedule numbers the *parts* of the user's buffers ([`Layout`]) and
+//! describes the journey of one *piece*, a bounded number of elements of every part. Execution
+//! repeats it until every part is done, so that a schedule's size depends neither on the length
+//! nor on the number of pieces. An op whose extent is empty for some piece does nothing, on both
+//! sides of a message.
+
+mod affine;
+mod builder;
+mod display;
+mod layout;
+
+pub use affine::{Affine, Counters, DEPTH, TERM};
+pub use builder::{Builder, input, output, scratch};
+pub use layout::Layout;
+
+use crate::types::Rank;
+
+/// A buffer that ops read and write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Buffer {
+    /// The caller's input, never written unless it is also the output (in place).
+    Input,
+    /// The caller's output.
+    Output,
+    /// Room for pieces under way, private to one operation; the number tells them apart.
+    Scratch(u8),
+}
+
+/// Some parts of a buffer: `total` of them in runs of `run`, the runs `period` apart, from
+/// `first`, wrapping at `wrap` (0: never).
+///
+/// A single part is a run of one; the parts whose number has bit k set are runs of 2^k at period
+/// 2^(k+1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Parts {
+    /// The first part.
+    pub first: Affine,
+    /// Neighbouring parts in a run.
+    pub run: u32,
+    /// From the beginning of a run to the beginning of the next.
+    pub period: u32,
+    /// Parts in all.
+    pub total: u32,
+    /// Numbers wrap here; 0 for never.
+    pub wrap: u32,
+}
+
+impl Parts {
+    /// One part.
+    #[must_use]
+    pub const fn one(first: Affine) -> Parts {
+        Parts { first, run: 1, period: 1, total: 1, wrap: 0 }
+    }
+
+    /// `total` neighbouring parts, wrapping at `wrap`.
+    #[must_use]
+    pub const fn range(first: Affine, total: u32, wrap: u32) -> Parts {
+        Parts { first, run: total, period: total, total, wrap }
+    }
+
+    /// The number of the `index`th of these parts.
+    #[must_use]
+    #[inline]
+    pub fn part(&self, index: u32, counters: &Counters) -> u32 {
+        let first = self.first.eval(counters);
+        if self.total == 1 {
+            return first;
+        }
+        let run = self.run.max(1);
+        let part = first + index / run * self.period + index % run;
+        if self.wrap == 0 { part } else { part % self.wrap }
+    }
+}
+
+impl From<u32> for Parts {
+    fn from(part: u32) -> Parts {
+        Parts::one(Affine::constant(part))
+    }
+}
+
+impl From<Affine> for Parts {
+    fn from(part: Affine) -> Parts {
+        Parts::one(part)
+    }
+}
+
+/// How many elements a slice has: as many as these parts of the input or output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// `Input` or `Output`.
+    pub buffer: Buffer,
+    /// Which parts.
+    pub parts: Parts,
+}
+
+/// What an op reads or writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slice {
+    /// Where.
+    pub buffer: Buffer,
+    /// Which parts of it.
+    pub parts: Parts,
+    /// How long each part is; for the input and the output their own parts.
+    pub extent: Extent,
+}
+
+impl Slice {
+    /// Gives a scratch slice its length: that of `other`.
+    #[must_use]
+    pub const fn like(mut self, other: Slice) -> Slice {
+        self.extent = other.extent;
+        self
+    }
+}
+
+/// An operand of a reduction, possibly repeated: `repeat` slices along the counter [`TERM`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Terms {
+    /// The slice; its expressions may step along [`TERM`].
+    pub slice: Slice,
+    /// How many.
+    pub repeat: u32,
+}
+
+impl From<Slice> for Terms {
+    fn from(slice: Slice) -> Terms {
+        Terms { slice, repeat: 1 }
+    }
+}
+
+/// One thing that a rank does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// One message with the slice's parts, in their order.
+    Send {
+        /// To whom.
+        peer: Affine,
+        /// What.
+        source: Slice,
+    },
+    /// The next message of `peer`, which is exactly as long as the slice.
+    Recv {
+        /// From whom.
+        peer: Affine,
+        /// Where to.
+        target: Slice,
+    },
+    /// `target = terms[0] ⊕ terms[1] ⊕ …`, in that order, accumulated in the type's accumulator
+    /// and rounded once.
+    Reduce {
+        /// Where to.
+        target: Slice,
+        /// What, in order.
+        terms: Vec<Terms>,
+        /// Whether the result is complete: all ranks' contributions are in it.
+        last: bool,
+    },
+    /// `target = source`.
+    Copy {
+        /// Where to.
+        target: Slice,
+        /// What.
+        source: Slice,
+    },
+}
+
+/// An op, or a loop over others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// An op.
+    Op(Op),
+    /// The body, `count` times; its counter has the dimension of the nesting depth.
+    Loop {
+        /// Iterations.
+        count: u32,
+        /// What is repeated.
+        body: Vec<Node>,
+    },
+}
+
+/// What one rank does in a collective, for every piece.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankSchedule {
+    /// Whose it is.
+    pub rank: Rank,
+    /// Among how many.
+    pub ranks: u32,
+    /// Into how many parts each block of the user's buffers is cut.
+    pub split: u32,
+    /// Parts of each scratch buffer; a part holds one piece.
+    pub scratch_parts: Vec<u32>,
+    /// In program order.
+    pub body: Vec<Node>,
+}
+
+impl RankSchedule {
+    /// Calls `visit` for every op in program order with the counters it runs under.
+    pub fn for_each(&self, visit: &mut dyn FnMut(&Op, &Counters)) {
+        walk(&self.body, 0, &mut [0; DEPTH], visit);
+    }
+
+    /// Ops as written, loops counted once: the size of the schedule.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        fn count(nodes: &[Node]) -> usize {
+            nodes
+                .iter()
+                .map(|node| match node {
+                    Node::Op(_) => 1,
+                    Node::Loop { body, .. } => 1 + count(body),
+                })
+                .sum()
+        }
+        count(&self.body)
+    }
+
+    /// The largest number of parts in one message: a slot must hold that many pieces.
+    #[must_use]
+    pub fn message_parts(&self) -> u32 {
+        let mut most = 1;
+        self.for_each(&mut |op, _| {
+            if let Op::Send { source: slice, .. } | Op::Recv { target: slice, .. } = op {
+                most = most.max(slice.parts.total);
+            }
+        });
+        most
+    }
+}
+
+fn walk(nodes: &[Node], depth: usize, at: &mut Counters, visit: &mut dyn FnMut(&Op, &Counters)) {
+    for node in nodes {
+        match node {
+            Node::Op(op) => visit(op, at),
+            Node::Loop { count, body } => {
+                for iteration in 0..*count {
+                    at[depth] = iteration;
+                    walk(body, depth + 1, at, visit);
+                }
+                at[depth] = 0;
+            }
+        }
+    }
+}

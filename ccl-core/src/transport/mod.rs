@@ -1,0 +1,349 @@
+//! What joins two ranks: the traits that every transport implements, and nothing of any of them.
+//!
+//! A [`Transport`] finds [`Device`]s; a device registers memory, listens, connects and makes
+//! [`Lane`]s; a lane moves bytes into memory that the other side has shared. Planners read
+//! [`Caps`], never names: a capability that a device claims is a test of the conformance suite
+//! that it passes.
+//!
+//! Nothing here blocks. What takes time is polled, with the time handed in, and has a deadline.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_memory::Region;
+
+use crate::time::Instant;
+
+/// A kind of connection between ranks, for example shared memory.
+pub trait Transport: Send + Sync + fmt::Debug {
+    /// Its name in options and messages: `shm`, `tcp`, `verbs`…
+    fn name(&self) -> &'static str;
+    /// The devices there are; none is not an error, whatever library or hardware is missing.
+    fn devices(&self) -> Vec<DeviceInfo>;
+    /// Opens a device.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such device, or it cannot be opened.
+    fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError>;
+}
+
+/// Which device of a transport.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceId(pub String);
+
+/// A device before it is opened.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceInfo {
+    /// Its name for [`Transport::open`].
+    pub id: DeviceId,
+    /// One line for people.
+    pub description: String,
+    /// What it can do.
+    pub caps: Caps,
+}
+
+/// What a device can do: facts, each tested.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Caps {
+    /// Whether [`Lane::map`] gives direct access to the peer's memory.
+    pub mapped: bool,
+    /// Whether puts on one endpoint arrive in the order in which they were posted.
+    pub ordered: bool,
+    /// The most bytes in one put.
+    pub message_bytes_max: usize,
+    /// The most puts outstanding on one endpoint.
+    pub depth_max: usize,
+    /// Rough bandwidth in one direction.
+    pub bandwidth_bytes_per_s: f64,
+    /// Rough time for a small message, one way.
+    pub latency_ns: u64,
+}
+
+/// Proves membership: known to the ranks of a communicator and to nobody else. Its text is never
+/// printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub [u8; 32]);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// Where a listener can be reached, in its transport's own bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Address(pub Vec<u8>);
+
+/// Memory registered with a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MrKey(pub u64);
+
+/// What a peer needs to reach shared memory, in the transport's own bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteKey(pub Vec<u8>);
+
+/// A peer's memory as one lane knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteMr(pub u64);
+
+/// A connection of one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EndpointId(pub u32);
+
+/// One opened device, shared by all communicators and threads of the process.
+pub trait Device: Send + Sync + fmt::Debug {
+    /// What it can do.
+    fn caps(&self) -> &Caps;
+
+    /// Makes zeroed memory that can be shared ([`Lane::share`]) and, on mapped transports, mapped
+    /// by peers; registered already.
+    ///
+    /// # Errors
+    ///
+    /// When there is not enough memory of the kind that the device needs.
+    fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError>;
+
+    /// Makes memory known to the device so that puts may name it. Any thread, at any time.
+    ///
+    /// # Errors
+    ///
+    /// When the device cannot reach that memory, or a limit is met.
+    fn register(&self, region: &Region) -> Result<MrKey, TransportError>;
+
+    /// The opposite. When it returns, the device writes nothing there any more.
+    ///
+    /// # Errors
+    ///
+    /// When the key is not registered.
+    fn deregister(&self, key: MrKey) -> Result<(), TransportError>;
+
+    /// Listens for peers that prove the secret.
+    ///
+    /// # Errors
+    ///
+    /// When nothing can be listened on.
+    fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError>;
+
+    /// Starts to connect to a listener; `hello` (at most 64 bytes) tells it who comes.
+    ///
+    /// # Errors
+    ///
+    /// When the address is not one of this transport.
+    fn connect(
+        &self,
+        address: &Address,
+        secret: &Secret,
+        hello: &[u8],
+        deadline: Instant,
+    ) -> Result<Box<dyn Connecting>, TransportError>;
+
+    /// A lane with a completion queue of its own.
+    ///
+    /// # Errors
+    ///
+    /// When a limit of the device is met.
+    fn lane(&self) -> Result<Box<dyn Lane>, TransportError>;
+}
+
+/// Waits for peers. Strangers are dropped and counted, and cost no more than a bounded time.
+pub trait Listener: Send + fmt::Debug {
+    /// Where peers connect to.
+    fn address(&self) -> Address;
+
+    /// A peer that has proved the secret, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// When listening itself has failed; a stranger is no error.
+    fn poll(&mut self, now: Instant) -> Result<Option<Connected>, TransportError>;
+
+    /// Connections dropped so far because they proved nothing.
+    fn rejected(&self) -> u64;
+}
+
+/// A connection in the making.
+pub trait Connecting: Send + fmt::Debug {
+    /// The connection, once both sides have proved the secret.
+    ///
+    /// # Errors
+    ///
+    /// When the peer cannot be reached, proves nothing, or the deadline has passed.
+    fn poll(&mut self, now: Instant) -> Result<Option<Connected>, TransportError>;
+}
+
+/// A connection to a peer that proved the secret, not yet used by a lane.
+#[derive(Debug)]
+pub struct Connected {
+    /// What the connecting side said of itself; empty on that side.
+    pub hello: Vec<u8>,
+    /// The transport's own part, for [`Lane::attach`] of the same device.
+    pub inner: Box<dyn Inner>,
+}
+
+/// A transport's own part of a [`Connected`].
+pub trait Inner: Any + Send + fmt::Debug {
+    /// For the transport to get its own type back.
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+}
+
+/// Moves bytes. Used by one thread at a time; nothing blocks, nothing calls back.
+pub trait Lane: Send + fmt::Debug {
+    /// Takes a connection over.
+    ///
+    /// # Errors
+    ///
+    /// When the connection is of another device, or a limit is met.
+    fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError>;
+
+    /// Closes an endpoint. When it returns, the peer can write nothing through it any more.
+    fn detach(&mut self, endpoint: EndpointId);
+
+    /// Lets the endpoint's peer reach memory of this side. The key reaches the peer by whatever
+    /// way the caller likes, after this has returned.
+    ///
+    /// # Errors
+    ///
+    /// When the memory is not registered or cannot be shared.
+    fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError>;
+
+    /// The peer's memory, for puts.
+    ///
+    /// # Errors
+    ///
+    /// When the key is not of that peer.
+    fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError>;
+
+    /// The peer's memory, to load from and store to; only with [`Caps::mapped`].
+    ///
+    /// # Errors
+    ///
+    /// When the key is not of that peer, or the transport cannot map.
+    fn map(&mut self, at: EndpointId, key: &RemoteKey) -> Result<Region, TransportError>;
+
+    /// Posts work, in order, and returns how many requests were taken: fewer than given is
+    /// back-pressure, not an error; poll and post the rest again.
+    ///
+    /// # Errors
+    ///
+    /// When a request names memory, an endpoint or a range that there is not; none after it was
+    /// taken.
+    fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError>;
+
+    /// Makes progress and appends what has happened.
+    ///
+    /// # Errors
+    ///
+    /// When the lane itself is broken; a lost peer is an [`Event`].
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError>;
+
+    /// When to poll even if nothing seems to happen.
+    fn poll_timeout(&self) -> Option<Instant>;
+}
+
+/// Bytes of registered memory of this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalSlice {
+    /// Which registration.
+    pub key: MrKey,
+    /// First byte.
+    pub offset: usize,
+    /// Bytes.
+    pub bytes: usize,
+}
+
+/// One thing for a lane to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkRequest {
+    /// Writes local bytes into the peer's memory. All of them are there before the peer sees the
+    /// immediate. Without an immediate the peer sees nothing but the bytes.
+    Put {
+        /// To whom.
+        endpoint: EndpointId,
+        /// What; not to be changed until [`Event::Done`].
+        local: LocalSlice,
+        /// Where to.
+        remote: RemoteMr,
+        /// First byte there.
+        remote_offset: usize,
+        /// A name of the peer's choice.
+        immediate: Option<u32>,
+        /// Comes back with [`Event::Done`].
+        id: u64,
+    },
+}
+
+/// Something that has happened on a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The local memory of a request may be used again.
+    Done {
+        /// The request's.
+        id: u64,
+    },
+    /// A peer's put with an immediate is there in full.
+    Arrived {
+        /// From whom.
+        endpoint: EndpointId,
+        /// Its name.
+        immediate: u32,
+        /// Its length.
+        bytes: usize,
+    },
+    /// The peer is gone; nothing more comes from it and requests to it are void.
+    Lost {
+        /// Who.
+        endpoint: EndpointId,
+        /// Why, as a sentence.
+        reason: String,
+    },
+}
+
+/// What can go wrong with a transport.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The operating system refused.
+    #[error("{call} failed: {reason} (error {code}); {advice}")]
+    Os {
+        /// The call that failed.
+        call: &'static str,
+        /// Its error number.
+        code: i32,
+        /// Its text.
+        reason: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// Something was not done in time.
+    #[error("{what} with {peer} was not done within {after:?}; is that process alive and not stopped?")]
+    Deadline {
+        /// What.
+        what: &'static str,
+        /// With whom.
+        peer: String,
+        /// After how long.
+        after: Duration,
+    },
+    /// The other side is not who it should be.
+    #[error("{peer} is refused: {reason}")]
+    Refused {
+        /// Who.
+        peer: String,
+        /// Why.
+        reason: String,
+    },
+    /// The peer closed the connection, or died.
+    #[error("{peer} is gone: {reason}")]
+    Lost {
+        /// Who.
+        peer: String,
+        /// How it was noticed.
+        reason: String,
+    },
+    /// A call that the transport cannot carry out as given.
+    #[error("{0}")]
+    Usage(String),
+}
