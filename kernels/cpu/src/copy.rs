@@ -1,0 +1,79 @@
+//! Plain and streaming copies.
+
+/// Below this many bytes streaming costs more than it saves.
+const STREAM_BYTES_MIN: usize = 4096;
+
+/// Copies `bytes` bytes from `src` to each of `dsts`. A destination equal to `src` is left alone.
+///
+/// # Safety
+/// `src` is valid for reading and each of `dsts` for writing `bytes` bytes; a destination may be
+/// exactly `src` and must otherwise overlap nothing; nobody else writes to them meanwhile.
+#[inline]
+pub unsafe fn copy(dsts: &[*mut u8], src: *const u8, bytes: usize) {
+    for &dst in dsts {
+        if !std::ptr::eq(dst, src) {
+            // SAFETY: the caller's promise; not the same, so they do not overlap.
+            unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes) };
+        }
+    }
+}
+
+/// Copies `bytes` bytes past the caches where the processor can (x86): for a destination that is
+/// larger than the cache, or that this core will not read soon. Elsewhere, and for short ones, a
+/// plain copy. All is visible to whoever synchronises with this thread afterwards.
+///
+/// # Safety
+/// As [`copy`], for one destination.
+pub unsafe fn copy_streaming(dst: *mut u8, src: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if bytes >= STREAM_BYTES_MIN && !std::ptr::eq(dst, src) {
+        // SAFETY: the caller's promise; not the same, so they do not overlap.
+        return unsafe { stream(dst, src, bytes) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { copy(&[dst], src, bytes) };
+}
+
+/// Lines of 64 bytes by non-temporal stores, the rest by plain ones.
+///
+/// # Safety
+/// As [`copy`], for one destination that is not `src`.
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream(dst: *mut u8, src: *const u8, bytes: usize) {
+    use std::arch::x86_64::_mm_sfence;
+    const LINE_BYTES: usize = 64;
+    let head = Ord::min(dst.align_offset(LINE_BYTES), bytes);
+    // SAFETY: the caller's promise; the first `head` bytes.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst, head) };
+    let mut done = head;
+    while bytes - done >= LINE_BYTES {
+        let (dst, src) = (dst.wrapping_add(done), src.wrapping_add(done));
+        // SAFETY: the caller's promise, within `bytes`; aligned, since `head` saw to it.
+        unsafe { stream_line(dst, src) };
+        done += LINE_BYTES;
+    }
+    // SAFETY: every x86-64 has it.
+    unsafe { _mm_sfence() };
+    let (dst, src) = (dst.wrapping_add(done), src.wrapping_add(done));
+    // SAFETY: the caller's promise; what is left.
+    unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes - done) };
+}
+
+/// One line of 64 bytes.
+///
+/// # Safety
+/// `src` is valid for reading and `dst`, a multiple of 16, for writing 64 bytes; the caller
+/// fences before anybody may read `dst`.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn stream_line(dst: *mut u8, src: *const u8) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    // SAFETY: the caller's promise; an unaligned read.
+    let line: [__m128i; 4] = std::array::from_fn(|part| unsafe {
+        _mm_loadu_si128(src.cast::<__m128i>().wrapping_add(part))
+    });
+    for (part, value) in line.into_iter().enumerate() {
+        // SAFETY: the caller's promise; the address is a multiple of 16.
+        unsafe { _mm_stream_si128(dst.cast::<__m128i>().wrapping_add(part), value) };
+    }
+}

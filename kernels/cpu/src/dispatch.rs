@@ -1,0 +1,125 @@
+//! From a type, an operator and a SIMD level to the functions that do it.
+
+use std::sync::OnceLock;
+
+use ccl_core::types::{DataType, ReduceOp};
+
+use crate::fold::{self, Parameters};
+use crate::number::{Max, Mean, Min, Op, Prod, ScaledSum, Sum};
+use crate::unit::{Brain, E4m3, E5m2, Half, Native, Unit, Word};
+use crate::{SimdLevel, Term};
+
+/// Two terms, one destination that may be the first term.
+type Pair = unsafe fn(&Parameters, *mut u8, [Term; 2], usize);
+/// Any number of both.
+type Many = unsafe fn(&Parameters, &[*mut u8], &[Term], usize);
+
+/// The loops of one type, operator and level.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loops {
+    pub(crate) pair: Pair,
+    pub(crate) many: Many,
+}
+
+/// The same two functions once per level: `$features` is all that differs.
+macro_rules! level {
+    ($pair:ident, $many:ident $(, $features:literal)?) => {
+        $(#[target_feature(enable = $features)])?
+        unsafe fn $pair<U: Unit, O: Op>(
+            parameters: &Parameters,
+            dst: *mut u8,
+            terms: [Term; 2],
+            elements: usize,
+        ) {
+            // SAFETY: the caller's promise, word for word.
+            unsafe { fold::pair::<U, O>(parameters, dst, terms, elements) }
+        }
+
+        $(#[target_feature(enable = $features)])?
+        unsafe fn $many<U: Unit, O: Op>(
+            parameters: &Parameters,
+            dsts: &[*mut u8],
+            terms: &[Term],
+            elements: usize,
+        ) {
+            // SAFETY: the caller's promise, word for word.
+            unsafe { fold::many::<U, O>(parameters, dsts, terms, elements) }
+        }
+    };
+}
+
+level!(pair_plain, many_plain);
+#[cfg(target_arch = "x86_64")]
+level!(pair_avx2, many_avx2, "avx2,f16c");
+#[cfg(target_arch = "x86_64")]
+level!(pair_avx512, many_avx512, "avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c");
+
+/// The best level of this processor; found once.
+pub(crate) fn best_level() -> SimdLevel {
+    static BEST: OnceLock<SimdLevel> = OnceLock::new();
+    *BEST.get_or_init(detect)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn detect() -> SimdLevel {
+    let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c");
+    let avx512 = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512bw")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512dq");
+    match (avx2, avx512) {
+        (true, true) => SimdLevel::Avx512,
+        (true, false) => SimdLevel::Avx2,
+        (false, _) => SimdLevel::Plain,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn detect() -> SimdLevel {
+    SimdLevel::Plain
+}
+
+fn loops<U: Unit, O: Op>(level: SimdLevel) -> Loops {
+    match level {
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx512 => Loops { pair: pair_avx512::<U, O>, many: many_avx512::<U, O> },
+        #[cfg(target_arch = "x86_64")]
+        SimdLevel::Avx2 => Loops { pair: pair_avx2::<U, O>, many: many_avx2::<U, O> },
+        _ => Loops { pair: pair_plain::<U, O>, many: many_plain::<U, O> },
+    }
+}
+
+fn of_op<U: Unit>(op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
+    match op {
+        ReduceOp::Sum => loops::<U, Sum>(level),
+        ReduceOp::Prod => loops::<U, Prod>(level),
+        ReduceOp::Min => loops::<U, Min>(level),
+        ReduceOp::Max => loops::<U, Max>(level),
+        ReduceOp::Avg if finish => loops::<U, Mean>(level),
+        ReduceOp::Avg => loops::<U, Sum>(level),
+        ReduceOp::PremulSum => loops::<U, ScaledSum>(level),
+    }
+}
+
+/// The loops of a reduction, whose last fold is `finish`ed. `level` must be one that the
+/// processor has.
+pub(crate) fn find(data_type: DataType, op: ReduceOp, finish: bool, level: SimdLevel) -> Loops {
+    match data_type {
+        DataType::Int8 => of_op::<Native<i8>>(op, finish, level),
+        DataType::Uint8 => of_op::<Native<u8>>(op, finish, level),
+        DataType::Int32 => of_op::<Native<i32>>(op, finish, level),
+        DataType::Uint32 => of_op::<Native<u32>>(op, finish, level),
+        DataType::Int64 => of_op::<Native<i64>>(op, finish, level),
+        DataType::Uint64 => of_op::<Native<u64>>(op, finish, level),
+        DataType::Float32 => of_op::<Native<f32>>(op, finish, level),
+        DataType::Float64 => of_op::<Native<f64>>(op, finish, level),
+        DataType::Bfloat16 => of_op::<Word<Brain, 2>>(op, finish, level),
+        #[cfg(target_arch = "x86_64")]
+        DataType::Float16 if level >= SimdLevel::Avx2 => {
+            of_op::<crate::x86::HalfEight>(op, finish, level)
+        }
+        DataType::Float16 => of_op::<Word<Half, 2>>(op, finish, level),
+        DataType::Float8E4m3 => of_op::<Word<E4m3, 4>>(op, finish, level),
+        DataType::Float8E5m2 => of_op::<Word<E5m2, 4>>(op, finish, level),
+    }
+}

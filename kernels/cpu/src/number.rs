@@ -1,0 +1,198 @@
+//! What an accumulator can do. Every implementation of one element type gives the same bits for
+//! the same values, whatever its width: that is what makes all SIMD levels agree.
+
+/// An accumulator: one number, or several side by side that are treated alike.
+pub(crate) trait Number: Copy + 'static {
+    /// The neutral factor.
+    fn one() -> Self;
+    /// Sum; integers wrap.
+    fn add(self, other: Self) -> Self;
+    /// Product; integers wrap.
+    fn mul(self, other: Self) -> Self;
+    /// The smaller one; −0 is smaller than +0, and NaN wins over everything.
+    fn min(self, other: Self) -> Self;
+    /// The larger one; +0 is larger than −0, and NaN wins over everything.
+    fn max(self, other: Self) -> Self;
+    /// The quotient by a count: correctly rounded for floats, towards zero for integers.
+    fn div(self, count: u32) -> Self;
+}
+
+/// `$wide` holds every value of the type exactly, and its quotient by a count, rounded once, never
+/// reaches the next integer: the distance to it is at least `1 / count`, far above one rounding.
+macro_rules! integers {
+    ($($int:ty => $wide:ty;)*) => {$(
+        impl Number for $int {
+            #[inline(always)]
+            fn one() -> Self {
+                1
+            }
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+            #[inline(always)]
+            fn mul(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+            #[inline(always)]
+            fn min(self, other: Self) -> Self {
+                Ord::min(self, other)
+            }
+            #[inline(always)]
+            fn max(self, other: Self) -> Self {
+                Ord::max(self, other)
+            }
+            #[inline(always)]
+            fn div(self, count: u32) -> Self {
+                (self as $wide / count as $wide) as $int
+            }
+        }
+    )*};
+}
+
+integers! {
+    i8 => f32;
+    u8 => f32;
+    i32 => f64;
+    u32 => f64;
+    i64 => i64;
+    u64 => u64;
+}
+
+/// Minimum and maximum are written as selections between bit patterns:
+/// equal operands differ at most in the sign of zero, so that OR (minimum) and AND (maximum) of
+/// the signs settle the tie, and an unordered pair falls through to the operand that is NaN.
+macro_rules! floats {
+    ($($float:ty)*) => {$(
+        impl Number for $float {
+            #[inline(always)]
+            fn one() -> Self {
+                1.0
+            }
+            #[inline(always)]
+            fn add(self, other: Self) -> Self {
+                self + other
+            }
+            #[inline(always)]
+            fn mul(self, other: Self) -> Self {
+                self * other
+            }
+            #[inline(always)]
+            fn min(self, other: Self) -> Self {
+                let smaller = if self < other { self } else { other };
+                let tie = <$float>::from_bits(self.to_bits() | other.to_bits());
+                let ordered = if self == other { tie } else { smaller };
+                if self.is_nan() { self } else { ordered }
+            }
+            #[inline(always)]
+            fn max(self, other: Self) -> Self {
+                let larger = if self > other { self } else { other };
+                let tie = <$float>::from_bits(self.to_bits() & other.to_bits());
+                let ordered = if self == other { tie } else { larger };
+                if self.is_nan() { self } else { ordered }
+            }
+            #[inline(always)]
+            fn div(self, count: u32) -> Self {
+                self / count as $float
+            }
+        }
+    )*};
+}
+
+floats! { f32 f64 }
+
+impl<N: Number, const LANES: usize> Number for [N; LANES] {
+    #[inline(always)]
+    fn one() -> Self {
+        [N::one(); LANES]
+    }
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        std::array::from_fn(|lane| self[lane].add(other[lane]))
+    }
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        std::array::from_fn(|lane| self[lane].mul(other[lane]))
+    }
+    #[inline(always)]
+    fn min(self, other: Self) -> Self {
+        std::array::from_fn(|lane| self[lane].min(other[lane]))
+    }
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        std::array::from_fn(|lane| self[lane].max(other[lane]))
+    }
+    #[inline(always)]
+    fn div(self, count: u32) -> Self {
+        self.map(|lane| lane.div(count))
+    }
+}
+
+/// How two accumulators become one, and what happens to the last one.
+pub(crate) trait Op: 'static {
+    /// Whether terms are multiplied as they are read.
+    const SCALES: bool = false;
+    /// `a ⊕ b`. Commutative down to the bits, once NaN is canonical.
+    fn combine<N: Number>(a: N, b: N) -> N;
+    /// What is rounded and stored.
+    #[inline(always)]
+    fn finish<N: Number>(sum: N, _count: u32) -> N {
+        sum
+    }
+}
+
+pub(crate) struct Sum;
+pub(crate) struct Prod;
+pub(crate) struct Min;
+pub(crate) struct Max;
+/// A sum that is divided when it is stored.
+pub(crate) struct Mean;
+/// A sum of terms that may be scaled.
+pub(crate) struct ScaledSum;
+
+impl Op for Sum {
+    #[inline(always)]
+    fn combine<N: Number>(a: N, b: N) -> N {
+        a.add(b)
+    }
+}
+
+impl Op for Prod {
+    #[inline(always)]
+    fn combine<N: Number>(a: N, b: N) -> N {
+        a.mul(b)
+    }
+}
+
+impl Op for Min {
+    #[inline(always)]
+    fn combine<N: Number>(a: N, b: N) -> N {
+        a.min(b)
+    }
+}
+
+impl Op for Max {
+    #[inline(always)]
+    fn combine<N: Number>(a: N, b: N) -> N {
+        a.max(b)
+    }
+}
+
+impl Op for Mean {
+    #[inline(always)]
+    fn combine<N: Number>(a: N, b: N) -> N {
+        a.add(b)
+    }
+    #[inline(always)]
+    fn finish<N: Number>(sum: N, count: u32) -> N {
+        sum.div(count)
+    }
+}
+
+impl Op for ScaledSum {
+    const SCALES: bool = true;
+    #[inline(always)]
+    fn combine<N: Number>(a: N, b: N) -> N {
+        a.add(b)
+    }
+}

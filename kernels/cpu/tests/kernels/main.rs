@@ -1,0 +1,5 @@
+//! The kernels against the reference, bit for bit.
+
+mod exhaustive;
+mod matrix;
+mod operands;

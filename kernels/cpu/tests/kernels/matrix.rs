@@ -1,0 +1,220 @@
+//! Every type, operator, number of terms and destinations, size, alignment, place and SIMD level
+//! against the reference, bit for bit.
+
+use crate::operands::{Random, element, element_bits, elements, float_layout};
+use ccl_core::types::{DataType, ReduceOp};
+use ccl_kernels_cpu::{Kernel, Scalar, SimdLevel, Term, copy, copy_streaming, reference};
+
+const SIZES: [usize; 16] = [0, 1, 2, 3, 7, 8, 15, 16, 17, 63, 64, 65, 127, 1000, 2049, 4097];
+const ELEMENTS_MAX: usize = 4097;
+const GUARD: u8 = 0xa5;
+const GUARD_BYTES: usize = 64;
+const RANKS: u32 = 3;
+
+/// Bytes between guards, some way off any alignment.
+struct Buffer {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Buffer {
+    fn new(content: &[u8], offset: usize) -> Buffer {
+        let mut bytes = vec![GUARD; content.len() + 2 * GUARD_BYTES + 128];
+        let start = GUARD_BYTES + bytes[GUARD_BYTES..].as_ptr().align_offset(64) + offset;
+        bytes[start..start + content.len()].copy_from_slice(content);
+        Buffer { bytes, start }
+    }
+
+    fn data(&mut self) -> *mut u8 {
+        self.bytes[self.start..].as_mut_ptr()
+    }
+
+    fn check(&self, expected: &[u8], what: &str) {
+        let end = self.start + expected.len();
+        let content = &self.bytes[self.start..end];
+        let wrong = content.iter().zip(expected).position(|(a, b)| a != b);
+        assert_eq!(wrong, None, "{what}: first wrong byte");
+        let outside = self.bytes[..self.start].iter().chain(&self.bytes[end..]);
+        assert!(outside.into_iter().all(|&byte| byte == GUARD), "{what}: wrote outside");
+    }
+}
+
+/// Where the destinations are: each names the term it lies on, or nothing.
+type Places = Vec<Option<usize>>;
+
+fn places(terms: usize) -> Vec<Places> {
+    let last = terms - 1;
+    let mut all = vec![
+        vec![None],
+        vec![None, None],
+        vec![None, None, None],
+        vec![Some(0)],
+        vec![Some(0), None],
+        vec![None, Some(0)],
+        vec![None, Some(last), None],
+    ];
+    if last > 0 {
+        all.extend([vec![Some(last)], vec![Some(1), Some(0)], vec![Some(last), None, Some(0)]]);
+    }
+    all
+}
+
+struct Case {
+    kernel: Kernel,
+    terms: Vec<Vec<u8>>,
+    expected: Vec<u8>,
+    finish: bool,
+    what: String,
+}
+
+/// Even terms are scaled, for operators that know what that means.
+fn scaled(term: usize) -> bool {
+    term.is_multiple_of(2)
+}
+
+fn run(case: &Case, bytes: usize, elements: usize, places: &Places, offset: usize) {
+    let what = format!("{} x{elements} at {places:?} +{offset}", case.what);
+    let mut terms: Vec<Buffer> =
+        case.terms.iter().map(|term| Buffer::new(&term[..bytes], offset)).collect();
+    let mut fresh: Vec<Buffer> =
+        places.iter().map(|_| Buffer::new(&vec![0; bytes], offset)).collect();
+    let sources: Vec<*mut u8> = terms.iter_mut().map(Buffer::data).collect();
+    let dsts: Vec<*mut u8> = places
+        .iter()
+        .zip(&mut fresh)
+        .map(|(place, fresh)| place.map_or_else(|| fresh.data(), |term| sources[term]))
+        .collect();
+    let operands: Vec<Term> =
+        sources.iter().enumerate().map(|(at, &data)| Term { data, scaled: scaled(at) }).collect();
+    // SAFETY: all buffers are that long, and a destination is a term or a buffer of its own.
+    unsafe { case.kernel.fold(&dsts, &operands, elements, case.finish) };
+    for (place, fresh) in places.iter().zip(&fresh) {
+        let dst = place.map_or(fresh, |term| &terms[term]);
+        dst.check(&case.expected[..bytes], &what);
+    }
+    for (at, term) in terms.iter().enumerate() {
+        if !places.contains(&Some(at)) {
+            term.check(&case.terms[at][..bytes], &what);
+        }
+    }
+}
+
+fn factor(data_type: DataType) -> Scalar {
+    // One and a bit in floats, a small number in integers.
+    let bits = float_layout(data_type).map_or(3, |(mantissa, bias)| (bias << mantissa) + 1);
+    Scalar(element(data_type, bits))
+}
+
+fn check_type(data_type: DataType) {
+    let mut random = Random(0x9e37_79b9_7f4a_7c15 + data_type as u64);
+    let terms: Vec<Vec<u8>> = (0..17)
+        .map(|_| {
+            let bits = (0..ELEMENTS_MAX).map(|_| element_bits(data_type, &mut random));
+            elements(data_type, bits.collect::<Vec<_>>())
+        })
+        .collect();
+    let scalar = factor(data_type);
+    for op in ReduceOp::ALL {
+        for count in [1, 2, 3, 17] {
+            for finish in [false, true] {
+                let operands: Vec<_> = terms[..count]
+                    .iter()
+                    .enumerate()
+                    .map(|(at, term)| (term.as_slice(), scaled(at)))
+                    .collect();
+                let expected = reference::fold(data_type, op, (scalar, RANKS), &operands, finish);
+                let expected = expected.unwrap_or_default();
+                assert_eq!(expected.len(), terms[0].len());
+                for level in SimdLevel::available() {
+                    let kernel = Kernel::select_with(data_type, op, scalar, RANKS, level);
+                    let what = format!("{data_type} {op} {count} terms {finish} {level:?}");
+                    let (terms, expected) = (terms[..count].to_vec(), expected.clone());
+                    check_case(data_type, &Case { kernel, terms, expected, finish, what });
+                }
+            }
+        }
+    }
+}
+
+fn check_case(data_type: DataType, case: &Case) {
+    for (turn, &elements) in SIZES.iter().enumerate() {
+        for (at, places) in places(case.terms.len()).iter().enumerate() {
+            // The largest sizes take turns in the places.
+            if elements < 1000 || at % 3 == turn % 3 {
+                for offset in [0, 1] {
+                    run(case, elements * data_type.bytes(), elements, places, offset);
+                }
+            }
+        }
+    }
+}
+
+macro_rules! each_type {
+    ($($name:ident $data_type:ident;)*) => {$(
+        #[test]
+        fn $name() {
+            check_type(DataType::$data_type);
+        }
+    )*};
+}
+
+each_type! {
+    int8 Int8;
+    uint8 Uint8;
+    int32 Int32;
+    uint32 Uint32;
+    int64 Int64;
+    uint64 Uint64;
+    float16 Float16;
+    bfloat16 Bfloat16;
+    float32 Float32;
+    float64 Float64;
+    float8_e4m3 Float8E4m3;
+    float8_e5m2 Float8E5m2;
+}
+
+#[test]
+fn one_buffer_may_be_both_terms_and_the_destination() {
+    for level in SimdLevel::available() {
+        let mut values: Vec<f32> = (0..777).map(|value| value as f32).collect();
+        let data = values.as_mut_ptr().cast::<u8>();
+        let kernel = Kernel::select_with(DataType::Float32, ReduceOp::Sum, Scalar::NONE, 1, level);
+        // SAFETY: the buffer is that long; the destination is exactly the terms.
+        unsafe { kernel.fold(&[data], &[Term::new(data), Term::new(data)], 777, true) };
+        assert!(values.iter().enumerate().all(|(at, &value)| value == 2.0 * at as f32));
+    }
+}
+
+#[test]
+fn nothing_happens_without_terms_or_destinations() {
+    let kernel = Kernel::select(DataType::Int32, ReduceOp::Sum, Scalar::NONE, 1);
+    let mut value = 5i32;
+    let data = (&raw mut value).cast::<u8>();
+    // SAFETY: one element is there.
+    unsafe { kernel.fold(&[data], &[], 1, true) };
+    // SAFETY: one element is there.
+    unsafe { kernel.fold(&[], &[Term::new(data), Term::new(data)], 1, true) };
+    assert_eq!(value, 5);
+}
+
+#[test]
+fn copies_copy_from_any_address_to_any_address() {
+    let mut random = Random(7);
+    let content: Vec<u8> = (0..100_003).map(|_| random.next() as u8).collect();
+    for bytes in [0, 1, 63, 64, 4095, 4096, 4097, 8191, 100_003] {
+        for (from, to) in [(0, 0), (1, 0), (0, 1), (3, 17)] {
+            let mut src = Buffer::new(&content[..bytes], from);
+            let mut dsts = [1, 2].map(|_| Buffer::new(&vec![0; bytes], to));
+            let targets = dsts.each_mut().map(Buffer::data);
+            let source = src.data();
+            // SAFETY: all are that long and apart, but for the source itself.
+            unsafe { copy(&[targets[0], source], source, bytes) };
+            // SAFETY: both are that long and apart.
+            unsafe { copy_streaming(targets[1], source, bytes) };
+            for dst in &dsts {
+                dst.check(&content[..bytes], &format!("{bytes} bytes +{from} to +{to}"));
+            }
+            src.check(&content[..bytes], "source");
+        }
+    }
+}
