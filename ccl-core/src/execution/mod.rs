@@ -43,6 +43,8 @@ pub struct Task<'a> {
     pub message_bytes: usize,
     /// The channel of its links.
     pub channel: u32,
+    /// The strand that it belongs to.
+    pub strand: u32,
     /// Whether the result is complete.
     pub last: bool,
 }
@@ -104,7 +106,15 @@ impl Execution {
         let channels = channels.max(1);
         let states = vec![StrandState::default(); program.strands.len() * channels as usize];
         let units = vec![0; program.units as usize * channels as usize];
-        Execution { program, channels, bound: Bound::default(), states, units, running: 0, folds: 0 }
+        Execution {
+            program,
+            channels,
+            bound: Bound::default(),
+            states,
+            units,
+            running: 0,
+            folds: 0,
+        }
     }
 
     /// The program.
@@ -217,7 +227,7 @@ impl Execution {
             }
             match &bound.steps[state.step as usize] {
                 Step::Fold(fold) => {
-                    if !(Run { fold, channel, piece, bound }).step(ports) {
+                    if !(Run { fold, channel, strand: strand as u32, piece, bound }).step(ports) {
                         return moved;
                     }
                     *folds += 1;
@@ -240,6 +250,7 @@ impl Execution {
 struct Run<'a> {
     fold: &'a BoundFold,
     channel: u32,
+    strand: u32,
     piece: usize,
     bound: &'a Bound,
 }
@@ -279,6 +290,7 @@ impl Run<'_> {
                     slot_offset: before * bound.element_bytes,
                     message_bytes,
                     channel: self.channel,
+                    strand: self.strand,
                     last: self.fold.last,
                 });
             }

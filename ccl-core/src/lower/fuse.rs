@@ -182,9 +182,9 @@ fn sources_of(op: &Op) -> Vec<(Slice, u32)> {
 /// What an op leaves in memory for others to read.
 fn written(node: &Node) -> Option<Slice> {
     match node {
-        Node::Op(
-            Op::Recv { target, .. } | Op::Copy { target, .. } | Op::Reduce { target, .. },
-        ) => Some(*target),
+        Node::Op(Op::Recv { target, .. } | Op::Copy { target, .. } | Op::Reduce { target, .. }) => {
+            Some(*target)
+        }
         _ => None,
     }
 }

@@ -318,7 +318,9 @@ pub enum TransportError {
         advice: &'static str,
     },
     /// Something was not done in time.
-    #[error("{what} with {peer} was not done within {after:?}; is that process alive and not stopped?")]
+    #[error(
+        "{what} with {peer} was not done within {after:?}; is that process alive and not stopped?"
+    )]
     Deadline {
         /// What.
         what: &'static str,

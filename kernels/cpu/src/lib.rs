@@ -34,7 +34,9 @@
 mod copy;
 mod dispatch;
 mod fold;
+pub mod mapped;
 mod number;
+pub mod ports;
 pub mod reference;
 mod unit;
 #[cfg(target_arch = "x86_64")]

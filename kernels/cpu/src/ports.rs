@@ -1,0 +1,204 @@
+//! The ports of an execution on CPU memory: folds are CPU kernels, links are whatever [`Links`]
+//! brings messages into memory that this process can read and takes them from memory that it can
+//! write.
+
+use ccl_core::execution::{Link, Operand, Ports, Task};
+use ccl_core::types::Rank;
+
+use crate::{Kernel, Term};
+
+/// Slots in reach of load and store.
+pub trait Links {
+    /// Whether the link's next message has arrived.
+    fn readable(&mut self, link: Link) -> bool;
+    /// Whether the link has a granted slot for the next message.
+    fn writable(&mut self, link: Link) -> bool;
+    /// Length and tag of the next message, which has arrived; the length is not yet checked.
+    fn head(&mut self, link: Link) -> (usize, u64);
+    /// Where the payload of the next message, `bytes` long, lies; null for a link there is not.
+    fn received(&mut self, link: Link, bytes: usize) -> *const u8;
+    /// Where the payload of the next message to send, `bytes` long, goes; null likewise.
+    fn to_send(&mut self, link: Link, bytes: usize) -> *mut u8;
+    /// Sends the slot.
+    fn publish(&mut self, link: Link, bytes: usize, tag: u64);
+    /// Gives the received slot back.
+    fn release(&mut self, link: Link);
+}
+
+/// A message that is not the one that the schedule expects: the ranks disagree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// Who sent it.
+    pub peer: Rank,
+    /// Its tag.
+    pub tag: u64,
+    /// The tag of our own call.
+    pub own_tag: u64,
+    /// Its length, in bytes.
+    pub bytes: usize,
+    /// The length that was expected.
+    pub expected_bytes: usize,
+}
+
+/// The memory and arithmetic of one call.
+#[derive(Clone, Copy, Debug)]
+pub struct CallMemory {
+    input: *const u8,
+    output: *mut u8,
+    scratch: *mut u8,
+    kernel: Kernel,
+    /// Names the call: equal on all ranks that make the same call at the same point.
+    tag: u64,
+}
+
+impl CallMemory {
+    /// Memory for one call.
+    ///
+    /// # Safety
+    ///
+    /// Until the last fold of the call: `input`, `output` and `scratch` are valid for all bytes
+    /// that the bound program touches (reads of input and output, writes of output and scratch),
+    /// input and output are the same range exactly as the in-place form says or disjoint, and
+    /// nobody else writes them or reads what is written.
+    #[must_use]
+    pub unsafe fn new(
+        input: *const u8,
+        output: *mut u8,
+        scratch: *mut u8,
+        kernel: Kernel,
+        tag: u64,
+    ) -> CallMemory {
+        CallMemory { input, output, scratch, kernel, tag }
+    }
+
+    /// The address of an operand outside slots.
+    #[inline]
+    fn memory(&self, operand: Operand, task: &Task<'_>) -> *mut u8 {
+        match operand {
+            Operand::Input(at) => self.input.wrapping_add(at + task.piece_offset).cast_mut(),
+            Operand::Output(at) => self.output.wrapping_add(at + task.piece_offset),
+            Operand::Scratch(at) => self.scratch.wrapping_add(at + task.scratch_offset),
+            Operand::Slot(_) => std::ptr::null_mut(),
+        }
+    }
+}
+
+/// Ports on CPU memory.
+#[derive(Debug)]
+pub struct CpuPorts<L> {
+    links: L,
+    call: Option<CallMemory>,
+    mismatch: Option<Mismatch>,
+    terms: Vec<Term>,
+    targets: Vec<*mut u8>,
+}
+
+// SAFETY: the pointers are those of the call, whose constructor's contract holds on whatever
+// thread drives it, one at a time (`&mut self`).
+unsafe impl<L: Send> Send for CpuPorts<L> {}
+
+impl<L: Links> CpuPorts<L> {
+    /// Ports of a rank among `ranks` over these links.
+    #[must_use]
+    pub fn new(links: L, ranks: usize) -> CpuPorts<L> {
+        let terms = Vec::with_capacity(ranks + 1);
+        CpuPorts {
+            links,
+            call: None,
+            mismatch: None,
+            terms,
+            targets: Vec::with_capacity(ranks + 1),
+        }
+    }
+
+    /// Sets the memory of the call that is executed next.
+    pub fn bind(&mut self, call: CallMemory) {
+        self.call = Some(call);
+        self.mismatch = None;
+    }
+
+    /// Forgets the call's memory: nothing is touched until the next [`CpuPorts::bind`].
+    pub fn unbind(&mut self) {
+        self.call = None;
+    }
+
+    /// The first message that was not what the schedule expects. Nothing moves after it.
+    #[must_use]
+    pub fn mismatch(&self) -> Option<Mismatch> {
+        self.mismatch
+    }
+
+    /// The links.
+    pub fn links(&mut self) -> &mut L {
+        &mut self.links
+    }
+}
+
+impl<L: Links> Ports for CpuPorts<L> {
+    #[inline]
+    fn readable(&mut self, link: Link) -> bool {
+        self.links.readable(link)
+    }
+
+    #[inline]
+    fn writable(&mut self, link: Link) -> bool {
+        self.links.writable(link)
+    }
+
+    #[inline]
+    fn accept(&mut self, link: Link, expected_bytes: usize) -> bool {
+        let Some(call) = &self.call else { return false };
+        let own_tag = call.tag;
+        let (bytes, tag) = self.links.head(link);
+        if bytes == expected_bytes && tag == own_tag {
+            return true;
+        }
+        self.mismatch = Some(Mismatch { peer: link.peer, tag, own_tag, bytes, expected_bytes });
+        false
+    }
+
+    #[inline]
+    fn fold(&mut self, task: &Task<'_>) {
+        let Some(call) = &self.call else { return };
+        self.terms.clear();
+        self.targets.clear();
+        for source in task.sources {
+            let term = match *source {
+                Operand::Slot(peer) => {
+                    let link = Link { peer, channel: task.channel };
+                    let payload = self.links.received(link, task.message_bytes);
+                    Term::new(payload.wrapping_add(task.slot_offset))
+                }
+                Operand::Input(_) => Term::scaled(call.memory(*source, task)),
+                memory => Term::new(call.memory(memory, task)),
+            };
+            self.terms.push(term);
+        }
+        for target in task.targets {
+            self.targets.push(match *target {
+                Operand::Slot(peer) => {
+                    let link = Link { peer, channel: task.channel };
+                    let payload = self.links.to_send(link, task.message_bytes);
+                    payload.wrapping_add(task.slot_offset)
+                }
+                memory => call.memory(memory, task),
+            });
+        }
+        // SAFETY: `CallMemory::new` vouches for the caller's buffers and scratch; slots are
+        // readable (their length was checked by `accept`) or writable, as the execution found,
+        // and hold `message_bytes`, of which this task is a part. The verifier proves for every
+        // schedule that targets are disjoint from sources but for exact equality.
+        unsafe { call.kernel.fold(&self.targets, &self.terms, task.elements, task.last) }
+    }
+
+    #[inline]
+    fn publish(&mut self, link: Link, bytes: usize) {
+        let tag = self.call.map_or(0, |call| call.tag);
+        self.links.publish(link, bytes, tag);
+    }
+
+    #[inline]
+    fn release(&mut self, link: Link) {
+        self.links.release(link);
+    }
+}
