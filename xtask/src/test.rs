@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
-use crate::machine::Provenance;
-use crate::suites::{SUITES, Suite};
-use crate::workspace::{cargo, root};
+use crate::machine::{self, Provenance};
+use crate::suites::{self, SUITES, Suite};
+use crate::workspace::{self, Crate, cargo, root};
 use crate::{Outcome, process, report, setup};
 
 /// How much more time the longer runs may take.
@@ -101,11 +101,11 @@ impl Report {
 /// Runs the suites, prints the table and the counts; an error if anything failed.
 pub(crate) fn run(options: &Options) -> Outcome {
     introduce();
-    let strict = std::env::var("CI").is_ok_and(|value| value == "true");
+    let crates = workspace::crates()?;
     let chosen = |suite: &&Suite| options.suite.as_deref().is_none_or(|name| name == suite.name);
     let mut reports = Vec::new();
     for suite in SUITES.iter().filter(chosen) {
-        let report = run_suite(suite, options.full, strict)?;
+        let report = run_suite(suite, &crates, options.full)?;
         // Whatever comes after a broken build would only repeat its errors.
         let stop = suite.name == "build" && report.failure.is_some();
         reports.push(report);
@@ -150,15 +150,15 @@ fn conclude(reports: &[Report]) -> Outcome {
     Err(format!("suites failed: {}; run one again with {}", failed.join(", "), again.join(", ")))
 }
 
-fn run_suite(suite: &'static Suite, full: bool, strict: bool) -> Outcome<Report> {
+fn run_suite(suite: &'static Suite, crates: &[Crate], full: bool) -> Outcome<Report> {
     let budget = Duration::from_secs(suite.budget_s * if full { FULL_FACTOR } else { 1 });
     println!("\n== {}: {}", suite.name, suite.what);
     println!("   {}; budget {} s", suite.needs, budget.as_secs());
     let start = Instant::now();
     let mut counts = Counts::default();
     let mut failure = None;
-    for step in suite.steps {
-        let mut command = cargo(step);
+    for words in suites::commands(suite, crates) {
+        let mut command = cargo(&words);
         if full {
             command.env("FERROCCL_TEST_FULL", "1");
         }
@@ -184,7 +184,7 @@ fn run_suite(suite: &'static Suite, full: bool, strict: bool) -> Outcome<Report>
         failure,
         warning: None,
     };
-    Ok(judge(report, suite.tests_min, strict))
+    Ok(judge(report, suite.tests_min, machine::is_ci()))
 }
 
 /// Applies what a suite must fulfil beyond the success of its commands.

@@ -1,5 +1,6 @@
 //! What `cargo metadata` says about our own crates.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -15,7 +16,7 @@ pub(crate) fn root() -> PathBuf {
 }
 
 /// A `cargo` command that runs in the workspace's root.
-pub(crate) fn cargo(args: &[&str]) -> Command {
+pub(crate) fn cargo(args: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root()).args(args);
     command

@@ -18,7 +18,7 @@ const CORE: [&str; 2] = ["ccl-core/src/", "ccl-core/memory/src/"];
 const FORBIDDEN_IN_CORE: [(&str, &str); 11] = [
     ("std::env", "configuration is handed in"),
     ("std::fs", "no operating system in layer 0"),
-    ("std::net", "no operating system in layer 0"),
+    ("std::net", "no sockets in layer 0; the types of addresses are in `core::net`"),
     ("std::os", "no operating system in layer 0"),
     ("std::process", "no operating system in layer 0"),
     ("std::thread", "who runs the core decides about threads"),

@@ -255,7 +255,8 @@ fn outer<'a>(x: &'a u8) -> &'a u8 { fn inner() {} inner(); x }
 
     #[test]
     fn lines_under_cfg_test_are_test_lines() {
-        let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n fn b() {}\n}\n#[cfg(not(test))]\nfn c() {}\n\
+        let text = "fn a() {}\n#[cfg(test)]\nmod tests {\n fn b() {}\n}\n\
+                    #[cfg(not(test))]\nfn c() {}\n\
                     #[cfg(all(unix, test))]\nfn d() {}\n#[cfg(any(test, unix))]\nfn e() {}\n";
         let source = read(text).unwrap();
         let tests: Vec<usize> = (1..=11).filter(|line| source.is_test(*line)).collect();
