@@ -39,8 +39,8 @@ impl Provenance {
     }
 }
 
-/// Whether budgets are enforced: `CI=true`, as every CI system sets it. On a machine that other work
-/// shares they are only a warning.
+/// Whether budgets are enforced: `CI=true`, as every CI system sets it. On a machine that is shared
+/// with other work they are only a warning.
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }

@@ -2,7 +2,7 @@
 //! the deadline, an interrupt or its own parent is killed with its whole process group.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, IsTerminal, PipeReader, PipeWriter, Read};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,31 +72,52 @@ pub(crate) fn typed(command: &Command) -> String {
 }
 
 /// Runs `command` without standard input, in a process group of its own, handing each line of its
-/// standard output to `on_line`. Its standard error goes where ours goes.
+/// output and its errors, in the order in which they were written, to `on_line`.
 ///
 /// Returns an error only if it cannot be started or we are interrupted; everything else is an
 /// [`End`].
 pub(crate) fn run(
     command: &mut Command,
     deadline: Duration,
+    on_line: impl FnMut(&str),
+) -> Outcome<End> {
+    // One pipe for both: with two, a heading would be torn from what it heads.
+    let (reader, writer) = pipe()?;
+    let errors = writer.try_clone().map_err(|error| format!("cannot duplicate a pipe: {error}"))?;
+    command.stderr(errors);
+    // Cargo sees a pipe, but the lines end up where ours do.
+    if std::io::stdout().is_terminal() {
+        command.env("CARGO_TERM_COLOR", "always");
+    }
+    start_and_watch(command, (reader, writer), deadline, on_line)
+}
+
+fn pipe() -> Outcome<(PipeReader, PipeWriter)> {
+    std::io::pipe().map_err(|error| format!("cannot make a pipe: {error}"))
+}
+
+fn start_and_watch(
+    command: &mut Command,
+    (reader, writer): (PipeReader, PipeWriter),
+    deadline: Duration,
     mut on_line: impl FnMut(&str),
 ) -> Outcome<End> {
     let name = typed(command);
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .process_group(0)
-        .spawn()
-        .map_err(|error| format!("cannot start `{name}`: {error}"))?;
-    let lines = child.stdout.take().map(read_lines).ok_or("a child without standard output")?;
+    let started = command.stdin(Stdio::null()).stdout(writer).process_group(0).spawn();
+    // The command holds our ends of the pipe: while they are open the reader sees no end.
+    command.stdout(Stdio::null()).stderr(Stdio::inherit());
+    let mut child = started.map_err(|error| format!("cannot start `{name}`: {error}"))?;
+    let lines = read_lines(reader);
     watch(&mut child, &lines, Instant::now() + deadline, &mut on_line)
         .map_err(|error| format!("`{name}`: {error}"))
 }
 
-/// Runs `command` and returns its standard output; anything but success is an error.
+/// Runs `command` and returns its standard output; its errors go where ours go. Anything but
+/// success
+/// is an error.
 pub(crate) fn capture(command: &mut Command, deadline: Duration) -> Outcome<String> {
     let mut output = String::new();
-    let end = run(command, deadline, |line| {
+    let end = start_and_watch(command, pipe()?, deadline, |line| {
         output.push_str(line);
         output.push('\n');
     })?;
@@ -194,13 +215,17 @@ mod tests {
     }
 
     #[test]
-    fn output_arrives_line_by_line_even_without_a_last_newline() {
+    fn output_and_errors_arrive_in_order_even_without_a_last_newline() {
         let mut lines = Vec::new();
-        let end = run(&mut shell("echo one; printf two"), Duration::from_secs(20), |line| {
-            lines.push(line.to_owned());
-        });
+        let end = run(
+            &mut shell("echo one; echo error >&2; printf two"),
+            Duration::from_secs(20),
+            |line| {
+                lines.push(line.to_owned());
+            },
+        );
         assert!(end.unwrap().success());
-        assert_eq!(lines, ["one", "two"]);
+        assert_eq!(lines, ["one", "error", "two"]);
     }
 
     #[test]

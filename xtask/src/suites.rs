@@ -1,7 +1,7 @@
 //! The test suites, in the order in which they run: one table, one entry per suite.
 //!
-//! A new suite is one entry here, before `rest`, and a budget that keeps the sum within 45 minutes on
-//! 2 cores from nothing. `build` compiles what the others run, so that their time is spent on
+//! A new suite is one entry here, before `rest`, with a budget that keeps the sum within 45 minutes
+//! on 2 cores from nothing. `build` compiles what the others run, so that their time is spent on
 //! testing, and `rest` runs every integration test target that no other suite runs in full.
 
 use crate::workspace::Crate;
@@ -20,8 +20,9 @@ pub(crate) struct Suite {
     pub(crate) budget_s: u64,
     /// The fewest tests that it must run: a filter that matches nothing must not pass.
     pub(crate) tests_min: usize,
-    /// Arguments of one `cargo` call each; [`REMAINING`] stands for targets. Prefer `--workspace --test NAME` to `--package`: for a
-    /// package alone cargo may choose other features of its dependencies, and build them again.
+    /// Arguments of one `cargo` call each; [`REMAINING`] stands for targets. Prefer `--workspace
+    /// --test NAME` to `--package`: for a package alone cargo may choose other features of its
+    /// dependencies, and build them again.
     pub(crate) steps: &'static [&'static [&'static str]],
 }
 
