@@ -112,9 +112,8 @@ fn start_and_watch(
         .map_err(|error| format!("`{name}`: {error}"))
 }
 
-/// Runs `command` and returns its standard output; its errors go where ours go. Anything but
-/// success
-/// is an error.
+/// Runs `command` and returns its standard output; its errors go where ours go. An end that is no
+/// success is an error.
 pub(crate) fn capture(command: &mut Command, deadline: Duration) -> Outcome<String> {
     let mut output = String::new();
     let end = start_and_watch(command, pipe()?, deadline, |line| {
