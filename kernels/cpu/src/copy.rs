@@ -1,6 +1,7 @@
 //! Plain and streaming copies.
 
 /// Below this many bytes streaming costs more than it saves.
+#[cfg(target_arch = "x86_64")]
 const STREAM_BYTES_MIN: usize = 4096;
 
 /// Copies `bytes` bytes from `src` to each of `dsts`. A destination equal to `src` is left alone.
