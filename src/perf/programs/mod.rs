@@ -1,0 +1,1 @@
+//! The programs that are no sweep over sizes.
