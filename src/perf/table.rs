@@ -31,8 +31,9 @@ pub fn header(program: &str, options: &Options, transport: &str, ranks: &[RankLi
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "# nThread 1 nGpus 1 minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {} \
+        "# nThread 1 nGpus {} minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {} \
          agg iters: {} validation: {} graph: 0",
+        options.local_ranks.unwrap_or(1),
         options.min_bytes,
         options.max_bytes,
         options.warmup_iterations,

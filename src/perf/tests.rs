@@ -5,6 +5,9 @@ use clap::Parser as _;
 
 use super::fake::{Fault, with_ranks};
 use super::options::{CommandLine, NoExtra, Options};
+use super::program::{Program, start};
+use super::programs::{latency_comparison, p2p_matrix, training, workloads::Workload};
+use super::subject::{Subject, SubjectError};
 use super::sweep::{Outcome, run};
 
 const SWEEPS: [Collective; 10] = [
@@ -183,4 +186,109 @@ fn a_failing_communicator_ends_the_run() {
             .map_err(|error| error.to_string())
     });
     assert_eq!(result, [Err("planted failure".to_owned())]);
+}
+
+#[test]
+fn every_pair_is_measured_once() {
+    let options = options("-b 8 -e 4k -n 3");
+    let measured = with_ranks(3, Fault::None, |fake| {
+        let mut text = Vec::new();
+        let matrices = p2p_matrix::run("p2p_matrix", &options, fake, &mut text).unwrap();
+        (matrices, String::from_utf8(text).unwrap())
+    });
+    let (matrices, text) = &measured[0];
+    for (row, (latency, bandwidth)) in
+        matrices.latency_us.iter().zip(&matrices.bandwidth_gbps).enumerate()
+    {
+        for column in 0..3 {
+            assert_eq!(latency[column].is_none(), row == column);
+            assert_eq!(bandwidth[column].is_some_and(|gbps| gbps > 0.0), row != column);
+        }
+    }
+    assert_eq!(matrices.wrong, 0);
+    assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 6, "{text}");
+    let wrong = with_ranks(2, Fault::Flip { rank: 1, byte: 9 }, |fake| {
+        p2p_matrix::run("p2p_matrix", &options, fake, &mut Vec::new()).unwrap().wrong
+    });
+    assert_eq!(wrong, [1, 1]);
+    let alone = with_ranks(1, Fault::None, |fake| {
+        p2p_matrix::run("p2p_matrix", &options, fake, &mut Vec::new()).unwrap_err().to_string()
+    });
+    assert!(alone[0].contains("-g 2"));
+}
+
+#[test]
+fn one_large_message_is_compared_with_small_ones_of_the_same_total() {
+    let extra = latency_comparison::Extra { pieces: 100 };
+    let run = |options: &Options, fault| {
+        with_ranks(2, fault, |fake| {
+            latency_comparison::run("comp", options, extra, fake, &mut Vec::new())
+                .map_err(|error| error.to_string())
+        })
+        .swap_remove(0)
+    };
+    let sizes = options("-b 4k -e 16k -f 2 -n 2");
+    let comparisons = run(&sizes, Fault::None).unwrap();
+    assert_eq!(comparisons.len(), 3);
+    for comparison in &comparisons {
+        assert_eq!(comparison.total_bytes, 100 * comparison.piece_bytes);
+        assert!(comparison.pieces.mean_us > 0.0 && comparison.one.mean_us > 0.0);
+        assert_eq!(comparison.wrong, 0);
+    }
+    let comparisons = run(&sizes, Fault::Flip { rank: 0, byte: 0 }).unwrap();
+    assert_eq!(comparisons[0].wrong, 2);
+    let error = run(&options("-b 100 -e 100"), Fault::None).unwrap_err();
+    assert!(error.contains("at least 400"), "{error}");
+}
+
+#[test]
+fn training_steps_are_replayed_and_checked() {
+    let options = options("-n 1 -w 0");
+    let extra = training::Extra {
+        model: vec![
+            Workload::ResNet50,
+            Workload::Llama3Sharded,
+            Workload::Dlrm,
+            Workload::MixtureOfExperts,
+        ],
+        scale: 0.0001,
+        seed: 1,
+    };
+    let steps = |fault| {
+        with_ranks(3, fault, |fake| {
+            training::run("training", &options, &extra, fake, &mut Vec::new()).unwrap()
+        })
+        .swap_remove(0)
+    };
+    for step in steps(Fault::None) {
+        assert_eq!(step.wrong, Some(0), "{step:?}");
+        assert!(step.exposed_busbw_gbps > 0.0 && step.calls >= 2);
+    }
+    for step in steps(Fault::Flip { rank: 1, byte: 3 }) {
+        // A rank that gets nothing in a call gets nothing wrong.
+        assert!(step.wrong > Some(step.calls as u64 / 2), "{step:?}");
+    }
+}
+
+fn status(program: Program, line: &str) -> String {
+    fn refuse(_: &Options) -> Result<Box<dyn Subject>, SubjectError> {
+        Err("refused".into())
+    }
+    let words = std::iter::once(program.name()).chain(line.split_whitespace());
+    format!("{:?}", start(program, words.map(Into::into), refuse))
+}
+
+#[test]
+fn the_status_says_whose_fault_it_was() {
+    let code = |code: u8| format!("{:?}", std::process::ExitCode::from(code));
+    assert_eq!(status(Program::AllReduce, "--help"), code(0));
+    assert_eq!(status(Program::AllReduce, "-b 2M -e 1M"), code(2));
+    assert_eq!(status(Program::AllReduce, "--frobnicate"), code(2));
+    assert_eq!(status(Program::AllReduce, ""), code(1), "nothing to measure");
+    assert_eq!(status(Program::P2pMatrix, "-d half"), code(2), "means nothing");
+    assert_eq!(status(Program::P2pMatrix, "-b 8"), code(1));
+    assert_eq!(status(Program::TrainingBuckets, "--model bert"), code(2));
+    assert_eq!(status(Program::TrainingBuckets, "--scale 0"), code(2));
+    assert_eq!(status(Program::TrainingBuckets, "--model gpt2,moe"), code(1));
+    assert_eq!(status(Program::AllReduceLatencyComp, "--pieces 0"), code(2));
 }
