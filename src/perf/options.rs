@@ -11,6 +11,9 @@ use super::sizes::{Step, parse_size};
 /// The most ranks that one program starts by itself.
 pub const LOCAL_RANKS_MAX: u32 = 4096;
 
+/// The most iterations, and calls in one: each timed iteration keeps a sample.
+const COUNT_MAX: i64 = 10_000_000;
+
 /// A choice of one, or of all of them (`all`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice<T> {
@@ -39,6 +42,10 @@ where
         "all" => Ok(Choice::All),
         one => one.parse().map(Choice::One).map_err(|error| format!("{error}, or all")),
     }
+}
+
+fn root(text: &str) -> Result<Choice<Rank>, String> {
+    choice(text).map_err(|_: String| format!("\"{text}\" is no rank; give a number, or all"))
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -91,14 +98,14 @@ pub struct Options {
     pub step_factor: Option<usize>,
     /// Timed iterations per size
     #[arg(short = 'n', long = "iters", value_name = "COUNT", default_value_t = 20,
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = clap::value_parser!(u32).range(1..=COUNT_MAX))]
     pub iterations: u32,
     /// Untimed iterations per size before any is timed
     #[arg(short = 'w', long = "warmup_iters", value_name = "COUNT", default_value_t = 1)]
     pub warmup_iterations: u32,
     /// Calls in each timed iteration
     #[arg(short = 'm', long = "agg_iters", value_name = "COUNT", default_value_t = 1,
-          value_parser = clap::value_parser!(u32).range(1..))]
+          value_parser = clap::value_parser!(u32).range(1..=COUNT_MAX))]
     pub aggregated: u32,
     /// Checked calls per row; 0 checks nothing
     #[arg(short = 'c', long = "check", value_name = "COUNT", default_value_t = 1)]
@@ -113,7 +120,7 @@ pub struct Options {
     pub data_type: Choice<DataType>,
     /// Root rank, or all
     #[arg(short = 'r', long = "root", value_name = "RANK", default_value = "0",
-          value_parser = choice::<Rank>)]
+          value_parser = root)]
     pub root: Choice<Rank>,
     /// 1: barrier after each call; 3: barrier after each iteration, not timed; calls always block
     /// until they are done, so 0 and 2 are the same
@@ -301,7 +308,9 @@ mod tests {
             ("-f 1", "-f 1"),
             ("-i 0", "-i 0"),
             ("-i 4 -f 2", "cannot be used with"),
-            ("-n 0", "1.."),
+            ("-n 0", "1..="),
+            ("-m 99999999999", "1..="),
+            ("-r x", "is no rank"),
             ("-d floot", "bfloat16"),
             ("-o plus", "mulsum"),
             ("-g 2 -r 2", "0 to 1"),

@@ -1,9 +1,13 @@
 //! What every program does before and between its measurements: agreeing that all ranks are ready,
 //! learning who they are, and checking one call.
 
+use std::fs::File;
+use std::path::Path;
+
 use ccl_core::types::{Collective, DataType, ReduceOp};
 
 use super::memory::Memory;
+use super::options::Options;
 use super::subject::{Buffers, Request, Shape, Subject, SubjectError};
 use super::table::RankLine;
 use super::trial::Trial;
@@ -13,12 +17,9 @@ use super::trial::Trial;
 ///
 /// # Errors
 /// This rank's error, or one that names the ranks that failed.
-pub fn agree<T, E: Into<SubjectError>>(
-    subject: &mut dyn Subject,
-    own: Result<T, E>,
-) -> Result<T, SubjectError> {
+fn agree<T>(subject: &mut dyn Subject, own: Result<T, SubjectError>) -> Result<T, SubjectError> {
     let failures = subject.all_gather_f64(if own.is_ok() { 0.0 } else { 1.0 })?;
-    let value = own.map_err(Into::into)?;
+    let value = own?;
     let failed: Vec<String> = (0..)
         .zip(failures)
         .filter(|&(_, failed)| failed != 0.0)
@@ -30,6 +31,40 @@ pub fn agree<T, E: Into<SubjectError>>(
             Err(format!("could not start: rank {} failed, see there", ranks.join(", ")).into())
         }
     }
+}
+
+/// Memory for buffers of up to `bytes` on every rank, and files that can be written on rank 0: better
+/// known before the measurement than after it.
+///
+/// # Errors
+/// This rank's error, or one that names the ranks that failed.
+pub fn ready(
+    subject: &mut dyn Subject,
+    options: &Options,
+    bytes: usize,
+) -> Result<Memory, SubjectError> {
+    let is_first = subject.rank() == 0;
+    let files = options.json.iter().chain(&options.plot).filter(|_| is_first);
+    let memory = Memory::new(bytes, bytes).map_err(SubjectError::from);
+    let memory = memory.and_then(|memory| {
+        for path in files {
+            File::create(path).map_err(|error| cannot_write(path, &error))?;
+        }
+        Ok(memory)
+    });
+    agree(subject, memory)
+}
+
+/// Writes a report.
+///
+/// # Errors
+/// One that names the file and the reason.
+pub fn write_file(path: &Path, text: &str) -> Result<(), SubjectError> {
+    std::fs::write(path, text).map_err(|error| cannot_write(path, &error))
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> SubjectError {
+    format!("cannot write {}: {error}", path.display()).into()
 }
 
 /// Process and machine of every rank, in rank order.

@@ -70,6 +70,18 @@ impl Step {
     }
 }
 
+impl Step {
+    /// How many sizes [`sweep`] gives, without going through them.
+    #[must_use]
+    pub fn count(self, min: usize, max: usize) -> u64 {
+        match self {
+            Step::Bytes(step) if min <= max => ((max - min) / step.max(1)) as u64 + 1,
+            Step::Bytes(_) => 0,
+            Step::Factor(_) => sweep(min, max, self).count() as u64,
+        }
+    }
+}
+
 /// The sizes from `min` to `max`, both included, where the step meets them.
 pub fn sweep(min: usize, max: usize, step: Step) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(min), move |&bytes| step.after(bytes))
@@ -117,7 +129,11 @@ mod tests {
 
     #[test]
     fn sweeps_end_and_leave_zero() {
-        let by = |min, max, step| sweep(min, max, step).collect::<Vec<_>>();
+        let by = |min, max, step: Step| {
+            let sizes = sweep(min, max, step).collect::<Vec<_>>();
+            assert_eq!(step.count(min, max), sizes.len() as u64);
+            sizes
+        };
         assert_eq!(by(8, 64, Step::Factor(2)), [8, 16, 32, 64]);
         assert_eq!(by(8, 9, Step::Factor(2)), [8]);
         assert_eq!(by(0, 16, Step::Factor(2)), [0, 8, 16]);

@@ -1,9 +1,7 @@
 //! The program behind `all_reduce_perf` and its siblings: every type, operator and root that was asked
 //! for, over a range of sizes, out of place and in place.
 
-use std::fs::File;
 use std::io::Write;
-use std::path::Path;
 
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
@@ -13,7 +11,7 @@ use super::options::Options;
 use super::plot::{Figure, Point, Series, render};
 use super::progress::Progress;
 use super::report::{Half, Origin, Row, average_bus_gbps, sweep_json};
-use super::setup::{agree, checked_call, rank_lines};
+use super::setup::{checked_call, rank_lines, ready, write_file};
 use super::sizes::sweep;
 use super::subject::{Subject, SubjectError};
 use super::table;
@@ -82,19 +80,10 @@ impl<'a> Bench<'a> {
         subject: &'a mut dyn Subject,
     ) -> Result<Bench<'a>, SubjectError> {
         let is_first = subject.rank() == 0;
-        let largest = Self::sizes(options).last().unwrap_or(0);
-        let memory = Memory::new(largest, largest).map_err(SubjectError::from);
-        // A file that cannot be written is better known before the measurement than after it.
-        let ready = memory.and_then(|memory| {
-            let files = options.json.iter().chain(&options.plot).filter(|_| is_first);
-            for file in files {
-                File::create(file).map_err(|error| cannot_write(file, &error))?;
-            }
-            Ok(memory)
-        });
-        let memory = agree(subject, ready)?;
+        let memory = ready(subject, options, options.max_bytes)?;
         let variants = Self::variants(collective, options, subject.ranks()).len();
-        let rows = (variants * Self::sizes(options).count()) as u64 * options.cycles;
+        let sizes = options.step().count(options.min_bytes, options.max_bytes);
+        let rows = sizes.saturating_mul(variants as u64).saturating_mul(options.cycles);
         let progress = Progress::new(rows, is_first);
         Ok(Bench { collective, options, subject, memory, progress, repetition: 0 })
     }
@@ -196,19 +185,12 @@ impl<'a> Bench<'a> {
     }
 }
 
-fn cannot_write(path: &Path, error: &dyn std::fmt::Display) -> SubjectError {
-    format!("cannot write {}: {error}", path.display()).into()
-}
-
 fn write_files(options: &Options, origin: &Origin, rows: &[Row]) -> Result<(), SubjectError> {
-    let write = |path: &Path, text: String| {
-        std::fs::write(path, text).map_err(|error| cannot_write(path, &error))
-    };
     if let Some(path) = &options.json {
-        write(path, sweep_json(origin, rows)? + "\n")?;
+        write_file(path, &(sweep_json(origin, rows)? + "\n"))?;
     }
     match &options.plot {
-        Some(path) => write(path, render(&figure(origin, rows))),
+        Some(path) => write_file(path, &render(&figure(origin, rows))),
         None => Ok(()),
     }
 }

@@ -6,6 +6,9 @@
 //! [`BATCH_ITERATIONS`] and each batch gives one sample, its mean: a percentile then says how batches
 //! vary, and single slow calls show up divided by the batch length. Nothing is subtracted.
 //!
+//! Every call of a row uses the same buffers, as in most MPI benchmarks; nccl-tests walks through a larger
+//! buffer instead, which for ranks on processors would measure the memory behind the caches.
+//!
 //! Percentiles are taken on each rank over its own samples, and the slowest rank's value is reported;
 //! the samples of all ranks are not brought together.
 
@@ -91,7 +94,8 @@ pub fn time_calls(
     while left > 0 {
         let iterations = left.min(shape.batch);
         left -= iterations;
-        for _ in 0..iterations * shape.aggregated {
+        let calls = u64::from(iterations) * u64::from(shape.aggregated);
+        for _ in 0..calls {
             call(subject)?;
             if shape.barrier_after_call {
                 subject.barrier()?;
@@ -100,7 +104,7 @@ pub fn time_calls(
         let mut now = Instant::now();
         let elapsed = now - start;
         total += elapsed;
-        samples_us.push(microseconds(elapsed) / f64::from(iterations * shape.aggregated));
+        samples_us.push(microseconds(elapsed) / calls as f64);
         if shape.barrier_after_sample {
             subject.barrier()?;
             now = Instant::now();

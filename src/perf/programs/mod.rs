@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::memory::Memory;
 use super::options::Options;
 use super::report::Origin;
-use super::setup::{agree, rank_lines};
+use super::setup::{rank_lines, ready, write_file};
 use super::subject::{Subject, SubjectError};
 use super::table;
 
@@ -31,7 +31,7 @@ impl Stage {
         subject: &mut dyn Subject,
         out: &mut dyn Write,
     ) -> Result<Stage, SubjectError> {
-        let memory = agree(subject, Memory::new(bytes, bytes))?;
+        let memory = ready(subject, options, bytes)?;
         let lines = rank_lines(subject)?;
         let origin = Origin::here(program, subject.transport(), subject.ranks());
         if subject.rank() == 0 {
@@ -63,8 +63,7 @@ impl Stage {
         if let Some(path) = &options.json {
             let report = Report { origin: &self.origin, results };
             let text = serde_json::to_string_pretty(&report)? + "\n";
-            std::fs::write(path, text)
-                .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+            write_file(path, &text)?;
         }
         Ok(())
     }
