@@ -131,7 +131,7 @@ impl Axis {
         let highest = if highest > 0.0 { highest } else { 1.0 };
         let magnitude = 10.0_f64.powf((highest / 5.0).log10().floor());
         let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * magnitude);
-        let step = steps.into_iter().find(|step| highest / step <= 5.5).unwrap_or(highest);
+        let step = steps.into_iter().find(|step| highest / step <= 6.5).unwrap_or(highest);
         let count = (highest / step).ceil();
         let ticks = (0..=count as u32).map(|tick| f64::from(tick) * step).collect();
         Axis { base: None, min: 0.0, max: count * step, ticks }
@@ -295,7 +295,7 @@ mod tests {
         assert!(sizes.ticks.len() <= 8 && sizes.ticks[0] == 8.0);
         assert_eq!(sizes.position(8.0), 0.0);
         let rates = Axis::from_zero([0.3, 11.2].into_iter());
-        assert_eq!((rates.max, rates.ticks.len()), (15.0, 4));
+        assert_eq!((rates.max, rates.ticks.len()), (12.0, 7));
         assert_eq!(Axis::powers(10.0, std::iter::empty()).ticks, [1.0, 10.0]);
         assert_eq!(Axis::powers(10.0, [100.0].into_iter()).max, 3.0);
     }

@@ -289,6 +289,11 @@ fn command<E: clap::Args>(program: Program) -> clap::Command {
     for &id in kind.meaningless() {
         command = command.mut_arg(id, |flag| flag.hide(true));
     }
+    if kind == Kind::P2pMatrix {
+        command = command
+            .mut_arg("min_bytes", |flag| flag.help("Bytes of a message, for the latency"))
+            .mut_arg("max_bytes", |flag| flag.help("Bytes of a message, for the bandwidth"));
+    }
     command
 }
 
