@@ -1,1 +1,4 @@
 //! ferroccl: collective communication for clusters.
+
+#[cfg(feature = "cli")]
+pub mod perf;
