@@ -3,5 +3,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bootstrap;
 pub mod time;
 pub mod types;
