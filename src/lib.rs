@@ -1,1 +1,3 @@
 //! ferroccl: collective communication for clusters.
+
+pub mod bootstrap;

@@ -148,6 +148,12 @@ impl Control {
         }
     }
 
+    /// Whether this peer failed, so that nothing needs to be sent to it any more.
+    #[must_use]
+    pub fn is_gone(&self, peer: Rank) -> bool {
+        self.peers.get(&peer).is_none_or(|peer| peer.state == PeerState::Gone)
+    }
+
     /// Whether everybody else has left or failed, so that nobody needs this rank any more.
     #[must_use]
     pub fn is_alone(&self) -> bool {

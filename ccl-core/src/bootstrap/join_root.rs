@@ -147,6 +147,14 @@ impl RootJoin {
         self.outcome.as_ref()
     }
 
+    /// Whether somebody is in the middle of introducing itself. After a failure the driver bears
+    /// with them for a moment: those who prove to know the secret hear why it failed, instead of
+    /// a closed connection that would look like a wrong secret.
+    #[must_use]
+    pub fn has_half_open(&self) -> bool {
+        !self.half_open.is_empty()
+    }
+
     /// The connection of each joined rank.
     #[must_use]
     pub fn connections(&self) -> BTreeMap<Rank, ConnectionId> {
@@ -182,15 +190,15 @@ impl RootJoin {
 
     /// A connection arrived; `nonce` is fresh randomness for its challenge.
     pub fn accepted(&mut self, connection: ConnectionId, nonce: Nonce, now: Instant) {
-        if self.outcome.is_some() || !self.has_room(now) {
+        if matches!(self.outcome, Some(Ok(_))) || !self.has_room(now) {
             self.strays.slow += 1;
             self.actions.push_back(RootAction::Close(connection));
             return;
         }
-        if self.half_open.len() >= self.limits.half_open_max {
-            if let Some(oldest) = self.yielding(now) {
-                self.drop_half_open(oldest, Dropped::Slow);
-            }
+        if self.half_open.len() >= self.limits.half_open_max
+            && let Some(oldest) = self.yielding(now)
+        {
+            self.drop_half_open(oldest, Dropped::Slow);
         }
         let decoder = Decoder::new(STRANGER_FRAME_BYTES_MAX);
         let peer = HalfOpen { decoder, since: now, nonce, stage: Stage::Silent };
@@ -226,11 +234,11 @@ impl RootJoin {
     pub fn closed(&mut self, connection: ConnectionId) {
         if self.half_open.contains_key(&connection) {
             self.drop_half_open(connection, Dropped::Malformed);
-        } else if let Some(rank) = self.ranks_of.remove(&connection) {
-            if self.outcome.is_none() {
-                self.joined.remove(&rank);
-                self.finish(Err(JoinFailure::Died { rank }));
-            }
+        } else if let Some(rank) = self.ranks_of.remove(&connection)
+            && self.outcome.is_none()
+        {
+            self.joined.remove(&rank);
+            self.finish(Err(JoinFailure::Died { rank }));
         }
     }
 
@@ -290,8 +298,8 @@ impl RootJoin {
 
     fn admit(&mut self, connection: ConnectionId, hello: Hello) {
         self.half_open.remove(&connection);
-        let objection = self.objection(&hello);
-        if let Some(failure) = objection {
+        let ended = self.outcome.as_ref().and_then(|outcome| outcome.as_ref().err()).cloned();
+        if let Some(failure) = ended.or_else(|| self.objection(&hello)) {
             self.send(connection, &Message::Refused(failure.clone()));
             self.actions.push_back(RootAction::Close(connection));
             return self.finish(Err(failure));
@@ -344,12 +352,12 @@ impl RootJoin {
         if self.outcome.is_some() {
             return;
         }
-        let strangers: Vec<_> = self.half_open.keys().copied().collect();
-        for connection in strangers {
-            self.drop_half_open(connection, Dropped::Slow);
-        }
         match &outcome {
             Ok(roster) => {
+                let strangers: Vec<_> = self.half_open.keys().copied().collect();
+                for connection in strangers {
+                    self.drop_half_open(connection, Dropped::Slow);
+                }
                 let ranks = self.own.ranks;
                 for (index, part) in roster.members.chunks(ROSTER_MEMBERS_MAX).enumerate() {
                     let first = Rank::try_from(index * ROSTER_MEMBERS_MAX).unwrap_or(Rank::MAX);

@@ -558,11 +558,10 @@ mod tests {
             bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..17,
         ) {
             let _ = Message::decode(&bytes);
-            if let Ok(message) = Message::decode(&[&[kind][..], &bytes].concat()) {
-                if !matches!(message, Message::Open { .. }) {
+            if let Ok(message) = Message::decode(&[&[kind][..], &bytes].concat())
+                && !matches!(message, Message::Open { .. }) {
                     prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
                 }
-            }
         }
     }
 }

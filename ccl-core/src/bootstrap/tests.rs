@@ -69,10 +69,10 @@ impl Star {
                     },
                     RootAction::Close(id) => {
                         self.closed.push(id);
-                        if let Some(member) = self.members.get_mut(&id) {
-                            if member.outcome().is_none() {
-                                member.closed();
-                            }
+                        if let Some(member) = self.members.get_mut(&id)
+                            && member.outcome().is_none()
+                        {
+                            member.closed();
                         }
                     }
                 }
@@ -239,6 +239,22 @@ fn ranks_started_wrongly_end_the_joining_for_all_with_one_message() {
         star.connect(2, secret(), other);
         everyone_hears(&star, &[1, 2], &failure);
     }
+}
+
+#[test]
+fn who_is_about_to_introduce_itself_hears_why_it_failed() {
+    let mut star = Star::new(4);
+    star.root.accepted(1, [1; 32], at(0));
+    let mut late = MemberJoin::new(secret(), hello(3, 4), [2; 32]);
+    star.root.received(1, &late.take_outbox());
+    star.connect(2, secret(), hello(2, 9));
+    assert!(star.root.outcome().is_some() && star.root.has_half_open());
+    late.received(&mut &star.raw[&1][..]);
+    star.members.insert(1, late);
+    star.settle();
+    let failure = JoinFailure::RanksDiffer { rank: 2, ranks: 9, root_ranks: 4 };
+    everyone_hears(&star, &[1, 2], &failure);
+    assert!(!star.root.has_half_open());
 }
 
 #[test]
