@@ -1,3 +1,4 @@
 //! ferroccl: collective communication for clusters.
 
 pub mod bootstrap;
+pub mod launch;

@@ -7,9 +7,9 @@ mod control;
 mod host;
 mod listen;
 mod member;
-mod resolve;
+pub(crate) mod resolve;
 mod root;
-mod socket;
+pub(crate) mod socket;
 
 pub use ccl_core::bootstrap::{
     Control, ControlError, ControlTiming, Endpoint, Failure, FailureReason, JoinFailure,
@@ -19,8 +19,7 @@ pub use control::{ControlPlane, ExchangeError};
 pub use listen::{Listening, Reach, listen_at};
 pub use socket::random_bytes;
 
-pub(crate) use resolve::resolve;
-pub(crate) use socket::Deadline;
+use resolve::resolve;
 
 use ccl_core::bootstrap::{Hello, RANKS_MAX};
 use ccl_core::types::Rank;

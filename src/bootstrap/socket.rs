@@ -73,7 +73,7 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
 
 /// Waits until one of these is ready, at most `timeout`. Which ones is not told: nothing here
 /// blocks, so the caller tries them all.
-pub(super) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Duration) {
+pub(crate) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Duration) {
     let mut polled: Vec<_> =
         fds.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
     // Rounded up: a timeout that ends a moment too early would make the caller spin.
@@ -119,4 +119,11 @@ pub(super) fn write(mut stream: &TcpStream, bytes: &[u8]) -> usize {
         }
     }
     written
+}
+
+/// Waits until this one is ready (or broken), at most `timeout`; whether it is.
+pub(crate) fn is_ready(fd: BorrowedFd<'_>, flags: PollFlags, timeout: Duration) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(fd, flags)];
+    let timeout = Timespec::try_from(timeout).ok();
+    matches!(poll(&mut polled, timeout.as_ref()), Ok(ready) if ready > 0)
 }
