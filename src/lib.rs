@@ -1,4 +1,6 @@
 //! ferroccl: collective communication for clusters.
 
+pub mod bootstrap;
+pub mod launch;
 #[cfg(feature = "cli")]
 pub mod perf;

@@ -1,9 +1,11 @@
 //! The engine of ferroccl without an operating system: what a collective is ([`types`]), how it
-//! is written down ([`schedule`]), made ready to run ([`lower`]) and carried out ([`execution`]).
-//! No clock, thread, file, socket or environment is touched here.
+//! is written down ([`schedule`]), made ready to run ([`lower`]) and carried out ([`execution`]);
+//! what joins ranks ([`transport`]) and how they find and trust each other ([`bootstrap`]); every
+//! tunable ([`config`]). No clock, thread, file, socket or environment is touched here.
 
 #![forbid(unsafe_code)]
 
+pub mod bootstrap;
 pub mod config;
 pub mod execution;
 pub mod lower;

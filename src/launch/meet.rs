@@ -1,0 +1,170 @@
+//! The meeting of the ranks: rank 0 listens and says where, the others learn it.
+
+use super::descriptor::adopt;
+use super::desk::{self, Desk};
+use super::pmi::{Pmi, PmiAddress};
+use super::store::{Store, StoreAddress};
+use super::{Launch, LaunchError, Rendezvous};
+use crate::bootstrap::resolve::is_loopback_name;
+use crate::bootstrap::socket::Deadline;
+use crate::bootstrap::{
+    BootstrapError, ControlPlane, Endpoint, Join, Listening, Reach, Secret, UniqueId,
+};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Everything that this rank needs to join. Alter `join` as you like before [`Meeting::join`].
+#[derive(Debug)]
+pub struct Meeting {
+    /// How it will join.
+    pub join: Join,
+    /// Rank 0 tells the others of its host until all have joined.
+    desk: Option<Desk>,
+}
+
+impl Meeting {
+    /// Joins.
+    ///
+    /// # Errors
+    /// As [`crate::bootstrap::join`].
+    pub fn join(self) -> Result<ControlPlane, BootstrapError> {
+        let joined = crate::bootstrap::join(self.join);
+        drop(self.desk);
+        joined
+    }
+}
+
+struct Met {
+    id: UniqueId,
+    listener: Option<TcpListener>,
+    desk: Option<Desk>,
+}
+
+impl Launch {
+    /// Learns where rank 0 is, or says it. All ranks must call it equally often; a PMI process
+    /// manager serves the first call alone.
+    ///
+    /// # Errors
+    /// What the launcher offers does not work within `timeout`.
+    pub fn meet(&self, timeout: Duration) -> Result<Meeting, LaunchError> {
+        // Further communicators of the same job must not find the first one's address.
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = match self.ranks {
+            1 => 0,
+            _ => SERIAL.fetch_add(1, Ordering::Relaxed),
+        };
+        let deadline = Deadline::after(timeout);
+        let met = match &self.rendezvous {
+            Rendezvous::Alone => self.known(Vec::new()),
+            Rendezvous::Known(endpoints) => self.known(endpoints.clone()),
+            Rendezvous::Id(id) => Met { id: id.clone(), listener: None, desk: None },
+            Rendezvous::Inherited(endpoint, fd) => self.inherited(endpoint, *fd)?,
+            Rendezvous::Store(store) => self.through_store(store, serial, deadline)?,
+            Rendezvous::Pmi(pmi) => self.through_pmi(pmi, deadline)?,
+            Rendezvous::Desk(name) => self.at_desk(&format!("{name}-{serial}"), deadline)?,
+        };
+        let mut join = Join::new(self.rank, self.ranks, met.id);
+        join.listener = met.listener;
+        join.insecure = self.insecure;
+        join.limits.deadline = timeout;
+        Ok(Meeting { join, desk: met.desk })
+    }
+
+    fn known(&self, endpoints: Vec<Endpoint>) -> Met {
+        let secret = self.secret.clone().unwrap_or(Secret::PUBLIC);
+        Met { id: UniqueId { endpoints, secret }, listener: None, desk: None }
+    }
+
+    fn inherited(&self, endpoint: &Endpoint, fd: i32) -> Result<Met, LaunchError> {
+        let name = "FERROCCL_LISTEN_FD";
+        let fail = |text: String| LaunchError::Descriptor { name, fd, text };
+        let listener = TcpListener::from(adopt(fd).map_err(fail)?);
+        let local = listener.local_addr().map_err(|error| fail(error.to_string()))?;
+        if local.port() != endpoint.port {
+            return Err(fail(format!("it listens at {local}, not at {endpoint}")));
+        }
+        Ok(Met { listener: Some(listener), ..self.known(vec![endpoint.clone()]) })
+    }
+
+    /// Rank 0 listens. A secret that all were given counts more than one drawn now, which the
+    /// launcher's store would hand out with the address.
+    fn listen(&self, reach: Reach) -> Result<(Met, UniqueId), LaunchError> {
+        let reach = match (&self.host, reach) {
+            (_, Reach::Loopback) => Reach::Loopback,
+            (Some(host), _) => Reach::Host(host.clone()),
+            (None, reach) => reach,
+        };
+        let Listening { mut id, listener } = Listening::new(&reach)?;
+        let mut told = id.clone();
+        if let Some(secret) = &self.secret {
+            id.secret = secret.clone();
+            told.secret = Secret::PUBLIC;
+        }
+        Ok((Met { id, listener: Some(listener), desk: None }, told))
+    }
+
+    fn learned(&self, mut id: UniqueId) -> Met {
+        if let Some(secret) = &self.secret {
+            id.secret = secret.clone();
+        }
+        Met { id, listener: None, desk: None }
+    }
+
+    fn through_store(
+        &self,
+        at: &StoreAddress,
+        serial: u32,
+        deadline: Deadline,
+    ) -> Result<Met, LaunchError> {
+        let fail = |text| LaunchError::Store { address: at.address.clone(), text };
+        let key = format!("{}/{serial}", at.key);
+        let mut store = Store::connect(at, deadline).map_err(fail)?;
+        if self.rank == 0 {
+            let reach = match is_loopback_name(&at.address.host) {
+                true => Reach::Loopback,
+                false => Reach::Host(at.address.host.clone()),
+            };
+            let (met, told) = self.listen(reach)?;
+            store.set(&key, told.to_secret_string().as_bytes()).map_err(fail)?;
+            return Ok(met);
+        }
+        let value = store.wait_for(&key).map_err(|text| {
+            fail(format!("rank 0 did not publish its address under {key}: {text}"))
+        })?;
+        let id = String::from_utf8_lossy(&value).parse::<UniqueId>();
+        Ok(self.learned(id.map_err(|error| fail(format!("the value of {key} is {error}")))?))
+    }
+
+    fn through_pmi(&self, at: &PmiAddress, deadline: Deadline) -> Result<Met, LaunchError> {
+        const KEY: &str = "ferroccl-root";
+        let fail = |text| LaunchError::Pmi { text };
+        let mut pmi = Pmi::connect(at, deadline).map_err(fail)?;
+        let mut own = None;
+        if self.rank == 0 {
+            let reach = if at.is_local() { Reach::Loopback } else { Reach::Anywhere };
+            let (met, told) = self.listen(reach)?;
+            pmi.put(KEY, &told.to_secret_string()).map_err(fail)?;
+            own = Some(met);
+        }
+        pmi.barrier().map_err(|text| fail(format!("not all ranks came: {text}")))?;
+        let met = match own {
+            Some(met) => met,
+            None => {
+                let id = pmi.get(KEY).map_err(fail)?.parse::<UniqueId>();
+                self.learned(id.map_err(|error| fail(format!("the value of {KEY} is {error}")))?)
+            }
+        };
+        pmi.finish().map_err(fail)?;
+        Ok(met)
+    }
+
+    fn at_desk(&self, name: &str, deadline: Deadline) -> Result<Met, LaunchError> {
+        if self.rank != 0 {
+            return Ok(self.learned(desk::ask(name, deadline)?));
+        }
+        let (met, told) = self.listen(Reach::Loopback)?;
+        let desk = Desk::open(name, &told)?;
+        Ok(Met { desk: Some(desk), ..met })
+    }
+}
