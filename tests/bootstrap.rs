@@ -205,7 +205,7 @@ fn strangers_do_not_disturb() {
     for mut stranger in strangers {
         let mut heard = Vec::new();
         let _ = stranger.read_to_end(&mut heard);
-        assert_eq!(heard, []);
+        assert!(heard.is_empty(), "{heard:?}");
     }
     drop(member);
     drop(root);

@@ -102,6 +102,18 @@ impl Secret {
         Secret(digest.finalize().into())
     }
 
+    /// A key for another purpose: it tells nothing of this one, nor of those for other purposes.
+    #[must_use]
+    pub fn derive(&self, purpose: &[u8]) -> [u8; SECRET_BYTES] {
+        let mut digest = Sha256::new();
+        // Fixed-length secret first, and a digest whose result is never extended: no keyed
+        // construction is needed to keep purposes apart.
+        digest.update(b"ferroccl derived key ");
+        digest.update(self.0);
+        digest.update(purpose);
+        digest.finalize().into()
+    }
+
     /// Whether this is [`Secret::PUBLIC`].
     #[must_use]
     pub fn is_public(&self) -> bool {

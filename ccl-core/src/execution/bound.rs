@@ -30,6 +30,17 @@ impl Numbers {
         if room > line { room / line * line } else { room.max(1) }
     }
 
+    /// Bytes of one part of scratch: a piece, in whole cache lines.
+    fn scratch_part_bytes(&self, program: &Program) -> usize {
+        (self.piece_elements(program) * self.element_bytes).next_multiple_of(64)
+    }
+
+    /// Bytes of scratch that one channel needs.
+    pub(super) fn scratch_bytes(&self, program: &Program) -> usize {
+        let parts: usize = program.scratch_parts.iter().map(|parts| *parts as usize).sum();
+        parts * self.scratch_part_bytes(program)
+    }
+
     fn layout(&self, buffer: Buffer) -> &Layout {
         if buffer == Buffer::Input { &self.input } else { &self.output }
     }
@@ -111,7 +122,7 @@ impl Bound {
         self.element_bytes = numbers.element_bytes;
         let longest = numbers.input.longest_part().max(numbers.output.longest_part());
         self.pieces = longest.div_ceil(self.piece_elements);
-        self.place_scratch(program);
+        self.place_scratch(program, numbers);
         self.steps.clear();
         self.segments.clear();
         self.operands.clear();
@@ -128,8 +139,8 @@ impl Bound {
         }
     }
 
-    fn place_scratch(&mut self, program: &Program) {
-        let part_bytes = (self.piece_elements * self.element_bytes).next_multiple_of(64);
+    fn place_scratch(&mut self, program: &Program, numbers: &Numbers) {
+        let part_bytes = numbers.scratch_part_bytes(program);
         self.scratch_starts.clear();
         self.scratch_stride = 0;
         for parts in &program.scratch_parts {

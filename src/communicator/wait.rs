@@ -1,0 +1,81 @@
+//! How a rank waits: spins while an answer is likely within a microsecond, yields while others
+//! may need the core, then sleeps until its doorbell rings.
+
+use std::time::{Duration, Instant};
+
+use ccl_core::config::Config;
+use ccl_memory::doorbell::Doorbell;
+
+/// The longest sleep without looking around: bounds what a missed ring costs.
+const SLEEP_MAX: Duration = Duration::from_millis(5);
+/// Empty looks between two looks at the clock.
+const LOOKS_PER_TICK: u32 = 64;
+
+/// The manners of waiting, fixed when the communicator is made.
+#[derive(Clone, Debug)]
+pub(super) struct Manners {
+    spin: Duration,
+    park_after: Duration,
+    doorbell: Option<Doorbell>,
+}
+
+impl Manners {
+    /// Ranks that share cores with each other do not spin.
+    pub(super) fn new(config: &Config, local_ranks: usize, doorbell: Option<Doorbell>) -> Manners {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let spin = if local_ranks > cores { Duration::ZERO } else { config.spin };
+        Manners { spin, park_after: config.park_after, doorbell }
+    }
+
+    /// Begins to wait.
+    pub(super) fn begin(&self) -> Wait<'_> {
+        Wait { manners: self, looks: 0, since: None, now: None }
+    }
+}
+
+/// One wait, from the last progress on.
+#[derive(Debug)]
+pub(super) struct Wait<'a> {
+    manners: &'a Manners,
+    looks: u32,
+    since: Option<Instant>,
+    now: Option<Instant>,
+}
+
+impl Wait<'_> {
+    /// Something moved: the wait begins anew. No clock is read.
+    #[inline]
+    pub(super) fn reset(&mut self) {
+        self.looks = 0;
+        self.since = None;
+    }
+
+    /// Nothing moved. Returns how long that has been so whenever the clock was read: then it is
+    /// time to look around for failures.
+    #[inline]
+    pub(super) fn pause(&mut self, arrived: &mut dyn FnMut() -> bool) -> Option<Duration> {
+        self.looks += 1;
+        if !self.looks.is_multiple_of(LOOKS_PER_TICK) && !self.manners.spin.is_zero() {
+            std::hint::spin_loop();
+            return None;
+        }
+        self.tick(arrived)
+    }
+
+    #[cold]
+    fn tick(&mut self, arrived: &mut dyn FnMut() -> bool) -> Option<Duration> {
+        let now = Instant::now();
+        self.now = Some(now);
+        let waited = now - *self.since.get_or_insert(now);
+        if waited > self.manners.park_after
+            && let Some(doorbell) = &self.manners.doorbell
+        {
+            doorbell.sleep(SLEEP_MAX, arrived);
+            return Some(waited);
+        }
+        if waited >= self.manners.spin {
+            std::thread::yield_now();
+        }
+        Some(waited)
+    }
+}
