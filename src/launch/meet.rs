@@ -59,6 +59,8 @@ impl Launch {
             Rendezvous::Alone => self.known(Vec::new()),
             Rendezvous::Known(endpoints) => self.known(endpoints.clone()),
             Rendezvous::Id(id) => Met { id: id.clone(), listener: None, desk: None },
+            // The inherited socket served the first communicator; its port is free again.
+            Rendezvous::Inherited(endpoint, _) if serial > 0 => self.known(vec![endpoint.clone()]),
             Rendezvous::Inherited(endpoint, fd) => self.inherited(endpoint, *fd)?,
             Rendezvous::Store(store) => self.through_store(store, serial, deadline)?,
             Rendezvous::Pmi(pmi) => self.through_pmi(pmi, deadline)?,
@@ -67,7 +69,7 @@ impl Launch {
         let mut join = Join::new(self.rank, self.ranks, met.id);
         join.listener = met.listener;
         join.insecure = self.insecure;
-        join.limits.deadline = timeout;
+        join.limits.deadline = deadline.left();
         Ok(Meeting { join, desk: met.desk })
     }
 
