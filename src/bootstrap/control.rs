@@ -113,7 +113,7 @@ impl ControlPlane {
         if ranks > 1 {
             let driver = Driver { rank, shared: plane.shared.clone(), streams: joined.streams };
             let thread = std::thread::Builder::new()
-                .name("ferroccl-control".to_owned())
+                .name("ferroccl-ctl".to_owned())
                 .spawn(move || driver.run())
                 .map_err(|error| system("start the control thread", error))?;
             plane.thread = Some(thread);
