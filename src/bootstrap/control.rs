@@ -74,6 +74,8 @@ pub struct ControlPlane {
     ranks: u32,
     roster: Roster,
     linger: Duration,
+    /// The process that has the thread.
+    process: u32,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -106,12 +108,12 @@ impl ControlPlane {
             wake,
             leaving: OnceLock::new(),
         });
-        let mut plane =
-            ControlPlane { rank, ranks, roster: joined.roster, linger, shared, thread: None };
+        let (roster, process) = (joined.roster, std::process::id());
+        let mut plane = ControlPlane { rank, ranks, roster, linger, process, shared, thread: None };
         if ranks > 1 {
             let driver = Driver { rank, shared: plane.shared.clone(), streams: joined.streams };
             let thread = std::thread::Builder::new()
-                .name("ferroccl-control".to_owned())
+                .name("ferroccl-ctl".to_owned())
                 .spawn(move || driver.run())
                 .map_err(|error| system("start the control thread", error))?;
             plane.thread = Some(thread);
@@ -243,6 +245,10 @@ impl ControlPlane {
 impl Drop for ControlPlane {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
+        if self.process != std::process::id() {
+            // The child of a fork has the connections, but not the thread: it says nothing.
+            return;
+        }
         let patience = if self.rank == 0 { self.linger.max(FAREWELL) } else { FAREWELL };
         self.shared.lock().leave();
         let _ = self.shared.leaving.set(Deadline::after(patience));

@@ -73,7 +73,8 @@ impl Driver {
         let farewell = Deadline::after(FAREWELL);
         while !farewell.is_past() {
             let unsent = self.connections.values().any(|c| !c.outbox.is_empty());
-            if !unsent && !(failed && self.machine.has_half_open()) {
+            let expected = failed && self.machine.has_half_open();
+            if !(unsent || expected) {
                 break;
             }
             self.wait(farewell.left(), failed);

@@ -4,7 +4,6 @@ use super::pmi::PmiAddress;
 use super::store::StoreAddress;
 use super::variables::Variables;
 use super::{Launch, LaunchError, Rendezvous, secret};
-use crate::bootstrap::resolve::is_loopback_name;
 use crate::bootstrap::{Endpoint, UniqueId};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -121,7 +120,7 @@ fn find(variables: &Variables) -> Result<Option<Found>, LaunchError> {
         Found {
             launcher: Launcher::Slurm,
             names: ("SLURM_PROCID", "SLURM_NTASKS"),
-            local: local("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE")?,
+            local: (variables.number("SLURM_LOCALID")?, None),
             rendezvous: |_, _, _| {
                 let pass_on =
                     "srun does so by itself; or srun --mpi=pmi2, which hands addresses on";
@@ -206,10 +205,8 @@ fn pmi(
         return Ok(Rendezvous::Pmi(PmiAddress::Inherited { fd, is_local }));
     }
     if let Some(address) = variables.parsed::<Endpoint>("PMI_PORT", "HOST:PORT")? {
-        if is_loopback_name(&address.host) || variables.has("PMI_ID") {
-            let id = variables.needed("PMI_ID", "PMI_PORT")?;
-            return Ok(Rendezvous::Pmi(PmiAddress::Port { address, id, is_local }));
-        }
+        let id = variables.needed("PMI_ID", "PMI_PORT")?;
+        return Ok(Rendezvous::Pmi(PmiAddress::Port { address, id, is_local }));
     }
     let pass_on = "mpiexec -genvlist FERROCCL_COMM_ID,FERROCCL_SECRET ...";
     Err(LaunchError::NoMeetingPoint { launcher: Launcher::Pmi, pass_on })

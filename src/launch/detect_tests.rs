@@ -106,8 +106,8 @@ fn one_rank_needs_no_meeting_point() {
 
 #[test]
 fn a_malformed_value_is_named_with_its_variable() {
-    let cases: [(&[(&str, &str)], &str, &str); 8] = [
-        (&OWN, "FERROCCL_RANK", "x"),
+    let cases = [
+        (&OWN[..], "FERROCCL_RANK", "x"),
         (&OWN, "FERROCCL_RANKS", ""),
         (&OWN, "FERROCCL_COMM_ID", "n1"),
         (&TORCH, "RANK", "-1"),

@@ -59,6 +59,8 @@ impl Launch {
             Rendezvous::Alone => self.known(Vec::new()),
             Rendezvous::Known(endpoints) => self.known(endpoints.clone()),
             Rendezvous::Id(id) => Met { id: id.clone(), listener: None, desk: None },
+            // The inherited socket served the first communicator; its port is free again.
+            Rendezvous::Inherited(endpoint, _) if serial > 0 => self.known(vec![endpoint.clone()]),
             Rendezvous::Inherited(endpoint, fd) => self.inherited(endpoint, *fd)?,
             Rendezvous::Store(store) => self.through_store(store, serial, deadline)?,
             Rendezvous::Pmi(pmi) => self.through_pmi(pmi, deadline)?,
@@ -67,7 +69,7 @@ impl Launch {
         let mut join = Join::new(self.rank, self.ranks, met.id);
         join.listener = met.listener;
         join.insecure = self.insecure;
-        join.limits.deadline = timeout;
+        join.limits.deadline = deadline.left();
         Ok(Meeting { join, desk: met.desk })
     }
 
@@ -166,5 +168,105 @@ impl Launch {
         let (met, told) = self.listen(Reach::Loopback)?;
         let desk = Desk::open(name, &told)?;
         Ok(Met { desk: Some(desk), ..met })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::Launcher;
+    use crate::launch::store::{Dialect, tests::serve};
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    fn launch(rank: u32, rendezvous: Rendezvous, secret: Option<&str>) -> Launch {
+        Launch {
+            rank,
+            ranks: 2,
+            local_rank: None,
+            local_ranks: None,
+            launcher: Launcher::Torchrun,
+            rendezvous,
+            secret: secret.map(Secret::from_passphrase),
+            insecure: false,
+            host: None,
+        }
+    }
+
+    /// Two ranks meet and join; the secrets they were given besides, and how it ended at each.
+    fn meet(
+        rendezvous: impl Fn() -> Rendezvous,
+        secrets: [Option<&str>; 2],
+    ) -> [Result<(), String>; 2] {
+        let ranks = [0, 1].map(|rank| launch(rank, rendezvous(), secrets[rank as usize]));
+        let join = |launch: &Launch| -> Result<(), String> {
+            let mut meeting = launch.meet(SOON).map_err(|error| error.to_string())?;
+            meeting.join.limits.deadline = Duration::from_secs(1);
+            meeting.join().map(drop).map_err(|error| error.to_string())
+        };
+        std::thread::scope(|scope| {
+            let threads = ranks.each_ref().map(|launch| scope.spawn(|| join(launch)));
+            threads.map(|thread| thread.join().unwrap())
+        })
+    }
+
+    #[test]
+    fn ranks_meet_at_a_known_address_with_their_secret_or_without_over_loopback() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let known = || Rendezvous::Known(vec![Endpoint::new("127.0.0.1", port)]);
+        assert_eq!(meet(known, [None, None]), [Ok(()), Ok(())]);
+        assert_eq!(meet(known, [Some("moo"), Some("moo")]), [Ok(()), Ok(())]);
+        let [root, member] = meet(known, [Some("moo"), None]);
+        assert!(root.unwrap_err().contains("1 with another secret"));
+        assert!(member.unwrap_err().contains("different secrets"));
+    }
+
+    #[test]
+    fn a_store_hands_over_a_secret_unless_the_ranks_have_one() {
+        let address = serve(Dialect::Recent);
+        let at = || {
+            let (address, key) = (address.clone(), "k".to_owned());
+            StoreAddress { address, key, is_recent: true }
+        };
+        let root = launch(0, Rendezvous::Alone, None);
+        let met = root.through_store(&at(), 0, Deadline::after(SOON)).unwrap();
+        let member = launch(1, Rendezvous::Alone, None);
+        let told = member.through_store(&at(), 0, Deadline::after(SOON)).unwrap();
+        assert_eq!(told.id.to_secret_string(), met.id.to_secret_string());
+        assert!(!told.id.secret.is_public() && met.listener.is_some());
+
+        let root = launch(0, Rendezvous::Alone, Some("moo"));
+        let met = root.through_store(&at(), 1, Deadline::after(SOON)).unwrap();
+        let stranger = member.through_store(&at(), 1, Deadline::after(SOON)).unwrap();
+        assert!(stranger.id.secret.is_public(), "a given secret is not published");
+        let member = launch(1, Rendezvous::Alone, Some("moo"));
+        let told = member.through_store(&at(), 1, Deadline::after(SOON)).unwrap();
+        assert_eq!(told.id.to_secret_string(), met.id.to_secret_string());
+    }
+
+    #[test]
+    fn a_rank_0_that_does_not_publish_is_named() {
+        let address = serve(Dialect::Old);
+        let at = StoreAddress { address, key: "k".to_owned(), is_recent: false };
+        let deadline = Deadline::after(Duration::from_millis(200));
+        let error = launch(1, Rendezvous::Alone, None).through_store(&at, 0, deadline);
+        let error = error.map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("rank 0 did not publish its address under k/0"), "{error}");
+    }
+
+    #[test]
+    fn ranks_of_one_host_meet_at_the_desk() {
+        let name = format!("ferroccl-test-meet-{}", std::process::id());
+        let member_name = name.clone();
+        let member = std::thread::spawn(move || {
+            let member = launch(1, Rendezvous::Alone, None);
+            member.at_desk(&member_name, Deadline::after(SOON)).unwrap().id
+        });
+        let root = launch(0, Rendezvous::Alone, None);
+        let met = root.at_desk(&name, Deadline::after(SOON)).unwrap();
+        assert_eq!(member.join().unwrap().to_secret_string(), met.id.to_secret_string());
+        assert!(met.id.endpoints.iter().all(|endpoint| endpoint.host == "127.0.0.1"));
     }
 }

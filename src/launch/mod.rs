@@ -4,7 +4,7 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `FERROCCL_RANK`, `FERROCCL_RANKS` | this rank and the number of ranks; with `FERROCCL_COMM_ID` |
+//! | `FERROCCL_RANK`, `FERROCCL_RANKS` | rank and number of ranks; with `FERROCCL_COMM_ID` |
 //! | `FERROCCL_LOCAL_RANK`, `FERROCCL_LOCAL_RANKS` | the same among the ranks of this host |
 //! | `FERROCCL_COMM_ID` | `HOST:PORT` where rank 0 listens, or a unique id; for any launcher |
 //! | `FERROCCL_SECRET` | text that all ranks know; whoever does not know it cannot join |

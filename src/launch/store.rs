@@ -4,8 +4,9 @@
 //! All integers are little endian as on every host that runs it; strings and values have an
 //! eight-byte length in front. The stores of PyTorch 2.1 and later begin a connection with a
 //! validation and number their commands from there; older ones know no validation and count from
-//! `SET`. Nothing on the wire tells which it is, but a recent store closes a connection that does
-//! not begin with the validation, and an older one answers `GETNUMKEYS`.
+//! `SET`. Nothing on the wire tells which it is, but an older store answers `GETNUMKEYS`, and a
+//! recent one closes a connection that does not begin with the validation, or ignores it (its
+//! libuv server, which comes with agents that leave the hint of `is_recent`).
 
 use super::wire::Wire;
 use crate::bootstrap::Endpoint;
@@ -27,7 +28,7 @@ pub(super) struct StoreAddress {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dialect {
+pub(super) enum Dialect {
     Recent,
     Old,
 }
@@ -127,7 +128,7 @@ fn append(bytes: &mut Vec<u8>, text: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::collections::HashMap;
     use std::io::{Read, Write};
@@ -137,7 +138,7 @@ mod tests {
     type Keys = Arc<(Mutex<HashMap<Vec<u8>, Vec<u8>>>, Condvar)>;
 
     /// A store that serves one dialect and hangs up on what it does not understand.
-    fn serve(dialect: Dialect) -> Endpoint {
+    pub(in crate::launch) fn serve(dialect: Dialect) -> Endpoint {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let keys = Keys::default();

@@ -258,6 +258,7 @@ impl Control {
             self.exchange.parts.entry(sequence).or_default().insert(0, blob);
             self.finish_exchange(sequence);
         } else {
+            self.exchange.parts.clear();
             self.tell(0, &Message::Contribution { sequence, blob });
         }
         Ok(sequence)
@@ -370,6 +371,10 @@ impl Control {
 
     /// A member: takes in one part of the exchange that it is waiting for.
     fn gather(&mut self, sequence: u64, rank: Rank, blob: Vec<u8>) -> Result<(), String> {
+        if sequence + 1 < self.exchange.next {
+            // This rank gave up waiting for it and went on.
+            return Ok(());
+        }
         let parts = self.exchange.parts.entry(sequence).or_default();
         if sequence + 1 != self.exchange.next || rank as usize != parts.len() {
             return Err(format!("the part of rank {rank} of exchange {sequence}, out of turn"));

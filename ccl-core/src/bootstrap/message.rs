@@ -188,7 +188,7 @@ pub enum FailureReason {
     #[error("died: its connection closed without a goodbye")]
     HungUp,
     /// Nothing was heard of it.
-    #[error("is silent for {silence_ms} ms: it is stopped, overloaded or cut off")]
+    #[error("has been silent for {silence_ms} ms: it is stopped, overloaded or cut off")]
     Silent {
         /// Since when, in milliseconds.
         silence_ms: u32,

@@ -386,6 +386,22 @@ fn a_rank_that_is_quick_may_be_one_exchange_ahead() {
 }
 
 #[test]
+fn a_member_that_gave_up_waiting_is_not_confused_by_the_late_answer() {
+    let mut wires = Wires::new(2);
+    wires.0[1].contribute(vec![1]).unwrap();
+    assert_eq!(wires.0[1].contribute(vec![2]), Ok(1));
+    wires.settle(&[], at(1));
+    wires.0[0].contribute(vec![3]).unwrap();
+    wires.settle(&[], at(2));
+    assert_eq!(wires.0[1].gathered(1), Ok(None));
+    assert_eq!(wires.0[0].gathered(0), Ok(Some(vec![vec![3], vec![1]])));
+    wires.0[0].contribute(vec![4]).unwrap();
+    wires.settle(&[], at(3));
+    assert_eq!(wires.0[1].gathered(1), Ok(Some(vec![vec![4], vec![2]])));
+    assert_eq!(wires.failures(), vec![None; 2]);
+}
+
+#[test]
 fn a_hang_up_is_a_death_that_all_survivors_hear_of() {
     let mut wires = Wires::new(4);
     wires.0[0].hung_up(2);
