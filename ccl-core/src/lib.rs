@@ -9,6 +9,7 @@ pub mod bootstrap;
 pub mod config;
 pub mod execution;
 pub mod lower;
+pub mod select;
 pub mod schedule;
 pub mod time;
 pub mod transport;

@@ -118,6 +118,14 @@ impl Engine {
         }
     }
 
+    /// An engine of one rank, which has no links.
+    pub(super) fn alone(control: Arc<ControlPlane>, config: Config) -> Engine {
+        let segment = Segment::new(1, &config);
+        let manners = Manners::new(&config, 1, None);
+        let links = MappedLinks::new(1, Vec::new(), Vec::new());
+        Engine::new(control, config, segment, links, manners, (None, Vec::new()))
+    }
+
     /// What the planner takes for a call.
     pub(super) fn choice(&self, call: &Call<'_>) -> Result<Choice, Error> {
         let bytes = call.elements(self.ranks).saturating_mul(call.data_type.bytes());

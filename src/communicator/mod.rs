@@ -24,7 +24,9 @@ use ccl_core::types::Rank;
 use ccl_memory::doorbell::Parking;
 use ccl_transport_shm::ShmTransport;
 
-use crate::bootstrap::{ControlPlane, Join, Secret, UniqueId, join, random_bytes};
+use crate::bootstrap::{
+    ControlPlane, Endpoint, Join, Listening, Reach, Secret, UniqueId, join, random_bytes,
+};
 use crate::launch;
 use call::{Buffers, usage};
 use engine::Engine;
@@ -90,7 +92,12 @@ impl Communicator {
         let config = config_from_environment()?;
         match launch::from_environment()? {
             None => Communicator::alone(config),
-            Some(launch) => Communicator::from_launch(launch, config),
+            Some(launch) => {
+                let mut meeting = launch.meet(config.join_timeout)?;
+                configure(&mut meeting.join, &config);
+                let secret = meeting.join.id.secret.clone();
+                Communicator::wired(Arc::new(meeting.join()?), secret, config)
+            }
         }
     }
 
@@ -119,19 +126,10 @@ impl Communicator {
         Communicator::join(0, 1, UniqueId { endpoints: Vec::new(), secret }, config)
     }
 
-    fn from_launch(launch: launch::Launch, config: Config) -> Result<Communicator, Error> {
-        let join = launch.join_within(config.join_timeout)?;
-        Communicator::joined(join, config)
-    }
-
     fn joined(mut how: Join, config: Config) -> Result<Communicator, Error> {
-        how.configuration = config.digest();
-        how.limits.deadline = config.join_timeout;
-        how.timing.heartbeat = config.heartbeat;
-        how.timing.silence = config.dead_after;
+        configure(&mut how, &config);
         let secret = how.id.secret.clone();
-        let control = Arc::new(join(how)?);
-        Communicator::wired(control, secret, config)
+        Communicator::wired(Arc::new(join(how)?), secret, config)
     }
 
     fn wired(
@@ -252,19 +250,21 @@ impl Communicator {
         members.sort_unstable();
         let place = members.iter().position(|(_, rank)| *rank == self.rank()).unwrap_or(0);
         let leads = color >= 0 && place == 0;
-        let listening = leads.then(launch::listen_for_split).transpose()?;
-        let address = listening.as_ref().map_or_else(Vec::new, |(_, text)| text.clone().into());
-        let addresses = self.control.all_gather(address, timeout)?;
+        let listening = leads.then(|| Listening::new(&Reach::Loopback)).transpose()?;
+        let endpoint = listening.as_ref().and_then(|listening| listening.id.endpoints.first());
+        let address = endpoint.map_or_else(String::new, Endpoint::to_string);
+        let addresses = self.control.all_gather(address.into_bytes(), timeout)?;
         if color < 0 {
             return Ok(None);
         }
         let leader = members.first().map_or(0, |(_, rank)| *rank as usize);
+        let text = String::from_utf8_lossy(&addresses[leader]);
+        let endpoint: Endpoint = text.parse().map_err(|error| usage(format!("{error}")))?;
         let purpose = format!("split {} color {color}", self.splits);
         let secret = Secret::from_bytes(self.secret.derive(purpose.as_bytes()));
-        let endpoints = launch::parse_split_endpoints(&addresses[leader])?;
-        let id = UniqueId { endpoints, secret };
+        let id = UniqueId { endpoints: vec![endpoint], secret };
         let mut how = Join::new(place as Rank, members.len() as u32, id);
-        how.listener = listening.map(|(listener, _)| listener);
+        how.listener = listening.map(|listening| listening.listener);
         Communicator::joined(how, self.engine.config.clone()).map(Some)
     }
 
@@ -317,6 +317,13 @@ impl Communicator {
         }
         error
     }
+}
+
+fn configure(how: &mut Join, config: &Config) {
+    how.configuration = config.digest();
+    how.limits.deadline = how.limits.deadline.min(config.join_timeout);
+    how.timing.heartbeat = config.heartbeat;
+    how.timing.silence = config.dead_after;
 }
 
 fn next_id() -> u64 {
