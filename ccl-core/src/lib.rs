@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod algorithm;
 pub mod bootstrap;
 pub mod config;
 pub mod execution;

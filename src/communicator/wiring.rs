@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use ccl_core::bootstrap::Secret;
 use ccl_core::config::Config;
-use ccl_core::time::Instant;
 use ccl_core::transport::{self, Address, Connected, Connecting, Device, EndpointId, Lane, RemoteKey};
 use ccl_core::types::Rank;
 use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
@@ -48,8 +47,7 @@ impl Wiring {
         let mut listener = device.listen(&key)?;
         let addresses = control.all_gather(listener.address().0, timeout)?;
         let (rank, ranks) = (control.rank(), control.ranks());
-        let start = std::time::Instant::now();
-        let now = || Instant::from_nanos(monotonic_nanos(start));
+        let now = ccl_transport_shm::now;
         let deadline = now() + timeout;
         let mut outgoing: Vec<(Rank, Box<dyn Connecting>)> = Vec::new();
         for (peer, address) in addresses.into_iter().enumerate().take(rank as usize) {
@@ -189,10 +187,6 @@ fn links(ranks: u32, channels: u32) -> impl Iterator<Item = (Rank, u32)> {
 
 fn memory(error: ccl_memory::RegionError) -> Error {
     usage(format!("the shared segment is too small: {error}"))
-}
-
-fn monotonic_nanos(start: std::time::Instant) -> u64 {
-    u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The rank that a connection says it comes from: one that connects to us.
