@@ -61,12 +61,11 @@ impl<'a> Call<'a> {
     pub(super) fn compared_count(&self) -> u64 {
         match self.sizes {
             Sizes::Even(count) => count as u64,
-            Sizes::PerRank(blocks) if self.knows_all_counts() => blocks
-                .counts
-                .iter()
-                .fold(0xcbf2_9ce4_8422_2325, |hash, &count| {
+            Sizes::PerRank(blocks) if self.knows_all_counts() => {
+                blocks.counts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &count| {
                     (hash ^ count as u64).wrapping_mul(0x100_0000_01b3)
-                }),
+                })
+            }
             _ => 0,
         }
     }
@@ -85,10 +84,9 @@ impl<'a> Call<'a> {
         let seat = self.seat(rank, ranks);
         let (input, output) = seat.blocks();
         let (input, output) = match self.sizes {
-            Sizes::Even(count) => (
-                count.checked_mul(input as usize),
-                count.checked_mul(output as usize),
-            ),
+            Sizes::Even(count) => {
+                (count.checked_mul(input as usize), count.checked_mul(output as usize))
+            }
             Sizes::Own(count) => (Some(count), Some(count)),
             Sizes::PerRank(blocks) => {
                 let own = blocks.counts.get(rank as usize).copied();

@@ -349,9 +349,8 @@ impl Engine {
         if let Some(found) = known {
             return Ok(self.touch(found));
         }
-        let schedule =
-            ccl_core::algorithm::send_recv(self.rank, self.ranks, sends, recvs)
-                .map_err(|error| usage(error.to_string()))?;
+        let schedule = ccl_core::algorithm::send_recv(self.rank, self.ranks, sends, recvs)
+            .map_err(|error| usage(error.to_string()))?;
         let key = PlanKey::Group { sends: sends.clone(), recvs: recvs.clone() };
         let empty = || Layout::vector(&[], &[], 1, 1);
         let plan = self.add_plan(key, &schedule, Alias::default(), (empty(), empty()))?;
@@ -412,9 +411,8 @@ impl Engine {
         }
         let seat = call.seat(self.rank, self.ranks);
         let grain = (64 / width).max(1);
-        let (input, output) = seat
-            .layouts(call.sizes, *split, grain)
-            .map_err(|error| usage(error.to_string()))?;
+        let (input, output) =
+            seat.layouts(call.sizes, *split, grain).map_err(|error| usage(error.to_string()))?;
         (numbers.input, numbers.output) = (input, output);
         Ok(())
     }

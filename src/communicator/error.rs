@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ccl_core::algorithm::UnknownAlgorithm;
 use ccl_core::config::ConfigError;
+use ccl_core::select::ChoiceError;
 use ccl_core::transport::TransportError;
 use ccl_core::types::Rank;
 
@@ -21,9 +21,9 @@ pub enum Error {
     /// A tunable that cannot be read.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// An algorithm that there is not.
+    /// An algorithm that cannot be had.
     #[error(transparent)]
-    Algorithm(#[from] UnknownAlgorithm),
+    Algorithm(#[from] ChoiceError),
     /// The launcher's environment is wrong.
     #[error(transparent)]
     Launch(#[from] LaunchError),

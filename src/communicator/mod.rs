@@ -89,7 +89,15 @@ impl Communicator {
     ///
     /// When the environment is wrong, or not all ranks come together in time.
     pub fn from_environment() -> Result<Communicator, Error> {
-        let config = config_from_environment()?;
+        Communicator::from_environment_with(config_from_environment()?)
+    }
+
+    /// As [`Communicator::from_environment`], with another configuration than the environment's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::from_environment`].
+    pub fn from_environment_with(config: Config) -> Result<Communicator, Error> {
         match launch::from_environment()? {
             None => Communicator::alone(config),
             Some(launch) => {
@@ -206,12 +214,7 @@ impl Communicator {
     /// # Errors
     ///
     /// As the typed methods.
-    pub fn call(
-        &mut self,
-        call: &Call<'_>,
-        input: &[u8],
-        output: &mut [u8],
-    ) -> Result<(), Error> {
+    pub fn call(&mut self, call: &Call<'_>, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
         self.run(call, Buffers::apart(input, output))
     }
 
@@ -293,8 +296,7 @@ impl Communicator {
 
     fn drive(&mut self, running: &engine::Running) -> Result<(), Error> {
         let timeout = self.engine.config.timeout;
-        let result =
-            self.engine.start(running).and_then(|()| self.engine.finish(running, timeout));
+        let result = self.engine.start(running).and_then(|()| self.engine.finish(running, timeout));
         self.engine.ports.unbind();
         result.map_err(|error| self.broken(error))
     }
@@ -331,7 +333,12 @@ fn next_id() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-fn config_from_environment() -> Result<Config, Error> {
+/// The configuration that the environment asks for.
+///
+/// # Errors
+///
+/// When a variable cannot be read as its type.
+pub fn config_from_environment() -> Result<Config, Error> {
     let mut failed = None;
     let lookup = |name: &str| launch::variable(name).ok().flatten();
     for tunable in Config::default().table() {

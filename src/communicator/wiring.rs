@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use ccl_core::bootstrap::Secret;
 use ccl_core::config::Config;
-use ccl_core::transport::{self, Address, Connected, Connecting, Device, EndpointId, Lane, RemoteKey};
+use ccl_core::transport::{
+    self, Address, Connected, Connecting, Device, EndpointId, Lane, RemoteKey,
+};
 use ccl_core::types::Rank;
 use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
 use ccl_memory::Region;

@@ -36,7 +36,8 @@ impl Numbers {
     }
 
     /// Bytes of scratch that one channel needs.
-    pub(super) fn scratch_bytes(&self, program: &Program) -> usize {
+    #[must_use]
+    pub fn scratch_bytes(&self, program: &Program) -> usize {
         let parts: usize = program.scratch_parts.iter().map(|parts| *parts as usize).sum();
         parts * self.scratch_part_bytes(program)
     }

@@ -4,7 +4,7 @@
 //! the planner proper (a cost model over a topology) will replace the thresholds, not the
 //! interface.
 
-use crate::algorithm::{self, Algorithm, Order, UnknownAlgorithm};
+use crate::algorithm::{self, Algorithm, Family, Order, UnknownAlgorithm};
 use crate::types::Collective;
 
 /// What the choice depends on; equal on all ranks.
@@ -35,24 +35,43 @@ pub struct Choice {
     pub reason: &'static str,
 }
 
+/// Why an algorithm that was asked for is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChoiceError {
+    /// There is none of that name.
+    #[error(transparent)]
+    Unknown(#[from] UnknownAlgorithm),
+    /// It does not keep the order that the deterministic mode demands.
+    #[error(
+        "{collective} by \"{name}\" does not reduce in rank order, which \
+         FERROCCL_DETERMINISTIC=1 demands; leave the choice to the library"
+    )]
+    Excluded {
+        /// What was called.
+        collective: Collective,
+        /// What was asked for.
+        name: String,
+    },
+}
+
 /// Chooses.
 ///
 /// # Errors
 ///
 /// When the call asks for an algorithm that its collective does not have, or one that the
 /// deterministic mode excludes.
-pub fn choose(situation: &Situation<'_>) -> Result<Choice, UnknownAlgorithm> {
+pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
     let collective = situation.collective;
     if let Some(name) = situation.call {
         let algorithm = algorithm::find(collective, name)?;
         if allowed(situation, algorithm) {
             return Ok(Choice { algorithm, reason: "the call asks for it" });
         }
-        return Err(UnknownAlgorithm::excluded(collective, name));
+        return Err(ChoiceError::Excluded { collective, name: name.to_owned() });
     }
     if !situation.configured.is_empty() {
         let named = algorithm::of(collective).find(|algorithm| {
-            let names = [algorithm.name, algorithm.family.name()];
+            let names = [algorithm.name, family_name(algorithm.family)];
             names.contains(&situation.configured) && allowed(situation, algorithm)
         });
         if let Some(algorithm) = named {
@@ -61,6 +80,16 @@ pub fn choose(situation: &Situation<'_>) -> Result<Choice, UnknownAlgorithm> {
     }
     let (name, reason) = default(situation);
     Ok(Choice { algorithm: algorithm::find(collective, name)?, reason })
+}
+
+fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::Ring => "ring",
+        Family::Tree => "tree",
+        Family::RecursiveDoubling => "recursive_doubling",
+        Family::Direct => "direct",
+        Family::Bruck => "bruck",
+    }
 }
 
 fn allowed(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
