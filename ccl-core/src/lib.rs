@@ -5,7 +5,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod algorithm;
 pub mod bootstrap;
 pub mod config;
 pub mod execution;

@@ -22,7 +22,7 @@ use super::error::Error;
 use super::group::Messages;
 use super::record::CallRecord;
 use super::segment::Segment;
-use super::wait::Manners;
+use super::wait::{Manners, Wait};
 use crate::bootstrap::ControlPlane;
 
 /// The most plans kept; the one that was not used for longest makes room.
@@ -45,6 +45,37 @@ struct Plan {
     execution: Execution,
     numbers: Numbers,
     used: u64,
+    /// Calls that wait their turn with it.
+    pins: u32,
+}
+
+/// A call that was planned and checked before: the same call again needs neither.
+#[derive(Debug)]
+struct Recent {
+    collective: Collective,
+    data_type: DataType,
+    op: ReduceOp,
+    scalar: [u8; 8],
+    root: Rank,
+    count: usize,
+    algorithm: Option<&'static str>,
+    plan: usize,
+    kernel: Kernel,
+    input_bytes: usize,
+    output_bytes: usize,
+}
+
+impl Recent {
+    #[inline]
+    fn is(&self, call: &Call<'_>) -> bool {
+        matches!(call.sizes, Sizes::Even(count) if count == self.count)
+            && self.collective == call.collective
+            && self.data_type == call.data_type
+            && self.op == call.op
+            && self.root == call.root
+            && self.scalar == call.scalar
+            && self.algorithm == call.algorithm
+    }
 }
 
 /// Everything that moves payload; used by one thread at a time.
@@ -61,18 +92,32 @@ pub(super) struct Engine {
     /// By rank; none for this rank.
     pub(super) peer_records: Vec<Option<Region>>,
     plans: Vec<Plan>,
+    recent: Option<Recent>,
     scratch: Region,
     sequence: u64,
     uses: u64,
 }
 
-/// A call under way.
+/// A call that was checked and planned, and may be under way.
 #[derive(Debug)]
 pub(super) struct Running {
     plan: usize,
     what: What,
-    memory: CallMemory,
+    memory: Memory,
+    /// Of a call that waits its turn: others may use its plan with other numbers meanwhile.
+    numbers: Option<Numbers>,
 }
+
+/// Where a call's operands are.
+#[derive(Clone, Copy, Debug)]
+enum Memory {
+    Buffers { input: *const u8, output: *mut u8, kernel: Kernel, tag: u64 },
+    Addresses { kernel: Kernel },
+}
+
+// SAFETY: the pointers are those of buffers that the caller of `begin` vouches for, wherever the
+// communicator is moved meanwhile; they are used by one thread at a time.
+unsafe impl Send for Memory {}
 
 /// Names what runs, in messages.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +157,7 @@ impl Engine {
             own_record: records.0,
             peer_records: records.1,
             plans: Vec::new(),
+            recent: None,
             scratch: Region::private(0),
             sequence: 0,
             uses: 0,
@@ -144,13 +190,14 @@ impl Engine {
     ///
     /// The caller vouches that the buffers live and are left alone until the call has ended.
     pub(super) fn begin(&mut self, call: &Call<'_>, buffers: Buffers) -> Result<Running, Error> {
-        let (input, output) = call.check(self.rank, self.ranks)?;
-        check_buffer(call, "input", input, buffers.input_bytes)?;
-        check_buffer(call, "output", output, buffers.output_bytes)?;
-        check_overlap(call, &buffers, input, output)?;
-        let algorithm = self.choice(call)?.algorithm;
-        let plan = self.plan(algorithm, call)?;
-        self.bind(plan, call)?;
+        if !self.recent.as_ref().is_some_and(|recent| recent.is(call)) {
+            self.prepare(call)?;
+        }
+        let Some(recent) = &self.recent else { return Err(usage("nothing prepared".to_owned())) };
+        let Recent { plan, kernel, input_bytes, output_bytes, .. } = *recent;
+        check_buffer(call, "input", input_bytes, buffers.input_bytes)?;
+        check_buffer(call, "output", output_bytes, buffers.output_bytes)?;
+        check_overlap(call, &buffers, input_bytes, output_bytes)?;
         self.sequence += 1;
         let record = CallRecord {
             sequence: self.sequence,
@@ -161,30 +208,63 @@ impl Engine {
             count: call.compared_count(),
         };
         let tag = record.tag(self.config.check_calls);
+        let Buffers { input, output, .. } = buffers;
+        let memory = Memory::Buffers { input, output, kernel, tag };
+        Ok(Running { plan, what: What::Call(record), memory, numbers: None })
+    }
+
+    /// Checks and plans a call that is not the one before.
+    fn prepare(&mut self, call: &Call<'_>) -> Result<(), Error> {
+        self.recent = None;
+        let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
+        let algorithm = self.choice(call)?.algorithm;
+        let plan = self.plan(algorithm, call)?;
+        self.bind(plan, call)?;
         let op = if call.collective.reduces() { call.op } else { ReduceOp::Sum };
         let kernel = Kernel::select(call.data_type, op, Scalar(call.scalar), self.ranks);
-        let scratch = self.scratch_for(plan);
-        // SAFETY: the buffers were checked to hold what the call touches and not to overlap but in
-        // the in-place form; the caller vouches for the rest; scratch is this engine's own.
-        let memory =
-            unsafe { CallMemory::new(buffers.input, buffers.output, scratch, kernel, tag) };
-        Ok(Running { plan, what: What::Call(record), memory })
+        self.recent = Some(Recent {
+            collective: call.collective,
+            data_type: call.data_type,
+            op: call.op,
+            scalar: call.scalar,
+            root: call.root,
+            // Uneven calls are prepared each time: no count can be this one.
+            count: if let Sizes::Even(count) = call.sizes { count } else { usize::MAX },
+            algorithm: call.algorithm.map(|_| algorithm.name),
+            plan,
+            kernel,
+            input_bytes,
+            output_bytes,
+        });
+        Ok(())
     }
 
     /// Checks, plans and binds point-to-point messages.
     ///
     /// The caller vouches as in [`Engine::begin`].
     pub(super) fn begin_messages(&mut self, messages: &Messages) -> Result<Running, Error> {
+        self.recent = None;
         let plan = self.message_plan(messages)?;
         let numbers = &mut self.plans[plan].numbers;
         let (sends, recvs) = (&messages.sends, &messages.recvs);
         numbers.input.rebind_vector(&sends.bytes, &sends.addresses);
         numbers.output.rebind_vector(&recvs.bytes, &recvs.addresses);
         let kernel = Kernel::select(DataType::Uint8, ReduceOp::Sum, Scalar::NONE, 1);
-        // SAFETY: `Messages` holds exposed addresses of buffers that the caller vouches for.
-        let memory = unsafe { CallMemory::absolute(kernel, MESSAGE_TAG) };
         let what = What::Messages { sends: sends.peers.len(), recvs: recvs.peers.len() };
-        Ok(Running { plan, what, memory })
+        Ok(Running { plan, what, memory: Memory::Addresses { kernel }, numbers: None })
+    }
+
+    /// Lets a begun call wait its turn: its plan and numbers are kept until
+    /// [`Engine::forget`].
+    pub(super) fn keep(&mut self, running: &mut Running) {
+        let plan = &mut self.plans[running.plan];
+        plan.pins += 1;
+        running.numbers = Some(plan.numbers.clone());
+    }
+
+    /// A kept call has ended.
+    pub(super) fn forget(&mut self, running: &Running) {
+        self.plans[running.plan].pins -= 1;
     }
 
     /// Makes a begun call the one that the ports carry out.
@@ -192,9 +272,23 @@ impl Engine {
         if let (What::Call(record), Some(shown)) = (&running.what, &self.own_record) {
             record.publish(shown).map_err(|error| usage(error.to_string()))?;
         }
+        if let Some(numbers) = &running.numbers {
+            self.recent = None;
+            self.plans[running.plan].numbers.clone_from(numbers);
+        }
+        let scratch = self.scratch_for(running.plan);
         let plan = &mut self.plans[running.plan];
         plan.execution.start(&plan.numbers);
-        self.ports.bind(running.memory);
+        self.ports.bind(match running.memory {
+            // SAFETY: `begin` checked that the buffers hold what the call touches and overlap only
+            // in the in-place form; its caller vouches for the rest; scratch is this engine's own.
+            Memory::Buffers { input, output, kernel, tag } => unsafe {
+                CallMemory::new(input, output, scratch, kernel, tag)
+            },
+            // SAFETY: the layouts hold exposed addresses of buffers that the caller of
+            // `begin_messages` vouches for.
+            Memory::Addresses { kernel } => unsafe { CallMemory::absolute(kernel, MESSAGE_TAG) },
+        });
         Ok(())
     }
 
@@ -215,17 +309,16 @@ impl Engine {
     /// Drives the started call to its end.
     #[inline]
     pub(super) fn finish(&mut self, running: &Running, timeout: Duration) -> Result<(), Error> {
-        let manners = self.manners.clone();
-        let mut wait = manners.begin();
+        let mut wait = Wait::default();
         loop {
-            let execution = &mut self.plans[running.plan].execution;
-            let ports = &mut self.ports;
+            let Engine { plans, ports, manners, .. } = self;
+            let execution = &mut plans[running.plan].execution;
             match execution.advance(ports) {
                 Progress::Done => return Ok(()),
                 Progress::Moved => wait.reset(),
                 Progress::Blocked => {
                     let mut arrived = || execution.advance(ports) != Progress::Blocked;
-                    if let Some(stalled) = wait.pause(&mut arrived) {
+                    if let Some(stalled) = wait.pause(manners, &mut arrived) {
                         self.look_around(running, stalled)?;
                         if stalled > timeout {
                             return Err(self.deadline(running, stalled));
@@ -387,14 +480,18 @@ impl Engine {
         }
         let numbers = Numbers { input, output, element_bytes: 1, slot_bytes };
         let execution = Execution::new(Arc::new(program), self.segment.channels);
-        let plan = Plan { key, split: schedule.split, execution, numbers, used: 0 };
-        let at = if self.plans.len() < PLANS_MAX {
-            self.plans.push(plan);
-            self.plans.len() - 1
-        } else {
-            let oldest = (0..self.plans.len()).min_by_key(|&at| self.plans[at].used).unwrap_or(0);
-            self.plans[oldest] = plan;
-            oldest
+        let plan = Plan { key, split: schedule.split, execution, numbers, used: 0, pins: 0 };
+        let idle = (0..self.plans.len()).filter(|&at| self.plans[at].pins == 0);
+        let oldest = idle.min_by_key(|&at| self.plans[at].used);
+        let at = match oldest {
+            Some(oldest) if self.plans.len() >= PLANS_MAX => {
+                self.plans[oldest] = plan;
+                oldest
+            }
+            _ => {
+                self.plans.push(plan);
+                self.plans.len() - 1
+            }
         };
         Ok(self.touch(at))
     }

@@ -119,7 +119,8 @@ impl Communicator {
         }
         // The vectors' memory stays where it is when they are moved into the queue.
         let buffers = Buffers::apart(cast_slice(&input), cast_slice_mut(&mut output));
-        let running = self.engine.begin(call, buffers)?;
+        let mut running = self.engine.begin(call, buffers)?;
+        self.engine.keep(&mut running);
         let id = self.requests.next;
         self.requests.next += 1;
         let keep: Box<dyn Any + Send> = Box::new((input, output));
@@ -196,12 +197,12 @@ impl Communicator {
         while let Some(at) = self.first_open() {
             let running = self.start_pending(at)?;
             match self.engine.poll(&running) {
-                Ok(true) => self.end(at, Ok(())),
+                Ok(true) => self.end(at, Some(&running), Ok(())),
                 Ok(false) => {
                     self.requests.queue[at].state = State::Started(running);
                     return Ok(());
                 }
-                Err(error) => return Err(self.fail(at, error)),
+                Err(error) => return Err(self.fail(at, &running, error)),
             }
         }
         Ok(())
@@ -213,10 +214,10 @@ impl Communicator {
         let running = self.start_pending(at)?;
         match self.engine.finish(&running, timeout) {
             Ok(()) => {
-                self.end(at, Ok(()));
+                self.end(at, Some(&running), Ok(()));
                 Ok(())
             }
-            Err(error) => Err(self.fail(at, error)),
+            Err(error) => Err(self.fail(at, &running, error)),
         }
     }
 
@@ -225,7 +226,7 @@ impl Communicator {
         match std::mem::replace(&mut self.requests.queue[at].state, ended) {
             State::Queued(running) => match self.engine.start(&running) {
                 Ok(()) => Ok(running),
-                Err(error) => Err(self.fail(at, error)),
+                Err(error) => Err(self.fail(at, &running, error)),
             },
             State::Started(running) => Ok(running),
             State::Ended(result) => {
@@ -235,18 +236,21 @@ impl Communicator {
         }
     }
 
-    fn end(&mut self, at: usize, result: Result<(), String>) {
+    fn end(&mut self, at: usize, running: Option<&Running>, result: Result<(), String>) {
         self.engine.ports.unbind();
+        if let Some(running) = running {
+            self.engine.forget(running);
+        }
         self.requests.queue[at].state = State::Ended(result);
     }
 
     /// Ends all open calls with one error: the communicator is broken.
-    fn fail(&mut self, at: usize, error: Error) -> Error {
+    fn fail(&mut self, at: usize, running: &Running, error: Error) -> Error {
         let error = self.broken(error);
         let cause = error.to_string();
-        self.end(at, Err(cause.clone()));
+        self.end(at, Some(running), Err(cause.clone()));
         while let Some(open) = self.first_open() {
-            self.end(open, Err(cause.clone()));
+            self.end(open, None, Err(cause.clone()));
         }
         error
     }

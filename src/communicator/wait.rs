@@ -12,7 +12,7 @@ const SLEEP_MAX: Duration = Duration::from_millis(5);
 const LOOKS_PER_TICK: u32 = 64;
 
 /// The manners of waiting, fixed when the communicator is made.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Manners {
     spin: Duration,
     park_after: Duration,
@@ -26,23 +26,16 @@ impl Manners {
         let spin = if local_ranks > cores { Duration::ZERO } else { config.spin };
         Manners { spin, park_after: config.park_after, doorbell }
     }
-
-    /// Begins to wait.
-    pub(super) fn begin(&self) -> Wait<'_> {
-        Wait { manners: self, looks: 0, since: None, now: None }
-    }
 }
 
 /// One wait, from the last progress on.
-#[derive(Debug)]
-pub(super) struct Wait<'a> {
-    manners: &'a Manners,
+#[derive(Debug, Default)]
+pub(super) struct Wait {
     looks: u32,
     since: Option<Instant>,
-    now: Option<Instant>,
 }
 
-impl Wait<'_> {
+impl Wait {
     /// Something moved: the wait begins anew. No clock is read.
     #[inline]
     pub(super) fn reset(&mut self) {
@@ -53,27 +46,30 @@ impl Wait<'_> {
     /// Nothing moved. Returns how long that has been so whenever the clock was read: then it is
     /// time to look around for failures.
     #[inline]
-    pub(super) fn pause(&mut self, arrived: &mut dyn FnMut() -> bool) -> Option<Duration> {
+    pub(super) fn pause(
+        &mut self,
+        manners: &Manners,
+        arrived: &mut dyn FnMut() -> bool,
+    ) -> Option<Duration> {
         self.looks += 1;
-        if !self.looks.is_multiple_of(LOOKS_PER_TICK) && !self.manners.spin.is_zero() {
+        if !self.looks.is_multiple_of(LOOKS_PER_TICK) && !manners.spin.is_zero() {
             std::hint::spin_loop();
             return None;
         }
-        self.tick(arrived)
+        self.tick(manners, arrived)
     }
 
     #[cold]
-    fn tick(&mut self, arrived: &mut dyn FnMut() -> bool) -> Option<Duration> {
+    fn tick(&mut self, manners: &Manners, arrived: &mut dyn FnMut() -> bool) -> Option<Duration> {
         let now = Instant::now();
-        self.now = Some(now);
         let waited = now - *self.since.get_or_insert(now);
-        if waited > self.manners.park_after
-            && let Some(doorbell) = &self.manners.doorbell
+        if waited > manners.park_after
+            && let Some(doorbell) = &manners.doorbell
         {
             doorbell.sleep(SLEEP_MAX, arrived);
             return Some(waited);
         }
-        if waited >= self.manners.spin {
+        if waited >= manners.spin {
             std::thread::yield_now();
         }
         Some(waited)
