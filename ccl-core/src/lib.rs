@@ -10,3 +10,4 @@ pub mod schedule;
 pub mod time;
 pub mod transport;
 pub mod types;
+pub mod verify;
