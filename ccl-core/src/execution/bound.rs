@@ -77,6 +77,8 @@ pub(super) struct BoundFold {
     pub(super) segments: (u32, u32),
     pub(super) recvs: (u32, u32),
     pub(super) sends: (u32, u32),
+    /// Which instruction of the strand, for reports.
+    pub(super) instr: u32,
     pub(super) last: bool,
 }
 
@@ -154,9 +156,10 @@ impl Bound {
         let mut counters = [0; DEPTH];
         let mut pc = 0;
         while let Some(instr) = strand.code.get(pc) {
+            let at = index(pc);
             pc += 1;
             match instr {
-                Instr::Fold(fold) => self.bind_fold(fold, &mut counters, numbers),
+                Instr::Fold(fold) => self.bind_fold(fold, at, &mut counters, numbers),
                 Instr::Loop { dimension } => counters[usize::from(*dimension)] = 0,
                 Instr::Next { dimension, count, start } => {
                     let counter = &mut counters[usize::from(*dimension)];
@@ -175,7 +178,7 @@ impl Bound {
         }
     }
 
-    fn bind_fold(&mut self, fold: &Fold, counters: &mut Counters, numbers: &Numbers) {
+    fn bind_fold(&mut self, fold: &Fold, instr: u32, counters: &mut Counters, numbers: &Numbers) {
         let first = index(self.segments.len());
         let layout = numbers.layout(fold.extent.buffer);
         for part in 0..fold.extent.parts.total {
@@ -193,7 +196,7 @@ impl Bound {
         let recvs = self.bind_peers(sources, counters);
         let targets = fold.targets.iter().map(|target| (&target.place, target.repeat));
         let sends = self.bind_peers(targets, counters);
-        self.steps.push(Step::Fold(BoundFold { segments, recvs, sends, last: fold.last }));
+        self.steps.push(Step::Fold(BoundFold { segments, recvs, sends, instr, last: fold.last }));
     }
 
     fn bind_peers<'a>(

@@ -17,9 +17,10 @@ pub(super) enum Lowered {
     Loop { count: u32, body: Vec<Lowered> },
 }
 
-/// Fuses a schedule. Also returns the parts of each scratch buffer that is still used.
-pub(super) fn fuse(schedule: &RankSchedule) -> (Vec<Lowered>, Vec<u32>) {
-    let uses = Uses::of(&schedule.body);
+/// Fuses a schedule; `through` lets messages pass from slot to slot. Also returns the parts of
+/// each scratch buffer that is still used.
+pub(super) fn fuse(schedule: &RankSchedule, through: bool) -> (Vec<Lowered>, Vec<u32>) {
+    let uses = Uses::of(&schedule.body, through);
     let nodes = fuse_body(&schedule.body, 0, &uses);
     let mut scratch = vec![0; schedule.scratch_parts.len()];
     mark_scratch(&nodes, &schedule.scratch_parts, &mut scratch);
@@ -29,11 +30,13 @@ pub(super) fn fuse(schedule: &RankSchedule) -> (Vec<Lowered>, Vec<u32>) {
 /// How often each scratch buffer is written and read in the text of the schedule.
 struct Uses {
     scratch: BTreeMap<u8, (u32, u32)>,
+    /// Whether messages may pass from slot to slot.
+    through: bool,
 }
 
 impl Uses {
-    fn of(body: &[Node]) -> Uses {
-        let mut uses = Uses { scratch: BTreeMap::new() };
+    fn of(body: &[Node], through: bool) -> Uses {
+        let mut uses = Uses { scratch: BTreeMap::new(), through };
         uses.count(body);
         uses
     }
@@ -113,7 +116,9 @@ fn deferrable_run(body: &[Node], depth: usize, uses: &Uses) -> Vec<Deferred> {
         match deferred(node, depth, uses) {
             Some(next) => run.push(next),
             None => {
-                let fits = matches!(node, Node::Op(op) if reads_all(op, &run));
+                let passes_on = matches!(node, Node::Op(Op::Send { .. }));
+                let fits = matches!(node, Node::Op(op) if reads_all(op, &run))
+                    && (uses.through || !passes_on);
                 return if fits { run } else { Vec::new() };
             }
         }
@@ -226,7 +231,8 @@ fn absorb(
     let mut reads = 0;
     for node in followers {
         let Some(target) = follower(node, &written, depth) else { break };
-        if sends_twice(&fold, &target) {
+        let passes_on = is_slot(&target.place) && fold.sources.iter().any(|s| is_slot(&s.place));
+        if sends_twice(&fold, &target) || (passes_on && !uses.through) {
             break;
         }
         fold.targets.push(target);
@@ -237,6 +243,10 @@ fn absorb(
         fold.targets.remove(0);
     }
     (fold, next)
+}
+
+fn is_slot(place: &Place) -> bool {
+    matches!(place, Place::Slot(_))
 }
 
 /// The target that `node` adds if it only passes on what was `written`.

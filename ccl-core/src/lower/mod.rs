@@ -158,11 +158,23 @@ impl Alias {
     }
 }
 
-/// Makes a schedule ready to run. The result is right in place and out of place alike:
-/// dependencies are inferred as if input and output coincided.
+/// Makes a schedule ready to run over links that are sure to have two slots each. The result is
+/// right in place and out of place alike: dependencies are inferred as if input and output
+/// coincided.
 #[must_use]
 pub fn lower(schedule: &RankSchedule, alias: Alias) -> Program {
-    let (nodes, scratch) = fuse::fuse(schedule);
+    lower_for(schedule, alias, 2)
+}
+
+/// As [`lower`], over links that are sure to have `slots` slots each.
+///
+/// A message that is passed on straight from slot to slot keeps the one occupied until the other
+/// is free. On a circle of ranks whose only slots are all full nobody could then ever go on; so
+/// with a single slot, messages are stored in memory before they are passed on. What is sent, and
+/// its bits, are the same: ranks with different slots understand each other.
+#[must_use]
+pub fn lower_for(schedule: &RankSchedule, alias: Alias, slots: u32) -> Program {
+    let (nodes, scratch) = fuse::fuse(schedule, slots > 1);
     strands::assemble(schedule, &nodes, scratch, alias)
 }
 

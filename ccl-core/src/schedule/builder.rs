@@ -52,6 +52,12 @@ impl Builder {
         Builder { schedule, open: Vec::new() }
     }
 
+    /// Whose schedule this is.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.schedule.rank
+    }
+
     /// A loop counter's expression for the loop that the next [`Builder::repeat`] opens.
     #[must_use]
     pub fn depth(&self) -> usize {

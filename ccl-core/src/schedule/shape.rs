@@ -124,9 +124,8 @@ impl Seat {
             self.check(blocks)?;
             Ok(Layout::vector(blocks.counts, blocks.starts, split, grain))
         };
-        let own = |blocks: Blocks<'_>| {
-            one(blocks.counts.get(self.rank as usize).copied().unwrap_or(0))
-        };
+        let own =
+            |blocks: Blocks<'_>| one(blocks.counts.get(self.rank as usize).copied().unwrap_or(0));
         match (self.collective, sizes) {
             (C::Barrier, _) => Ok((even(1), even(1))),
             (C::AllGatherV | C::GatherV, Sizes::PerRank(all)) => Ok((own(all), vector(all)?)),
