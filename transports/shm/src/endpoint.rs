@@ -1,6 +1,6 @@
 //! Meeting peers: the listener, and the connection in the making.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
@@ -11,6 +11,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use crate::address::{self, Name, Place};
 use crate::credentials;
 use crate::handshake::{HELLO_BYTES_MAX, Handshake, Shaken, random};
+use crate::wire::Socket;
 use crate::{DESCRIPTORS, os};
 
 /// Connections that have proved nothing yet; more wait in the kernel's queue.
@@ -21,9 +22,10 @@ const PROVE_WITHIN: Duration = Duration::from_secs(5);
 
 const BACKLOG: i32 = 128;
 
-fn socket() -> Result<OwnedFd, TransportError> {
+fn socket() -> Result<Socket, TransportError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map(Socket::new)
         .map_err(|error| os("socket", error, DESCRIPTORS))
 }
 
@@ -37,7 +39,7 @@ pub(crate) struct ShmListener {
     device: u64,
     address: Address,
     secret: Secret,
-    socket: OwnedFd,
+    socket: Socket,
     half_open: Vec<(Instant, Handshake)>,
     rejected: u64,
 }
@@ -69,7 +71,7 @@ impl ShmListener {
         for _ in self.half_open.len()..HALF_OPEN_MAX {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match rustix::net::accept_with(&self.socket, flags) {
-                Ok(socket) => socket,
+                Ok(socket) => Socket::new(socket),
                 Err(Errno::AGAIN) => break,
                 Err(Errno::CONNABORTED | Errno::INTR) => continue,
                 Err(error) => return Err(os("accept", error, DESCRIPTORS)),
@@ -140,7 +142,7 @@ fn late_proof(peer: &str) -> TransportError {
 #[derive(Debug)]
 enum Progress {
     /// The socket is to be connected.
-    Dial { socket: OwnedFd, name: Name },
+    Dial { socket: Socket, name: Name },
     /// The sides are proving the secret.
     Shake(Handshake),
     /// It has ended, well or not.
@@ -185,7 +187,7 @@ impl ShmConnecting {
     }
 
     /// Connects the socket; none if the listener's queue is full.
-    fn dial(&self, socket: OwnedFd, name: Name) -> Result<Progress, TransportError> {
+    fn dial(&self, socket: Socket, name: Name) -> Result<Progress, TransportError> {
         match rustix::net::connect(&socket, &name.socket()?) {
             Ok(()) => {}
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Progress::Dial { socket, name }),

@@ -25,7 +25,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::Sha256;
 
 use crate::credentials::Peer;
-use crate::wire::{self, Received};
+use crate::wire::{self, Received, Socket};
 use crate::{memory, os};
 
 /// Changes with every change of what the two sides send or map.
@@ -48,7 +48,7 @@ pub(crate) struct Link {
     /// The device it was made by.
     pub(crate) device: u64,
     /// Brings descriptors, and hangs up.
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: Socket,
     /// Who is at the other end.
     pub(crate) peer: Peer,
     /// Immediates to the peer.
@@ -95,7 +95,7 @@ pub(crate) struct Handshake {
     stage: Stage,
     device: u64,
     secret: Secret,
-    socket: OwnedFd,
+    socket: Socket,
     peer: Peer,
     connector_nonce: [u8; 32],
     listener_nonce: [u8; 32],
@@ -107,7 +107,7 @@ impl Handshake {
     /// The connecting side, over a connected socket.
     pub(crate) fn connector(
         device: u64,
-        socket: OwnedFd,
+        socket: Socket,
         peer: Peer,
         secret: &Secret,
         hello: &[u8],
@@ -122,7 +122,7 @@ impl Handshake {
     /// The listening side, over an accepted socket.
     pub(crate) fn listener(
         device: u64,
-        socket: OwnedFd,
+        socket: Socket,
         peer: Peer,
         secret: &Secret,
     ) -> Result<Handshake, TransportError> {
@@ -132,7 +132,7 @@ impl Handshake {
     fn new(
         side: Side,
         device: u64,
-        socket: OwnedFd,
+        socket: Socket,
         peer: Peer,
         secret: &Secret,
     ) -> Result<Handshake, TransportError> {

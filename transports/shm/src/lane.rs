@@ -13,7 +13,6 @@ use ccl_core::transport::{
 use ccl_memory::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::Shutdown;
 
 use crate::device::{Registry, caps};
 use crate::handshake::{Link, RING, random};
@@ -190,13 +189,13 @@ impl Endpoint {
 
     /// Looks whether the peer still lives; one system call.
     fn check_alive(&mut self) {
-        let socket = &self.link.socket;
+        let socket = self.link.socket.as_fd();
         let process = self.link.peer.process.as_ref();
         let watch_process = match process {
             Some(process) => PollFd::new(process, PollFlags::IN),
-            None => PollFd::new(socket, PollFlags::RDHUP),
+            None => PollFd::from_borrowed_fd(socket, PollFlags::RDHUP),
         };
-        let mut watched = [PollFd::new(socket, PollFlags::RDHUP), watch_process];
+        let mut watched = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP), watch_process];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         if !matches!(poll(&mut watched, Some(&at_once)), Ok(1..)) {
             return;
@@ -325,10 +324,11 @@ impl Lane for ShmLane {
     }
 
     fn detach(&mut self, endpoint: EndpointId) {
+        // Dropping the link tells the peer.
         let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take);
-        let Some(found) = found else { return };
-        // Not only closed: a forked child may hold the socket too.
-        let _ = rustix::net::shutdown(&found.link.socket, Shutdown::Both);
+        if found.is_none() {
+            return;
+        }
         for entry in &mut self.remote {
             entry.take_if(|(owner, _)| *owner == endpoint);
         }

@@ -3,16 +3,46 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ccl_core::transport::TransportError;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    SendAncillaryMessage, SendFlags, Shutdown,
 };
+use rustix::process::{Pid, getpid};
 
 use crate::{DESCRIPTORS, os};
+
+/// A socket that is shut down when it is dropped, so that the peer notices even if a forked child
+/// still holds a copy. A copy that a forked child drops is only closed.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    descriptor: OwnedFd,
+    process: Pid,
+}
+
+impl Socket {
+    /// Takes a socket of this process over.
+    pub(crate) fn new(descriptor: OwnedFd) -> Socket {
+        Socket { descriptor, process: getpid() }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if getpid() == self.process {
+            let _ = rustix::net::shutdown(&self.descriptor, Shutdown::Both);
+        }
+    }
+}
 
 /// The longest message.
 pub(crate) const MESSAGE_BYTES: usize = 128;
@@ -126,8 +156,6 @@ impl Offer {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
     use super::*;

@@ -1,5 +1,7 @@
 //! Two devices of one process as each other's peers, with access to what lies between them.
 
+mod strangers;
+
 use std::os::fd::AsFd;
 use std::time::Duration;
 

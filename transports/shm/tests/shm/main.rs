@@ -1,0 +1,4 @@
+//! The shared memory transport between processes.
+
+#[cfg(test)]
+mod processes;
