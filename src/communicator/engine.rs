@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl_core::algorithm::{Algorithm, Params};
 use ccl_core::config::Config;
 use ccl_core::execution::{Execution, Link, Numbers, Progress};
-use ccl_core::lower::{Alias, lower};
+use ccl_core::lower::{Alias, lower_for};
 use ccl_core::schedule::shape::Sizes;
 use ccl_core::schedule::{Layout, RankSchedule};
 use ccl_core::select::{Choice, Situation, choose};
@@ -172,20 +172,6 @@ impl Engine {
         Engine::new(control, config, segment, links, manners, (None, Vec::new()))
     }
 
-    /// What the planner takes for a call.
-    pub(super) fn choice(&self, call: &Call<'_>) -> Result<Choice, Error> {
-        let bytes = call.elements(self.ranks).saturating_mul(call.data_type.bytes());
-        Ok(choose(&Situation {
-            collective: call.collective,
-            bytes,
-            ranks: self.ranks,
-            deterministic: self.config.deterministic,
-            slot_bytes: self.segment.shape.slot_bytes,
-            call: call.algorithm,
-            configured: &self.config.algorithm,
-        })?)
-    }
-
     /// Checks, plans and binds a call. Nothing is sent.
     ///
     /// The caller vouches that the buffers live and are left alone until the call has ended.
@@ -217,7 +203,7 @@ impl Engine {
     fn prepare(&mut self, call: &Call<'_>) -> Result<(), Error> {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
-        let algorithm = self.choice(call)?.algorithm;
+        let algorithm = choice(&self.config, &self.segment, call)?.algorithm;
         let plan = self.plan(algorithm, call)?;
         self.bind(plan, call)?;
         let op = if call.collective.reduces() { call.op } else { ReduceOp::Sum };
@@ -276,9 +262,9 @@ impl Engine {
             self.recent = None;
             self.plans[running.plan].numbers.clone_from(numbers);
         }
-        let scratch = self.scratch_for(running.plan);
         let plan = &mut self.plans[running.plan];
         plan.execution.start(&plan.numbers);
+        let scratch = self.scratch_for(running.plan);
         self.ports.bind(match running.memory {
             // SAFETY: `begin` checked that the buffers hold what the call touches and overlap only
             // in the in-place form; its caller vouches for the rest; scratch is this engine's own.
@@ -469,7 +455,7 @@ impl Engine {
         alias: Alias,
         (input, output): (Layout, Layout),
     ) -> Result<usize, Error> {
-        let program = lower(schedule, alias);
+        let program = lower_for(schedule, alias, self.segment.shape.slots);
         let slot_bytes = self.segment.shape.slot_bytes;
         if program.message_parts as usize * 8 > slot_bytes {
             return Err(usage(format!(
@@ -514,14 +500,28 @@ impl Engine {
         Ok(())
     }
 
+    /// Scratch memory for the run that a plan has started.
     fn scratch_for(&mut self, plan: usize) -> *mut u8 {
-        let Plan { execution, numbers, .. } = &self.plans[plan];
-        let bytes = execution.scratch_bytes(numbers);
+        let bytes = self.plans[plan].execution.scratch_bytes();
         if bytes > self.scratch.bytes() {
             self.scratch = Region::private(bytes);
         }
         self.scratch.start()
     }
+}
+
+/// What the planner takes for a call.
+pub(super) fn choice(config: &Config, segment: &Segment, call: &Call<'_>) -> Result<Choice, Error> {
+    let bytes = call.elements(segment.ranks).saturating_mul(call.data_type.bytes());
+    Ok(choose(&Situation {
+        collective: call.collective,
+        bytes,
+        ranks: segment.ranks,
+        deterministic: config.deterministic,
+        slot_bytes: segment.shape.slot_bytes,
+        call: call.algorithm,
+        configured: &config.algorithm,
+    })?)
 }
 
 fn check_buffer(call: &Call<'_>, which: &str, need: usize, have: usize) -> Result<(), Error> {

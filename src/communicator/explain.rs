@@ -3,12 +3,15 @@
 use std::fmt;
 
 use ccl_core::algorithm::{self, Params};
+use ccl_core::config::Config;
 use ccl_core::execution::Numbers;
-use ccl_core::lower::{Alias, lower};
-use ccl_core::schedule::RankSchedule;
+use ccl_core::lower::{Alias, lower_for};
+use ccl_core::types::Rank;
 use serde::Serialize;
 
 use super::call::usage;
+use super::engine::choice;
+use super::segment::Segment;
 use super::{Call, Communicator, Error};
 
 /// The plan of a call, for people (`Display`) and programs (`Serialize`).
@@ -61,48 +64,73 @@ impl Communicator {
     ///
     /// As the call itself, for what is wrong with its arguments.
     pub fn explain(&self, call: &Call<'_>) -> Result<Explanation, Error> {
-        let engine = &self.engine;
-        call.check(engine.rank, engine.ranks)?;
-        let choice = engine.choice(call)?;
-        let params = Params { rank: engine.rank, ranks: engine.ranks, root: call.root };
-        let schedule: RankSchedule = (choice.algorithm.schedule)(&params);
-        let alias = Alias::of(call.collective, engine.rank, schedule.split);
-        let program = lower(&schedule, alias);
-        let width = call.data_type.bytes();
-        let seat = call.seat(engine.rank, engine.ranks);
-        let (input, output) = seat
-            .layouts(call.sizes, schedule.split, (64 / width).max(1))
-            .map_err(|error| usage(error.to_string()))?;
-        let longest = input.longest_part().max(output.longest_part());
-        let shape = engine.segment.shape;
-        let slot_bytes = shape.slot_bytes;
-        let numbers = Numbers { input, output, element_bytes: width, slot_bytes };
-        let piece_elements = numbers.piece_elements(&program);
-        let other = |name: &&str| *name != choice.algorithm.name;
-        let names = algorithm::of(call.collective).map(|algorithm| algorithm.name);
-        let alone = engine.ranks == 1;
-        Ok(Explanation {
-            collective: call.collective.to_string(),
-            ranks: engine.ranks,
-            algorithm: choice.algorithm.name.to_owned(),
-            summary: choice.algorithm.summary.to_owned(),
-            reason: choice.reason.to_owned(),
-            alternatives: names.filter(other).map(str::to_owned).collect(),
-            transport: self.transport().to_owned(),
-            channels: engine.segment.channels,
-            slots: shape.slots,
-            slot_bytes,
-            pieces: longest.div_ceil(piece_elements),
-            piece_elements,
-            schedule_ops: schedule.size(),
-            scratch_bytes: numbers.scratch_bytes(&program) * engine.segment.channels as usize,
-            shared_bytes: if alone { 0 } else { engine.segment.bytes() },
-            shared_formula: engine.segment.formula(),
-            deterministic: engine.config.deterministic,
-            schedule: schedule.to_string(),
-            program: program.to_string(),
-        })
+        explain(self.config(), self.rank(), self.ranks(), call)
     }
+}
+
+/// The plan that `rank` of `ranks` ranks on one host would take for a call, without any of them.
+///
+/// # Errors
+///
+/// As the call itself, for what is wrong with its arguments.
+pub fn explain(
+    config: &Config,
+    rank: Rank,
+    ranks: u32,
+    call: &Call<'_>,
+) -> Result<Explanation, Error> {
+    if rank >= ranks {
+        return Err(usage(format!("there is no rank {rank} among {ranks}")));
+    }
+    call.check(rank, ranks)?;
+    let segment = Segment::new(ranks, config);
+    let choice = choice(config, &segment, call)?;
+    let params = Params { rank, ranks, root: call.root };
+    let schedule = (choice.algorithm.schedule)(&params);
+    let alias = Alias::of(call.collective, rank, schedule.split);
+    let program = lower_for(&schedule, alias, segment.shape.slots);
+    let numbers = numbers(call, rank, &segment, schedule.split)?;
+    let longest = numbers.input.longest_part().max(numbers.output.longest_part());
+    let piece_elements = numbers.piece_elements(&program);
+    let other = |name: &&str| *name != choice.algorithm.name;
+    let names = algorithm::of(call.collective).map(|algorithm| algorithm.name);
+    let alone = ranks == 1;
+    Ok(Explanation {
+        collective: call.collective.to_string(),
+        ranks,
+        algorithm: choice.algorithm.name.to_owned(),
+        summary: choice.algorithm.summary.to_owned(),
+        reason: choice.reason.to_owned(),
+        alternatives: names.filter(other).map(str::to_owned).collect(),
+        transport: if alone { "self" } else { "shm" }.to_owned(),
+        channels: segment.channels,
+        slots: segment.shape.slots,
+        slot_bytes: segment.shape.slot_bytes,
+        pieces: longest.div_ceil(piece_elements),
+        piece_elements,
+        schedule_ops: schedule.size(),
+        scratch_bytes: numbers.scratch_bytes(&program) * segment.channels as usize,
+        shared_bytes: if alone { 0 } else { segment.bytes() },
+        shared_formula: segment.formula(),
+        deterministic: config.deterministic,
+        schedule: schedule.to_string(),
+        program: program.to_string(),
+    })
+}
+
+fn numbers(
+    call: &Call<'_>,
+    rank: Rank,
+    segment: &Segment,
+    split: u32,
+) -> Result<Numbers, Error> {
+    let width = call.data_type.bytes();
+    let seat = call.seat(rank, segment.ranks);
+    let (input, output) = seat
+        .layouts(call.sizes, split, (64 / width).max(1))
+        .map_err(|error| usage(error.to_string()))?;
+    let slot_bytes = segment.shape.slot_bytes;
+    Ok(Numbers { input, output, element_bytes: width, slot_bytes })
 }
 
 impl fmt::Display for Explanation {

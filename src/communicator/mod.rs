@@ -38,7 +38,7 @@ pub use call::Call;
 pub use ccl_core::schedule::shape::{Blocks, Sizes};
 pub use element::{Element, F8E4m3, F8E5m2, Reduction};
 pub use error::Error;
-pub use explain::Explanation;
+pub use explain::{Explanation, explain};
 pub use group::Group;
 pub use request::Request;
 pub use symmetric::SymmetricBuffer;

@@ -28,7 +28,7 @@ pub struct ConfigError {
 }
 
 /// One tunable, for `ferroccl config` and the documentation.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Tunable {
     /// Its environment variable.
     pub variable: &'static str,

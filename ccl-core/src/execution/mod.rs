@@ -159,10 +159,10 @@ impl Execution {
         }
     }
 
-    /// Bytes of scratch memory that a run with these numbers needs.
+    /// Bytes of scratch memory that the started run needs.
     #[must_use]
-    pub fn scratch_bytes(&self, numbers: &Numbers) -> usize {
-        numbers.scratch_bytes(&self.program) * self.channels as usize
+    pub fn scratch_bytes(&self) -> usize {
+        self.bound.scratch_stride * self.channels as usize
     }
 
     /// How often the program is repeated in the started run, and elements per part each time.
