@@ -11,12 +11,15 @@ use ferroccl::{Collective, DataType, Rank, ReduceOp};
 
 /// Explains collectives and shows the configuration.
 #[derive(Debug, Parser)]
-#[command(version, after_help = "\
+#[command(
+    version,
+    after_help = "\
 Examples:
   ferroccl explain all_reduce --bytes 64M --ranks 8
   ferroccl explain all_to_all --bytes 1k --ranks 32 --rank 3 --json
   FERROCCL_ALGO=ring ferroccl explain all_gather --bytes 1M --ranks 4
-  ferroccl config")]
+  ferroccl config"
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

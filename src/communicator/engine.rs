@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl_core::algorithm::{Algorithm, Params};
 use ccl_core::config::Config;
 use ccl_core::execution::{Execution, Link, Numbers, Progress};
-use ccl_core::lower::{Alias, lower_for};
+use ccl_core::lower::{Alias, lower_for_slots};
 use ccl_core::schedule::shape::Sizes;
 use ccl_core::schedule::{Layout, RankSchedule};
 use ccl_core::select::{Choice, Situation, choose};
@@ -432,7 +432,12 @@ impl Engine {
             .map_err(|error| usage(error.to_string()))?;
         let key = PlanKey::Group { sends: sends.clone(), recvs: recvs.clone() };
         let empty = || Layout::vector(&[], &[], 1, 1);
-        let plan = self.add_plan(key, &schedule, Alias::default(), (empty(), empty()))?;
+        let plan = self.add_plan(
+            key,
+            &schedule,
+            Alias::of(Collective::SendRecv, self.rank, 1),
+            (empty(), empty()),
+        )?;
         self.plans[plan].numbers.element_bytes = 1;
         Ok(plan)
     }
@@ -455,7 +460,7 @@ impl Engine {
         alias: Alias,
         (input, output): (Layout, Layout),
     ) -> Result<usize, Error> {
-        let program = lower_for(schedule, alias, self.segment.shape.slots);
+        let program = lower_for_slots(schedule, alias, self.segment.shape.slots);
         let slot_bytes = self.segment.shape.slot_bytes;
         if program.message_parts as usize * 8 > slot_bytes {
             return Err(usage(format!(

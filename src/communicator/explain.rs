@@ -5,7 +5,7 @@ use std::fmt;
 use ccl_core::algorithm::{self, Params};
 use ccl_core::config::Config;
 use ccl_core::execution::Numbers;
-use ccl_core::lower::{Alias, lower_for};
+use ccl_core::lower::{Alias, lower_for_slots};
 use ccl_core::types::Rank;
 use serde::Serialize;
 
@@ -88,7 +88,7 @@ pub fn explain(
     let params = Params { rank, ranks, root: call.root };
     let schedule = (choice.algorithm.schedule)(&params);
     let alias = Alias::of(call.collective, rank, schedule.split);
-    let program = lower_for(&schedule, alias, segment.shape.slots);
+    let program = lower_for_slots(&schedule, alias, segment.shape.slots);
     let numbers = numbers(call, rank, &segment, schedule.split)?;
     let longest = numbers.input.longest_part().max(numbers.output.longest_part());
     let piece_elements = numbers.piece_elements(&program);
@@ -118,12 +118,7 @@ pub fn explain(
     })
 }
 
-fn numbers(
-    call: &Call<'_>,
-    rank: Rank,
-    segment: &Segment,
-    split: u32,
-) -> Result<Numbers, Error> {
+fn numbers(call: &Call<'_>, rank: Rank, segment: &Segment, split: u32) -> Result<Numbers, Error> {
     let width = call.data_type.bytes();
     let seat = call.seat(rank, segment.ranks);
     let (input, output) = seat
