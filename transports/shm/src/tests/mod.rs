@@ -254,6 +254,27 @@ fn a_key_is_good_only_where_it_was_shared() {
 }
 
 #[test]
+fn memory_of_one_endpoint_is_not_reached_through_another() {
+    let [mut a, mut b] = sides(64);
+    let other = ShmDevice::open().unwrap();
+    let (_, of_a) = share(&mut a, &mut b);
+    // A second endpoint on the same lane, to another peer.
+    let [here, _there] = connect(&b.device, &other);
+    let second = b.lane.attach(here).unwrap();
+    let WorkRequest::Put { local, .. } = b.put(of_a, 4, None, 0);
+    let through = |endpoint| WorkRequest::Put {
+        endpoint,
+        local,
+        remote: of_a,
+        remote_offset: 0,
+        immediate: None,
+        id: 0,
+    };
+    assert!(usage(b.lane.post(now(), &[through(second)])).contains("not imported"));
+    assert_eq!(b.lane.post(now(), &[through(b.endpoint)]).unwrap(), 1);
+}
+
+#[test]
 fn a_detached_peer_is_lost_after_its_last_put() {
     let [mut a, mut b] = sides(64);
     let (key, remote) = share(&mut a, &mut b);
