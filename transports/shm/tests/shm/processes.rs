@@ -270,7 +270,7 @@ fn fork_and_touch() {
     let (memory, key) = device.allocate(4096).unwrap();
     memory.write(0, &[7]).unwrap();
     let start = memory.start();
-    tell(&forked(|| drop(memory.write(0, &[9]))));
+    tell(&forked(|| assert!(memory.write(0, &[9]).is_err(), "it is there")));
     let mut held = Some((memory, device));
     tell(&forked(|| {
         let place = fresh_page(start);
