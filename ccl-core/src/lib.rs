@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod execution;
 pub mod lower;
 pub mod schedule;

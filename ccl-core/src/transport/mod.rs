@@ -7,6 +7,8 @@
 //!
 //! Nothing here blocks. What takes time is polled, with the time handed in, and has a deadline.
 
+mod fault;
+
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -15,6 +17,8 @@ use std::time::Duration;
 use ccl_memory::Region;
 
 use crate::time::Instant;
+
+pub use fault::{FaultInjector, Faults};
 
 /// A kind of connection between ranks, for example shared memory.
 pub trait Transport: Send + Sync + fmt::Debug {

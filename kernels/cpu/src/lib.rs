@@ -35,6 +35,7 @@ mod copy;
 mod dispatch;
 mod fold;
 pub mod mapped;
+mod message;
 mod number;
 pub mod ports;
 pub mod reference;

@@ -128,6 +128,12 @@ impl<L: Links> CpuPorts<L> {
         self.mismatch
     }
 
+    /// The links, for other ports.
+    #[must_use]
+    pub fn into_links(self) -> L {
+        self.links
+    }
+
     /// The links.
     pub fn links(&mut self) -> &mut L {
         &mut self.links

@@ -1,0 +1,67 @@
+//! The receiving end of one link: which messages are granted, have arrived, and are next.
+
+use super::name::ahead;
+
+#[derive(Debug)]
+pub(super) struct Inbound {
+    slots: u32,
+    /// The number of the next message to be taken.
+    next: u64,
+    /// Messages below this may be sent.
+    granted: u64,
+    /// Of every slot: whether its current message is there.
+    arrived: Vec<bool>,
+}
+
+impl Inbound {
+    /// Grants all its slots from the start.
+    pub(super) fn new(slots: u32) -> Inbound {
+        let arrived = vec![false; slots as usize];
+        Inbound { slots, next: 0, granted: u64::from(slots), arrived }
+    }
+
+    fn index(&self, number: u64) -> usize {
+        (number % u64::from(self.slots)) as usize
+    }
+
+    /// The slot of the next message.
+    pub(super) fn slot(&self) -> usize {
+        self.index(self.next)
+    }
+
+    pub(super) fn ready(&self) -> bool {
+        self.arrived[self.slot()]
+    }
+
+    /// The slot that a named message is in, if it is granted and was not there before.
+    pub(super) fn expect(&self, number: u32) -> Option<usize> {
+        let number = self.next + ahead(self.next, number);
+        let slot = self.index(number);
+        (number < self.granted && !self.arrived[slot]).then_some(slot)
+    }
+
+    pub(super) fn arrive(&mut self, slot: usize) {
+        self.arrived[slot] = true;
+    }
+
+    /// The grant, if it was renewed since the start.
+    pub(super) fn renewed(&mut self) -> Option<u64> {
+        (self.granted > u64::from(self.slots)).then_some(self.granted)
+    }
+
+    /// Frees the slot of the next message. Returns the new grant if one is due: when half of the
+    /// slots are free and not granted.
+    pub(super) fn release(&mut self) -> Option<u64> {
+        let slot = self.slot();
+        if !std::mem::replace(&mut self.arrived[slot], false) {
+            return None;
+        }
+        self.next += 1;
+        let due = self.next + u64::from(self.slots);
+        let is_due = (due - self.granted) * 2 >= u64::from(self.slots);
+        if is_due {
+            self.granted = due;
+        }
+        is_due.then_some(due)
+    }
+}

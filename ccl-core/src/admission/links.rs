@@ -1,0 +1,432 @@
+//! The message links of one rank.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ccl_memory::Region;
+
+use super::inbound::Inbound;
+use super::name::{Name, SLOTS_MAX};
+use super::offer::Offer;
+use super::outbound::{Outbound, Verdict};
+use super::{AdmissionError, Config, Counters, HEADER_BYTES};
+use crate::execution::Link;
+use crate::time::Instant;
+use crate::transport::{
+    Connected, Device, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, WorkRequest,
+};
+use crate::types::Rank;
+
+const LINE: usize = 64;
+/// Where in a slot the header begins, so that the payload begins with a cache line.
+const HEADER: usize = LINE - HEADER_BYTES;
+const TAG: usize = HEADER + 8;
+/// The request that carries a grant; all others name a staging slot.
+const GRANT_ID: u32 = u32::MAX;
+
+/// Memory for the slots of all channels of one peer, in one direction.
+#[derive(Debug)]
+struct Slots {
+    region: Region,
+    key: MrKey,
+    per_channel: usize,
+    stride: usize,
+}
+
+impl Slots {
+    fn offset(&self, channel: usize, slot: usize) -> usize {
+        (channel * self.per_channel + slot) * self.stride
+    }
+
+    fn payload(&self, channel: usize, slot: usize) -> *mut u8 {
+        self.region.start().wrapping_add(self.offset(channel, slot) + LINE)
+    }
+
+    /// Length and tag of the message in a slot, as its sender wrote them.
+    fn head(&self, channel: usize, slot: usize) -> (usize, u64) {
+        let offset = self.offset(channel, slot);
+        let (mut bytes, mut tag) = ([0; 4], [0; 8]);
+        let read = self.region.read(offset + HEADER, &mut bytes);
+        match read.and_then(|()| self.region.read(offset + TAG, &mut tag)) {
+            Ok(()) => (u32::from_le_bytes(bytes) as usize, u64::from_le_bytes(tag)),
+            Err(_) => (usize::MAX, 0),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Peer {
+    endpoint: EndpointId,
+    /// Filled by the peer.
+    inbound: Slots,
+    /// Filled by this rank.
+    staging: Slots,
+    /// The peer's inbound slots, once its offer has come.
+    remote: Option<RemoteMr>,
+    /// Channel by channel.
+    links: Vec<(Inbound, Outbound)>,
+}
+
+/// All links of one rank over one lane. See the module's text.
+#[derive(Debug)]
+pub struct MessageLinks {
+    lane: Box<dyn Lane>,
+    device: Arc<dyn Device>,
+    config: Config,
+    granted_slots: u32,
+    /// By rank.
+    peers: Vec<Option<Peer>>,
+    ranks: BTreeMap<EndpointId, Rank>,
+    /// Published, not yet taken by the lane.
+    queue: Vec<WorkRequest>,
+    /// Set aside during a flush because their endpoints take no more.
+    held: Vec<WorkRequest>,
+    events: Vec<Event>,
+    lost: Option<AdmissionError>,
+    counters: Counters,
+}
+
+impl MessageLinks {
+    /// No links yet, for a rank that will have `peers` peers, over a lane of `device`.
+    ///
+    /// # Errors
+    ///
+    /// When the sizes are out of range, or the slots longer than what the device moves at once.
+    pub fn new(
+        device: Arc<dyn Device>,
+        lane: Box<dyn Lane>,
+        config: Config,
+        peers: usize,
+    ) -> Result<MessageLinks, AdmissionError> {
+        config.check(device.caps().message_bytes_max)?;
+        Ok(MessageLinks {
+            lane,
+            device,
+            config,
+            granted_slots: config.granted_slots(peers),
+            peers: Vec::new(),
+            ranks: BTreeMap::new(),
+            queue: Vec::new(),
+            held: Vec::new(),
+            events: Vec::new(),
+            lost: None,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Takes over the connection to a peer. Returns what that peer must be given, by whatever way,
+    /// for its [`MessageLinks::import`].
+    ///
+    /// # Errors
+    ///
+    /// When there is no memory for the slots, or the lane does not take the connection.
+    pub fn attach(&mut self, peer: Rank, connected: Connected) -> Result<Vec<u8>, AdmissionError> {
+        let inbound = self.slots(self.granted_slots)?;
+        let staging = self.slots(self.config.slots)?;
+        let endpoint = self.lane.attach(connected)?;
+        let key = self.lane.share(endpoint, inbound.key)?;
+        let link = || (Inbound::new(self.granted_slots), Outbound::new(self.config.slots));
+        let links = (0..self.config.channels).map(|_| link()).collect();
+        let index = peer as usize;
+        if self.peers.len() <= index {
+            self.peers.resize_with(index + 1, || None);
+        }
+        self.peers[index] = Some(Peer { endpoint, inbound, staging, remote: None, links });
+        self.ranks.insert(endpoint, peer);
+        let offer = Offer {
+            channels: self.config.channels,
+            slots: self.granted_slots,
+            slot_bytes: self.config.slot_bytes as u64,
+            key,
+        };
+        Ok(offer.encode())
+    }
+
+    fn slots(&self, slots: u32) -> Result<Slots, AdmissionError> {
+        let stride = LINE + self.config.slot_bytes.next_multiple_of(LINE);
+        let count = self.config.channels as usize * slots as usize;
+        let bytes = stride.checked_mul(count).ok_or_else(|| {
+            AdmissionError::Config(format!("{count} slots of {stride} bytes; use fewer"))
+        })?;
+        let (region, key) = self.device.allocate(bytes)?;
+        let region = region.part(0, bytes)?;
+        Ok(Slots { region, key, per_channel: slots as usize, stride })
+    }
+
+    /// Takes what the peer's [`MessageLinks::attach`] returned; from now on messages can be sent.
+    ///
+    /// # Errors
+    ///
+    /// When the peer is not attached, or its slots are not of this rank's kind.
+    pub fn import(&mut self, rank: Rank, offer: &[u8]) -> Result<(), AdmissionError> {
+        let refuse = |problem: String| AdmissionError::Offer { rank, problem };
+        let offer = Offer::decode(offer).map_err(refuse)?;
+        if offer.channels != self.config.channels
+            || offer.slot_bytes != self.config.slot_bytes as u64
+            || !(1..=SLOTS_MAX).contains(&offer.slots)
+        {
+            return Err(refuse(format!(
+                "{} channels with {} slots of {} bytes against {} and {} bytes here; configure \
+                 all ranks alike",
+                offer.channels,
+                offer.slots,
+                offer.slot_bytes,
+                self.config.channels,
+                self.config.slot_bytes
+            )));
+        }
+        let Some(Some(peer)) = self.peers.get_mut(rank as usize) else {
+            return Err(refuse("there is no connection to it".to_owned()));
+        };
+        peer.remote = Some(self.lane.import(peer.endpoint, &offer.key)?);
+        peer.links.iter_mut().for_each(|(_, outbound)| outbound.open(offer.slots));
+        // What was taken before there was a way to grant again.
+        for channel in 0..self.config.channels {
+            let link = Link { peer: rank, channel };
+            self.grant(link, Inbound::renewed);
+        }
+        Ok(())
+    }
+
+    fn link(&mut self, link: Link) -> Option<(&mut Peer, usize)> {
+        let peer = self.peers.get_mut(link.peer as usize)?.as_mut()?;
+        let channel = link.channel as usize;
+        (channel < peer.links.len()).then_some((peer, channel))
+    }
+
+    /// Whether the link's next message has arrived.
+    pub fn readable(&mut self, link: Link) -> bool {
+        self.link(link).is_some_and(|(peer, channel)| peer.links[channel].0.ready())
+    }
+
+    /// Whether the link's next message is granted and has a staging slot.
+    pub fn writable(&mut self, link: Link) -> bool {
+        let mut stalls = self.counters.stalls;
+        let ready =
+            self.link(link).is_some_and(|(peer, channel)| peer.links[channel].1.ready(&mut stalls));
+        self.counters.stalls = stalls;
+        ready
+    }
+
+    /// Length and tag of the next message, which has arrived.
+    pub fn head(&mut self, link: Link) -> (usize, u64) {
+        self.link(link).map_or((usize::MAX, 0), |(peer, channel)| {
+            peer.inbound.head(channel, peer.links[channel].0.slot())
+        })
+    }
+
+    /// Where the payload of the next message, which has arrived, lies: at most `slot_bytes`; null
+    /// if there is no such link.
+    pub fn received(&mut self, link: Link) -> *const u8 {
+        self.link(link).map_or(std::ptr::null(), |(peer, channel)| {
+            peer.inbound.payload(channel, peer.links[channel].0.slot()).cast_const()
+        })
+    }
+
+    /// Where the payload of the next message, which is writable, goes: at most `slot_bytes`; null
+    /// if there is no such link.
+    pub fn to_send(&mut self, link: Link) -> *mut u8 {
+        self.link(link).map_or(std::ptr::null_mut(), |(peer, channel)| {
+            peer.staging.payload(channel, peer.links[channel].1.staging())
+        })
+    }
+
+    /// Sends the next message, which is writable, with the next [`MessageLinks::flush`].
+    pub fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
+        let bytes = bytes.min(self.config.slot_bytes);
+        let Some((peer, channel)) = self.link(link) else { return };
+        let Some(remote) = peer.remote else { return };
+        let outbound = &mut peer.links[channel].1;
+        let (staging, slot) = (outbound.staging(), outbound.slot());
+        let local = peer.staging.offset(channel, staging);
+        let mut header = [0; HEADER_BYTES];
+        header[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
+        header[8..].copy_from_slice(&tag.to_le_bytes());
+        if peer.staging.region.write(local + HEADER, &header).is_err() {
+            return;
+        }
+        let name = Name::message(link.channel, outbound.next());
+        let total = HEADER_BYTES + bytes;
+        outbound.sent(total);
+        let remote_slots = outbound.slots() as usize;
+        let request = WorkRequest::Put {
+            endpoint: peer.endpoint,
+            local: LocalSlice { key: peer.staging.key, offset: local + HEADER, bytes: total },
+            remote,
+            remote_offset: (channel * remote_slots + slot) * peer.staging.stride + HEADER,
+            immediate: Some(name.encode()),
+            id: request_id(link, staging as u32),
+        };
+        self.queue.push(request);
+        let counters = &mut self.counters;
+        counters.sent += 1;
+        counters.in_flight_bytes += total as u64;
+        counters.in_flight_bytes_max = counters.in_flight_bytes_max.max(counters.in_flight_bytes);
+    }
+
+    /// Gives the link's received slot back, and renews the grant if that is due, with the next
+    /// [`MessageLinks::flush`].
+    pub fn release(&mut self, link: Link) {
+        self.grant(link, Inbound::release);
+    }
+
+    /// Queues the grant that `due` finds to be due.
+    fn grant(&mut self, link: Link, due: impl FnOnce(&mut Inbound) -> Option<u64>) {
+        let Some((peer, channel)) = self.link(link) else { return };
+        let Some(below) = due(&mut peer.links[channel].0) else { return };
+        let Some(remote) = peer.remote else { return };
+        let request = WorkRequest::Put {
+            endpoint: peer.endpoint,
+            local: LocalSlice { key: peer.staging.key, offset: 0, bytes: 0 },
+            remote,
+            remote_offset: 0,
+            immediate: Some(Name::grant(link.channel, below).encode()),
+            id: request_id(link, GRANT_ID),
+        };
+        self.queue.push(request);
+    }
+
+    /// Posts what was published and granted. What the lane does not take yet is kept for the next
+    /// call. Returns whether everything was taken.
+    ///
+    /// # Errors
+    ///
+    /// When the lane refuses.
+    pub fn flush(&mut self, now: Instant) -> Result<bool, AdmissionError> {
+        let MessageLinks { lane, queue, held, .. } = self;
+        let mut flushed = Ok(());
+        while !queue.is_empty() && flushed.is_ok() {
+            let taken = lane.post(now, queue);
+            queue.drain(..taken.as_ref().map_or(0, |&taken| taken.min(queue.len())));
+            flushed = taken.map(|_| ());
+            // A peer that takes nothing now must not keep others from what is theirs.
+            if let (Ok(()), Some(&WorkRequest::Put { endpoint: full, .. })) =
+                (&flushed, queue.first())
+            {
+                queue.retain(|request @ WorkRequest::Put { endpoint, .. }| {
+                    let keep = *endpoint != full;
+                    held.extend((!keep).then_some(*request));
+                    keep
+                });
+            }
+        }
+        queue.append(held);
+        flushed?;
+        Ok(self.queue.is_empty())
+    }
+
+    /// Takes in what has happened. Returns whether anything has.
+    ///
+    /// # Errors
+    ///
+    /// When a peer is lost (also at every later call), or the lane itself fails.
+    pub fn poll(&mut self, now: Instant) -> Result<bool, AdmissionError> {
+        let mut events = std::mem::take(&mut self.events);
+        let polled = self.lane.poll(now, &mut events);
+        let moved = !events.is_empty();
+        events.drain(..).for_each(|event| self.handle(event));
+        self.events = events;
+        polled?;
+        self.lost.clone().map_or(Ok(moved), Err)
+    }
+
+    /// When to poll even if nothing seems to happen.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.lane.poll_timeout()
+    }
+
+    /// What has passed so far.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Whether everything published is done, so that closing the connections loses nothing.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.counters.in_flight_bytes == 0
+    }
+
+    fn handle(&mut self, event: Event) {
+        match event {
+            Event::Done { id } => self.done(id),
+            Event::Arrived { endpoint, immediate, bytes } => {
+                if !self.arrived(endpoint, immediate, bytes) {
+                    self.counters.refused += 1;
+                }
+            }
+            Event::Lost { endpoint, reason } => self.lose(endpoint, reason),
+        }
+    }
+
+    fn done(&mut self, id: u64) {
+        let link = Link { peer: (id >> 40) as u32, channel: (id >> 32) as u32 & 0xff };
+        let staging = id as u32;
+        if staging == GRANT_ID {
+            return;
+        }
+        let freed = self
+            .link(link)
+            .map_or(0, |(peer, channel)| peer.links[channel].1.done(staging as usize));
+        self.counters.in_flight_bytes -= freed as u64;
+    }
+
+    /// Returns whether the name was one of ours.
+    fn arrived(&mut self, endpoint: EndpointId, immediate: u32, bytes: usize) -> bool {
+        let Some(&peer) = self.ranks.get(&endpoint) else { return false };
+        match Name::decode(immediate) {
+            Name::Message { channel, number } => {
+                self.message_arrived(Link { peer, channel }, number, bytes)
+            }
+            Name::Grant { channel, below } => {
+                let Some((peer, channel)) = self.link(Link { peer, channel }) else {
+                    return false;
+                };
+                let verdict = peer.links[channel].1.grant(below);
+                self.counters.late_grants += u64::from(verdict == Verdict::Late);
+                verdict != Verdict::Forged
+            }
+        }
+    }
+
+    fn message_arrived(&mut self, link: Link, number: u32, bytes: usize) -> bool {
+        let slot_bytes = self.config.slot_bytes;
+        let Some((peer, channel)) = self.link(link) else { return false };
+        let Some(slot) = peer.links[channel].0.expect(number) else { return false };
+        let (payload_bytes, _) = peer.inbound.head(channel, slot);
+        if payload_bytes > slot_bytes || bytes != HEADER_BYTES + payload_bytes {
+            return false;
+        }
+        peer.links[channel].0.arrive(slot);
+        self.counters.received += 1;
+        true
+    }
+
+    fn lose(&mut self, endpoint: EndpointId, reason: String) {
+        let Some(&rank) = self.ranks.get(&endpoint) else { return };
+        self.queue.retain(|WorkRequest::Put { endpoint: to, .. }| *to != endpoint);
+        if let Some(Some(peer)) = self.peers.get_mut(rank as usize) {
+            let void: usize = peer.links.iter_mut().map(|(_, outbound)| outbound.forget()).sum();
+            self.counters.in_flight_bytes -= void as u64;
+        }
+        self.lost.get_or_insert(AdmissionError::Lost { rank, reason });
+    }
+}
+
+/// A request's name: its link, and which staging slot it reads.
+fn request_id(link: Link, staging: u32) -> u64 {
+    u64::from(link.peer) << 40 | u64::from(link.channel) << 32 | u64::from(staging)
+}
+
+impl Drop for MessageLinks {
+    /// Closes the connections first, so that no peer writes into the slots that go after them.
+    fn drop(&mut self) {
+        for peer in self.peers.drain(..).flatten() {
+            self.lane.detach(peer.endpoint);
+            // A key that is unknown by now guards nothing any more.
+            let _ = self.device.deregister(peer.inbound.key);
+            let _ = self.device.deregister(peer.staging.key);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Slots and grants over lanes that only put: the protocol of *message* links.
+//!
+//! A link (peer, channel) is a FIFO in each direction. The receiver owns its slots, in memory that
+//! it shares with that sender alone; the sender fills a staging slot of its own and puts it, header
+//! and payload together, into the slot of message number m, which is m mod slots.
+//!
+//! * **Nothing is sent without a grant.** A grant is a count: messages below it may be sent. The
+//!   slots are granted when the link is made and again as they are freed, half of them at a time.
+//! * **Every message is named by its receiver's count**: the immediate says channel and number,
+//!   that is slot and lap. A name that is not granted, or has been used, is refused and counted.
+//! * **No order between puts is assumed.** Messages that overtake others wait in their slots. A
+//!   grant travels in the immediate of an empty put, not in memory, where a late old count could
+//!   overwrite a newer one; a count that is not ahead of what was seen is ignored.
+//! * **The budget holds whatever the number of senders**: a receiver grants each link its share,
+//!   but never less than [`Config::slots_min`].
+//!
+//! There is no clock and no wait here: [`MessageLinks::poll`] takes what has happened,
+//! [`MessageLinks::flush`] posts what has gathered, in one batch.
+
+mod inbound;
+mod links;
+mod name;
+mod offer;
+mod outbound;
+#[cfg(test)]
+mod tests;
+
+use ccl_memory::RegionError;
+
+use crate::transport::TransportError;
+use crate::types::Rank;
+
+pub use links::MessageLinks;
+pub use name::{CHANNELS_MAX, Name, SLOTS_MAX};
+
+/// Bytes of the header that precedes each payload.
+pub const HEADER_BYTES: usize = 16;
+
+/// The sizes of a rank's links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Links to each peer, at most [`CHANNELS_MAX`].
+    pub channels: u32,
+    /// Slots of a link, at least 1 and at most [`SLOTS_MAX`].
+    pub slots: u32,
+    /// The longest payload of a message; the same on all ranks.
+    pub slot_bytes: usize,
+    /// Slots that each link has even if the budget holds fewer: what the plans that will run are
+    /// proved to need; 0 counts as 1.
+    pub slots_min: u32,
+    /// Bytes that all peers together may have under way towards this rank.
+    pub budget_bytes: usize,
+}
+
+impl Config {
+    /// Slots that each link grants when there are `peers` peers.
+    #[must_use]
+    pub fn granted_slots(&self, peers: usize) -> u32 {
+        let links = peers.max(1) * self.channels.max(1) as usize;
+        let share = self.budget_bytes / links / (HEADER_BYTES + self.slot_bytes);
+        u32::try_from(share).unwrap_or(u32::MAX).max(self.slots_min).clamp(1, self.slots.max(1))
+    }
+
+    /// The most bytes, headers included, that `peers` peers together can have under way towards
+    /// this rank: within the budget wherever that holds the least number of slots per link.
+    #[must_use]
+    pub fn in_flight_bytes_max(&self, peers: usize) -> usize {
+        let links = peers * self.channels.max(1) as usize;
+        links * self.granted_slots(peers) as usize * (HEADER_BYTES + self.slot_bytes)
+    }
+
+    fn check(&self, message_bytes_max: usize) -> Result<(), AdmissionError> {
+        let problem = if self.channels == 0 || self.channels > CHANNELS_MAX {
+            format!("{} channels; use 1 to {CHANNELS_MAX}", self.channels)
+        } else if self.slots == 0 || self.slots > SLOTS_MAX {
+            format!("{} slots; use 1 to {SLOTS_MAX}", self.slots)
+        } else if self.slot_bytes.saturating_add(HEADER_BYTES) > message_bytes_max {
+            format!(
+                "slots of {} bytes with a header of {HEADER_BYTES} do not fit the {message_bytes_max} \
+                 bytes that the transport moves at once; use smaller slots",
+                self.slot_bytes
+            )
+        } else {
+            return Ok(());
+        };
+        Err(AdmissionError::Config(problem))
+    }
+}
+
+/// What has passed, and what was held up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Bytes, with headers, of messages that were published and are not yet done.
+    pub in_flight_bytes: u64,
+    /// The most that this ever was.
+    pub in_flight_bytes_max: u64,
+    /// How often a link that could send went on to one that could not, for lack of a grant or of
+    /// a staging slot.
+    pub stalls: u64,
+    /// Messages published.
+    pub sent: u64,
+    /// Messages that arrived in order of their names.
+    pub received: u64,
+    /// Immediates that named nothing that was granted, and messages longer than they may be.
+    pub refused: u64,
+    /// Grants that were overtaken by newer ones.
+    pub late_grants: u64,
+}
+
+/// What can go wrong on message links.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdmissionError {
+    /// A peer died or closed its connection.
+    #[error("rank {rank} is gone: {reason}; look at that rank's own messages")]
+    Lost {
+        /// Who.
+        rank: Rank,
+        /// How it was noticed.
+        reason: String,
+    },
+    /// The other side described its slots wrongly.
+    #[error("the slots that rank {rank} offers cannot be used: {problem}")]
+    Offer {
+        /// Who.
+        rank: Rank,
+        /// Why, and what to do.
+        problem: String,
+    },
+    /// Sizes that cannot be.
+    #[error("message links cannot be made with {0}")]
+    Config(String),
+    /// The lane or the device.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// A region smaller than its owner said.
+    #[error(transparent)]
+    Memory(#[from] RegionError),
+}

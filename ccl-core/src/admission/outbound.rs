@@ -1,0 +1,96 @@
+//! The sending end of one link: what is granted, and which staging slots are free.
+
+use super::name::{ahead, behind};
+
+/// What became of a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Taken,
+    Late,
+    Forged,
+}
+
+#[derive(Debug)]
+pub(super) struct Outbound {
+    /// The receiver's slots; none until its offer has come.
+    slots: u32,
+    /// The number of the next message to be sent.
+    next: u64,
+    /// Messages below this may be sent.
+    granted: u64,
+    /// Of every staging slot: bytes under way, 0 if it is free.
+    busy: Vec<usize>,
+    stalled: bool,
+}
+
+impl Outbound {
+    pub(super) fn new(staging_slots: u32) -> Outbound {
+        let busy = vec![0; staging_slots as usize];
+        Outbound { slots: 0, next: 0, granted: 0, busy, stalled: false }
+    }
+
+    /// The receiver has this many slots and grants them all.
+    pub(super) fn open(&mut self, slots: u32) {
+        self.slots = slots;
+        self.granted = self.next + u64::from(slots);
+    }
+
+    /// The receiver's slots; 0 until its offer has come.
+    pub(super) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The staging slot of the next message.
+    pub(super) fn staging(&self) -> usize {
+        (self.next % self.busy.len() as u64) as usize
+    }
+
+    /// The receiver's slot of the next message.
+    pub(super) fn slot(&self) -> usize {
+        (self.next % u64::from(self.slots.max(1))) as usize
+    }
+
+    /// Whether the next message may be written. Adds to `stalls` when that changes to no.
+    pub(super) fn ready(&mut self, stalls: &mut u64) -> bool {
+        let ready = self.next < self.granted && self.busy[self.staging()] == 0;
+        *stalls += u64::from(!ready && !self.stalled);
+        self.stalled = !ready;
+        ready
+    }
+
+    /// The next message, of this many bytes, is under way.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        let staging = self.staging();
+        self.busy[staging] = bytes;
+        self.next += 1;
+    }
+
+    /// A staging slot is free again; returns the bytes that were under way.
+    pub(super) fn done(&mut self, staging: usize) -> usize {
+        self.busy.get_mut(staging).map_or(0, std::mem::take)
+    }
+
+    /// Nothing is under way any more; returns the bytes that were.
+    pub(super) fn forget(&mut self) -> usize {
+        self.granted = 0;
+        self.busy.iter_mut().map(std::mem::take).sum()
+    }
+
+    /// Takes a grant, which can never reach further than the receiver's slots do.
+    pub(super) fn grant(&mut self, below: u32) -> Verdict {
+        let distance = ahead(self.granted, below);
+        if behind(distance) {
+            return Verdict::Late;
+        }
+        let below = self.granted + distance;
+        if below > self.next + u64::from(self.slots) {
+            return Verdict::Forged;
+        }
+        self.granted = below;
+        Verdict::Taken
+    }
+}

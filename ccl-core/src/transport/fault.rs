@@ -1,0 +1,125 @@
+//! A lane that misbehaves on request: what a broken transport, or a hostile peer, would do.
+
+use super::{
+    Connected, EndpointId, Event, Lane, MrKey, RemoteKey, RemoteMr, TransportError, WorkRequest,
+};
+use crate::time::Instant;
+use ccl_memory::Region;
+use std::fmt;
+
+/// What to do to work and events on their way through a [`FaultInjector`]. The defaults do
+/// nothing.
+pub trait Faults: Send + fmt::Debug {
+    /// Work on its way down: pushes what is to be posted instead onto `posted`, and what is to be
+    /// reported without being done onto `events`.
+    fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, events: &mut Vec<Event>) {
+        let _ = events;
+        posted.push(work);
+    }
+
+    /// Whether endpoints are really detached when they should be.
+    fn detaches(&self) -> bool {
+        true
+    }
+
+    /// An event on its way up: pushes what is to be seen instead.
+    fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
+        seen.push(event);
+    }
+}
+
+/// A lane around another, with faults in between.
+#[derive(Debug)]
+pub struct FaultInjector<F> {
+    lane: Box<dyn Lane>,
+    faults: F,
+    /// Taken from above, not yet by the lane below.
+    pending: Vec<WorkRequest>,
+    /// To be seen at the next poll.
+    events: Vec<Event>,
+    below: Vec<Event>,
+}
+
+impl<F: Faults> FaultInjector<F> {
+    /// Around `lane`.
+    #[must_use]
+    pub fn new(lane: Box<dyn Lane>, faults: F) -> FaultInjector<F> {
+        let (pending, events, below) = (Vec::new(), Vec::new(), Vec::new());
+        FaultInjector { lane, faults, pending, events, below }
+    }
+
+    /// The faults, to look at what they did.
+    #[must_use]
+    pub fn faults(&self) -> &F {
+        &self.faults
+    }
+
+    fn push_down(&mut self, now: Instant) -> Result<(), TransportError> {
+        if !self.pending.is_empty() {
+            let taken = self.lane.post(now, &self.pending)?;
+            self.pending.drain(..taken.min(self.pending.len()));
+        }
+        Ok(())
+    }
+}
+
+impl<F: Faults> Lane for FaultInjector<F> {
+    fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
+        self.lane.attach(connected)
+    }
+
+    fn detach(&mut self, endpoint: EndpointId) {
+        if self.faults.detaches() {
+            self.lane.detach(endpoint);
+        }
+    }
+
+    fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
+        self.lane.share(endpoint, key)
+    }
+
+    fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
+        self.lane.import(at, key)
+    }
+
+    fn map(&mut self, at: EndpointId, key: &RemoteKey) -> Result<Region, TransportError> {
+        self.lane.map(at, key)
+    }
+
+    fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
+        self.push_down(now)?;
+        if !self.pending.is_empty() {
+            return Ok(0);
+        }
+        let mut taken = 0;
+        for &request in work {
+            self.faults.work(request, &mut self.pending, &mut self.events);
+            if let Err(error) = self.push_down(now) {
+                // Refused as a whole, as the lane below would have: nothing of it is kept.
+                self.pending.clear();
+                return if taken == 0 { Err(error) } else { Ok(taken) };
+            }
+            if self.pending.len() == 1 && self.pending[0] == request {
+                self.pending.clear();
+                return Ok(taken);
+            }
+            taken += 1;
+            if !self.pending.is_empty() {
+                return Ok(taken);
+            }
+        }
+        Ok(taken)
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
+        self.push_down(now)?;
+        events.append(&mut self.events);
+        let polled = self.lane.poll(now, &mut self.below);
+        self.below.drain(..).for_each(|event| self.faults.event(event, events));
+        polled
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.lane.poll_timeout()
+    }
+}

@@ -1,0 +1,223 @@
+//! A rank's lane.
+
+use std::collections::VecDeque;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteKey, RemoteMr, TransportError,
+    WorkRequest,
+};
+use ccl_memory::Region;
+
+use crate::connect::SimInner;
+use crate::state::{Flight, Happening, LaneState, Share, State};
+use crate::world::World;
+
+const PREFIX: &[u8] = b"simkey:";
+
+#[derive(Debug)]
+pub(crate) struct SimLane {
+    world: World,
+    rank: u32,
+    lane: usize,
+}
+
+impl SimLane {
+    pub(crate) fn new(world: &World, rank: u32) -> SimLane {
+        let mut state = world.state();
+        let lane = state.lanes.len();
+        state.lanes.push(LaneState { rank, events: VecDeque::new(), endpoints: Vec::new() });
+        drop(state);
+        SimLane { world: world.clone(), rank, lane }
+    }
+}
+
+fn usage(text: impl Into<String>) -> TransportError {
+    TransportError::Usage(text.into())
+}
+
+fn inside(offset: usize, bytes: usize, of: usize) -> bool {
+    offset.checked_add(bytes).is_some_and(|end| end <= of)
+}
+
+impl State {
+    fn endpoint(&self, lane: usize, at: EndpointId) -> Result<(usize, usize), TransportError> {
+        let endpoints = &self.lanes[lane].endpoints;
+        let found = endpoints.get(at.0 as usize).copied().flatten();
+        found.ok_or_else(|| usage(format!("there is no endpoint {} on this lane", at.0)))
+    }
+
+    /// The share that a peer's key names, if it is memory of the other side of this connection.
+    fn share_of(&self, link: usize, side: usize, number: u64) -> Result<&Share, TransportError> {
+        let share = usize::try_from(number).ok().and_then(|index| self.shares.get(index));
+        share
+            .filter(|share| share.link == link && share.side == 1 - side)
+            .ok_or_else(|| usage("the key is not one that this endpoint's peer has shared"))
+    }
+
+    /// What a request becomes, if everything in it is there.
+    fn check(
+        &self,
+        lane: usize,
+        rank: u32,
+        request: &WorkRequest,
+    ) -> Result<Flight, TransportError> {
+        let WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id } = *request;
+        let (link, side) = self.endpoint(lane, endpoint)?;
+        let LocalSlice { key, offset, bytes } = local;
+        let memory = self.memory.get(&key.0).filter(|memory| memory.rank == rank);
+        let memory = memory.ok_or_else(|| usage("a put names memory that is not registered"))?;
+        let share = self.share_of(link, side, remote.0)?;
+        for (offset, of, whose) in
+            [(offset, memory.region.bytes(), "local"), (remote_offset, share.bytes, "remote")]
+        {
+            if !inside(offset, bytes, of) {
+                return Err(usage(format!(
+                    "a put of {bytes} bytes at offset {offset} does not lie in the {of} bytes of \
+                     its {whose} memory"
+                )));
+            }
+        }
+        if bytes > self.conditions.message_bytes_max {
+            return Err(usage(format!(
+                "a put of {bytes} bytes is longer than {}; cut it",
+                self.conditions.message_bytes_max
+            )));
+        }
+        let (number, departs, share) = (0, self.now, remote.0);
+        Ok(Flight { link, side, number, local, share, remote_offset, immediate, id, departs })
+    }
+
+    fn post(
+        &mut self,
+        lane: usize,
+        rank: u32,
+        work: &[WorkRequest],
+    ) -> Result<usize, TransportError> {
+        for (taken, request) in work.iter().enumerate() {
+            if self.has_crashed(rank) {
+                return Ok(taken);
+            }
+            let flight = match self.check(lane, rank, request) {
+                Ok(flight) => flight,
+                Err(error) if taken == 0 => return Err(error),
+                Err(_) => return Ok(taken),
+            };
+            let connection = &self.links[flight.link];
+            if !connection.open {
+                continue;
+            }
+            if connection.sides[flight.side].outstanding >= self.conditions.depth_max {
+                return Ok(taken);
+            }
+            self.launch(flight);
+            self.count(rank);
+        }
+        Ok(work.len())
+    }
+
+    fn detach(&mut self, lane: usize, at: EndpointId) {
+        let Ok((link, side)) = self.endpoint(lane, at) else { return };
+        self.lanes[lane].endpoints[at.0 as usize] = None;
+        // What was not looked at will not be any more.
+        self.lanes[lane].events.retain(|event| match event {
+            Event::Arrived { endpoint, .. } | Event::Lost { endpoint, .. } => *endpoint != at,
+            Event::Done { .. } => true,
+        });
+        let connection = &mut self.links[link];
+        connection.sides[side].lane = None;
+        let rank = connection.sides[side].rank;
+        if !std::mem::replace(&mut connection.open, false) || self.has_crashed(rank) {
+            return;
+        }
+        let other = &self.links[link].sides[1 - side];
+        let late = self.latency(rank, other.rank);
+        self.schedule(self.now + late, Happening::Closed { link, side: 1 - side });
+    }
+
+    /// A side learns that the other one has closed.
+    pub(crate) fn closed(&mut self, link: usize, side: usize) {
+        if let Some((lane, endpoint)) = self.links[link].sides[side].lane {
+            let reason = "it closed the connection".to_owned();
+            self.tell(lane, Event::Lost { endpoint, reason });
+        }
+    }
+}
+
+impl Lane for SimLane {
+    fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
+        let inner = connected.inner.into_any().downcast::<SimInner>();
+        let inner = inner.map_err(|_| usage("the connection is of another transport"))?;
+        let (link, side) = inner.take();
+        let mut state = self.world.state();
+        if state.links[link].sides[side].rank != self.rank {
+            state.fail(link, "it closed the connection");
+            return Err(usage("the connection is of another device"));
+        }
+        let endpoints = &mut state.lanes[self.lane].endpoints;
+        let endpoint = EndpointId(endpoints.len() as u32);
+        endpoints.push(Some((link, side)));
+        state.links[link].sides[side].lane = Some((self.lane, endpoint));
+        if !state.links[link].open {
+            state.closed(link, side);
+        }
+        Ok(endpoint)
+    }
+
+    fn detach(&mut self, endpoint: EndpointId) {
+        self.world.state().detach(self.lane, endpoint);
+    }
+
+    fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
+        let mut state = self.world.state();
+        let (link, side) = state.endpoint(self.lane, endpoint)?;
+        let memory = state.memory.get(&key.0).filter(|memory| memory.rank == self.rank);
+        let memory = memory.ok_or_else(|| usage("memory must be registered to be shared"))?;
+        let bytes = memory.region.bytes();
+        let number = state.shares.len() as u64;
+        state.shares.push(Share { link, side, key: key.0, bytes });
+        Ok(RemoteKey([PREFIX, &number.to_le_bytes()].concat()))
+    }
+
+    fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
+        let state = self.world.state();
+        let (link, side) = state.endpoint(self.lane, at)?;
+        let number = key.0.strip_prefix(PREFIX).and_then(|bytes| bytes.try_into().ok());
+        let number = number.map(u64::from_le_bytes);
+        let number = number.ok_or_else(|| usage("the key is not one of this transport"))?;
+        state.share_of(link, side, number)?;
+        Ok(RemoteMr(number))
+    }
+
+    fn map(&mut self, _: EndpointId, _: &RemoteKey) -> Result<Region, TransportError> {
+        Err(usage("this transport cannot map memory of a peer; use puts"))
+    }
+
+    fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
+        let mut state = self.world.state();
+        state.advance(now);
+        state.post(self.lane, self.rank, work)
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
+        let mut state = self.world.state();
+        state.advance(now);
+        if !state.has_crashed(self.rank) {
+            events.extend(state.lanes[self.lane].events.drain(..));
+        }
+        Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.world.next_event()
+    }
+}
+
+impl Drop for SimLane {
+    fn drop(&mut self) {
+        let mut state = self.world.state();
+        for index in 0..state.lanes[self.lane].endpoints.len() {
+            state.detach(self.lane, EndpointId(index as u32));
+        }
+    }
+}

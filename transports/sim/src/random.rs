@@ -1,0 +1,33 @@
+//! A small generator of pseudo-random numbers: SplitMix64, whose state is one word.
+
+/// Numbers from a seed; the same seed gives the same numbers everywhere.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// From a seed; every value is a good one.
+    #[must_use]
+    pub const fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`; 0 if that is 0.
+    pub fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
+    }
+
+    /// Yes, with this probability.
+    pub fn chance(&mut self, probability: f64) -> bool {
+        // 53 bits are what a float holds.
+        probability > 0.0 && ((self.bits() >> 11) as f64) < probability * (1u64 << 53) as f64
+    }
+}

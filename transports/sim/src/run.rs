@@ -1,0 +1,222 @@
+//! Carries out an operation on all ranks of a world, one after the other, in virtual time.
+
+use std::time::Duration;
+
+use ccl_core::admission::MessageLinks;
+use ccl_core::execution::{Execution, Ports, Progress};
+use ccl_core::time::Instant;
+
+use crate::world::World;
+
+/// What a rank's process did when it was given a turn.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Something; it can go on at once.
+    Moved,
+    /// Nothing; it waits for an event.
+    Waiting,
+    /// It has ended, with a result or an error.
+    Ended(Result<(), String>),
+}
+
+/// What runs on a rank.
+pub trait Process {
+    /// Does what can be done now.
+    fn step(&mut self, now: Instant) -> Step;
+    /// What it says when its deadline passes.
+    fn give_up(&mut self, now: Instant) -> Result<(), String>;
+}
+
+/// How an operation ended on a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With a result.
+    Done {
+        /// When.
+        at: Instant,
+    },
+    /// With an error.
+    Failed {
+        /// When.
+        at: Instant,
+        /// Which.
+        error: String,
+    },
+    /// The rank crashed.
+    Crashed,
+}
+
+/// One call of a collective on one rank: an execution and ports over message links.
+pub struct Operation<P> {
+    execution: Execution,
+    ports: P,
+    links: fn(&mut P) -> &mut MessageLinks,
+    mismatch: fn(&P) -> Option<String>,
+    done: bool,
+}
+
+impl<P> std::fmt::Debug for Operation<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operation").field("done", &self.done).finish_non_exhaustive()
+    }
+}
+
+impl<P: Ports> Operation<P> {
+    /// A started execution over ports whose links `links` finds; `mismatch` tells of a message that
+    /// was not what the schedule expects.
+    #[must_use]
+    pub fn new(
+        execution: Execution,
+        ports: P,
+        links: fn(&mut P) -> &mut MessageLinks,
+        mismatch: fn(&P) -> Option<String>,
+    ) -> Operation<P> {
+        Operation { execution, ports, links, mismatch, done: false }
+    }
+
+    /// The ports, for another operation.
+    #[must_use]
+    pub fn into_ports(self) -> P {
+        self.ports
+    }
+
+    /// The links.
+    pub fn links(&mut self) -> &mut MessageLinks {
+        (self.links)(&mut self.ports)
+    }
+
+    fn try_step(&mut self, now: Instant) -> Result<Step, String> {
+        let polled = self.links().poll(now);
+        let moved = !self.done && self.advance()?;
+        let flushed = self.links().flush(now);
+        if self.done {
+            // A peer that dies now does not take the result away, and cannot be told anything.
+            return Ok(if flushed.unwrap_or(true) { Step::Ended(Ok(())) } else { Step::Waiting });
+        }
+        polled.map_err(|error| error.to_string())?;
+        flushed.map_err(|error| error.to_string())?;
+        Ok(if moved { Step::Moved } else { Step::Waiting })
+    }
+
+    fn advance(&mut self) -> Result<bool, String> {
+        let progress = self.execution.advance(&mut self.ports);
+        self.done = progress == Progress::Done;
+        (self.mismatch)(&self.ports).map_or(Ok(progress != Progress::Blocked), Err)
+    }
+}
+
+impl<P: Ports> Process for Operation<P> {
+    fn step(&mut self, now: Instant) -> Step {
+        self.try_step(now).unwrap_or_else(|error| Step::Ended(Err(error)))
+    }
+
+    fn give_up(&mut self, _: Instant) -> Result<(), String> {
+        if self.done {
+            return Ok(());
+        }
+        let mut waits = String::new();
+        for (link, receive) in self.execution.waits_for() {
+            let what = if receive { "a message from" } else { "room at" };
+            waits += &format!(", waits for {what} rank {} on channel {}", link.peer, link.channel);
+        }
+        Err(format!("no end in time after {} folds{waits}", self.execution.folds()))
+    }
+}
+
+/// Runs a process per rank until all have ended or `deadline` is over, and says how each did.
+/// Ranks that have something to do at the same time take turns in an order drawn from the seed.
+pub fn run<P: Process>(world: &World, processes: &mut [P], deadline: Duration) -> Vec<Outcome> {
+    let end = world.now() + deadline;
+    let mut outcomes: Vec<Option<Outcome>> = vec![None; processes.len()];
+    let mut wakes = vec![Some(world.now()); processes.len()];
+    loop {
+        let now = world.now();
+        let mut moved = false;
+        for index in order(world, processes.len()) {
+            let due = wakes[index].is_some_and(|at| at <= now);
+            if outcomes[index].is_some() || !due {
+                continue;
+            }
+            moved = true;
+            wakes[index] = None;
+            turn(world, index, &mut processes[index], &mut outcomes[index], &mut wakes[index]);
+        }
+        bury(world, &mut outcomes);
+        if outcomes.iter().all(Option::is_some) {
+            break;
+        }
+        wake(world, &mut wakes);
+        if moved {
+            continue;
+        }
+        let waits = wakes.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
+        let next = waits.filter_map(|(wake, _)| *wake).chain(world.next_event()).min();
+        match next.filter(|&at| at < end) {
+            Some(at) => world.advance(at),
+            None => {
+                world.advance(end);
+                break;
+            }
+        }
+    }
+    bury(world, &mut outcomes);
+    let now = world.now();
+    let late = |process: &mut P| outcome(process.give_up(now), now);
+    let ended = outcomes.into_iter().zip(processes);
+    ended.map(|(outcome, process)| outcome.unwrap_or_else(|| late(process))).collect()
+}
+
+fn outcome(result: Result<(), String>, at: Instant) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Done { at },
+        Err(error) => Outcome::Failed { at, error },
+    }
+}
+
+/// The ranks, in this round's order.
+fn order(world: &World, ranks: usize) -> impl Iterator<Item = usize> {
+    let first = world.state().random.below(ranks as u64) as usize;
+    (0..ranks).map(move |index| (first + index) % ranks)
+}
+
+fn turn<P: Process>(
+    world: &World,
+    index: usize,
+    process: &mut P,
+    ended: &mut Option<Outcome>,
+    wake: &mut Option<Instant>,
+) {
+    if world.has_crashed(index as u32) {
+        return;
+    }
+    let now = world.now();
+    match process.step(now) {
+        Step::Moved => *wake = Some(now),
+        Step::Waiting => {}
+        Step::Ended(result) if !world.has_crashed(index as u32) => {
+            *ended = Some(outcome(result, now));
+        }
+        Step::Ended(_) => {}
+    }
+}
+
+fn bury(world: &World, outcomes: &mut [Option<Outcome>]) {
+    for (rank, outcome) in outcomes.iter_mut().enumerate() {
+        if outcome.is_none() && world.has_crashed(rank as u32) {
+            *outcome = Some(Outcome::Crashed);
+        }
+    }
+}
+
+/// Gives a turn to every rank that something has happened to; slow ones have it later.
+fn wake(world: &World, wakes: &mut [Option<Instant>]) {
+    let now = world.now();
+    let conditions = world.conditions();
+    for (rank, wake) in wakes.iter_mut().enumerate() {
+        if world.take_dirty(rank as u32) {
+            let late = conditions.latency * (conditions.slowness(rank as u32) - 1);
+            let at = now + late;
+            *wake = Some(wake.map_or(at, |before| before.min(at)));
+        }
+    }
+}

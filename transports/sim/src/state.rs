@@ -1,0 +1,326 @@
+//! Everything there is in a world, and the one queue of what will happen.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{EndpointId, Event, LocalSlice, Secret};
+use ccl_memory::Region;
+
+use crate::conditions::Conditions;
+use crate::random::Random;
+
+/// What has happened in a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Puts taken from lanes.
+    pub puts: u64,
+    /// Transmissions that were lost, each of which was repeated.
+    pub lost: u64,
+    /// Second copies that were thrown away.
+    pub duplicates: u64,
+    /// Puts that arrived before one posted earlier on the same endpoint.
+    pub overtakings: u64,
+    /// Puts that came to nothing because an end was gone.
+    pub void: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct RankState {
+    pub(crate) crashed: Option<Instant>,
+    /// Crashes when this many more things have happened to it.
+    pub(crate) crash_after: Option<u64>,
+    /// Whether it has events that it has not looked at.
+    pub(crate) dirty: bool,
+    /// Under way towards it.
+    pub(crate) towards_bytes: usize,
+    pub(crate) towards_bytes_max: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) rank: u32,
+    pub(crate) region: Region,
+}
+
+#[derive(Debug)]
+pub(crate) struct Share {
+    pub(crate) link: usize,
+    /// Which side's memory it is.
+    pub(crate) side: usize,
+    pub(crate) key: u64,
+    pub(crate) bytes: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Side {
+    pub(crate) rank: u32,
+    /// Which lane has taken it over, and under which name.
+    pub(crate) lane: Option<(usize, EndpointId)>,
+    /// Puts taken, not yet done.
+    pub(crate) outstanding: usize,
+    /// When the wire is free for the next put from here.
+    pub(crate) busy_until: Instant,
+    /// When the latest put from here arrives.
+    pub(crate) last_arrival: Instant,
+    /// The latest put from here that has arrived.
+    pub(crate) last_number: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) sides: [Side; 2],
+    pub(crate) open: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct LaneState {
+    pub(crate) rank: u32,
+    pub(crate) events: VecDeque<Event>,
+    /// Connection and side of each endpoint; none once it is detached.
+    pub(crate) endpoints: Vec<Option<(usize, usize)>>,
+}
+
+/// A put on its way.
+#[derive(Clone, Debug)]
+pub(crate) struct Flight {
+    pub(crate) link: usize,
+    /// The sender's side.
+    pub(crate) side: usize,
+    pub(crate) number: u64,
+    pub(crate) local: LocalSlice,
+    pub(crate) share: u64,
+    pub(crate) remote_offset: usize,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) id: u64,
+    /// When the transmission that arrives was sent.
+    pub(crate) departs: Instant,
+}
+
+#[derive(Debug)]
+pub(crate) struct Request {
+    /// None for a stranger's bytes.
+    pub(crate) from: Option<(u64, u32, Secret)>,
+    pub(crate) hello: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ListenerState {
+    pub(crate) rank: u32,
+    pub(crate) inbox: VecDeque<Request>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Attempt {
+    Pending,
+    Accepted { link: usize },
+    Refused { reason: &'static str },
+}
+
+/// What will happen.
+#[derive(Debug)]
+pub(crate) enum Happening {
+    /// The bytes of a put are written.
+    Deliver(u64),
+    /// The receiver learns of a put.
+    Arrive { flight: Box<Flight> },
+    /// The sender learns of it.
+    Acknowledge { link: usize, side: usize, id: u64 },
+    /// A second copy comes in.
+    Duplicate(u64),
+    /// A connection breaks.
+    Fail { link: usize, reason: &'static str },
+    /// A side learns that the other one has closed.
+    Closed { link: usize, side: usize },
+    /// A rank dies.
+    Crash { rank: u32 },
+    /// A peer asks to connect.
+    Ask { listener: u64, request: Box<Request> },
+    /// A peer is answered.
+    Answer { attempt: u64, answer: Attempt },
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: Instant,
+    number: u64,
+    happening: Happening,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Entry) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) conditions: Conditions,
+    pub(crate) random: Random,
+    pub(crate) now: Instant,
+    number: u64,
+    queue: BinaryHeap<Reverse<Entry>>,
+    pub(crate) ranks: Vec<RankState>,
+    pub(crate) memory: BTreeMap<u64, Memory>,
+    pub(crate) shares: Vec<Share>,
+    pub(crate) links: Vec<Connection>,
+    pub(crate) lanes: Vec<LaneState>,
+    pub(crate) flights: BTreeMap<u64, Flight>,
+    pub(crate) listeners: BTreeMap<u64, ListenerState>,
+    pub(crate) attempts: BTreeMap<u64, Attempt>,
+    pub(crate) stats: Stats,
+    /// Bytes on their way from one region to another.
+    pub(crate) buffer: Vec<u8>,
+}
+
+impl State {
+    pub(crate) fn new(ranks: u32, conditions: Conditions, seed: u64) -> State {
+        State {
+            conditions,
+            random: Random::new(seed),
+            now: Instant::ZERO,
+            number: 0,
+            queue: BinaryHeap::new(),
+            ranks: (0..ranks).map(|_| RankState::default()).collect(),
+            memory: BTreeMap::new(),
+            shares: Vec::new(),
+            links: Vec::new(),
+            lanes: Vec::new(),
+            flights: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            stats: Stats::default(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// A number that nothing else in this world has.
+    pub(crate) fn fresh(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    pub(crate) fn schedule(&mut self, at: Instant, happening: Happening) {
+        let number = self.fresh();
+        self.queue.push(Reverse(Entry { at: at.max(self.now), number, happening }));
+    }
+
+    pub(crate) fn next_event(&self) -> Option<Instant> {
+        self.queue.peek().map(|Reverse(entry)| entry.at)
+    }
+
+    /// Lets everything happen that happens until `to`.
+    pub(crate) fn advance(&mut self, to: Instant) {
+        while self.next_event().is_some_and(|at| at <= to) {
+            if let Some(Reverse(entry)) = self.queue.pop() {
+                self.now = self.now.max(entry.at);
+                self.happen(entry.happening);
+            }
+        }
+        self.now = self.now.max(to);
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Deliver(flight) => self.deliver(flight),
+            Happening::Arrive { flight } => self.arrive(&flight),
+            Happening::Acknowledge { link, side, id } => self.acknowledge(link, side, id),
+            Happening::Duplicate(flight) => {
+                // Whoever is told apart by number is not delivered twice.
+                debug_assert!(!self.flights.contains_key(&flight));
+                self.stats.duplicates += 1;
+            }
+            Happening::Fail { link, reason } => self.fail(link, reason),
+            Happening::Closed { link, side } => self.closed(link, side),
+            Happening::Crash { rank } => self.crash(rank),
+            Happening::Ask { listener, request } => self.ask(listener, *request),
+            Happening::Answer { attempt, answer } => {
+                if let Some(state) = self.attempts.get_mut(&attempt) {
+                    *state = answer;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn has_crashed(&self, rank: u32) -> bool {
+        self.ranks.get(rank as usize).is_none_or(|rank| rank.crashed.is_some())
+    }
+
+    /// Something happens to a rank that it should look at.
+    pub(crate) fn touch(&mut self, rank: u32) {
+        if let Some(state) = self.ranks.get_mut(rank as usize) {
+            state.dirty = true;
+        }
+        self.count(rank);
+    }
+
+    /// Counts something that a rank does or that happens to it; it may be the last thing.
+    pub(crate) fn count(&mut self, rank: u32) {
+        let Some(state) = self.ranks.get_mut(rank as usize) else { return };
+        if let Some(left) = &mut state.crash_after {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.crash(rank);
+            }
+        }
+    }
+
+    /// The rank's lanes go silent. Its peers learn it, if at all, from their own side.
+    pub(crate) fn crash(&mut self, rank: u32) {
+        let now = self.now;
+        let Some(state) = self.ranks.get_mut(rank as usize) else { return };
+        if state.crashed.is_some() {
+            return;
+        }
+        state.crashed = Some(now);
+        state.crash_after = None;
+        self.listeners.retain(|_, listener| listener.rank != rank);
+        if self.conditions.silent_crashes {
+            return;
+        }
+        let links: Vec<usize> = (0..self.links.len())
+            .filter(|&link| self.links[link].sides.iter().any(|side| side.rank == rank))
+            .collect();
+        for link in links {
+            let late = self.jitter();
+            let at = now + self.conditions.keepalive + late;
+            self.schedule(at, Happening::Fail { link, reason: "it no longer answers" });
+        }
+    }
+
+    /// Breaks a connection; both sides are told, if they are there.
+    pub(crate) fn fail(&mut self, link: usize, reason: &str) {
+        let Some(connection) = self.links.get_mut(link) else { return };
+        if !std::mem::replace(&mut connection.open, false) {
+            return;
+        }
+        for side in 0..2 {
+            let Some((lane, endpoint)) = self.links[link].sides[side].lane else { continue };
+            let reason = reason.to_owned();
+            self.tell(lane, Event::Lost { endpoint, reason });
+        }
+    }
+
+    /// Puts an event before a lane's owner.
+    pub(crate) fn tell(&mut self, lane: usize, event: Event) {
+        let Some(state) = self.lanes.get_mut(lane) else { return };
+        let rank = state.rank;
+        state.events.push_back(event);
+        self.touch(rank);
+    }
+}

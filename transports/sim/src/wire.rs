@@ -1,0 +1,176 @@
+//! Puts on their way.
+
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::Event;
+
+use crate::state::{Flight, Happening, State};
+
+impl State {
+    /// A random time of at most the jitter.
+    pub(crate) fn jitter(&mut self) -> Duration {
+        let most = self.conditions.jitter.as_nanos() as u64;
+        Duration::from_nanos(self.random.below(most + 1))
+    }
+
+    /// The latency between two ranks.
+    pub(crate) fn latency(&self, a: u32, b: u32) -> Duration {
+        self.conditions.latency * self.conditions.slowness(a).max(self.conditions.slowness(b))
+    }
+
+    /// Sends a put off: draws everything that will happen to it.
+    pub(crate) fn launch(&mut self, mut flight: Flight) {
+        let (link, side) = (flight.link, flight.side);
+        let (from, to) = (self.links[link].sides[side].rank, self.links[link].sides[1 - side].rank);
+        let slowness = self.conditions.slowness(from).max(self.conditions.slowness(to));
+        let bytes = flight.local.bytes;
+        let seconds = bytes as f64 / self.conditions.bandwidth_bytes_per_s * f64::from(slowness);
+        let start = self.links[link].sides[side].busy_until.max(self.now);
+        let sent = start + Duration::from_secs_f64(seconds);
+        self.links[link].sides[side].busy_until = sent;
+        self.stats.puts += 1;
+        self.links[link].sides[side].outstanding += 1;
+        let towards = &mut self.ranks[to as usize];
+        towards.towards_bytes += bytes;
+        towards.towards_bytes_max = towards.towards_bytes_max.max(towards.towards_bytes);
+
+        let (departs, reached) = self.transmissions(sent);
+        flight.departs = departs;
+        let mut arrives = departs + self.latency(from, to) + self.hold();
+        if self.conditions.ordered {
+            arrives = arrives.max(self.links[link].sides[side].last_arrival);
+        }
+        self.links[link].sides[side].last_arrival = arrives;
+        let number = self.fresh();
+        flight.number = number;
+        let duplicate = self.random.chance(self.conditions.duplication);
+        self.flights.insert(number, flight);
+        if !reached {
+            self.schedule(departs, Happening::Fail { link, reason: "it does not acknowledge" });
+            return;
+        }
+        self.schedule(arrives, Happening::Deliver(number));
+        if duplicate {
+            let late = self.jitter();
+            self.schedule(arrives + late, Happening::Duplicate(number));
+        }
+    }
+
+    /// When the transmission that gets through is sent, and whether there is one.
+    fn transmissions(&mut self, first: Instant) -> (Instant, bool) {
+        let (mut at, mut wait) = (first, self.conditions.retransmit_after);
+        for _ in 0..=self.conditions.retransmissions_max {
+            if !self.random.chance(self.conditions.loss) {
+                return (at, true);
+            }
+            self.stats.lost += 1;
+            at = at + wait;
+            wait *= 2;
+        }
+        (at, false)
+    }
+
+    /// How long a put is held back beyond the latency.
+    fn hold(&mut self) -> Duration {
+        let mut hold = self.jitter();
+        let spike = self.conditions.spike;
+        if self.random.chance(self.conditions.reordering) {
+            hold += Duration::from_nanos(self.random.below(spike.as_nanos() as u64 + 1));
+        }
+        if self.random.chance(self.conditions.delay_spikes) {
+            hold += spike;
+        }
+        hold
+    }
+
+    /// Writes a put's bytes, unless an end is gone by now.
+    pub(crate) fn deliver(&mut self, number: u64) {
+        let Some(flight) = self.flights.remove(&number) else { return };
+        let connection = &self.links[flight.link];
+        let (from, to) =
+            (connection.sides[flight.side].rank, connection.sides[1 - flight.side].rank);
+        let open = connection.open;
+        self.ranks[to as usize].towards_bytes -= flight.local.bytes;
+        let sent = self.ranks[from as usize].crashed.is_none_or(|at| flight.departs <= at);
+        if !open || !sent {
+            self.stats.void += 1;
+            return;
+        }
+        if self.has_crashed(to) {
+            self.stats.void += 1;
+            self.give_up(flight.link);
+            return;
+        }
+        if let Err(reason) = self.write(&flight) {
+            self.stats.void += 1;
+            self.fail(flight.link, reason);
+            return;
+        }
+        let side = &mut self.links[flight.link].sides[flight.side];
+        self.stats.overtakings += u64::from(flight.number < side.last_number);
+        side.last_number = side.last_number.max(flight.number);
+        let back = self.now + self.latency(from, to);
+        let (link, side, id) = (flight.link, flight.side, flight.id);
+        self.schedule(back, Happening::Acknowledge { link, side, id });
+        if flight.immediate.is_none() {
+            return;
+        }
+        if self.conditions.ordered {
+            self.arrive(&flight);
+        } else {
+            let late = self.jitter();
+            let flight = Box::new(flight);
+            self.schedule(self.now + late, Happening::Arrive { flight });
+        }
+    }
+
+    fn write(&mut self, flight: &Flight) -> Result<(), &'static str> {
+        let gone = "it gave back memory that a put was on its way to";
+        let source =
+            self.memory.get(&flight.local.key.0).ok_or("memory of a put was given back")?;
+        let share = self.shares.get(flight.share as usize).ok_or(gone)?;
+        let target = self.memory.get(&share.key).ok_or(gone)?;
+        self.buffer.resize(flight.local.bytes, 0);
+        source
+            .region
+            .read(flight.local.offset, &mut self.buffer)
+            .and_then(|()| target.region.write(flight.remote_offset, &self.buffer))
+            .map_err(|_| gone)
+    }
+
+    /// The sender repeats what nobody acknowledges, and then gives up.
+    fn give_up(&mut self, link: usize) {
+        if !self.conditions.silent_crashes {
+            let doublings = (1u32 << self.conditions.retransmissions_max.min(16)) - 1;
+            let at = self.now + self.conditions.retransmit_after * doublings;
+            self.schedule(at, Happening::Fail { link, reason: "it does not acknowledge" });
+        }
+    }
+
+    pub(crate) fn arrive(&mut self, flight: &Flight) {
+        let connection = &self.links[flight.link];
+        let side = &connection.sides[1 - flight.side];
+        let Some(immediate) = flight.immediate else { return };
+        match side.lane {
+            Some((lane, endpoint)) if connection.open && !self.has_crashed(side.rank) => {
+                let bytes = flight.local.bytes;
+                self.tell(lane, Event::Arrived { endpoint, immediate, bytes });
+            }
+            _ => self.stats.void += 1,
+        }
+    }
+
+    pub(crate) fn acknowledge(&mut self, link: usize, side: usize, id: u64) {
+        let connection = &mut self.links[link];
+        if !connection.open {
+            return;
+        }
+        let side = &mut connection.sides[side];
+        side.outstanding = side.outstanding.saturating_sub(1);
+        let (lane, rank) = (side.lane, side.rank);
+        if let (Some((lane, _)), false) = (lane, self.has_crashed(rank)) {
+            self.tell(lane, Event::Done { id });
+        }
+    }
+}

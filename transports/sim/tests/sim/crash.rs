@@ -1,0 +1,116 @@
+//! A rank that dies ends every survivor with a result or with an error that names it.
+
+use std::time::Duration;
+
+use ccl_transport_sim::{Conditions, Outcome, Random, World};
+
+use crate::harness::{DEADLINE, Job, Simulated, connect, mapped, operate, seeds};
+use crate::schedules::direct;
+use crate::weather::draw;
+
+/// Every survivor that has a result has the right one, and `fits` accepts every error. Returns
+/// how many failed.
+fn check_survivors(
+    simulated: &Simulated,
+    expected: &[Vec<u8>],
+    dead: u32,
+    fits: impl Fn(&str) -> bool,
+) -> Result<usize, String> {
+    let mut failed = 0;
+    for (rank, outcome) in simulated.outcomes.iter().enumerate() {
+        match outcome {
+            Outcome::Done { .. } if simulated.outputs[rank] != expected[rank] => {
+                return Err(format!("rank {rank} has a wrong result"));
+            }
+            Outcome::Done { .. } => {}
+            Outcome::Failed { error, .. } if fits(error) => failed += 1,
+            Outcome::Failed { error, .. } => {
+                return Err(format!("rank {rank} does not name rank {dead}: {error}"));
+            }
+            Outcome::Crashed if rank as u32 == dead => {}
+            Outcome::Crashed => return Err(format!("rank {rank} crashed, not {dead}")),
+        }
+    }
+    Ok(failed)
+}
+
+/// Arms the crash of a random rank at a random point of the run.
+fn arm(world: &World, random: &mut Random) -> u32 {
+    let dead = random.below(u64::from(world.ranks())) as u32;
+    if random.chance(0.5) {
+        let after = Duration::from_nanos(random.below(1_000_000));
+        world.crash_at(dead, world.now() + after);
+    } else {
+        world.crash_after(dead, random.below(150));
+    }
+    dead
+}
+
+#[test]
+fn survivors_end_with_a_result_or_an_error_that_names_the_dead() {
+    let (mut runs, mut failures) = (0, 0);
+    seeds(2000, |seed| {
+        let (job, world) = draw(seed);
+        let inputs = job.inputs(seed);
+        let expected = mapped(&job, &inputs);
+        let links = connect(&job, &world, &mut |_, lane| lane);
+        let dead = arm(&world, &mut Random::new(seed ^ 0xdead));
+        let start = world.now();
+        let simulated = operate(&job, &inputs, &world, links);
+        let name = format!("rank {dead} is gone");
+        let failed = check_survivors(&simulated, &expected, dead, |error| error.contains(&name))?;
+        if failed > 0 && world.now() - start >= DEADLINE {
+            return Err("only the deadline ended it".to_owned());
+        }
+        runs += 1;
+        failures += u64::from(failed > 0);
+        Ok(())
+    });
+    println!("{failures} of {runs} crashes hit somebody");
+    assert!(runs == 1 || failures * 3 > runs, "{failures} of {runs} crashes hit somebody");
+}
+
+#[test]
+fn the_deadline_ends_what_a_silent_crash_leaves() {
+    let mut stuck = 0;
+    seeds(300, |seed| {
+        let (job, world) = draw(seed);
+        world.set_conditions(Conditions { silent_crashes: true, ..world.conditions() });
+        let inputs = job.inputs(seed);
+        let expected = mapped(&job, &inputs);
+        let links = connect(&job, &world, &mut |_, lane| lane);
+        let dead = arm(&world, &mut Random::new(seed ^ 0xdead));
+        let simulated = operate(&job, &inputs, &world, links);
+        let names_someone =
+            |error: &str| error.contains("no end in time") && error.contains("rank ");
+        let failed = check_survivors(&simulated, &expected, dead, names_someone)?;
+        stuck += u64::from(failed > 0);
+        let name = format!("rank {dead} ");
+        let named = simulated.outcomes.iter().any(
+            |outcome| matches!(outcome, Outcome::Failed { error, .. } if error.contains(&name)),
+        );
+        if failed > 0 && !named {
+            return Err(format!("nobody waits for rank {dead}: {:?}", simulated.outcomes));
+        }
+        Ok(())
+    });
+    assert!(stuck > 50 || std::env::var("FERROCCL_SIM_SEED").is_ok(), "{stuck}");
+}
+
+#[test]
+fn a_crash_before_the_start_names_the_dead_at_once() {
+    let job = Job::new(4, direct, 1000);
+    let world = World::new(4, Conditions::default(), 1);
+    let links = connect(&job, &world, &mut |_, lane| lane);
+    world.crash_after(2, 1);
+    world.crash_at(2, world.now());
+    let inputs = job.inputs(1);
+    let simulated = operate(&job, &inputs, &world, links);
+    for (rank, outcome) in simulated.outcomes.iter().enumerate() {
+        match outcome {
+            Outcome::Crashed => assert_eq!(rank, 2),
+            Outcome::Failed { error, .. } => assert!(error.contains("rank 2 is gone"), "{error}"),
+            Outcome::Done { .. } => panic!("rank {rank} cannot have a result"),
+        }
+    }
+}

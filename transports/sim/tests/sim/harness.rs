@@ -1,0 +1,243 @@
+//! One all_reduce, over mapped slots in memory or over a simulated network.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::admission::{Config, Counters, MessageLinks};
+use ccl_core::execution::{Execution, Numbers, Progress};
+use ccl_core::lower::{Alias, lower};
+use ccl_core::schedule::Layout;
+use ccl_core::transport::Lane;
+use ccl_core::types::{DataType, ReduceOp};
+use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
+use ccl_kernels_cpu::ports::{CallMemory, CpuPorts, Links};
+use ccl_kernels_cpu::{Kernel, Scalar};
+use ccl_memory::Region;
+use ccl_memory::slots::{Receiver, Sender, Shape};
+use ccl_transport_sim::{Operation, Outcome, Random, World, mesh, run};
+
+use crate::schedules::{Make, SLOTS_MIN};
+
+pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    pub(crate) ranks: u32,
+    pub(crate) make: Make,
+    pub(crate) count: usize,
+    pub(crate) data_type: DataType,
+    pub(crate) op: ReduceOp,
+    pub(crate) config: Config,
+}
+
+impl Job {
+    /// A float32 sum with small slots, so that there are many messages.
+    pub(crate) fn new(ranks: u32, make: Make, count: usize) -> Job {
+        let config = Config {
+            channels: 1,
+            slots: 4,
+            slots_min: SLOTS_MIN,
+            slot_bytes: 256,
+            budget_bytes: 1 << 20,
+        };
+        Job { ranks, make, count, data_type: DataType::Float32, op: ReduceOp::Sum, config }
+    }
+
+    fn numbers(&self, split: u32) -> Numbers {
+        let layout = Layout::even(self.count, split, 1);
+        Numbers {
+            input: layout.clone(),
+            output: layout,
+            element_bytes: self.data_type.bytes(),
+            slot_bytes: self.config.slot_bytes,
+        }
+    }
+
+    /// Data whose sum depends on the order in which it is added.
+    pub(crate) fn inputs(&self, seed: u64) -> Vec<Vec<u8>> {
+        let mut random = Random::new(seed ^ 0x00da_7a00);
+        let mut element = || -> [u8; 8] {
+            let bits = random.bits();
+            // Exponents near the middle, signs and mantissas of all kinds.
+            match self.data_type {
+                DataType::Float32 => {
+                    let exponent = 107 + (bits >> 32) as u32 % 40;
+                    u64::from((bits as u32 & 0x807f_ffff) | exponent << 23).to_le_bytes()
+                }
+                DataType::Float64 => {
+                    let exponent = 1003 + (bits >> 56) % 40;
+                    ((bits & 0x800f_ffff_ffff_ffff) | exponent << 52).to_le_bytes()
+                }
+                DataType::Bfloat16 => {
+                    let exponent = 120 + (bits >> 32) % 14;
+                    ((bits & 0x807f) | exponent << 7).to_le_bytes()
+                }
+                DataType::Float16 => {
+                    let exponent = 9 + (bits >> 32) % 12;
+                    ((bits & 0x83ff) | exponent << 10).to_le_bytes()
+                }
+                _ => bits.to_le_bytes(),
+            }
+        };
+        let width = self.data_type.bytes();
+        (0..self.ranks)
+            .map(|_| (0..self.count).flat_map(|_| element()[..width].to_vec()).collect())
+            .collect()
+    }
+}
+
+/// One rank's buffers, which live as long as its ports use them.
+struct Buffers {
+    input: Vec<u8>,
+    output: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+/// Everything of one rank, ready to run.
+fn prepare<L: Links>(
+    job: &Job,
+    rank: u32,
+    input: &[u8],
+    links: L,
+) -> (Execution, CpuPorts<L>, Buffers) {
+    let schedule = (job.make)(rank, job.ranks);
+    let program = Arc::new(lower(&schedule, Alias::default()));
+    let mut execution = Execution::new(program, job.config.channels);
+    execution.start(&job.numbers(schedule.split));
+    let mut buffers = Buffers {
+        input: input.to_vec(),
+        output: vec![0xee; input.len()],
+        scratch: vec![0; execution.scratch_bytes()],
+    };
+    let kernel = Kernel::select(job.data_type, job.op, Scalar::NONE, job.ranks);
+    let mut ports = CpuPorts::new(links, job.ranks as usize);
+    // SAFETY: the vectors are returned along with the ports and are not touched until the run is
+    // over; they are as long as the layouts and the execution say.
+    let call = unsafe {
+        CallMemory::new(
+            buffers.input.as_ptr(),
+            buffers.output.as_mut_ptr(),
+            buffers.scratch.as_mut_ptr(),
+            kernel,
+            77,
+        )
+    };
+    ports.bind(call);
+    (execution, ports, buffers)
+}
+
+/// The outputs of all ranks over mapped slots, the ranks taking turns.
+pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let shape = Shape { slots: job.config.slots, slot_bytes: job.config.slot_bytes };
+    let (ranks, channels) = (job.ranks as usize, job.config.channels as usize);
+    let index = |to: usize, from: usize, channel: usize| (to * ranks + from) * channels + channel;
+    let regions: Vec<Region> =
+        (0..ranks * ranks * channels).map(|_| Region::private(shape.link_bytes())).collect();
+    // Receivers grant, so all of them come before the first sender.
+    let mut receivers: Vec<Option<Receiver>> =
+        regions.iter().map(|region| Some(Receiver::new(region, shape).unwrap())).collect();
+    let mut all = Vec::new();
+    for rank in 0..ranks {
+        let mut links = Vec::new();
+        for (peer, channel) in (0..ranks).flat_map(|peer| (0..channels).map(move |c| (peer, c))) {
+            let receiver = receivers[index(rank, peer, channel)].take().unwrap();
+            let sender = Sender::new(&regions[index(peer, rank, channel)], shape).unwrap();
+            links.push((peer != rank).then_some(Duplex { sender, receiver }));
+        }
+        let doorbells = (0..ranks).map(|_| None).collect();
+        let links = MappedLinks::new(job.config.channels, links, doorbells);
+        all.push(prepare(job, rank as u32, &inputs[rank], links));
+    }
+    let mut turns = 0;
+    while {
+        let mut done = true;
+        for (execution, ports, _) in &mut all {
+            done &= execution.advance(ports) == Progress::Done;
+        }
+        !done
+    } {
+        turns += 1;
+        assert!(turns < 1_000_000, "{job:?} does not end over mapped slots");
+    }
+    all.into_iter().map(|(_, _, buffers)| buffers.output).collect()
+}
+
+/// What came of a simulated run.
+pub(crate) struct Simulated {
+    pub(crate) links: Vec<MessageLinks>,
+    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) outputs: Vec<Vec<u8>>,
+    pub(crate) counters: Vec<Counters>,
+}
+
+impl Simulated {
+    /// Whether all ranks ended with these outputs, and if not, what is wrong.
+    pub(crate) fn check(&self, expected: &[Vec<u8>]) -> Result<(), String> {
+        for (rank, outcome) in self.outcomes.iter().enumerate() {
+            if !matches!(outcome, Outcome::Done { .. }) {
+                return Err(format!("rank {rank}: {outcome:?}, {:?}", self.counters[rank]));
+            }
+            if self.outputs[rank] != expected[rank] {
+                return Err(format!("rank {rank} has a wrong result"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn refused(&self) -> u64 {
+        self.counters.iter().map(|counters| counters.refused).sum()
+    }
+}
+
+/// Middleware for a rank's lane.
+pub(crate) type Wrap<'a> = &'a mut dyn FnMut(u32, Box<dyn Lane>) -> Box<dyn Lane>;
+
+/// Connects the ranks of a world.
+pub(crate) fn connect(job: &Job, world: &World, wrap: Wrap<'_>) -> Vec<MessageLinks> {
+    mesh(world, job.config, wrap).unwrap()
+}
+
+/// Runs the job over connected ranks.
+pub(crate) fn operate(
+    job: &Job,
+    inputs: &[Vec<u8>],
+    world: &World,
+    links: Vec<MessageLinks>,
+) -> Simulated {
+    let mut operations = Vec::new();
+    let mut all = Vec::new();
+    for (rank, links) in links.into_iter().enumerate() {
+        let (execution, ports, buffers) = prepare(job, rank as u32, &inputs[rank], links);
+        let mismatch = |ports: &CpuPorts<MessageLinks>| {
+            ports.mismatch().map(|mismatch| format!("{mismatch:?}"))
+        };
+        operations.push(Operation::new(execution, ports, CpuPorts::links, mismatch));
+        all.push(buffers);
+    }
+    let outcomes = run(world, &mut operations, DEADLINE);
+    let counters = operations.iter_mut().map(|op| op.links().counters()).collect();
+    let outputs = all.into_iter().map(|buffers| buffers.output).collect();
+    let links = operations.into_iter().map(|op| op.into_ports().into_links()).collect();
+    Simulated { links, outcomes, outputs, counters }
+}
+
+/// Connects and runs.
+pub(crate) fn simulate(job: &Job, inputs: &[Vec<u8>], world: &World) -> Simulated {
+    let links = connect(job, world, &mut |_, lane| lane);
+    operate(job, inputs, world, links)
+}
+
+/// Runs `check` for every seed below `count`, or ten times as many in full tests, or the one
+/// that is to be replayed.
+pub(crate) fn seeds(count: u64, mut check: impl FnMut(u64) -> Result<(), String>) {
+    let replay = std::env::var("FERROCCL_SIM_SEED").ok();
+    let replay = replay.map(|seed| seed.parse::<u64>().expect("FERROCCL_SIM_SEED is a number"));
+    let full = std::env::var("FERROCCL_TEST_FULL").is_ok_and(|full| full == "1");
+    let end = if full { count * 10 } else { count };
+    for seed in replay.map_or(0..end, |seed| seed..seed + 1) {
+        if let Err(error) = check(seed) {
+            panic!("seed {seed}: {error}\nreplay it with FERROCCL_SIM_SEED={seed}");
+        }
+    }
+}

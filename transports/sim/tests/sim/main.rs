@@ -1,0 +1,17 @@
+//! The same programs that run over shared memory, over a simulated network in virtual time.
+//!
+//! `FERROCCL_SIM_SEED=n` replays one seed of every seeded test; `FERROCCL_TEST_FULL=1` runs many
+//! more of them.
+
+#[cfg(test)]
+mod crash;
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod planted;
+#[cfg(test)]
+mod same_bits;
+#[cfg(test)]
+mod schedules;
+#[cfg(test)]
+mod weather;

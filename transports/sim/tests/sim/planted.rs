@@ -1,0 +1,213 @@
+//! Faults planted below the protocol: those that it must survive, and those that break it, which
+//! these tests must notice.
+
+use ccl_core::admission::Name;
+use ccl_core::transport::{Event, FaultInjector, Faults, Lane, WorkRequest};
+use ccl_transport_sim::{Conditions, World};
+
+use crate::harness::{Job, Simulated, connect, mapped, operate};
+use crate::schedules::ring;
+
+/// Runs a ring with these faults on every rank's lane.
+fn with_faults<F: Faults + 'static>(mut faults: impl FnMut() -> F) -> (Simulated, Vec<Vec<u8>>) {
+    let mut job = Job::new(3, ring, 6000);
+    job.config.slots = 4;
+    let inputs = job.inputs(1);
+    let world = World::new(3, Conditions { depth_max: 16, ..Conditions::default() }, 1);
+    let mut wrap = |_, lane| Box::new(FaultInjector::new(lane, faults())) as Box<dyn Lane>;
+    let links = connect(&job, &world, &mut wrap);
+    let expected = mapped(&job, &inputs);
+    (operate(&job, &inputs, &world, links), expected)
+}
+
+fn name_of(event: &Event) -> Option<Name> {
+    match event {
+        Event::Arrived { immediate, .. } => Some(Name::decode(*immediate)),
+        _ => None,
+    }
+}
+
+#[derive(Debug)]
+struct Nothing;
+
+impl Faults for Nothing {}
+
+#[test]
+fn without_faults_the_middleware_changes_nothing() {
+    let (simulated, expected) = with_faults(|| Nothing);
+    simulated.check(&expected).unwrap();
+    assert_eq!(simulated.refused(), 0);
+}
+
+/// Reports every arrival twice.
+#[derive(Debug)]
+struct Twice;
+
+impl Faults for Twice {
+    fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
+        if name_of(&event).is_some() {
+            seen.push(event.clone());
+        }
+        seen.push(event);
+    }
+}
+
+#[test]
+fn an_immediate_seen_twice_is_refused_once() {
+    let (simulated, expected) = with_faults(|| Twice);
+    simulated.check(&expected).unwrap();
+    let received: u64 = simulated.counters.iter().map(|counters| counters.received).sum();
+    assert_eq!(simulated.refused(), received, "each message's second immediate, and no grant");
+}
+
+/// Repeats old immediates long after their time, and invents some.
+#[derive(Debug, Default)]
+struct Haunted {
+    old: Vec<Event>,
+    /// Whether the name is made to look current: what a receiver that checks no generation sees.
+    renewed: bool,
+}
+
+impl Faults for Haunted {
+    fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
+        if let (Some(Name::Message { channel, number }), Event::Arrived { endpoint, bytes, .. }) =
+            (name_of(&event), &event)
+        {
+            let slots = 4;
+            // One lap later the same slot, before its new message has come.
+            let later = u64::from(number) + if self.renewed { slots } else { 0 };
+            let immediate = Name::message(channel, later).encode();
+            let (endpoint, bytes) = (*endpoint, *bytes);
+            self.old.push(Event::Arrived { endpoint, immediate, bytes });
+        }
+        seen.push(event);
+        if self.old.len() > 2 {
+            seen.push(self.old.remove(0));
+        }
+    }
+}
+
+#[test]
+fn stale_immediates_are_refused_and_counted() {
+    let (simulated, expected) = with_faults(Haunted::default);
+    simulated.check(&expected).unwrap();
+    assert!(simulated.refused() > 20, "{}", simulated.refused());
+}
+
+#[test]
+fn a_receiver_that_checks_no_generation_is_noticed() {
+    let (simulated, expected) = with_faults(|| Haunted { renewed: true, ..Haunted::default() });
+    assert!(simulated.check(&expected).is_err());
+}
+
+/// Shows the receiver a forged name after each true one.
+#[derive(Debug)]
+struct Forger(u32);
+
+impl Faults for Forger {
+    fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
+        if let Event::Arrived { endpoint, bytes, .. } = event {
+            self.0 = self.0.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
+            // Numbers far from any that is in use.
+            let immediate = self.0 | 1 << 22;
+            seen.push(Event::Arrived { endpoint, immediate, bytes });
+        }
+        seen.push(event);
+    }
+}
+
+#[test]
+fn forged_immediates_are_refused_and_counted() {
+    let (simulated, expected) = with_faults(|| Forger(5));
+    simulated.check(&expected).unwrap();
+    assert!(simulated.refused() > 20, "{}", simulated.refused());
+}
+
+/// Grants as if each freed slot had been counted twice.
+#[derive(Debug)]
+struct DoubleCredit;
+
+impl Faults for DoubleCredit {
+    fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, _: &mut Vec<Event>) {
+        let WorkRequest::Put { immediate: Some(immediate), .. } = work else { return };
+        let mut changed = work;
+        if let (Name::Grant { channel, below }, WorkRequest::Put { immediate, .. }) =
+            (Name::decode(immediate), &mut changed)
+        {
+            *immediate = Some(Name::grant(channel, u64::from(below) + 2).encode());
+        }
+        posted.push(changed);
+    }
+}
+
+#[test]
+fn a_credit_counted_twice_is_noticed() {
+    let (simulated, expected) = with_faults(|| DoubleCredit);
+    let wrong = simulated.check(&expected).is_err();
+    assert!(wrong || simulated.refused() > 0, "slots were overrun and nobody saw it");
+}
+
+/// Sends the immediate first and the bytes after it.
+#[derive(Debug)]
+struct Early;
+
+impl Faults for Early {
+    fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
+        // The half without bytes is reported with the length that it should have had.
+        seen.push(match event {
+            Event::Arrived { endpoint, immediate, bytes: 0 }
+                if matches!(Name::decode(immediate), Name::Message { .. }) =>
+            {
+                Event::Arrived { endpoint, immediate, bytes: 16 + 256 }
+            }
+            other => other,
+        });
+    }
+
+    fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, _: &mut Vec<Event>) {
+        let (mut first, mut second) = (work, work);
+        let WorkRequest::Put { local, id, .. } = &mut first;
+        if local.bytes == 0 {
+            posted.push(work);
+            return;
+        }
+        local.bytes = 0;
+        // Done with a name that nobody knows.
+        *id = u64::from(u32::MAX);
+        let WorkRequest::Put { immediate, .. } = &mut second;
+        *immediate = None;
+        posted.extend([first, second]);
+    }
+}
+
+#[test]
+fn an_immediate_before_its_bytes_is_noticed() {
+    let (simulated, expected) = with_faults(|| Early);
+    let wrong = simulated.check(&expected).is_err();
+    assert!(wrong, "the bytes came late and nobody saw it");
+}
+
+/// Loses one message without a word.
+#[derive(Debug, Default)]
+struct Hole {
+    puts: u32,
+}
+
+impl Faults for Hole {
+    fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, events: &mut Vec<Event>) {
+        self.puts += 1;
+        let WorkRequest::Put { id, .. } = work;
+        if self.puts == 10 {
+            events.push(Event::Done { id });
+        } else {
+            posted.push(work);
+        }
+    }
+}
+
+#[test]
+fn a_message_that_never_comes_ends_at_the_deadline() {
+    let (simulated, expected) = with_faults(Hole::default);
+    let error = simulated.check(&expected).unwrap_err();
+    assert!(error.contains("no end in time") && error.contains("rank"), "{error}");
+}

@@ -1,0 +1,114 @@
+//! Loss, duplication, reordering, delay, slow ranks and tight budgets change when, never what.
+
+use std::time::Duration;
+
+use ccl_core::types::DataType;
+use ccl_transport_sim::{Conditions, Random, Stats, World};
+
+use crate::harness::{Job, connect, mapped, operate, seeds, simulate};
+use crate::schedules::{ALL, SLOTS_MIN, direct, incast};
+
+/// A job and a world drawn from a seed.
+pub(crate) fn draw(seed: u64) -> (Job, World) {
+    let mut random = Random::new(seed);
+    let ranks = 2 + random.below(5) as u32;
+    let (_, make) = ALL[random.below(ALL.len() as u64) as usize];
+    let mut job = Job::new(ranks, make, random.below(1500) as usize);
+    let types = [DataType::Float32, DataType::Bfloat16, DataType::Int64, DataType::Uint8];
+    job.data_type = types[random.below(4) as usize];
+    job.config.slots = SLOTS_MIN + random.below(6) as u32;
+    job.config.channels = 1 + random.below(3) as u32;
+    job.config.slot_bytes = 64 << random.below(4);
+    job.config.budget_bytes = 1 << (8 + random.below(10));
+    let mut conditions = Conditions::hostile();
+    conditions.ordered = random.chance(0.2);
+    conditions.depth_max = 1 + random.below(12) as usize;
+    if random.chance(0.3) {
+        conditions.slow = vec![(random.below(u64::from(ranks)) as u32, 10)];
+    }
+    (job, World::new(ranks, conditions, seed))
+}
+
+#[test]
+fn hostile_networks_deliver_the_right_results() {
+    let mut total = Stats::default();
+    let mut stalls = 0;
+    let mut late = 0;
+    seeds(400, |seed| {
+        let (job, world) = draw(seed);
+        let inputs = job.inputs(seed);
+        let simulated = simulate(&job, &inputs, &world);
+        simulated.check(&mapped(&job, &inputs))?;
+        if simulated.refused() != 0 {
+            return Err(format!("{} messages were refused", simulated.refused()));
+        }
+        let peers = job.ranks as usize - 1;
+        for rank in 0..job.ranks {
+            let (most, allowed) =
+                (world.in_flight_bytes_max(rank), job.config.in_flight_bytes_max(peers));
+            if most > allowed {
+                return Err(format!("{most} bytes under way towards rank {rank}, not {allowed}"));
+            }
+        }
+        let stats = world.stats();
+        total.lost += stats.lost;
+        total.duplicates += stats.duplicates;
+        total.overtakings += stats.overtakings;
+        stalls += simulated.counters.iter().map(|counters| counters.stalls).sum::<u64>();
+        late += simulated.counters.iter().map(|counters| counters.late_grants).sum::<u64>();
+        Ok(())
+    });
+    println!("{total:?}, {stalls} stalls, {late} late grants");
+    if std::env::var("FERROCCL_SIM_SEED").is_err() {
+        let seen = [total.lost, total.duplicates, total.overtakings, stalls, late];
+        assert!(seen.iter().all(|&count| count > 100), "the weather was too good: {seen:?}");
+    }
+}
+
+#[test]
+fn the_budget_is_shared_and_reached() {
+    for (budget_bytes, slots) in
+        [(100_000, 4), (4 * 7 * (16 + 256), 4), (7 * (16 + 256), 1), (1, 1)]
+    {
+        let mut job = Job::new(8, incast, 20_000);
+        job.config.slots_min = 1;
+        job.config.budget_bytes = budget_bytes;
+        assert_eq!(job.config.granted_slots(7), slots);
+        let allowed = job.config.in_flight_bytes_max(7);
+        assert!(allowed <= budget_bytes.max(7 * (16 + 256)));
+        let inputs = job.inputs(1);
+        let world = World::new(8, Conditions::default(), 1);
+        let simulated = simulate(&job, &inputs, &world);
+        simulated.check(&mapped(&job, &inputs)).unwrap();
+        assert_eq!(world.in_flight_bytes_max(0), allowed);
+        assert!(simulated.counters[1].stalls > 0);
+    }
+}
+
+#[test]
+fn links_serve_one_operation_after_the_other() {
+    let job = Job::new(4, direct, 700);
+    let world = World::new(4, Conditions::hostile(), 9);
+    let mut links = connect(&job, &world, &mut |_, lane| lane);
+    for number in 0..20 {
+        let inputs = job.inputs(number);
+        let simulated = operate(&job, &inputs, &world, links);
+        simulated.check(&mapped(&job, &inputs)).unwrap();
+        links = simulated.links;
+    }
+    assert!(links.iter().all(|links| links.counters().sent > 20));
+}
+
+#[test]
+fn a_slow_rank_costs_time_only() {
+    let job = Job::new(4, direct, 5000);
+    let inputs = job.inputs(1);
+    let time = |slow: Vec<(u32, u32)>| -> Duration {
+        let world = World::new(4, Conditions { slow, ..Conditions::default() }, 1);
+        let links = connect(&job, &world, &mut |_, lane| lane);
+        let start = world.now();
+        operate(&job, &inputs, &world, links).check(&mapped(&job, &inputs)).unwrap();
+        world.now() - start
+    };
+    assert!(time(vec![(2, 20)]) > time(Vec::new()) * 5);
+}
