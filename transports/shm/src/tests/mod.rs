@@ -278,6 +278,9 @@ fn memory_of_one_endpoint_is_not_reached_through_another() {
 fn a_detached_peer_is_lost_after_its_last_put() {
     let [mut a, mut b] = sides(64);
     let (key, remote) = share(&mut a, &mut b);
+    let (_, of_b) = share(&mut b, &mut a);
+    a.device.deregister(a.key).unwrap();
+    (a.memory, a.key) = a.device.allocate(64).unwrap();
     assert_eq!(b.lane.post(now(), &[b.put(remote, 4, Some(6), 2)]).unwrap(), 1);
     b.lane.detach(b.endpoint);
     usage(b.lane.post(now(), &[b.put(remote, 4, Some(6), 2)]));
@@ -290,8 +293,11 @@ fn a_detached_peer_is_lost_after_its_last_put() {
     assert!(reason.contains(&format!("process {}", std::process::id())), "{reason}");
     assert!(a.events().is_empty(), "lost once");
     assert_eq!(a.lane.poll_timeout(), None);
-    let put = a.put(RemoteMr(0), 0, None, 0);
-    assert!(a.lane.post(now(), &[put]).is_err());
+    let put = a.put(of_b, 4, Some(1), 9);
+    assert_eq!(a.lane.post(now(), &[put]).unwrap(), 1, "void");
+    assert!(a.events().is_empty());
+    let error = a.lane.share(a.endpoint, a.key).unwrap_err();
+    assert!(matches!(error, TransportError::Lost { .. }), "{error}");
     a.lane.detach(a.endpoint);
     a.lane.detach(a.endpoint);
 }
