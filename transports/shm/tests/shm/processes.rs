@@ -142,6 +142,7 @@ fn child() {
         }),
         Ok("fork and touch") => fork_and_touch(),
         Ok("limits") => limits(),
+        Ok("nobody") => as_nobody(),
         Ok(other) => panic!("{other}"),
         Err(_) => {}
     }
@@ -351,4 +352,49 @@ fn limits_are_errors_of_the_call_that_meets_them() {
     let said: Vec<String> = (0..6).map(|_| peer.heard()).collect();
     // ENOMEM 12, EMFILE 24, EFBIG 27.
     assert_eq!(said, ["fine", "fine", "error 27", "error 12", "error 24", "error 24"]);
+}
+
+/// Becomes another user, listens, and connects to the parent.
+fn as_nobody() {
+    // SAFETY: a plain system call.
+    assert_eq!(unsafe { libc::setresuid(65_534, 65_534, 65_534) }, 0);
+    let device = open();
+    let mut listener = device.listen(&SECRET).unwrap();
+    tell(&hex(&listener.address().0));
+    let address = Address(unhex(&read_line()));
+    let mut coming = device.connect(&address, &SECRET, b"", now() + PATIENCE).unwrap();
+    let error = loop {
+        match coming.poll(now()) {
+            Ok(answer) => assert!(answer.is_none(), "root let nobody in"),
+            Err(error) => break error,
+        }
+    };
+    tell(&error.to_string());
+    while listener.rejected() == 0 {
+        assert!(listener.poll(now()).unwrap().is_none());
+    }
+    tell("rejected");
+}
+
+#[test]
+fn another_user_is_refused_whatever_it_knows() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root can become another user to try it.
+        return;
+    }
+    let device = open();
+    let mut peer = Peer::start("nobody");
+    let theirs = Address(unhex(&peer.heard()));
+    let mut coming = device.connect(&theirs, &SECRET, b"", now() + PATIENCE).unwrap();
+    let error = coming.poll(now()).unwrap_err();
+    assert!(error.to_string().contains("user 65534"), "{error}");
+    let mut listener = device.listen(&SECRET).unwrap();
+    peer.tell(&hex(&listener.address().0));
+    let until = now() + PATIENCE;
+    while listener.rejected() == 0 && now() < until {
+        assert!(listener.poll(now()).unwrap().is_none());
+    }
+    assert_eq!(listener.rejected(), 1);
+    assert!(peer.heard().contains("closed the connection"));
+    assert_eq!(peer.heard(), "rejected");
 }
