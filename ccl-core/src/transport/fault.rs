@@ -17,6 +17,11 @@ pub trait Faults: Send + fmt::Debug {
         posted.push(work);
     }
 
+    /// Whether endpoints are really detached when they should be.
+    fn detaches(&self) -> bool {
+        true
+    }
+
     /// An event on its way up: pushes what is to be seen instead.
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
         seen.push(event);
@@ -64,7 +69,9 @@ impl<F: Faults> Lane for FaultInjector<F> {
     }
 
     fn detach(&mut self, endpoint: EndpointId) {
-        self.lane.detach(endpoint);
+        if self.faults.detaches() {
+            self.lane.detach(endpoint);
+        }
     }
 
     fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {

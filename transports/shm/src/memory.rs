@@ -158,29 +158,32 @@ fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Region, TransportError> {
 /// are quick; through the file on kernels before 5.14.
 fn commit(file: BorrowedFd<'_>, region: &Region) -> Result<(), Errno> {
     let bytes = file_bytes(region.bytes());
-    let mut populate = true;
+    match in_steps(bytes, |offset, step| populate(region, offset, step)) {
+        Err(Errno::INVAL) => in_steps(bytes, |offset, step| reserve(file, offset, step)),
+        done => done,
+    }
+}
+
+fn in_steps(
+    bytes: usize,
+    mut commit: impl FnMut(usize, usize) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     for offset in (0..bytes).step_by(COMMIT_BYTES) {
         let step = COMMIT_BYTES.min(bytes - offset);
-        let done = rustix::io::retry_on_intr(|| {
-            if !populate {
-                return Err(Errno::INVAL);
-            }
-            let at = region.start().wrapping_add(offset);
-            // SAFETY: a part of the mapping; touching its pages does not change their bytes.
-            unsafe { rustix::mm::madvise(at.cast(), step, Advice::LinuxPopulateWrite) }
-        });
-        match done {
-            Err(Errno::INVAL) => {
-                populate = false;
-                let flags = rustix::fs::FallocateFlags::empty();
-                rustix::io::retry_on_intr(|| {
-                    rustix::fs::fallocate(file, flags, offset as u64, step as u64)
-                })?;
-            }
-            done => done?,
-        }
+        rustix::io::retry_on_intr(|| commit(offset, step))?;
     }
     Ok(())
+}
+
+fn populate(region: &Region, offset: usize, bytes: usize) -> Result<(), Errno> {
+    let at = region.start().wrapping_add(offset).cast();
+    // SAFETY: a part of the mapping; touching its pages does not change their bytes.
+    unsafe { rustix::mm::madvise(at, bytes, Advice::LinuxPopulateWrite) }
+}
+
+fn reserve(file: BorrowedFd<'_>, offset: usize, bytes: usize) -> Result<(), Errno> {
+    let flags = rustix::fs::FallocateFlags::empty();
+    rustix::fs::fallocate(file, flags, offset as u64, bytes as u64)
 }
 
 #[cfg(test)]
@@ -210,11 +213,34 @@ mod tests {
         }
     }
 
+    fn committed_bytes(file: &OwnedFd) -> i64 {
+        rustix::fs::fstat(file).unwrap().st_blocks * 512
+    }
+
     #[test]
     fn all_pages_are_there_at_once() {
         let segment = allocate(3 << 20).unwrap();
-        let blocks = rustix::fs::fstat(&segment.file).unwrap().st_blocks;
-        assert!(blocks * 512 >= 3 << 20, "{blocks} blocks");
+        assert_eq!(committed_bytes(&segment.file), 3 << 20);
+        // The way of older kernels.
+        let file = unsealed(3 << 20);
+        assert_eq!(committed_bytes(&file), 0);
+        rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
+        in_steps(3 << 20, |offset, step| reserve(file.as_fd(), offset, step)).unwrap();
+        assert_eq!(committed_bytes(&file), 3 << 20);
+    }
+
+    #[test]
+    fn every_byte_is_in_a_step() {
+        for bytes in [1, COMMIT_BYTES, COMMIT_BYTES + 1, 3 * COMMIT_BYTES] {
+            let mut next = 0;
+            let walk = |offset, step| {
+                assert!(offset == next && step <= COMMIT_BYTES);
+                next += step;
+                Ok(())
+            };
+            in_steps(bytes, walk).unwrap();
+            assert_eq!(next, bytes);
+        }
     }
 
     #[test]

@@ -62,10 +62,10 @@ impl World {
         self.state().advance(to);
     }
 
-    /// Lets time pass to the next event, or by a microsecond if there is none.
+    /// Lets time pass to the next event, or by a tenth of a millisecond if there is none.
     pub fn step(&self) {
         let mut state = self.state();
-        let idle = state.now + Duration::from_micros(1);
+        let idle = state.now + Duration::from_micros(100);
         let to = state.next_event().unwrap_or(idle);
         state.advance(to);
     }

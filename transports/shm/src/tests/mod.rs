@@ -254,9 +254,33 @@ fn a_key_is_good_only_where_it_was_shared() {
 }
 
 #[test]
+fn memory_of_one_endpoint_is_not_reached_through_another() {
+    let [mut a, mut b] = sides(64);
+    let other = ShmDevice::open().unwrap();
+    let (_, of_a) = share(&mut a, &mut b);
+    // A second endpoint on the same lane, to another peer.
+    let [here, _there] = connect(&b.device, &other);
+    let second = b.lane.attach(here).unwrap();
+    let WorkRequest::Put { local, .. } = b.put(of_a, 4, None, 0);
+    let through = |endpoint| WorkRequest::Put {
+        endpoint,
+        local,
+        remote: of_a,
+        remote_offset: 0,
+        immediate: None,
+        id: 0,
+    };
+    assert!(usage(b.lane.post(now(), &[through(second)])).contains("not imported"));
+    assert_eq!(b.lane.post(now(), &[through(b.endpoint)]).unwrap(), 1);
+}
+
+#[test]
 fn a_detached_peer_is_lost_after_its_last_put() {
     let [mut a, mut b] = sides(64);
     let (key, remote) = share(&mut a, &mut b);
+    let (_, of_b) = share(&mut b, &mut a);
+    a.device.deregister(a.key).unwrap();
+    (a.memory, a.key) = a.device.allocate(64).unwrap();
     assert_eq!(b.lane.post(now(), &[b.put(remote, 4, Some(6), 2)]).unwrap(), 1);
     b.lane.detach(b.endpoint);
     usage(b.lane.post(now(), &[b.put(remote, 4, Some(6), 2)]));
@@ -269,8 +293,11 @@ fn a_detached_peer_is_lost_after_its_last_put() {
     assert!(reason.contains(&format!("process {}", std::process::id())), "{reason}");
     assert!(a.events().is_empty(), "lost once");
     assert_eq!(a.lane.poll_timeout(), None);
-    let put = a.put(RemoteMr(0), 0, None, 0);
-    assert!(a.lane.post(now(), &[put]).is_err());
+    let put = a.put(of_b, 4, Some(1), 9);
+    assert_eq!(a.lane.post(now(), &[put]).unwrap(), 1, "void");
+    assert!(a.events().is_empty());
+    let error = a.lane.share(a.endpoint, a.key).unwrap_err();
+    assert!(matches!(error, TransportError::Lost { .. }), "{error}");
     a.lane.detach(a.endpoint);
     a.lane.detach(a.endpoint);
 }

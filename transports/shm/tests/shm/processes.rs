@@ -142,6 +142,7 @@ fn child() {
         }),
         Ok("fork and touch") => fork_and_touch(),
         Ok("limits") => limits(),
+        Ok("nobody") => as_nobody(),
         Ok(other) => panic!("{other}"),
         Err(_) => {}
     }
@@ -264,39 +265,59 @@ fn a_forked_child_hides_neither_death_nor_farewell() {
     }
 }
 
-/// Tells by which signal a forked child ends that touches, and one that only drops, what its
-/// parent shares.
+/// Tells how forked children end that touch what their parent shares, or drop it.
 fn fork_and_touch() {
     let device = open();
-    let (memory, _) = device.allocate(4096).unwrap();
+    let (memory, key) = device.allocate(4096).unwrap();
     memory.write(0, &[7]).unwrap();
+    let start = memory.start();
+    tell(&forked(|| assert!(memory.write(0, &[9]).is_err(), "it is there")));
     let mut held = Some((memory, device));
-    for touch in [true, false] {
-        // SAFETY: the child touches one byte or unmaps nothing, and ends.
-        let forked = unsafe { libc::fork() };
-        if forked == 0 {
-            match &held {
-                Some((memory, _)) if touch => drop(memory.write(0, &[9])),
-                _ => held = None,
-            }
-            // SAFETY: ends the process without running anything of the parent's.
-            unsafe { libc::_exit(if held.is_none() { 0 } else { 1 }) };
+    tell(&forked(|| {
+        let place = fresh_page(start);
+        if let Some((memory, device)) = held.take() {
+            drop(memory);
+            let _ = device.deregister(key);
         }
-        let mut status = 0;
-        // SAFETY: `status` is alive during the call.
-        unsafe { libc::waitpid(forked, &raw mut status, 0) };
-        tell(&format!("{}", status & 0x7f));
-    }
+        // SAFETY: the page just mapped there, unless the region's end took it away.
+        unsafe { place.write_volatile(1) };
+    }));
     let mut byte = [0];
     held.unwrap().0.read(0, &mut byte).unwrap();
     tell(&format!("{}", byte[0]));
+}
+
+/// The signal that ends a forked child which does this, or `fine`.
+fn forked(does: impl FnOnce()) -> String {
+    // SAFETY: the child uses nothing that another thread may have locked but the allocator, which
+    // the C library keeps usable.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        does();
+        // SAFETY: ends the process without running anything of the parent's.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is alive during the call.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    if status == 0 { "fine".to_owned() } else { format!("signal {}", status & 0x7f) }
+}
+
+/// A page of this process's own at an address where nothing is.
+fn fresh_page(at: *mut u8) -> *mut u8 {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: NOREPLACE takes no address that is in use.
+    let got = unsafe { libc::mmap(at.cast(), 4096, protection, flags, -1, 0) };
+    assert_eq!(got.cast(), at, "the region was inherited");
+    at
 }
 
 #[test]
 fn a_forked_child_cannot_touch_what_is_shared() {
     let mut peer = Peer::start("fork and touch");
     let said: Vec<String> = (0..3).map(|_| peer.heard()).collect();
-    assert_eq!(said, ["11", "0", "7"], "SIGSEGV, an ordinary end, the parent's byte");
+    assert_eq!(said, ["signal 11", "fine", "7"], "touching, dropping, the parent's byte");
 }
 
 /// Sets limits of this process and tells what comes of it.
@@ -331,4 +352,49 @@ fn limits_are_errors_of_the_call_that_meets_them() {
     let said: Vec<String> = (0..6).map(|_| peer.heard()).collect();
     // ENOMEM 12, EMFILE 24, EFBIG 27.
     assert_eq!(said, ["fine", "fine", "error 27", "error 12", "error 24", "error 24"]);
+}
+
+/// Becomes another user, listens, and connects to the parent.
+fn as_nobody() {
+    // SAFETY: a plain system call.
+    assert_eq!(unsafe { libc::setresuid(65_534, 65_534, 65_534) }, 0);
+    let device = open();
+    let mut listener = device.listen(&SECRET).unwrap();
+    tell(&hex(&listener.address().0));
+    let address = Address(unhex(&read_line()));
+    let mut coming = device.connect(&address, &SECRET, b"", now() + PATIENCE).unwrap();
+    let error = loop {
+        match coming.poll(now()) {
+            Ok(answer) => assert!(answer.is_none(), "root let nobody in"),
+            Err(error) => break error,
+        }
+    };
+    tell(&error.to_string());
+    while listener.rejected() == 0 {
+        assert!(listener.poll(now()).unwrap().is_none());
+    }
+    tell("rejected");
+}
+
+#[test]
+fn another_user_is_refused_whatever_it_knows() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root can become another user to try it.
+        return;
+    }
+    let device = open();
+    let mut peer = Peer::start("nobody");
+    let theirs = Address(unhex(&peer.heard()));
+    let mut coming = device.connect(&theirs, &SECRET, b"", now() + PATIENCE).unwrap();
+    let error = coming.poll(now()).unwrap_err();
+    assert!(error.to_string().contains("user 65534"), "{error}");
+    let mut listener = device.listen(&SECRET).unwrap();
+    peer.tell(&hex(&listener.address().0));
+    let until = now() + PATIENCE;
+    while listener.rejected() == 0 && now() < until {
+        assert!(listener.poll(now()).unwrap().is_none());
+    }
+    assert_eq!(listener.rejected(), 1);
+    assert!(peer.heard().contains("closed the connection"));
+    assert_eq!(peer.heard(), "rejected");
 }

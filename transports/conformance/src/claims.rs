@@ -1,0 +1,86 @@
+//! What a device says of itself.
+
+use std::sync::atomic::Ordering;
+
+use crate::pair::{Pair, bytes_of, pattern};
+use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
+
+pub(crate) const POINTS: &[Point] = &[
+    Point { name: "capabilities are plausible", check: plausible },
+    Point { name: "claim: as many puts are taken at once as depth_max says", check: depth },
+    Point { name: "claim: ordered puts arrive in order", check: ordered },
+    Point { name: "claim: mapped memory is the peer's", check: mapped },
+];
+
+fn plausible(fixture: &dyn Fixture) -> Outcome {
+    for side in [0, 1] {
+        let device = fixture.device(side);
+        let caps = device.caps();
+        ensure!(caps.message_bytes_max > 0 && caps.depth_max > 0, "{caps:?}");
+        let bandwidth = caps.bandwidth_bytes_per_s;
+        ensure!(bandwidth.is_finite() && bandwidth > 0.0, "{caps:?}");
+    }
+    PASSED
+}
+
+fn depth(fixture: &dyn Fixture) -> Outcome {
+    let depth = fixture.device(0).caps().depth_max.min(10_000);
+    let pair = &mut Pair::new(fixture, 64)?;
+    let work: Vec<_> = (0..depth).map(|id| pair.ends[0].put(4, None, id as u64)).collect();
+    let taken = pair.ends[0].lane.post(fixture.now(), &work).map_err(failed("posting"))?;
+    ensure!(taken == depth, "{taken} of {depth} were taken");
+    pair.until(fixture, "all are done", |pair| pair.ends[0].done().len() == depth)?;
+    PASSED
+}
+
+fn ordered(fixture: &dyn Fixture) -> Outcome {
+    if !fixture.device(0).caps().ordered {
+        return Ok(Verdict::Skipped("order is not claimed"));
+    }
+    let room = fixture.device(0).caps().message_bytes_max.min(20_000);
+    let pair = &mut Pair::new(fixture, room)?;
+    let size = |number: u32| [8, room, 0, 100][number as usize % 4];
+    let put = |number| pair.ends[0].put(size(number), Some(number), u64::from(number));
+    let work: Vec<_> = (0..300).map(put).collect();
+    pair.post(fixture, 0, &work)?;
+    pair.until(fixture, "all arrive", |pair| pair.ends[1].events.len() >= 300)?;
+    let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
+    let expected: Vec<_> = (0..300).map(|number| (number, size(number))).collect();
+    let wrong = arrived.iter().zip(&expected).position(|(seen, expected)| seen != expected);
+    ensure!(wrong.is_none(), "number {wrong:?} is another one's turn");
+    PASSED
+}
+
+fn mapped(fixture: &dyn Fixture) -> Outcome {
+    let pair = &mut Pair::new(fixture, 4096)?;
+    let claimed = fixture.device(0).caps().mapped;
+    for side in [0, 1] {
+        let owner = &mut pair.ends[side];
+        let key = owner.lane.share(owner.endpoint, owner.inbox_key).map_err(failed("sharing"))?;
+        let memory = owner.inbox.clone();
+        let other = &mut pair.ends[1 - side];
+        let view = other.lane.map(other.endpoint, &key);
+        if !claimed {
+            ensure!(view.is_err(), "it is not claimed, and yet memory is mapped");
+            continue;
+        }
+        let view = view.map_err(failed("mapping"))?;
+        ensure!(view.bytes() >= 4096, "only {} bytes are mapped", view.bytes());
+        for (number, (writer, reader)) in [(&view, &memory), (&memory, &view)].iter().enumerate() {
+            let text = pattern(number as u64, 4096);
+            writer.write(0, &text).map_err(failed("writing"))?;
+            ensure!(bytes_of(reader)?[..4096] == text, "what one side stores the other reads not");
+            let word = writer.word64(64).map_err(failed("finding a word"))?;
+            word.store(77, Ordering::Release);
+            word.fetch_add(1, Ordering::AcqRel);
+            let word = reader.word64(64).map_err(failed("finding a word"))?;
+            ensure!(word.load(Ordering::Acquire) == 78, "an atomic is not one for both");
+        }
+        ensure!(other.lane.map(other.endpoint, &nonsense()).is_err(), "nonsense was mapped");
+    }
+    PASSED
+}
+
+fn nonsense() -> ccl_core::transport::RemoteKey {
+    ccl_core::transport::RemoteKey(vec![0xff; 40])
+}

@@ -1,0 +1,135 @@
+//! How connections end: nothing is written afterwards, and the other side learns of it.
+
+use crate::pair::{Pair, bytes_of};
+use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
+
+pub(crate) const POINTS: &[Point] = &[
+    Point { name: "after detach nothing is written and nothing is told", check: fence },
+    Point { name: "the peer of a detached endpoint is told once", check: farewell },
+    Point { name: "a dead peer is told of once, and work for it is void", check: death },
+    Point { name: "a dropped connection is told of", check: dropped },
+    Point { name: "a lost endpoint leaves the others alone", check: others },
+    Point { name: "memory is given back while nothing uses it", check: given_back },
+];
+
+/// Puts that differ from what lies there, all that one call takes.
+fn flood(fixture: &dyn Fixture, pair: &mut Pair, byte: u8) -> Result<(), String> {
+    let size = pair.ends[0].source.bytes();
+    pair.ends[0].source.write(0, &vec![byte; size]).map_err(failed("writing"))?;
+    let work: Vec<_> = (0..16).map(|id| pair.ends[0].put(size, Some(3), id)).collect();
+    // The endpoint may be lost or gone by now, which is no failure here.
+    let _ = pair.ends[0].lane.post(fixture.now(), &work);
+    Ok(())
+}
+
+fn fence(fixture: &dyn Fixture) -> Outcome {
+    for idles in [0, 1, 2, 5] {
+        let bytes = fixture.device(0).caps().message_bytes_max.min(10_000);
+        let pair = &mut Pair::new(fixture, bytes)?;
+        flood(fixture, pair, 1)?;
+        for _ in 0..idles {
+            fixture.idle();
+            pair.poll(fixture.now())?;
+        }
+        let endpoint = pair.ends[1].endpoint;
+        pair.ends[1].lane.detach(endpoint);
+        let before = bytes_of(&pair.ends[1].inbox)?;
+        pair.ends[1].events.clear();
+        // The sender may be about to write, may learn of the end, and may try again.
+        for byte in [2, 3] {
+            pair.settle(fixture)?;
+            flood(fixture, pair, byte)?;
+        }
+        pair.settle(fixture)?;
+        ensure!(bytes_of(&pair.ends[1].inbox)? == before, "bytes were written after detach");
+        let events = &pair.ends[1].events;
+        let told = pair.ends[1].arrived(endpoint).len() + pair.ends[1].lost();
+        ensure!(told == 0, "the lane still tells of the endpoint: {events:?}");
+    }
+    PASSED
+}
+
+fn farewell(fixture: &dyn Fixture) -> Outcome {
+    let pair = &mut Pair::new(fixture, 64)?;
+    let put = pair.ends[1].put(8, Some(1), 1);
+    pair.post(fixture, 1, &[put])?;
+    let complete = |pair: &Pair| pair.ends[1].done() == [1] && !pair.ends[0].events.is_empty();
+    pair.until(fixture, "a put arrives", complete)?;
+    let endpoint = pair.ends[1].endpoint;
+    pair.ends[1].lane.detach(endpoint);
+    pair.until(fixture, "the other side is told", |pair| pair.ends[0].lost() > 0)?;
+    pair.settle(fixture)?;
+    ensure!(pair.ends[0].lost() == 1, "it is told {} times", pair.ends[0].lost());
+    // Both may be repeated without harm.
+    pair.ends[1].lane.detach(endpoint);
+    let endpoint = pair.ends[0].endpoint;
+    pair.ends[0].lane.detach(endpoint);
+    PASSED
+}
+
+fn death(fixture: &dyn Fixture) -> Outcome {
+    let pair = &mut Pair::new(fixture, 64)?;
+    if !fixture.kill(1) {
+        let fresh = fixture.device(1).lane().map_err(failed("making a lane"))?;
+        drop(std::mem::replace(&mut pair.ends[1].lane, fresh));
+    }
+    pair.until(fixture, "the survivor is told", |pair| pair.ends[0].lost() > 0)?;
+    let put = pair.ends[0].put(8, Some(1), 1);
+    let posted = pair.ends[0].lane.post(fixture.now(), &[put]);
+    posted.map_err(failed("posting to a dead peer is void, not an error"))?;
+    pair.settle(fixture)?;
+    ensure!(pair.ends[0].lost() == 1, "it is told {} times", pair.ends[0].lost());
+    PASSED
+}
+
+fn dropped(fixture: &dyn Fixture) -> Outcome {
+    let [accepted, connected] = crate::pair::join(fixture, b"")?;
+    let mut lane = fixture.device(0).lane().map_err(failed("making a lane"))?;
+    let endpoint = lane.attach(accepted).map_err(failed("attaching"))?;
+    drop(connected);
+    let end = fixture.now() + fixture.patience();
+    let mut events = Vec::new();
+    while events.is_empty() {
+        ensure!(fixture.now() < end, "nothing is told");
+        lane.poll(fixture.now(), &mut events).map_err(failed("polling"))?;
+        fixture.idle();
+    }
+    let lost = |event: &ccl_core::transport::Event| matches!(event, ccl_core::transport::Event::Lost { endpoint: at, .. } if *at == endpoint);
+    ensure!(events.iter().all(lost), "{events:?}");
+    PASSED
+}
+
+fn others(fixture: &dyn Fixture) -> Outcome {
+    let pair = &mut Pair::new(fixture, 64)?;
+    let [accepted, connected] = crate::pair::join(fixture, b"second")?;
+    let extra = pair.ends[0].lane.attach(accepted).map_err(failed("attaching"))?;
+    drop(connected);
+    pair.until(fixture, "the loss is told", |pair| pair.ends[0].lost() > 0)?;
+    pair.ends[0].lane.detach(extra);
+    let put = pair.ends[0].put(8, Some(6), 6);
+    pair.post(fixture, 0, &[put])?;
+    let there = |pair: &Pair| pair.ends[1].arrived(pair.ends[1].endpoint) == [(6, 8)];
+    pair.until(fixture, "the first endpoint still works", there)?;
+    PASSED
+}
+
+fn given_back(fixture: &dyn Fixture) -> Outcome {
+    let pair = &mut Pair::new(fixture, 64)?;
+    let put = pair.ends[0].put(8, Some(1), 1);
+    pair.post(fixture, 0, &[put])?;
+    let complete = |pair: &Pair| pair.ends[0].done() == [1] && !pair.ends[1].events.is_empty();
+    pair.until(fixture, "a put arrives", complete)?;
+    for end in &pair.ends {
+        end.device.deregister(end.source_key).map_err(failed("giving back the source"))?;
+    }
+    let put = pair.ends[0].put(8, Some(2), 2);
+    let posted = pair.ends[0].lane.post(fixture.now(), &[put]);
+    ensure!(posted.is_err(), "memory that was given back is put from: {posted:?}");
+    for side in [0, 1] {
+        let endpoint = pair.ends[side].endpoint;
+        pair.ends[side].lane.detach(endpoint);
+        let end = &pair.ends[side];
+        end.device.deregister(end.inbox_key).map_err(failed("giving back the inbox"))?;
+    }
+    PASSED
+}

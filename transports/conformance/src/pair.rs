@@ -1,0 +1,253 @@
+//! Two lanes joined by one connection, with memory to put from and into.
+
+use std::sync::Arc;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Connected, Connecting, Device, EndpointId, Event, Lane, Listener, LocalSlice, MrKey, RemoteMr,
+    Secret, WorkRequest,
+};
+use ccl_memory::Region;
+
+use crate::{Fixture, failed};
+
+pub(crate) const SECRET: Secret = Secret([0x5e; 32]);
+
+/// How often time passes before "nothing more happens" is believed.
+const SETTLED: usize = 400;
+
+/// One end of the connection.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) lane: Box<dyn Lane>,
+    pub(crate) endpoint: EndpointId,
+    /// What the other end puts into.
+    pub(crate) inbox: Region,
+    pub(crate) inbox_key: MrKey,
+    /// What this end puts from.
+    pub(crate) source: Region,
+    pub(crate) source_key: MrKey,
+    /// The other end's inbox.
+    pub(crate) remote: RemoteMr,
+    /// Everything that has happened here, oldest first.
+    pub(crate) events: Vec<Event>,
+}
+
+impl End {
+    /// The requests that are done, in the order in which they were.
+    pub(crate) fn done(&self) -> Vec<u64> {
+        let id = |event: &Event| if let Event::Done { id } = event { Some(*id) } else { None };
+        self.events.iter().filter_map(id).collect()
+    }
+
+    /// Immediate and length of what has arrived at an endpoint.
+    pub(crate) fn arrived(&self, at: EndpointId) -> Vec<(u32, usize)> {
+        let arrival = |event: &Event| match event {
+            Event::Arrived { endpoint, immediate, bytes } if *endpoint == at => {
+                Some((*immediate, *bytes))
+            }
+            _ => None,
+        };
+        self.events.iter().filter_map(arrival).collect()
+    }
+
+    /// How often this end was told that the other one is lost.
+    pub(crate) fn lost(&self) -> usize {
+        let lost = |event: &&Event| matches!(event, Event::Lost { .. });
+        self.events.iter().filter(lost).count()
+    }
+
+    /// A put of the source's first bytes into the beginning of the other end's inbox.
+    pub(crate) fn put(&self, bytes: usize, immediate: Option<u32>, id: u64) -> WorkRequest {
+        self.put_at(0, 0, bytes, immediate, id)
+    }
+
+    /// A put from an offset of the source to an offset of the other end's inbox.
+    pub(crate) fn put_at(
+        &self,
+        offset: usize,
+        remote_offset: usize,
+        bytes: usize,
+        immediate: Option<u32>,
+        id: u64,
+    ) -> WorkRequest {
+        WorkRequest::Put {
+            endpoint: self.endpoint,
+            local: LocalSlice { key: self.source_key, offset, bytes },
+            remote: self.remote,
+            remote_offset,
+            immediate,
+            id,
+        }
+    }
+}
+
+/// Both ends; end 0 has listened.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) ends: [End; 2],
+}
+
+/// Bytes of a region.
+pub(crate) fn bytes_of(region: &Region) -> Result<Vec<u8>, String> {
+    let mut bytes = vec![0; region.bytes()];
+    region.read(0, &mut bytes).map_err(failed("reading memory"))?;
+    Ok(bytes)
+}
+
+/// A pattern that no other number has.
+pub(crate) fn pattern(number: u64, bytes: usize) -> Vec<u8> {
+    let mix = |at: usize| {
+        let z = (number << 32 ^ at as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (z >> 56) as u8
+    };
+    (0..bytes).map(mix).collect()
+}
+
+/// Polls both sides until the connection stands: the accepting side's end, then the other's.
+pub(crate) fn meet(
+    fixture: &dyn Fixture,
+    listener: &mut dyn Listener,
+    connecting: &mut dyn Connecting,
+) -> Result<[Connected; 2], String> {
+    let end = fixture.now() + fixture.patience();
+    let (mut accepted, mut connected) = (None, None);
+    while fixture.now() < end {
+        let now = fixture.now();
+        if accepted.is_none() {
+            accepted = listener.poll(now).map_err(failed("listening"))?;
+        }
+        if connected.is_none() {
+            connected = connecting.poll(now).map_err(failed("connecting"))?;
+        }
+        match (accepted, connected) {
+            (Some(accepted), Some(connected)) => return Ok([accepted, connected]),
+            (one, other) => (accepted, connected) = (one, other),
+        }
+        fixture.idle();
+    }
+    Err("two willing sides do not find together".to_owned())
+}
+
+/// One more connection between the two sides.
+pub(crate) fn join(fixture: &dyn Fixture, hello: &[u8]) -> Result<[Connected; 2], String> {
+    let deadline = fixture.now() + fixture.patience();
+    let mut listener = fixture.device(0).listen(&SECRET).map_err(failed("listening"))?;
+    let connecting = fixture.device(1).connect(&listener.address(), &SECRET, hello, deadline);
+    meet(fixture, &mut *listener, &mut *connecting.map_err(failed("connecting"))?)
+}
+
+/// Memory of this many bytes for puts to be made from.
+fn source(device: &dyn Device, bytes: usize) -> Result<(Region, MrKey), String> {
+    let region = Region::private(bytes).part(0, bytes).map_err(failed("cutting memory"))?;
+    let key = device.register(&region).map_err(failed("registering"))?;
+    Ok((region, key))
+}
+
+impl Pair {
+    /// Connects two fresh lanes, with inboxes and sources of `bytes` each.
+    pub(crate) fn new(fixture: &dyn Fixture, bytes: usize) -> Result<Pair, String> {
+        let devices = [0, 1].map(|side| fixture.device(side));
+        let mut lanes = Vec::new();
+        for (side, device) in devices.iter().enumerate() {
+            lanes.push(fixture.wrap(side, device.lane().map_err(failed("making a lane"))?));
+        }
+        let mut ends = Vec::new();
+        for ((device, mut lane), connected) in
+            devices.into_iter().zip(lanes).zip(join(fixture, b"pair")?)
+        {
+            let endpoint = lane.attach(connected).map_err(failed("attaching"))?;
+            let (inbox, inbox_key) = device.allocate(bytes).map_err(failed("allocating"))?;
+            let (source, source_key) = source(&*device, bytes)?;
+            let (remote, events) = (RemoteMr(u64::MAX), Vec::new());
+            ends.push(End {
+                device,
+                lane,
+                endpoint,
+                inbox,
+                inbox_key,
+                source,
+                source_key,
+                remote,
+                events,
+            });
+        }
+        let ends = ends.try_into().map_err(|_| "there are not two ends".to_owned())?;
+        let mut pair = Pair { ends };
+        pair.introduce()?;
+        Ok(pair)
+    }
+
+    /// Tells each end where the other's inbox is.
+    fn introduce(&mut self) -> Result<(), String> {
+        for from in [0, 1] {
+            let (endpoint, key) = (self.ends[from].endpoint, self.ends[from].inbox_key);
+            let key = self.ends[from].lane.share(endpoint, key).map_err(failed("sharing"))?;
+            let to = &mut self.ends[1 - from];
+            to.remote = to.lane.import(to.endpoint, &key).map_err(failed("importing"))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn poll(&mut self, now: Instant) -> Result<(), String> {
+        for end in &mut self.ends {
+            end.lane.poll(now, &mut end.events).map_err(failed("polling"))?;
+        }
+        Ok(())
+    }
+
+    /// Polls both ends until `done`, or fails saying that `what` did not happen.
+    pub(crate) fn until(
+        &mut self,
+        fixture: &dyn Fixture,
+        what: &str,
+        mut done: impl FnMut(&Pair) -> bool,
+    ) -> Result<(), String> {
+        let end = fixture.now() + fixture.patience();
+        loop {
+            self.poll(fixture.now())?;
+            if done(self) {
+                return Ok(());
+            }
+            if fixture.now() >= end {
+                let events: Vec<usize> = self.ends.iter().map(|end| end.events.len()).collect();
+                return Err(format!("{what}: not within {:?}; {events:?}", fixture.patience()));
+            }
+            fixture.idle();
+        }
+    }
+
+    /// Posts all of this from one end, however often that takes.
+    pub(crate) fn post(
+        &mut self,
+        fixture: &dyn Fixture,
+        from: usize,
+        work: &[WorkRequest],
+    ) -> Result<(), String> {
+        let end = fixture.now() + fixture.patience();
+        let mut rest = work;
+        loop {
+            let taken = self.ends[from].lane.post(fixture.now(), rest);
+            let taken = taken.map_err(failed("posting"))?;
+            rest = rest.get(taken..).ok_or("more was taken than given")?;
+            if rest.is_empty() {
+                return Ok(());
+            }
+            if fixture.now() >= end {
+                return Err(format!("{} requests were never taken", rest.len()));
+            }
+            fixture.idle();
+            self.poll(fixture.now())?;
+        }
+    }
+
+    /// Lets what is still under way happen.
+    pub(crate) fn settle(&mut self, fixture: &dyn Fixture) -> Result<(), String> {
+        for _ in 0..SETTLED {
+            self.poll(fixture.now())?;
+            fixture.idle();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,300 @@
+//! Puts: what they write, when that is seen, and what is refused.
+
+use ccl_core::transport::{EndpointId, LocalSlice, MrKey, RemoteMr, WorkRequest};
+
+use crate::pair::{Pair, bytes_of, join, pattern};
+use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
+
+pub(crate) const POINTS: &[Point] = &[
+    Point { name: "puts of every size write exactly their bytes", check: sizes },
+    Point { name: "a put without immediate shows its bytes and nothing else", check: silent },
+    Point { name: "every immediate passes unchanged", check: immediates },
+    Point { name: "the bytes are there before the immediate", check: bytes_first },
+    Point { name: "after Done the source may be changed", check: done_means_done },
+    Point { name: "both directions at once", check: duplex },
+    Point { name: "what lies out of range is refused before anything moves", check: out_of_range },
+    Point { name: "what is not there is refused", check: not_there },
+    Point { name: "good work before bad is not undone, bad is not done", check: good_and_bad },
+    Point { name: "back-pressure passes, and nothing is lost or doubled", check: back_pressure },
+    Point { name: "many endpoints on one lane are kept apart", check: many_endpoints },
+];
+
+/// The most that one put is tried with.
+const LARGE: usize = 4 << 20;
+
+fn sizes(fixture: &dyn Fixture) -> Outcome {
+    let most = fixture.device(0).caps().message_bytes_max.min(LARGE);
+    let room = most + 128;
+    let pair = &mut Pair::new(fixture, room)?;
+    let sizes = [0, 1, 2, 3, 7, 8, 9, 63, 64, 65, 1000, 4095, 4096, 4097, 65_537, most - 1, most];
+    for (number, bytes) in sizes.into_iter().filter(|&bytes| bytes <= most).enumerate() {
+        for (offset, remote_offset) in [(0, 0), (3, 61), (room - bytes, room - bytes)] {
+            let text = pattern(number as u64, bytes);
+            pair.ends[0].source.write(offset, &text).map_err(failed("writing"))?;
+            pair.ends[1].inbox.write(0, &vec![0x77; room]).map_err(failed("writing"))?;
+            pair.ends.iter_mut().for_each(|end| end.events.clear());
+            let put = pair.ends[0].put_at(offset, remote_offset, bytes, Some(9), 5);
+            pair.post(fixture, 0, &[put])?;
+            pair.until(fixture, "a put arrives and is done", |pair| {
+                let [from, to] = &pair.ends;
+                !from.done().is_empty() && !to.arrived(to.endpoint).is_empty()
+            })?;
+            let [from, to] = &pair.ends;
+            ensure!(from.done() == [5], "done: {:?}", from.done());
+            let arrived = to.arrived(to.endpoint);
+            ensure!(arrived == [(9, bytes)], "{bytes} bytes arrived as {arrived:?}");
+            let mut expected = vec![0x77; room];
+            expected[remote_offset..remote_offset + bytes].copy_from_slice(&text);
+            let seen = bytes_of(&to.inbox)?;
+            let wrong = seen.iter().zip(&expected).position(|(seen, expected)| seen != expected);
+            ensure!(wrong.is_none(), "{bytes} bytes to {remote_offset}: wrong at {wrong:?}");
+        }
+    }
+    PASSED
+}
+
+fn silent(fixture: &dyn Fixture) -> Outcome {
+    let pair = &mut Pair::new(fixture, 4096)?;
+    let text = pattern(1, 500);
+    pair.ends[0].source.write(0, &text).map_err(failed("writing"))?;
+    let put = pair.ends[0].put(500, None, 1);
+    pair.post(fixture, 0, &[put])?;
+    pair.until(fixture, "the bytes come", |pair| {
+        bytes_of(&pair.ends[1].inbox).is_ok_and(|seen| seen[..500] == text)
+    })?;
+    pair.until(fixture, "it is done", |pair| pair.ends[0].done() == [1])?;
+    pair.settle(fixture)?;
+    ensure!(pair.ends[1].events.is_empty(), "the peer saw {:?}", pair.ends[1].events);
+    PASSED
+}
+
+fn immediates(fixture: &dyn Fixture) -> Outcome {
+    let pair = &mut Pair::new(fixture, 64)?;
+    for immediate in [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
+        pair.ends[1].events.clear();
+        let put = pair.ends[0].put(8, Some(immediate), 1);
+        pair.post(fixture, 0, &[put])?;
+        pair.until(fixture, "it arrives", |pair| !pair.ends[1].events.is_empty())?;
+        let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
+        ensure!(arrived == [(immediate, 8)], "{immediate:#x} came as {arrived:?}");
+    }
+    PASSED
+}
+
+/// Puts into the same slots round after round; each is looked at as soon as it is announced.
+fn bytes_first(fixture: &dyn Fixture) -> Outcome {
+    const SLOTS: usize = 4;
+    let bytes = fixture.device(0).caps().message_bytes_max.min(3000);
+    let pair = &mut Pair::new(fixture, SLOTS * bytes)?;
+    for round in 0..50u64 {
+        let text = pattern(round, SLOTS * bytes);
+        pair.ends[0].source.write(0, &text).map_err(failed("writing"))?;
+        pair.ends.iter_mut().for_each(|end| end.events.clear());
+        let put =
+            |slot| pair.ends[0].put_at(slot * bytes, slot * bytes, bytes, Some(slot as u32), 0);
+        let work: Vec<_> = (0..SLOTS).map(put).collect();
+        pair.post(fixture, 0, &work)?;
+        let mut seen = 0;
+        while seen < SLOTS {
+            let more = |pair: &Pair| pair.ends[1].events.len() > seen;
+            pair.until(fixture, "the next one arrives", more)?;
+            let here = bytes_of(&pair.ends[1].inbox)?;
+            for &(slot, _) in &pair.ends[1].arrived(pair.ends[1].endpoint)[seen..] {
+                let range = slot as usize * bytes..(slot as usize + 1) * bytes;
+                let right = range.end <= text.len() && here[range.clone()] == text[range];
+                ensure!(right, "immediate {slot} came before its bytes");
+                seen += 1;
+            }
+        }
+        pair.until(fixture, "all are done", |pair| pair.ends[0].done().len() == SLOTS)?;
+    }
+    PASSED
+}
+
+fn done_means_done(fixture: &dyn Fixture) -> Outcome {
+    let bytes = fixture.device(0).caps().message_bytes_max.min(50_000);
+    let pair = &mut Pair::new(fixture, bytes)?;
+    for number in 0..30u64 {
+        let text = pattern(number, bytes);
+        pair.ends[0].source.write(0, &text).map_err(failed("writing"))?;
+        pair.ends.iter_mut().for_each(|end| end.events.clear());
+        let put = pair.ends[0].put(bytes, Some(1), number);
+        pair.post(fixture, 0, &[put])?;
+        pair.until(fixture, "it is done", |pair| pair.ends[0].done() == [number])?;
+        pair.ends[0].source.write(0, &vec![0xdd; bytes]).map_err(failed("writing"))?;
+        pair.until(fixture, "it arrives", |pair| !pair.ends[1].events.is_empty())?;
+        ensure!(bytes_of(&pair.ends[1].inbox)?[..bytes] == text, "it was read after Done");
+    }
+    PASSED
+}
+
+fn duplex(fixture: &dyn Fixture) -> Outcome {
+    let pair = &mut Pair::new(fixture, 64 * 16)?;
+    for side in [0, 1] {
+        let text = pattern(side as u64, 64 * 16);
+        pair.ends[side].source.write(0, &text).map_err(failed("writing"))?;
+    }
+    for number in 0..16 {
+        for side in [0, 1] {
+            let at = number * 64;
+            let put = pair.ends[side].put_at(at, at, 64, Some(number as u32), number as u64);
+            pair.post(fixture, side, &[put])?;
+        }
+    }
+    pair.until(fixture, "all arrive on both sides", |pair| {
+        pair.ends.iter().all(|end| end.arrived(end.endpoint).len() == 16 && end.done().len() == 16)
+    })?;
+    for side in [0, 1] {
+        let seen = bytes_of(&pair.ends[side].inbox)?;
+        ensure!(seen[..64 * 16] == pattern(1 - side as u64, 64 * 16), "side {side} is wrong");
+    }
+    PASSED
+}
+
+/// Nothing of what was refused has moved: a good put arrives, and it alone.
+fn nothing_moved(fixture: &dyn Fixture, pair: &mut Pair) -> Result<(), String> {
+    let put = pair.ends[0].put(1, Some(42), 42);
+    pair.post(fixture, 0, &[put])?;
+    let last = |pair: &Pair| pair.ends[1].arrived(pair.ends[1].endpoint).contains(&(42, 1));
+    pair.until(fixture, "a good put arrives after bad ones", last)?;
+    pair.settle(fixture)?;
+    let [from, to] = &pair.ends;
+    ensure!(to.events.len() == 1, "the peer saw {:?}", to.events);
+    ensure!(from.done() == [42], "done: {:?}", from.done());
+    ensure!(bytes_of(&to.inbox)?[1..].iter().all(|&byte| byte == 0), "bytes were written");
+    Ok(())
+}
+
+fn out_of_range(fixture: &dyn Fixture) -> Outcome {
+    let most = fixture.device(0).caps().message_bytes_max;
+    let room = if most < LARGE { most + 64 } else { 4096 };
+    let pair = &mut Pair::new(fixture, room)?;
+    pair.ends[0].source.write(0, &vec![0xbb; room]).map_err(failed("writing"))?;
+    // Devices may round allocations up; what is beyond the region itself is certainly out.
+    let size = pair.ends[1].inbox.bytes();
+    let tops = usize::MAX;
+    let mut bad = vec![
+        (0, size, 1),
+        (0, size - 1, 2),
+        (0, size + 1, 0),
+        (0, tops, 1),
+        (0, tops - 7, 64),
+        (room, 0, 1),
+        (room - 1, 0, 2),
+        (tops, 0, 2),
+        (0, 0, tops),
+    ];
+    if most < LARGE {
+        bad.push((0, 0, most + 1));
+    }
+    for (offset, remote_offset, bytes) in bad {
+        let put = pair.ends[0].put_at(offset, remote_offset, bytes, Some(7), 7);
+        let posted = pair.ends[0].lane.post(fixture.now(), &[put]);
+        ensure!(
+            posted.is_err(),
+            "{bytes} bytes from {offset} to {remote_offset} of {size}: {posted:?}"
+        );
+    }
+    nothing_moved(fixture, pair)?;
+    PASSED
+}
+
+fn not_there(fixture: &dyn Fixture) -> Outcome {
+    let pair = &mut Pair::new(fixture, 4096)?;
+    let from = &mut pair.ends[0];
+    let (_, gone) = from.device.allocate(64).map_err(failed("allocating"))?;
+    from.device.deregister(gone).map_err(failed("giving back"))?;
+    let WorkRequest::Put { endpoint, local, remote, .. } = from.put(8, None, 1);
+    let nowhere = EndpointId(endpoint.0 + 1000);
+    for (endpoint, key, remote) in [
+        (nowhere, local.key, remote),
+        (endpoint, gone, remote),
+        (endpoint, MrKey(u64::MAX), remote),
+        (endpoint, local.key, RemoteMr(u64::MAX)),
+    ] {
+        let local = LocalSlice { key, ..local };
+        let (remote_offset, immediate) = (0, Some(7));
+        let put = WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id: 7 };
+        let posted = from.lane.post(fixture.now(), &[put]);
+        ensure!(posted.is_err(), "{put:?}: {posted:?}");
+    }
+    nothing_moved(fixture, pair)?;
+    PASSED
+}
+
+fn good_and_bad(fixture: &dyn Fixture) -> Outcome {
+    let pair = &mut Pair::new(fixture, 4096)?;
+    let size = pair.ends[1].inbox.bytes();
+    let good = pair.ends[0].put(8, Some(1), 1);
+    let bad = pair.ends[0].put_at(0, size, 8, Some(2), 2);
+    // An error says that nothing was taken.
+    let posted = pair.ends[0].lane.post(fixture.now(), &[good, bad, good]);
+    let taken = posted.unwrap_or(0);
+    ensure!(taken <= 1, "{taken} of good, bad, good were taken");
+    pair.settle(fixture)?;
+    let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
+    ensure!(arrived.len() == taken, "{taken} were taken, {arrived:?} arrived");
+    PASSED
+}
+
+fn back_pressure(fixture: &dyn Fixture) -> Outcome {
+    let depth = fixture.device(0).caps().depth_max.min(1000);
+    let count = 3 * depth + 5;
+    let pair = &mut Pair::new(fixture, count * 8)?;
+    let mut work = Vec::new();
+    for number in 0..count {
+        let text = (number as u64 + 1).to_le_bytes();
+        pair.ends[0].source.write(number * 8, &text).map_err(failed("writing"))?;
+        let at = number * 8;
+        work.push(pair.ends[0].put_at(at, at, 8, Some(number as u32), number as u64));
+    }
+    pair.post(fixture, 0, &work)?;
+    pair.until(fixture, "all are done and there", |pair| {
+        pair.ends[0].events.len() >= count && pair.ends[1].events.len() >= count
+    })?;
+    pair.settle(fixture)?;
+    let [from, to] = &pair.ends;
+    let (mut done, mut arrived) = (from.done(), to.arrived(to.endpoint));
+    done.sort_unstable();
+    arrived.sort_unstable();
+    ensure!(done == (0..count as u64).collect::<Vec<u64>>(), "{} done", done.len());
+    let expected: Vec<(u32, usize)> = (0..count as u32).map(|number| (number, 8)).collect();
+    ensure!(arrived == expected, "{} arrived", arrived.len());
+    let seen = bytes_of(&to.inbox)?;
+    let right = |number: usize| seen[number * 8..][..8] == (number as u64 + 1).to_le_bytes();
+    ensure!((0..count).all(right), "bytes are wrong");
+    PASSED
+}
+
+fn many_endpoints(fixture: &dyn Fixture) -> Outcome {
+    const ENDPOINTS: usize = 16;
+    let pair = &mut Pair::new(fixture, ENDPOINTS * 8)?;
+    let mut routes = vec![(pair.ends[0].endpoint, pair.ends[1].endpoint, pair.ends[0].remote)];
+    for _ in 1..ENDPOINTS {
+        let [accepted, connected] = join(fixture, b"more")?;
+        let [from, to] = &mut pair.ends;
+        let there = from.lane.attach(accepted).map_err(failed("attaching"))?;
+        let here = to.lane.attach(connected).map_err(failed("attaching"))?;
+        let key = to.lane.share(here, to.inbox_key).map_err(failed("sharing"))?;
+        let remote = from.lane.import(there, &key).map_err(failed("importing"))?;
+        routes.push((there, here, remote));
+    }
+    let mut work = Vec::new();
+    for (number, &(endpoint, _, remote)) in routes.iter().enumerate() {
+        let text = pattern(number as u64, 8);
+        pair.ends[0].source.write(number * 8, &text).map_err(failed("writing"))?;
+        let local = LocalSlice { key: pair.ends[0].source_key, offset: number * 8, bytes: 8 };
+        let (remote_offset, immediate, id) = (number * 8, Some(number as u32), number as u64);
+        work.push(WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id });
+    }
+    pair.post(fixture, 0, &work)?;
+    pair.until(fixture, "one arrives at each", |pair| pair.ends[1].events.len() >= ENDPOINTS)?;
+    for (number, &(_, endpoint, _)) in routes.iter().enumerate() {
+        let arrived = pair.ends[1].arrived(endpoint);
+        ensure!(arrived == [(number as u32, 8)], "endpoint {number} has {arrived:?}");
+        let mut seen = [0; 8];
+        pair.ends[1].inbox.read(number * 8, &mut seen).map_err(failed("reading"))?;
+        ensure!(seen[..] == pattern(number as u64, 8), "the bytes of {number} are wrong");
+    }
+    PASSED
+}
