@@ -33,7 +33,7 @@ const MESSAGE_TAG: u64 = u64::MAX;
 /// What a plan was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum PlanKey {
-    Collective { algorithm: &'static str, collective: Collective, root: Rank },
+    Collective { algorithm: &'static str, collective: Collective, root: Rank, in_place: bool },
     Group { sends: Vec<Rank>, recvs: Vec<Rank> },
 }
 
@@ -58,6 +58,7 @@ struct Recent {
     scalar: [u8; 8],
     root: Rank,
     count: usize,
+    in_place: bool,
     algorithm: Option<&'static str>,
     plan: usize,
     kernel: Kernel,
@@ -67,13 +68,14 @@ struct Recent {
 
 impl Recent {
     #[inline]
-    fn is(&self, call: &Call<'_>) -> bool {
+    fn is(&self, call: &Call<'_>, in_place: bool) -> bool {
         matches!(call.sizes, Sizes::Even(count) if count == self.count)
             && self.collective == call.collective
             && self.data_type == call.data_type
             && self.op == call.op
             && self.root == call.root
             && self.scalar == call.scalar
+            && self.in_place == in_place
             && self.algorithm == call.algorithm
     }
 }
@@ -176,8 +178,8 @@ impl Engine {
     ///
     /// The caller vouches that the buffers live and are left alone until the call has ended.
     pub(super) fn begin(&mut self, call: &Call<'_>, buffers: Buffers) -> Result<Running, Error> {
-        if !self.recent.as_ref().is_some_and(|recent| recent.is(call)) {
-            self.prepare(call)?;
+        if !self.recent.as_ref().is_some_and(|recent| recent.is(call, buffers.in_place)) {
+            self.prepare(call, buffers.in_place)?;
         }
         let Some(recent) = &self.recent else { return Err(usage("nothing prepared".to_owned())) };
         let Recent { plan, kernel, input_bytes, output_bytes, .. } = *recent;
@@ -200,11 +202,11 @@ impl Engine {
     }
 
     /// Checks and plans a call that is not the one before.
-    fn prepare(&mut self, call: &Call<'_>) -> Result<(), Error> {
+    fn prepare(&mut self, call: &Call<'_>, in_place: bool) -> Result<(), Error> {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
         let algorithm = choice(&self.config, &self.segment, call)?.algorithm;
-        let plan = self.plan(algorithm, call)?;
+        let plan = self.plan(algorithm, call, in_place)?;
         self.bind(plan, call)?;
         let op = if call.collective.reduces() { call.op } else { ReduceOp::Sum };
         let kernel = Kernel::select(call.data_type, op, Scalar(call.scalar), self.ranks);
@@ -216,6 +218,7 @@ impl Engine {
             root: call.root,
             // Uneven calls are prepared each time: no count can be this one.
             count: if let Sizes::Even(count) = call.sizes { count } else { usize::MAX },
+            in_place,
             algorithm: call.algorithm.map(|_| algorithm.name),
             plan,
             kernel,
@@ -408,15 +411,24 @@ impl Engine {
     }
 
     /// The plan for an algorithm and root, made now if it is new.
-    fn plan(&mut self, algorithm: &'static Algorithm, call: &Call<'_>) -> Result<usize, Error> {
+    fn plan(
+        &mut self,
+        algorithm: &'static Algorithm,
+        call: &Call<'_>,
+        in_place: bool,
+    ) -> Result<usize, Error> {
         let (collective, root) = (call.collective, call.root);
-        let key = PlanKey::Collective { algorithm: algorithm.name, collective, root };
+        let key = PlanKey::Collective { algorithm: algorithm.name, collective, root, in_place };
         if let Some(found) = self.find_plan(&key) {
             return Ok(found);
         }
         let params = Params { rank: self.rank, ranks: self.ranks, root };
         let schedule = (algorithm.schedule)(&params);
-        let alias = Alias::of(collective, self.rank, schedule.split);
+        // Apart, ops of different strands wait for less.
+        let alias = match in_place {
+            true => Alias::of(collective, self.rank, schedule.split),
+            false => Alias::APART,
+        };
         self.add_plan(key, &schedule, alias, (Layout::even(0, 1, 1), Layout::even(0, 1, 1)))
     }
 

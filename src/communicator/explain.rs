@@ -87,8 +87,7 @@ pub fn explain(
     let choice = choice(config, &segment, call)?;
     let params = Params { rank, ranks, root: call.root };
     let schedule = (choice.algorithm.schedule)(&params);
-    let alias = Alias::of(call.collective, rank, schedule.split);
-    let program = lower_for_slots(&schedule, alias, segment.shape.slots);
+    let program = lower_for_slots(&schedule, Alias::APART, segment.shape.slots);
     let numbers = numbers(call, rank, &segment, schedule.split)?;
     let longest = numbers.input.longest_part().max(numbers.output.longest_part());
     let piece_elements = numbers.piece_elements(&program);

@@ -281,6 +281,15 @@ impl Communicator {
     }
 
     fn run_in_place(&mut self, call: &Call<'_>, buffer: &mut [u8]) -> Result<(), Error> {
+        if let Sizes::Pairs { send, recv } = call.sizes
+            && send != recv
+        {
+            return Err(usage(format!(
+                "{}: in place, what goes to a rank and what comes from it must have the same \
+                 place and count",
+                call.collective
+            )));
+        }
         let (rank, ranks) = (self.rank(), self.ranks());
         self.run(call, Buffers::in_place(buffer, call, rank, ranks))
     }
