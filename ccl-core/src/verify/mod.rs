@@ -289,13 +289,16 @@ fn members(case: &Case, executions: &[Execution]) -> Result<Vec<Member>, Violati
 
 /// Runs until all are done, nobody can move, or something is wrong. Returns whether it got stuck.
 fn run(mut world: World, executions: &mut [Execution]) -> (World, bool) {
+    let mut done = vec![false; executions.len()];
     loop {
         let (mut moved, mut open) = (false, false);
         for (rank, execution) in executions.iter_mut().enumerate() {
             let mut ports = RankPorts { world: &mut world, rank: rank as Rank };
             let progress = execution.advance(&mut ports);
-            moved |= progress == Progress::Moved;
-            open |= progress != Progress::Done;
+            let ended = progress == Progress::Done;
+            moved |= progress == Progress::Moved || ended != done[rank];
+            open |= !ended;
+            done[rank] = ended;
         }
         if world.violation.is_some() || !open {
             return (world, false);

@@ -68,10 +68,14 @@ impl Setup {
 
     /// In place: where input and output begin in their common memory.
     pub(super) fn bases(&self) -> (usize, usize) {
-        match self.blocks {
-            (1, 1) => (0, 0),
-            (1, _) => (self.numbers.output.block_elements(self.rank).start, 0),
-            (_, 1) => (0, self.numbers.input.block_elements(self.rank).start),
+        use Collective as C;
+        match self.collective {
+            C::AllGather | C::AllGatherV | C::Gather | C::GatherV => {
+                (self.numbers.output.block_elements(self.rank).start, 0)
+            }
+            C::ReduceScatter | C::ReduceScatterV | C::Scatter | C::ScatterV => {
+                (0, self.numbers.input.block_elements(self.rank).start)
+            }
             _ => (0, 0),
         }
     }
