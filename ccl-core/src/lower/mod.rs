@@ -158,22 +158,21 @@ impl Alias {
     }
 }
 
-/// Makes a schedule ready to run over links that are sure to have two slots each. The result is
-/// right in place and out of place alike: dependencies are inferred as if input and output
-/// coincided.
+/// Makes a schedule ready to run over links with two slots or more. Dependencies are inferred as if
+/// input and output coincided as `alias` says: with [`Alias::of`] the result is right in place and
+/// out of place alike, with [`Alias::APART`] it waits for less and is right only out of place.
 #[must_use]
 pub fn lower(schedule: &RankSchedule, alias: Alias) -> Program {
-    lower_for(schedule, alias, 2)
+    lower_for_slots(schedule, alias, 2)
 }
 
-/// As [`lower`], over links that are sure to have `slots` slots each.
+/// As [`lower`], for links with so many slots.
 ///
-/// A message that is passed on straight from slot to slot keeps the one occupied until the other
-/// is free. On a circle of ranks whose only slots are all full nobody could then ever go on; so
-/// with a single slot, messages are stored in memory before they are passed on. What is sent, and
-/// its bits, are the same: ranks with different slots understand each other.
+/// A fold from one slot to another holds the first while it waits for the second. Around a ring
+/// all would wait so for each other if links had a single slot: there, what arrives is stored
+/// before it is sent on. The messages are the same.
 #[must_use]
-pub fn lower_for(schedule: &RankSchedule, alias: Alias, slots: u32) -> Program {
+pub fn lower_for_slots(schedule: &RankSchedule, alias: Alias, slots: u32) -> Program {
     let (nodes, scratch) = fuse::fuse(schedule, slots > 1);
     strands::assemble(schedule, &nodes, scratch, alias)
 }

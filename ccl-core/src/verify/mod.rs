@@ -45,7 +45,7 @@ mod world;
 use std::sync::Arc;
 
 use crate::execution::{Execution, Progress};
-use crate::lower::{Alias, Program, lower_for};
+use crate::lower::{Alias, Program, lower_for_slots};
 use crate::schedule::RankSchedule;
 use crate::types::{Collective, Rank};
 use spec::Setup;
@@ -152,7 +152,7 @@ pub fn check(case: &Case, schedules: &[RankSchedule]) -> Result<Report, Violatio
     let with = |slots: u32| -> Vec<Arc<Program>> {
         let lowered = |schedule: &RankSchedule| {
             let alias = Alias::of(case.collective, schedule.rank, schedule.split);
-            Arc::new(lower_for(schedule, alias, slots))
+            Arc::new(lower_for_slots(schedule, alias, slots))
         };
         schedules.iter().map(lowered).collect()
     };

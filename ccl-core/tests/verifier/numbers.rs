@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ccl_core::algorithm::{Algorithm, Order, Params};
-use ccl_core::lower::{Alias, Program, lower_for};
+use ccl_core::lower::{Alias, Program, lower_for_slots};
 use ccl_core::schedule::RankSchedule;
 use ccl_core::types::Collective;
 use ccl_core::verify::{Case, Counts, Report, Violation, check_programs, sure_slots};
@@ -60,7 +60,7 @@ pub(crate) fn lower_all(
 ) -> Vec<Arc<Program>> {
     let lowered = |schedule: &RankSchedule| {
         let alias = Alias::of(collective, schedule.rank, schedule.split);
-        Arc::new(lower_for(schedule, alias, slots))
+        Arc::new(lower_for_slots(schedule, alias, slots))
     };
     schedules.iter().map(lowered).collect()
 }
