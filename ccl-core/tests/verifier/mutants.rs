@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::lower::{Instr, Program};
 use ccl_core::schedule::{Affine, DEPTH, Node, Op, Slice};
-use ccl_core::verify::Case;
+use ccl_core::types::Collective;
 
 use crate::full;
-use crate::numbers::{Group, roots};
+use crate::numbers::{Group, Trial, roots};
 use crate::suite::on_two_threads;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,10 +37,10 @@ const KINDS: [Kind; 8] = [
 ];
 
 /// Steele, Lea and Flood's splitmix64.
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -166,8 +166,9 @@ fn mutate_schedule(group: &Group, kind: Kind, dice: &mut Dice) -> Option<(Group,
 /// Changes one rank's program.
 fn mutate_program(group: &Group, kind: Kind, dice: &mut Dice) -> Option<(Group, String)> {
     let mut group = group.clone();
-    let (which, rank) = (dice.below(2), dice.below(group.ranks as usize));
-    let program: &mut Program = Arc::make_mut(&mut group.programs[which][rank]);
+    let (which, apart) = (dice.below(2), dice.below(2));
+    let rank = dice.below(group.ranks as usize);
+    let program: &mut Program = Arc::make_mut(&mut group.programs[which][apart][rank]);
     let strands = program.strands.iter().enumerate();
     let places = strands.flat_map(|(s, strand)| (0..strand.code.len()).map(move |at| (s, at)));
     let fits = |&(s, at): &(usize, usize)| match &program.strands[s].code[at] {
@@ -227,6 +228,20 @@ struct Tally {
     /// Accepted by all cases of the suite.
     redundant: u32,
     examples: Vec<String>,
+    /// How often each violation was the first one found.
+    violations: BTreeMap<String, u32>,
+}
+
+impl Tally {
+    fn add(&mut self, other: Tally) {
+        self.mutants += other.mutants;
+        self.rejected += other.rejected;
+        self.redundant += other.redundant;
+        self.examples.extend(other.examples);
+        for (name, count) in other.violations {
+            *self.violations.entry(name).or_default() += count;
+        }
+    }
 }
 
 /// Mutants of one algorithm and kind, for several numbers of ranks.
@@ -244,52 +259,68 @@ fn try_kind(algorithm: &'static Algorithm, kind: Kind, wanted: u32, seed: u64) -
         let Some((mutant, what)) = mutate(&right, kind, &mut dice) else { continue };
         tally.mutants += 1;
         // Long ones first: they find most.
-        let mut cases: Vec<Case> = mutant.cases().collect();
-        cases.reverse();
-        if cases.iter().any(|case| mutant.check(case).is_err()) {
+        let mut trials: Vec<Trial> = mutant.trials().collect();
+        trials.reverse();
+        if let Some(violation) = trials.iter().find_map(|trial| mutant.check(trial).err()) {
             tally.rejected += 1;
+            let name = format!("{violation:?}");
+            let name = name.split([' ', '{', '(']).next().unwrap_or_default();
+            *tally.violations.entry(name.to_owned()).or_default() += 1;
         } else {
             tally.redundant += 1;
-            let name = algorithm.name;
-            let collective = algorithm.collective;
+            let Algorithm { collective, name, .. } = algorithm;
             tally.examples.push(format!("{collective}/{name} among {ranks}, root {root}: {what}"));
         }
     }
     tally
 }
 
+/// What a barrier's messages hold is nobody's concern, so that changing it breaks nothing.
+fn matters(algorithm: &Algorithm, kind: Kind) -> bool {
+    let data = matches!(kind, Kind::DropSource | Kind::DropTarget | Kind::ShiftPart);
+    algorithm.collective != Collective::Barrier || !data
+}
+
 #[test]
 fn broken_algorithms_are_rejected() {
     let wanted = if full() { 200 } else { 20 };
-    let items: Vec<(&Algorithm, Kind)> =
-        algorithm::all().flat_map(|one| KINDS.map(|kind| (one, kind))).collect();
+    let items: Vec<(&Algorithm, Kind)> = algorithm::all()
+        .flat_map(|one| KINDS.map(|kind| (one, kind)))
+        .filter(|(algorithm, kind)| matters(algorithm, *kind))
+        .collect();
     let tallies: Mutex<BTreeMap<Kind, Tally>> = Mutex::new(BTreeMap::new());
     on_two_threads(&items, |&(algorithm, kind)| {
         let name = algorithm.collective.name().bytes().chain(algorithm.name.bytes());
         let seed = name.fold(kind as u64, |seed, byte| seed.wrapping_mul(31) + u64::from(byte));
-        let mut tally = try_kind(algorithm, kind, wanted, seed);
-        let mut all = tallies.lock().unwrap();
-        let sum = all.entry(kind).or_default();
-        sum.mutants += tally.mutants;
-        sum.rejected += tally.rejected;
-        sum.redundant += tally.redundant;
-        sum.examples.append(&mut tally.examples);
+        let tally = try_kind(algorithm, kind, wanted, seed);
+        tallies.lock().unwrap().entry(kind).or_default().add(tally);
     });
     let tallies = tallies.into_inner().unwrap();
-    println!("kind         mutants rejected redundant");
+    print(&tallies);
     for (kind, tally) in &tallies {
-        let Tally { mutants, rejected, redundant, examples } = tally;
-        println!("{:<12} {mutants:>7} {rejected:>8} {redundant:>9}", format!("{kind:?}"));
-        let shown = if full() { examples.len() } else { 3 };
-        examples.iter().take(shown).for_each(|example| println!("    redundant: {example}"));
-    }
-    for (kind, tally) in &tallies {
+        // Orders that others imply, swaps of what is independent, and numbers of parts that do not
+        // exist are redundant; a message that is missing or goes astray never is.
         let least = match kind {
             Kind::DropRecv | Kind::DropSend | Kind::ChangePeer | Kind::DropSource => 100,
-            Kind::ShiftPart | Kind::DropTarget => 90,
-            Kind::DropAwait | Kind::SwapOps => 25,
+            Kind::DropTarget => 99,
+            Kind::ShiftPart => 90,
+            Kind::DropAwait | Kind::SwapOps => 60,
         };
         let percent = tally.rejected * 100 / tally.mutants.max(1);
-        assert!(tally.mutants >= 20 && percent >= least, "{kind:?}: {percent} % rejected");
+        assert!(tally.mutants >= 100 && percent >= least, "{kind:?}: {percent} % rejected");
+    }
+}
+
+fn print(tallies: &BTreeMap<Kind, Tally>) {
+    println!("kind       | mutants | rejected | redundant | first found");
+    for (kind, tally) in tallies {
+        let Tally { mutants, rejected, redundant, examples, violations } = tally;
+        let kind = format!("{kind:?}");
+        let found: Vec<_> = violations.iter().map(|(name, n)| format!("{name} {n}")).collect();
+        let found = found.join(", ");
+        println!("{kind:<10} | {mutants:>7} | {rejected:>8} | {redundant:>9} | {found}");
+        if full() {
+            examples.iter().for_each(|example| println!("    redundant: {example}"));
+        }
     }
 }
