@@ -94,7 +94,7 @@ pub struct Algorithm {
     pub schedule: fn(&Params) -> RankSchedule,
     /// How contributions are combined.
     pub order: Order,
-    /// How many messages follow upon one another at most, for this many ranks: its latency.
+    /// How many messages wait for one another in a row at most, for this many ranks: its latency.
     pub steps: fn(ranks: u32) -> u32,
 }
 

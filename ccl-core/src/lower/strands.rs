@@ -101,7 +101,7 @@ pub(super) fn assemble(
 ) -> Program {
     let units: Vec<Footprint> = nodes.iter().map(|node| Footprint::of(node, alias)).collect();
     let strand_of = assign(&units);
-    let awaits = infer(&units, &strand_of);
+    let awaits = needed(infer(&units, &strand_of), &strand_of);
     let awaited: BTreeSet<usize> = awaits.values().flatten().map(|(unit, _)| *unit).collect();
     let mut strands: Vec<Strand> = Vec::new();
     let count = strand_of.iter().max().map_or(0, |most| most + 1);
@@ -182,6 +182,31 @@ fn infer(units: &[Footprint], strand_of: &[usize]) -> BTreeMap<usize, Vec<(usize
         }
     }
     awaits
+}
+
+/// Leaves out what a strand knows already: strands run in order, so that a unit that is done says
+/// that those before it in its strand are, and any unit of this piece that all of the piece before
+/// are.
+fn needed(
+    awaits: BTreeMap<usize, Vec<(usize, u32)>>,
+    strand_of: &[usize],
+) -> BTreeMap<usize, Vec<(usize, u32)>> {
+    // For each pair of strands: one more than the last unit known to be done, of this piece and of
+    // the one before.
+    let mut known: BTreeMap<(usize, usize), [usize; 2]> = BTreeMap::new();
+    let mut kept: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();
+    for (unit, mut others) in awaits {
+        others.sort_by_key(|&(other, lag)| (lag, std::cmp::Reverse(other)));
+        for (other, lag) in others {
+            let [now, before] = known.entry((strand_of[unit], strand_of[other])).or_insert([0, 0]);
+            let news = if lag == 0 { other >= *now } else { *now == 0 && other >= *before };
+            if news {
+                *(if lag == 0 { now } else { before }) = other + 1;
+                kept.entry(unit).or_default().push((other, lag));
+            }
+        }
+    }
+    kept
 }
 
 fn emit(node: &Lowered, depth: u8, code: &mut Vec<Instr>) {

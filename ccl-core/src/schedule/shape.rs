@@ -17,7 +17,8 @@ pub struct Seat {
     pub root: Rank,
 }
 
-/// Counts and first elements of the blocks of one buffer; both have one entry per rank.
+/// Counts and first elements of the blocks of one buffer; both have one entry per rank, or, for
+/// `send_recv`, per message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks<'a> {
     /// Elements of each block.
@@ -36,7 +37,8 @@ pub enum Sizes<'a> {
     PerRank(Blocks<'a>),
     /// This rank's own block: the others in `gather_v` and `scatter_v`.
     Own(usize),
-    /// What goes to and what comes from each rank: `all_to_all_v` and `send_recv`.
+    /// What goes to and what comes from each rank, for `all_to_all_v`; each send and each receive
+    /// of a group, for `send_recv`.
     Pairs {
         /// The blocks of the input.
         send: Blocks<'a>,
@@ -76,7 +78,7 @@ pub enum ShapeError {
 }
 
 impl Seat {
-    /// Blocks of the input and of the output.
+    /// Blocks of the input and of the output; for `send_recv` there are as many as messages.
     #[must_use]
     pub const fn blocks(&self) -> (u32, u32) {
         use Collective as C;
@@ -84,7 +86,8 @@ impl Seat {
             C::AllReduce | C::Reduce | C::Broadcast | C::Barrier => (1, 1),
             C::AllGather | C::AllGatherV | C::Gather | C::GatherV => (1, self.ranks),
             C::ReduceScatter | C::ReduceScatterV | C::Scatter | C::ScatterV => (self.ranks, 1),
-            C::AllToAll | C::AllToAllV | C::SendRecv => (self.ranks, self.ranks),
+            C::AllToAll | C::AllToAllV => (self.ranks, self.ranks),
+            C::SendRecv => (0, 0),
         }
     }
 
@@ -147,7 +150,8 @@ impl Seat {
 
     fn check(&self, blocks: Blocks<'_>) -> Result<(), ShapeError> {
         let (counts, starts) = (blocks.counts.len(), blocks.starts.len());
-        if counts == self.ranks as usize && starts == counts {
+        let any = self.collective == Collective::SendRecv;
+        if starts == counts && (any || counts == self.ranks as usize) {
             return Ok(());
         }
         let (collective, ranks) = (self.collective, self.ranks);
@@ -167,9 +171,10 @@ const fn wanted(collective: Collective, root: bool) -> &'static str {
     use Collective as C;
     match collective {
         C::AllGatherV | C::ReduceScatterV => "one count per rank",
+        C::SendRecv => "one count per send and one per receive",
         C::GatherV | C::ScatterV if root => "one count per rank, because it is the root",
         C::GatherV | C::ScatterV => "its own count, because it is not the root",
-        C::AllToAllV | C::SendRecv => "one count per rank for the input and one for the output",
+        C::AllToAllV => "one count per rank for the input and one for the output",
         _ => "one count for all blocks",
     }
 }

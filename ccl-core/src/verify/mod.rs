@@ -60,8 +60,15 @@ pub enum Counts {
     Even(usize),
     /// Elements of each rank's block, for the v-variants but `all_to_all_v`.
     PerRank(Vec<usize>),
-    /// Elements from each rank (row) to each rank (column), for `all_to_all_v` and `send_recv`.
+    /// Elements from each rank (row) to each rank (column), for `all_to_all_v`.
     Pairs(Vec<Vec<usize>>),
+    /// Each rank's sends and receives in order, for `send_recv`: the peer, and how many elements.
+    Messages {
+        /// What each rank sends, and to whom.
+        sends: Vec<Vec<(Rank, usize)>>,
+        /// What each rank receives, and of whom.
+        recvs: Vec<Vec<(Rank, usize)>>,
+    },
 }
 
 impl Counts {
@@ -72,6 +79,9 @@ impl Counts {
             Counts::Even(count) => (*count).max(1),
             Counts::PerRank(counts) => counts.iter().copied().max().unwrap_or(0),
             Counts::Pairs(rows) => rows.iter().flatten().copied().max().unwrap_or(0),
+            Counts::Messages { sends, .. } => {
+                sends.iter().flatten().map(|&(_, count)| count).max().unwrap_or(0)
+            }
         }
     }
 }
@@ -289,13 +299,16 @@ fn members(case: &Case, executions: &[Execution]) -> Result<Vec<Member>, Violati
 
 /// Runs until all are done, nobody can move, or something is wrong. Returns whether it got stuck.
 fn run(mut world: World, executions: &mut [Execution]) -> (World, bool) {
+    let mut done = vec![false; executions.len()];
     loop {
         let (mut moved, mut open) = (false, false);
         for (rank, execution) in executions.iter_mut().enumerate() {
             let mut ports = RankPorts { world: &mut world, rank: rank as Rank };
             let progress = execution.advance(&mut ports);
-            moved |= progress == Progress::Moved;
-            open |= progress != Progress::Done;
+            let ended = progress == Progress::Done;
+            moved |= progress == Progress::Moved || ended != done[rank];
+            open |= !ended;
+            done[rank] = ended;
         }
         if world.violation.is_some() || !open {
             return (world, false);

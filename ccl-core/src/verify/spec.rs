@@ -21,6 +21,8 @@ pub(super) struct Setup {
     pub(super) in_place: bool,
     /// Elements of the longest block of any rank.
     longest: usize,
+    /// Of `send_recv`: the rank and input block that each output block comes from.
+    matches: Vec<(Rank, u32)>,
 }
 
 /// What an output element must hold.
@@ -51,11 +53,12 @@ impl Setup {
             collective: case.collective,
             root: case.root,
             numbers,
-            blocks: seat.blocks(),
+            blocks: blocks(case, &seat),
             has_input: seat.has_input(),
             has_output: seat.has_output(),
             in_place: case.in_place,
             longest: case.counts.longest(),
+            matches: matches(case, rank)?,
         })
     }
 
@@ -68,10 +71,14 @@ impl Setup {
 
     /// In place: where input and output begin in their common memory.
     pub(super) fn bases(&self) -> (usize, usize) {
-        match self.blocks {
-            (1, 1) => (0, 0),
-            (1, _) => (self.numbers.output.block_elements(self.rank).start, 0),
-            (_, 1) => (0, self.numbers.input.block_elements(self.rank).start),
+        use Collective as C;
+        match self.collective {
+            C::AllGather | C::AllGatherV | C::Gather | C::GatherV => {
+                (self.numbers.output.block_elements(self.rank).start, 0)
+            }
+            C::ReduceScatter | C::ReduceScatterV | C::Scatter | C::ScatterV => {
+                (0, self.numbers.input.block_elements(self.rank).start)
+            }
             _ => (0, 0),
         }
     }
@@ -97,8 +104,10 @@ impl Setup {
                 Expected { of: Some(block), block: 0 }
             }
             C::Scatter | C::ScatterV => Expected { of: Some(self.root), block: self.rank },
-            C::AllToAll | C::AllToAllV | C::SendRecv => {
-                Expected { of: Some(block), block: self.rank }
+            C::AllToAll | C::AllToAllV => Expected { of: Some(block), block: self.rank },
+            C::SendRecv => {
+                let (rank, block) = self.matches.get(block as usize).copied().unwrap_or((0, 0));
+                Expected { of: Some(rank), block }
             }
         }
     }
@@ -111,6 +120,30 @@ pub(super) fn mode(collective: Collective) -> Mode {
         reduces if reduces.reduces() => Mode::Reduce,
         _ => Mode::Move,
     }
+}
+
+fn blocks(case: &Case, seat: &Seat) -> (u32, u32) {
+    let Counts::Messages { sends, recvs } = &case.counts else { return seat.blocks() };
+    let of =
+        |lists: &[Vec<(Rank, usize)>]| lists.get(seat.rank as usize).map_or(0, Vec::len) as u32;
+    (of(sends), of(recvs))
+}
+
+/// The rank and input block that each receive of `rank` is matched with: the k-th receive of a peer
+/// with the k-th send there.
+fn matches(case: &Case, rank: Rank) -> Result<Vec<(Rank, u32)>, Violation> {
+    let Counts::Messages { sends, recvs } = &case.counts else { return Ok(Vec::new()) };
+    let own = recvs.get(rank as usize).map_or(&[][..], Vec::as_slice);
+    let matched = |(index, &(peer, _)): (usize, &(Rank, usize))| {
+        let before = own[..index].iter().filter(|(other, _)| *other == peer).count();
+        let of_peer = sends.get(peer as usize).map_or(&[][..], Vec::as_slice);
+        let to_us = (0..).zip(of_peer).filter(|(_, (to, _))| *to == rank);
+        let block = to_us.map(|(block, _)| block).nth(before);
+        block.map(|block| (peer, block)).ok_or_else(|| {
+            Violation::Case(format!("rank {rank} receives more of rank {peer} than that sends"))
+        })
+    };
+    own.iter().enumerate().map(matched).collect()
 }
 
 /// Calls `with` with what the seat's rank knows of the counts.
@@ -130,6 +163,19 @@ fn with_sizes<T>(
     };
     let only_root = matches!(case.collective, Collective::GatherV | Collective::ScatterV);
     match &case.counts {
+        Counts::Messages { sends, recvs } => {
+            if case.in_place {
+                return Err(Violation::Case("send_recv never runs in place".to_owned()));
+            }
+            let of = |lists: &[Vec<(Rank, usize)>]| -> Vec<usize> {
+                lists.get(rank).into_iter().flatten().map(|&(_, count)| count).collect()
+            };
+            let (send, recv) = (of(sends), of(recvs));
+            with(Sizes::Pairs {
+                send: Blocks { counts: &send, starts: &starts(&send) },
+                recv: Blocks { counts: &recv, starts: &starts(&recv) },
+            })
+        }
         Counts::Even(count) => with(Sizes::Even(*count)),
         Counts::PerRank(counts) if only_root && seat.rank != case.root => {
             with(Sizes::Own(counts.get(rank).copied().unwrap_or(0)))

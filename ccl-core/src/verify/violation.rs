@@ -60,6 +60,8 @@ pub enum Reason {
 /// Why a fold makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Misfold {
+    /// There is nothing to combine.
+    Nothing,
     /// Elements that do not belong together.
     Mixed,
     /// The collective combines nothing.
@@ -373,6 +375,7 @@ impl fmt::Display for Waiting {
 impl fmt::Display for Misfold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Misfold::Nothing => f.write_str("there is nothing to combine"),
             Misfold::Mixed => f.write_str("elements that do not belong together are combined"),
             Misfold::NotReduction => f.write_str("a collective that only moves data combines it"),
             Misfold::CountedTwice(rank) => {

@@ -255,6 +255,9 @@ impl World {
             }
         }
         let (sources, targets) = locations.split_at(task.sources.len());
+        if sources.is_empty() {
+            return self.fail_misfold(rank, task, Misfold::Nothing, &[]);
+        }
         if overlaps(sources, targets, task.elements) {
             let fold = self.text(task);
             self.fail(Violation::Overlap { rank, strand: task.strand, fold });

@@ -1,6 +1,15 @@
 //! The verifier over every algorithm, and the proof that it can fail.
 //!
 //! `cargo test --release -p ccl-core --test verifier -- --nocapture` prints what was covered.
-//! `FERROCCL_TEST_FULL=1` takes the full product instead of a covering and more mutants.
+//! `FERROCCL_TEST_FULL=1` takes the full product instead of a covering, and more mutants.
 
+mod messages;
+mod mutants;
+mod numbers;
 mod planted;
+mod suite;
+
+/// Whether the long run was asked for.
+fn full() -> bool {
+    std::env::var_os("FERROCCL_TEST_FULL").is_some_and(|value| value != "0")
+}

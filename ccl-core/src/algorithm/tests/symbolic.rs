@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
 use super::world::World;
-use crate::algorithm::{Algorithm, Order};
+use crate::algorithm::{Algorithm, Family, Order};
 use crate::lower::Alias;
 use crate::schedule::{Buffer, Counters, Op, RankSchedule, Slice, TERM, Terms};
 use crate::types::{Collective, Rank};
@@ -27,14 +27,17 @@ impl Value {
     }
 }
 
-type Piece = (Rc<Value>, usize);
+/// A value and how many messages it took to make it.
+type Traced = (Rc<Value>, u32);
+
+type Piece = (Traced, usize);
 
 struct Party {
     rank: Rank,
     alias: Option<Alias>,
     lengths: BTreeMap<Buffer, Vec<usize>>,
     split: u32,
-    memory: HashMap<(Buffer, u32), Rc<Value>>,
+    memory: HashMap<(Buffer, u32), Traced>,
     ops: VecDeque<(Op, Counters)>,
 }
 
@@ -56,7 +59,7 @@ impl Party {
         let inputs = party.lengths.get(&Buffer::Input).map_or(0, Vec::len) as u32 * split;
         for part in 0..inputs {
             let cell = party.cell(Buffer::Input, part);
-            party.memory.insert(cell, Rc::new(Value::Input(rank, part)));
+            party.memory.insert(cell, (Rc::new(Value::Input(rank, part)), 0));
         }
         party
     }
@@ -122,12 +125,14 @@ impl Party {
         }
         (0..operands[0].len())
             .map(|index| {
-                let values: Vec<Rc<Value>> = operands.iter().map(|o| o[index].0.clone()).collect();
+                let operand = |o: &Vec<Piece>| o[index].0.0.clone();
+                let values: Vec<Rc<Value>> = operands.iter().map(operand).collect();
+                let hops = operands.iter().map(|o| o[index].0.1).max().unwrap_or(0);
                 let done = values.iter().any(|v| matches!(**v, Value::Fold(_, true)));
                 assert!(!done, "rank {} folds a complete result", self.rank);
                 let length = operands[0][index].1;
                 assert!(operands.iter().all(|operand| operand[index].1 == length));
-                (Rc::new(Value::Fold(values, last)), length)
+                ((Rc::new(Value::Fold(values, last)), hops), length)
             })
             .collect()
     }
@@ -142,7 +147,8 @@ fn step(party: &mut Party, wires: &mut Wires) -> bool {
         Op::Send { peer, source } => {
             let peer = peer.eval(&at);
             assert_ne!(peer, party.rank, "a message to oneself");
-            let message = party.read(source, &at);
+            let mut message = party.read(source, &at);
+            message.iter_mut().for_each(|((_, hops), _)| *hops += 1);
             wires.entry((party.rank, peer)).or_default().push_back(message);
         }
         Op::Recv { peer, target } => {
@@ -183,6 +189,7 @@ pub(super) fn run(algorithm: &Algorithm, world: &World, in_place: bool) {
     assert!(wires.values().all(VecDeque::is_empty), "a message that nobody receives");
     let results: Vec<BTreeMap<u32, Rc<Value>>> =
         parties.iter().map(|party| check(algorithm, world, party)).collect();
+    check_steps(algorithm, world, &parties);
     if world.collective == Collective::AllReduce {
         assert!(results.iter().all(|result| *result == results[0]), "ranks differ in rounding");
     }
@@ -195,7 +202,7 @@ fn check(algorithm: &Algorithm, world: &World, party: &Party) -> BTreeMap<u32, R
         let (block, cut) = (part / party.split, part % party.split);
         let rank = party.rank;
         let value = party.memory.get(&party.cell(Buffer::Output, part));
-        let value = value.unwrap_or_else(|| panic!("rank {rank}: output {part} was not written"));
+        let Some((value, _)) = value else { panic!("rank {rank}: output {part} was not written") };
         let mut contributions = Vec::new();
         value.contributions(&mut contributions);
         let expected: Vec<(Rank, u32)> = world
@@ -218,4 +225,18 @@ fn check(algorithm: &Algorithm, world: &World, party: &Party) -> BTreeMap<u32, R
         results.insert(part, value.clone());
     }
     results
+}
+
+/// The longest chain of messages is what the algorithm says. It may be shorter where something
+/// doubles and the ranks are no power of two, where one of two trees is lower, and in a group
+/// without messages.
+fn check_steps(algorithm: &Algorithm, world: &World, parties: &[Party]) {
+    let hops = |party: &Party| party.memory.values().map(|(_, hops)| *hops).max().unwrap_or(0);
+    let most = parties.iter().map(hops).max().unwrap_or(0);
+    let steps = (algorithm.steps)(world.ranks);
+    let doubles = !matches!(algorithm.family, Family::Ring | Family::Direct)
+        || algorithm.name == "scatter_all_gather";
+    let loose = doubles && !world.ranks.is_power_of_two();
+    let loose = loose || algorithm.name == "double_tree" || algorithm.name == "group";
+    assert!(most == steps || most < steps && loose, "{most} messages in a row, not {steps}");
 }

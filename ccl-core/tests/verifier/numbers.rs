@@ -1,0 +1,179 @@
+//! The numbers that algorithms are checked with.
+
+use std::sync::Arc;
+
+use ccl_core::algorithm::{Algorithm, Order, Params};
+use ccl_core::lower::{Alias, Program, lower_for_slots};
+use ccl_core::schedule::RankSchedule;
+use ccl_core::types::Collective;
+use ccl_core::verify::{Case, Counts, Report, Violation, check_programs, sure_slots};
+
+/// All ranks of one algorithm.
+#[derive(Clone)]
+pub(crate) struct Group {
+    pub(crate) algorithm: &'static Algorithm,
+    pub(crate) ranks: u32,
+    pub(crate) root: u32,
+    pub(crate) schedules: Vec<RankSchedule>,
+    /// Lowered for one slot and for more, each right in place too and only out of place.
+    pub(crate) programs: [[Vec<Arc<Program>>; 2]; 2],
+    /// The most peers that one rank receives from.
+    senders: usize,
+}
+
+impl Group {
+    pub(crate) fn new(algorithm: &'static Algorithm, ranks: u32, root: u32) -> Group {
+        let schedule = |rank| (algorithm.schedule)(&Params { rank, ranks, root });
+        Group::of(algorithm, root, (0..ranks).map(schedule).collect())
+    }
+
+    pub(crate) fn of(
+        algorithm: &'static Algorithm,
+        root: u32,
+        schedules: Vec<RankSchedule>,
+    ) -> Group {
+        let programs = [1, 2].map(|slots| {
+            [false, true].map(|apart| lower_all(algorithm.collective, &schedules, slots, apart))
+        });
+        let senders = programs[1][0].iter().map(|program| program.recv_peers.len()).max();
+        let (ranks, senders) = (schedules.len() as u32, senders.unwrap_or(0));
+        Group { algorithm, ranks, root, schedules, programs, senders }
+    }
+
+    /// Checks the programs made for the slots that links are sure to have in this case.
+    pub(crate) fn check(&self, trial: &Trial) -> Result<Report, Violation> {
+        let Trial { case, apart } = trial;
+        let slots = sure_slots(case, &self.programs[1][0]);
+        check_programs(case, &self.programs[usize::from(slots > 1)][usize::from(*apart)])
+    }
+
+    /// All that this group is checked with.
+    pub(crate) fn trials(&self) -> impl Iterator<Item = Trial> + '_ {
+        let lengths = lengths(self.algorithm.collective, self.ranks);
+        let all = lengths.into_iter().flat_map(|length| ways().map(move |way| (length, way)));
+        // Unoptimised, a sample must do.
+        let step = if cfg!(debug_assertions) { 11 } else { 1 };
+        // One more every 48 ways, so that each way meets each turn.
+        let trials =
+            all.enumerate().map(|(turn, (length, way))| trial(self, length, way, turn + turn / 48));
+        trials.step_by(step)
+    }
+}
+
+/// Numbers, and how the schedules are lowered for them.
+#[derive(Clone, Debug)]
+pub(crate) struct Trial {
+    pub(crate) case: Case,
+    /// Lowered for input and output that never coincide.
+    pub(crate) apart: bool,
+}
+
+pub(crate) fn lower_all(
+    collective: Collective,
+    schedules: &[RankSchedule],
+    slots: u32,
+    apart: bool,
+) -> Vec<Arc<Program>> {
+    let lowered = |schedule: &RankSchedule| {
+        let alias = Alias::of(collective, schedule.rank, schedule.split);
+        let alias = if apart { Alias::APART } else { alias };
+        Arc::new(lower_for_slots(schedule, alias, slots))
+    };
+    schedules.iter().map(lowered).collect()
+}
+
+/// Every root of a few ranks, and of many the first two and the last.
+pub(crate) fn roots(collective: Collective, ranks: u32) -> Vec<u32> {
+    match (collective.has_root(), ranks) {
+        (false, _) => vec![0],
+        (true, ..=5) => (0..ranks).collect(),
+        (true, _) => vec![0, 1, ranks - 1],
+    }
+}
+
+/// No elements, one, primes, fewer than ranks, about as many, and more.
+fn lengths(collective: Collective, ranks: u32) -> Vec<usize> {
+    if collective == Collective::Barrier {
+        return vec![1];
+    }
+    let ranks = ranks as usize;
+    let mut lengths = vec![0, 1, 2, 3, 7, ranks - 1, ranks, ranks + 1, 31, 257];
+    if crate::full() {
+        lengths.extend([5, 2 * ranks + 1, 64, 127, 521]);
+    }
+    lengths.sort_unstable();
+    lengths.dedup();
+    lengths
+}
+
+/// What varies besides lengths.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    slots: u32,
+    /// Whether receivers have only one slot per sender to give.
+    tight: bool,
+    channels: u32,
+    in_place: bool,
+    pieces: usize,
+}
+
+fn ways() -> impl Iterator<Item = Way> {
+    let slots = [(1, false), (2, false), (3, false), (3, true)];
+    slots.into_iter().flat_map(|(slots, tight)| {
+        (0..12).map(move |index| Way {
+            slots,
+            tight,
+            channels: 1 + index % 2,
+            in_place: index / 2 % 2 == 1,
+            pieces: [1, 3, 5][index as usize / 4],
+        })
+    })
+}
+
+/// A case of `length` elements per block (or thereabouts, for the v-variants); `turn` chooses
+/// among what else there is.
+fn trial(group: &Group, length: usize, way: Way, turn: usize) -> Trial {
+    let collective = group.algorithm.collective;
+    let counts = counts(collective, group.ranks as usize, length, turn);
+    let grain = [1, 4][turn / 2 % 2];
+    let element_bytes = [4, 8, 1][turn / 4 % 3];
+    let split = group.schedules[0].split as usize;
+    let part = counts.longest().div_ceil(split).next_multiple_of(grain);
+    let piece = part.div_ceil(way.pieces).max(1);
+    let parts = group.schedules[0].message_parts as usize;
+    let slot_bytes = piece * parts * element_bytes;
+    let budget_bytes = slot_bytes * way.channels as usize * group.senders;
+    let case = Case {
+        gap: turn % 3,
+        element_bytes,
+        grain,
+        slot_bytes,
+        slots: way.slots,
+        channels: way.channels,
+        budget_bytes: way.tight.then_some(budget_bytes),
+        in_place: way.in_place,
+        rank_order: group.algorithm.order == Order::Rank,
+        ..Case::new(collective, group.root, counts)
+    };
+    Trial { case, apart: !way.in_place && turn / 3 % 2 == 1 }
+}
+
+fn counts(collective: Collective, ranks: usize, length: usize, turn: usize) -> Counts {
+    use Collective as C;
+    // Even, every other empty, ragged. Symmetric in i and j, so that they work in place.
+    let count = |i: usize, j: usize| match turn % 3 {
+        0 => length,
+        1 => length * ((i + j) % 2),
+        _ => (length + 3 * (i + j)) % (length + 2),
+    };
+    match collective {
+        C::AllGatherV | C::ReduceScatterV | C::GatherV | C::ScatterV => {
+            Counts::PerRank((0..ranks).map(|rank| count(rank, 0)).collect())
+        }
+        C::AllToAllV => {
+            let row = |i| (0..ranks).map(|j| count(i, j)).collect();
+            Counts::Pairs((0..ranks).map(row).collect())
+        }
+        _ => Counts::Even(length),
+    }
+}
