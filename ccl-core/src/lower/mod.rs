@@ -135,6 +135,9 @@ pub struct Alias {
 }
 
 impl Alias {
+    /// Input and output never coincide: no part numbers are that large.
+    pub const APART: Alias = Alias { input: 0, output: 1 << 31 };
+
     /// NCCL's in-place forms: the smaller buffer is this rank's block of the larger one.
     #[must_use]
     pub fn of(collective: Collective, rank: Rank, split: u32) -> Alias {
@@ -147,6 +150,9 @@ impl Alias {
             | Collective::ReduceScatterV
             | Collective::Scatter
             | Collective::ScatterV => Alias { input: 0, output: rank * split },
+            // Part i of the input has nothing to do with part i of the output; dependencies between
+            // them could close a cycle through several ranks.
+            Collective::SendRecv => Alias::APART,
             _ => Alias::default(),
         }
     }

@@ -126,7 +126,7 @@ pub(super) fn assemble(
         strands,
         units: number(nodes.len()),
         scratch_parts,
-        message_parts: schedule.message_parts(),
+        message_parts: schedule.message_parts,
         send_peers: peers(|unit| &unit.sends),
         recv_peers: peers(|unit| &unit.recvs),
     }

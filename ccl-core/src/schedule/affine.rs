@@ -77,6 +77,22 @@ impl Affine {
         self.offset + u32::try_from(value).unwrap_or(0)
     }
 
+    /// The largest value while each counter stays below its count. Exact but for expressions that
+    /// wrap, whose bound is what they wrap at; nothing is enumerated.
+    #[must_use]
+    pub fn most(&self, counts: &Counters) -> u32 {
+        let (mut least, mut most) = (self.base, self.base);
+        for (step, count) in self.steps.iter().zip(counts) {
+            let far = i64::from(*step) * i64::from(count.saturating_sub(1));
+            least += far.min(0);
+            most += far.max(0);
+        }
+        if self.modulus != 0 && (least < 0 || most >= i64::from(self.modulus)) {
+            most = i64::from(self.modulus) - 1;
+        }
+        self.offset + u32::try_from(most).unwrap_or(0)
+    }
+
     /// Whether no counter changes the value.
     #[must_use]
     pub fn is_constant(&self) -> bool {
@@ -135,6 +151,14 @@ mod tests {
         assert_eq!(seen, [1, 0, 4, 3, 2, 1]);
         assert_eq!(Affine::constant(0).plus(-1).modulo(5).eval(&[0; 3]), 4);
         assert_eq!(Affine::constant(4).step(1, 3).modulo(8).offset(8).eval(&[9, 2, 0]), 10);
+    }
+
+    #[test]
+    fn the_largest_value_is_found_without_looking_at_all() {
+        assert_eq!(Affine::constant(3).step(0, 2).step(TERM, 1).most(&[5, 1, 4]), 14);
+        assert_eq!(Affine::constant(9).step(0, -2).most(&[5, 1, 1]), 9);
+        assert_eq!(Affine::constant(1).step(0, 1).modulo(24).offset(2).most(&[5, 1, 1]), 7);
+        assert_eq!(Affine::constant(1).step(0, -1).modulo(24).offset(2).most(&[5, 1, 1]), 25);
     }
 
     #[test]

@@ -41,15 +41,33 @@ impl Builder {
     /// An empty schedule whose blocks are cut into `split` parts.
     #[must_use]
     pub fn new(rank: Rank, ranks: u32, split: u32) -> Builder {
-        let schedule =
-            RankSchedule { rank, ranks, split, scratch_parts: Vec::new(), body: Vec::new() };
+        let schedule = RankSchedule {
+            rank,
+            ranks,
+            split,
+            scratch_parts: Vec::new(),
+            message_parts: 1,
+            body: Vec::new(),
+        };
         Builder { schedule, open: Vec::new() }
+    }
+
+    /// Whose schedule this is.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.schedule.rank
     }
 
     /// A loop counter's expression for the loop that the next [`Builder::repeat`] opens.
     #[must_use]
     pub fn depth(&self) -> usize {
         self.open.len()
+    }
+
+    /// Says how many parts the largest message *of any rank* has. Needed where messages have
+    /// different numbers of parts: all ranks must cut their parts into the same pieces.
+    pub fn widest_message(&mut self, parts: u32) {
+        self.schedule.message_parts = self.schedule.message_parts.max(parts);
     }
 
     /// Sends `source` to `peer`.
@@ -107,6 +125,9 @@ impl Builder {
 
     fn push(&mut self, op: Op) {
         self.size_scratch(&op);
+        if let Op::Send { source: slice, .. } | Op::Recv { target: slice, .. } = &op {
+            self.widest_message(slice.parts.total);
+        }
         self.nodes().push(Node::Op(op));
     }
 
@@ -136,24 +157,14 @@ impl Builder {
     }
 }
 
-/// One more than the largest part that `parts` names under these loops.
+/// One more than the largest part that `parts` names under these loops, or a little above.
 fn bound(parts: &Parts, loops: &[u32], repeat: u32) -> u32 {
-    let outer = loops.first().copied().unwrap_or(1).max(1);
-    let inner = loops.get(1).copied().unwrap_or(1).max(1);
-    let mut most = 0;
-    for i in 0..outer {
-        for j in 0..inner {
-            for t in 0..repeat.max(1) {
-                for index in 0..parts.total {
-                    most = most.max(parts.part(index, &[i, j, t]) + 1);
-                }
-            }
-            if parts.first.is_constant() {
-                return most;
-            }
-        }
-    }
-    most
+    let count = |dimension: usize| loops.get(dimension).copied().unwrap_or(1);
+    let first = parts.first.most(&[count(0), count(1), repeat]);
+    let run = parts.run.max(1);
+    let last = parts.total.saturating_sub(1);
+    let most = first + (last / run * parts.period + last % run).max(run.min(parts.total) - 1);
+    if parts.wrap == 0 { most + 1 } else { parts.wrap.min(most + 1) }
 }
 
 fn present(terms: &[Terms]) -> Vec<Terms> {

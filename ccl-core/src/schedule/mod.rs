@@ -37,7 +37,7 @@ pub enum Buffer {
 /// `first`, wrapping at `wrap` (0: never).
 ///
 /// A single part is a run of one; the parts whose number has bit k set are runs of 2^k at period
-/// 2^(k+1).
+/// 2^(k+1); a period of -1 modulo the wrap counts downwards; one of 0 names a run again and again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Parts {
     /// The first part.
@@ -65,6 +65,26 @@ impl Parts {
         Parts { first, run: total, period: total, total, wrap }
     }
 
+    /// `total` parts in runs of `run`, each run `period` after the one before.
+    #[must_use]
+    pub const fn runs(first: Affine, run: u32, period: u32, total: u32) -> Parts {
+        Parts { first, run, period, total, wrap: 0 }
+    }
+
+    /// The same part `total` times: the length of a message with that many equal parts, for a
+    /// rank whose own buffer has only one.
+    #[must_use]
+    pub const fn again(part: Affine, total: u32) -> Parts {
+        Parts { first: part, run: 1, period: 0, total, wrap: 0 }
+    }
+
+    /// The same, with numbers that wrap at `wrap`.
+    #[must_use]
+    pub const fn wrapping(mut self, wrap: u32) -> Parts {
+        self.wrap = wrap;
+        self
+    }
+
     /// The number of the `index`th of these parts.
     #[must_use]
     #[inline]
@@ -74,8 +94,10 @@ impl Parts {
             return first;
         }
         let run = self.run.max(1);
-        let part = first + index / run * self.period + index % run;
-        if self.wrap == 0 { part } else { part % self.wrap }
+        let (runs, within) = (u64::from(index / run), u64::from(index % run));
+        let part = u64::from(first) + runs * u64::from(self.period) + within;
+        let part = if self.wrap == 0 { part } else { part % u64::from(self.wrap) };
+        u32::try_from(part).unwrap_or(u32::MAX)
     }
 }
 
@@ -196,6 +218,9 @@ pub struct RankSchedule {
     pub split: u32,
     /// Parts of each scratch buffer; a part holds one piece.
     pub scratch_parts: Vec<u32>,
+    /// The largest number of parts in one message of *any* rank: a slot must hold that many
+    /// pieces, and ranks must agree on the size of a piece.
+    pub message_parts: u32,
     /// In program order.
     pub body: Vec<Node>,
 }
@@ -219,18 +244,6 @@ impl RankSchedule {
                 .sum()
         }
         count(&self.body)
-    }
-
-    /// The largest number of parts in one message: a slot must hold that many pieces.
-    #[must_use]
-    pub fn message_parts(&self) -> u32 {
-        let mut most = 1;
-        self.for_each(&mut |op, _| {
-            if let Op::Send { source: slice, .. } | Op::Recv { target: slice, .. } = op {
-                most = most.max(slice.parts.total);
-            }
-        });
-        most
     }
 }
 

@@ -1,0 +1,21 @@
+//! Every rank gets all inputs. Lengths are always those of the output's blocks, which all ranks
+//! know, so that the same algorithms serve `all_gather_v`.
+
+mod bruck;
+mod direct;
+mod recursive_doubling;
+mod ring;
+
+use super::Algorithm;
+use crate::types::Collective::AllGatherV;
+
+pub(super) const ALGORITHMS: [Algorithm; 8] = [
+    ring::ALGORITHM,
+    recursive_doubling::ALGORITHM,
+    bruck::ALGORITHM,
+    direct::ALGORITHM,
+    ring::ALGORITHM.also_for(AllGatherV),
+    recursive_doubling::ALGORITHM.also_for(AllGatherV),
+    bruck::ALGORITHM.also_for(AllGatherV),
+    direct::ALGORITHM.also_for(AllGatherV),
+];

@@ -1,0 +1,69 @@
+//! Recursive doubling `all_gather`: exchange all one has with the rank 1, 2, 4, … away.
+//!
+//! ```text
+//!   0 ◄─► 1   one block           rank 0 has 0 1
+//!   0 ◄─► 2   two blocks          rank 0 has 0 1 2 3
+//!   0 ◄─► 4   four blocks         rank 0 has them all
+//! ```
+//!
+//! Where the ranks are not a power of two, the extra ones give their block to a partner first and
+//! get all others from it last; what a rank has is then a range of core blocks and, at a fixed
+//! distance, the beginning of the same range of extra ones: one message all the same. Steps: log2 n
+//! (two more with extra ranks). Bytes sent per rank: n-1 blocks (partners of extra ranks: as many
+//! again). Source: R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of collective
+//! communication operations in MPICH", 2005.
+
+use crate::algorithm::common::{Role, after, core, rounds};
+use crate::algorithm::{Algorithm, Family, Order, Params};
+use crate::schedule::{Affine, Builder, Parts, RankSchedule, input, output};
+use crate::types::{Collective, Rank};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    collective: Collective::AllGather,
+    family: Family::RecursiveDoubling,
+    name: "recursive_doubling",
+    summary: "exchange all one has at doubling distances; few steps, best for powers of two",
+    schedule,
+    order: Order::None,
+    steps: |ranks| rounds(core(ranks)) + if ranks == core(ranks) { 0 } else { 2 },
+};
+
+fn schedule(params: &Params) -> RankSchedule {
+    let Params { rank, ranks, .. } = *params;
+    let mut b = Builder::new(rank, ranks, 1);
+    b.widest_message(if ranks == core(ranks) { ranks / 2 } else { ranks - 1 });
+    b.copy(output(rank), input(0));
+    match Role::of(rank, ranks) {
+        Role::Extra { partner } => {
+            b.send(partner, output(rank));
+            b.recv(partner, output(all_but(rank, ranks)));
+        }
+        Role::Core { extra } => {
+            if let Some(extra) = extra {
+                b.recv(extra, output(extra));
+            }
+            for round in 0..rounds(core(ranks)) {
+                let partner = rank ^ (1 << round);
+                b.send(partner, output(known(rank, round, ranks)));
+                b.recv(partner, output(known(partner, round, ranks)));
+            }
+            if let Some(extra) = extra {
+                b.send(extra, output(all_but(extra, ranks)));
+            }
+        }
+    }
+    b.finish()
+}
+
+/// The blocks that core rank `rank` has before this round: those of the 2^round core ranks that
+/// share its higher bits, and those of their extras.
+fn known(rank: Rank, round: u32, ranks: u32) -> Parts {
+    let (core, run) = (core(ranks), 1 << round);
+    let first = rank / run * run;
+    let extras = (ranks - core).saturating_sub(first).min(run);
+    Parts::runs(Affine::constant(first), run, core, run + extras)
+}
+
+fn all_but(rank: Rank, ranks: u32) -> Parts {
+    Parts::range(Affine::constant(after(rank, 1, ranks)), ranks - 1, ranks)
+}

@@ -1,0 +1,59 @@
+//! Recursive doubling `all_reduce`: exchange everything with the rank 1, 2, 4, … away.
+//!
+//! ```text
+//!   0 ◄─► 1   2 ◄─► 3   4 ◄─► 5   6 ◄─► 7     sums of 2
+//!   0 ◄─────► 2   1 ◄─────► 3   …             sums of 4
+//!   0 ◄─────────────► 4   …                   sums of 8
+//! ```
+//!
+//! Where the ranks are not a power of two, the extra ones give their input to a partner first and
+//! get the result from it last. Steps: log2 n (two more with extra ranks). Bytes sent per rank:
+//! log2 n times the buffer. For short messages. Source: R. Thakur, R. Rabenseifner and W. Gropp,
+//! "Optimization of collective communication operations in MPICH", 2005.
+
+use crate::algorithm::common::{Role, core, fold_in, rounds};
+use crate::algorithm::{Algorithm, Family, Order, Params};
+use crate::schedule::{Builder, RankSchedule, input, output};
+use crate::types::{Collective, Rank};
+
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    collective: Collective::AllReduce,
+    family: Family::RecursiveDoubling,
+    name: "recursive_doubling",
+    summary: "exchange all at doubling distances; few steps, for short messages",
+    schedule,
+    order: Order::Unspecified,
+    steps: |ranks| rounds(core(ranks)) + if ranks == core(ranks) { 0 } else { 2 },
+};
+
+fn schedule(params: &Params) -> RankSchedule {
+    let Params { rank, ranks, .. } = *params;
+    let mut b = Builder::new(rank, ranks, 1);
+    match Role::of(rank, ranks) {
+        Role::Extra { partner } => {
+            b.send(partner, input(0));
+            b.recv(partner, output(0));
+        }
+        Role::Core { .. } if ranks == 1 => b.reduce_last(output(0), &[input(0).into()]),
+        Role::Core { extra } => exchange(&mut b, params, extra),
+    }
+    b.finish()
+}
+
+fn exchange(b: &mut Builder, params: &Params, extra: Option<Rank>) {
+    let rounds = rounds(core(params.ranks));
+    let mut mine = input(0);
+    if let Some(extra) = extra {
+        fold_in(b, extra, 32, output(0), mine, false);
+        mine = output(0);
+    }
+    for (round, id) in (0..rounds).zip(0..) {
+        let partner = params.rank ^ (1 << round);
+        b.send(partner, mine);
+        fold_in(b, partner, id, output(0), mine, round + 1 == rounds);
+        mine = output(0);
+    }
+    if let Some(extra) = extra {
+        b.send(extra, output(0));
+    }
+}

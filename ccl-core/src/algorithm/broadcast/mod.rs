@@ -1,0 +1,17 @@
+//! Every rank gets the root's input.
+
+mod direct;
+mod double_tree;
+mod ring;
+mod scatter_all_gather;
+mod tree;
+
+use super::Algorithm;
+
+pub(super) const ALGORITHMS: [Algorithm; 5] = [
+    ring::ALGORITHM,
+    tree::ALGORITHM,
+    double_tree::ALGORITHM,
+    scatter_all_gather::ALGORITHM,
+    direct::ALGORITHM,
+];

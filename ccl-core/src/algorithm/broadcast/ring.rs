@@ -1,0 +1,38 @@
+//! Chain `broadcast`: from the root around the ring, each piece passed on as it comes.
+//!
+//! ```text
+//!   root ──► root+1 ──► root+2 ──► … ──► root-1
+//! ```
+//!
+//! Steps: n-1, but a long buffer flows through all ranks at once. Bytes sent per rank: the buffer
+//! (the last one: nothing), the least possible.
+
+use crate::algorithm::common::Ring;
+use crate::algorithm::{Algorithm, Family, Order, Params};
+use crate::schedule::{Builder, RankSchedule, input, output};
+use crate::types::Collective;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    collective: Collective::Broadcast,
+    family: Family::Ring,
+    name: "ring",
+    summary: "from the root along a chain, piece after piece; least bytes, most steps",
+    schedule,
+    order: Order::None,
+    steps: |ranks| ranks - 1,
+};
+
+fn schedule(params: &Params) -> RankSchedule {
+    let Params { rank, ranks, root } = *params;
+    let Ring { next, prev, .. } = Ring::of(params);
+    let mut b = Builder::new(rank, ranks, 1);
+    if rank == root {
+        b.copy(output(0), input(0));
+    } else {
+        b.recv(prev, output(0));
+    }
+    if next != root {
+        b.send(next, output(0));
+    }
+    b.finish()
+}

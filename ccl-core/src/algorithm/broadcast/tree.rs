@@ -1,0 +1,40 @@
+//! Binomial tree `broadcast`: whoever has it tells another one, so that twice as many know each
+//! time.
+//!
+//! ```text
+//!            0
+//!       /    |   \
+//!      4     2    1        numbers count from the root
+//!     / \    |
+//!    6   5   3
+//!    |
+//!    7
+//! ```
+//!
+//! Steps: ⌈log2 n⌉. Bytes sent by the root: log2 n times the buffer; half of the ranks send none.
+
+use crate::algorithm::common::{Binomial, rounds};
+use crate::algorithm::{Algorithm, Family, Order, Params};
+use crate::schedule::{Builder, RankSchedule, input, output};
+use crate::types::Collective;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    collective: Collective::Broadcast,
+    family: Family::Tree,
+    name: "tree",
+    summary: "down a binomial tree; fewest steps, for short messages",
+    schedule,
+    order: Order::None,
+    steps: rounds,
+};
+
+fn schedule(params: &Params) -> RankSchedule {
+    let Binomial { parent, children, .. } = Binomial::of(params);
+    let mut b = Builder::new(params.rank, params.ranks, 1);
+    match parent {
+        None => b.copy(output(0), input(0)),
+        Some(parent) => b.recv(parent, output(0)),
+    }
+    children.iter().for_each(|child| b.send(child.rank, output(0)));
+    b.finish()
+}

@@ -1,0 +1,12 @@
+//! What algorithms share: arithmetic on ranks, trees, and the phases that several are made of.
+
+mod phases;
+mod ranks;
+mod trees;
+
+pub(super) use phases::{
+    Ring, fold_in, fold_in_rank_order, for_each_peer, for_each_peer_backwards, gather_around,
+    reduce_around,
+};
+pub(super) use ranks::{Role, after, before, congruent, core, counting_down, counting_up, rounds};
+pub(super) use trees::{Binomial, Tree, double_tree, rooted_double_tree};

@@ -1,0 +1,126 @@
+//! Phases that several algorithms are made of.
+
+use super::{after, before, counting_down, counting_up};
+use crate::algorithm::Params;
+use crate::schedule::{Affine, Builder, Parts, Slice, TERM, Terms, input, output, scratch};
+use crate::types::Rank;
+
+/// A place on a ring of ranks: the neighbours, and which part is whose.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::algorithm) struct Ring {
+    /// The number of the part that ends up here when parts are reduced, or starts here when they
+    /// are gathered.
+    pub(in crate::algorithm) own: u32,
+    /// Parts and ranks.
+    pub(in crate::algorithm) ranks: u32,
+    /// Who is sent to.
+    pub(in crate::algorithm) next: Rank,
+    /// Who is received from.
+    pub(in crate::algorithm) prev: Rank,
+}
+
+impl Ring {
+    /// The ring in rank order; part r belongs to rank r.
+    pub(in crate::algorithm) fn of(params: &Params) -> Ring {
+        let Params { rank, ranks, .. } = *params;
+        let (next, prev) = (after(rank, 1, ranks), before(rank, 1, ranks));
+        Ring { own: rank, ranks, next, prev }
+    }
+}
+
+/// Part c of the input starts at the rank after c's, goes once around and collects what each rank
+/// has on its way, and ends complete in `target` of its own rank.
+///
+/// ```text
+///   part 2 of 4:   3 ──► 0 ──► 1 ──► 2
+/// ```
+pub(in crate::algorithm) fn reduce_around(b: &mut Builder, ring: Ring, target: Slice) {
+    let Ring { own, ranks, next, prev } = ring;
+    if ranks == 1 {
+        return b.reduce_last(target, &[input(own).into()]);
+    }
+    b.send(next, input(before(own, 1, ranks)));
+    b.repeat(ranks - 2, |b, i| {
+        let mine = input(counting_down(before(own, 2, ranks), i, ranks));
+        let (arrived, sum) = (scratch(0, 0, mine), scratch(1, 0, mine));
+        b.recv(prev, arrived);
+        b.reduce(sum, &[arrived.into(), mine.into()]);
+        b.send(next, sum);
+    });
+    let arrived = scratch(2, 0, input(own));
+    b.recv(prev, arrived);
+    b.reduce_last(target, &[arrived.into(), input(own).into()]);
+}
+
+/// Part c of the output, just written at its own rank, goes once around; everybody keeps a copy.
+pub(in crate::algorithm) fn gather_around(b: &mut Builder, ring: Ring) {
+    let Ring { own, ranks, next, prev } = ring;
+    if ranks == 1 {
+        return;
+    }
+    b.send(next, output(own));
+    b.repeat(ranks - 2, |b, i| {
+        let part = output(counting_down(before(own, 1, ranks), i, ranks));
+        b.recv(prev, part);
+        b.send(next, part);
+    });
+    b.recv(prev, output(after(own, 1, ranks)));
+}
+
+/// `body` for every other rank: the next one first, up to the one before.
+pub(in crate::algorithm) fn for_each_peer(
+    b: &mut Builder,
+    params: &Params,
+    body: impl FnOnce(&mut Builder, Affine),
+) {
+    let Params { rank, ranks, .. } = *params;
+    b.repeat(ranks - 1, |b, i| body(b, counting_up(after(rank, 1, ranks), i, ranks)));
+}
+
+/// `body` for every other rank: the one before first. Who sends to the next rank first is
+/// received from by its peers in this order, so that nobody is waited for by all at once.
+pub(in crate::algorithm) fn for_each_peer_backwards(
+    b: &mut Builder,
+    params: &Params,
+    body: impl FnOnce(&mut Builder, Affine),
+) {
+    let Params { rank, ranks, .. } = *params;
+    b.repeat(ranks - 1, |b, i| body(b, counting_down(before(rank, 1, ranks), i, ranks)));
+}
+
+/// Receives what every other rank has for `target` and folds it with `own`, once, in rank order:
+/// one accumulator, one rounding, the same bits whatever the length.
+pub(in crate::algorithm) fn fold_in_rank_order(
+    b: &mut Builder,
+    params: &Params,
+    target: Slice,
+    own: Slice,
+) {
+    let Params { rank, ranks, .. } = *params;
+    let (below, above) = (rank, ranks - 1 - rank);
+    let number = |dimension| Affine::constant(0).step(dimension, 1);
+    b.repeat(below, |b, i| b.recv(number(i), scratch(0, number(i), own)));
+    b.repeat(above, |b, i| {
+        b.recv(number(i).plus(i64::from(rank) + 1), scratch(1, number(i), own));
+    });
+    let from_below = scratch(0, number(TERM), own).repeat(below);
+    let from_above = scratch(1, number(TERM), own).repeat(above);
+    b.reduce_last(target, &[from_below, own.into(), from_above]);
+}
+
+/// Receives `peer`'s share and folds it with `mine` into `target`, the lower rank's first: both
+/// sides of an exchange get the same bits. `id` names scratch that nobody else uses.
+pub(in crate::algorithm) fn fold_in(
+    b: &mut Builder,
+    peer: Rank,
+    id: u8,
+    target: Slice,
+    mine: Slice,
+    last: bool,
+) {
+    let theirs = scratch(id, Parts::range(Affine::constant(0), mine.parts.total, 0), mine);
+    b.recv(peer, theirs);
+    let terms: [Terms; 2] =
+        if b.rank() < peer { [mine.into(), theirs.into()] } else { [theirs.into(), mine.into()] };
+    if last { b.reduce_last(target, &terms) } else { b.reduce(target, &terms) }
+}

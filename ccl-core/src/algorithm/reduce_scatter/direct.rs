@@ -1,0 +1,26 @@
+//! Direct `reduce_scatter`: everybody sends block q to rank q, which folds what it gets in rank
+//! order.
+//!
+//! Steps: 1. Bytes sent per rank: n-1 blocks, the least possible, over all pairs of ranks.
+
+use crate::algorithm::common::{fold_in_rank_order, for_each_peer};
+use crate::algorithm::{Algorithm, Family, Order, Params};
+use crate::schedule::{Builder, RankSchedule, input, output};
+use crate::types::Collective;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    collective: Collective::ReduceScatter,
+    family: Family::Direct,
+    name: "direct",
+    summary: "each block to its rank, one fold in rank order; one step",
+    schedule,
+    order: Order::Rank,
+    steps: |ranks| (ranks - 1).min(1),
+};
+
+fn schedule(params: &Params) -> RankSchedule {
+    let mut b = Builder::new(params.rank, params.ranks, 1);
+    for_each_peer(&mut b, params, |b, peer| b.send(peer, input(peer)));
+    fold_in_rank_order(&mut b, params, output(0), input(params.rank));
+    b.finish()
+}

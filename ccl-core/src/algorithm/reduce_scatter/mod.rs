@@ -1,0 +1,18 @@
+//! Rank r gets block r of the reduction. Lengths are always those of the input's blocks, which all
+//! ranks know, so that the same algorithms serve `reduce_scatter_v`.
+
+mod direct;
+mod recursive_halving;
+mod ring;
+
+use super::Algorithm;
+use crate::types::Collective::ReduceScatterV;
+
+pub(super) const ALGORITHMS: [Algorithm; 6] = [
+    ring::ALGORITHM,
+    recursive_halving::ALGORITHM,
+    direct::ALGORITHM,
+    ring::ALGORITHM.also_for(ReduceScatterV),
+    recursive_halving::ALGORITHM.also_for(ReduceScatterV),
+    direct::ALGORITHM.also_for(ReduceScatterV),
+];

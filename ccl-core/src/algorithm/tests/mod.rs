@@ -1,0 +1,110 @@
+//! Every algorithm for every number of ranks and every root: what its ops do, taken literally
+//! ([`symbolic`]), and what its lowered program does on numbers over few slots ([`numbers`]).
+
+mod numbers;
+mod symbolic;
+mod world;
+
+use super::*;
+use crate::lower::{Alias, lower};
+use crate::schedule::Op;
+use world::{World, worlds};
+
+const RANKS: u32 = 17;
+
+fn each(mut check: impl FnMut(&Algorithm, &World)) {
+    for algorithm in all() {
+        for world in worlds(algorithm.collective, RANKS, 40) {
+            check(algorithm, &world);
+        }
+    }
+}
+
+#[test]
+fn every_output_holds_what_it_must() {
+    each(|algorithm, world| {
+        for in_place in [false, true] {
+            println!("{} {} {world:?} in place {in_place}", algorithm.collective, algorithm.name);
+            symbolic::run(algorithm, world, in_place);
+        }
+    });
+}
+
+#[test]
+fn programs_compute_it_over_few_slots() {
+    each(|algorithm, world| {
+        for in_place in [false, true] {
+            println!("{} {} {world:?} in place {in_place}", algorithm.collective, algorithm.name);
+            numbers::run(algorithm, world, in_place, 2);
+        }
+    });
+}
+
+/// Those that cannot do without: they combine messages of several parts from several senders.
+const NEED_SCRATCH: [&str; 2] =
+    ["reduce_scatter recursive_halving", "reduce_scatter_v recursive_halving"];
+
+#[test]
+fn messages_are_combined_in_their_slots() {
+    each(|algorithm, world| {
+        for rank in 0..world.ranks {
+            let schedule = (algorithm.schedule)(&world.params(rank));
+            let program = lower(&schedule, Alias::of(world.collective, rank, schedule.split));
+            let name = format!("{} {}", algorithm.collective, algorithm.name);
+            let scratch = program.scratch_parts.iter().any(|parts| *parts > 0);
+            if scratch && !NEED_SCRATCH.contains(&name.as_str()) {
+                panic!("{name} {world:?}\n{schedule}\n{program}");
+            }
+        }
+    });
+}
+
+#[test]
+fn all_ranks_know_the_widest_message() {
+    each(|algorithm, world| {
+        let schedules = (0..world.ranks).map(|rank| (algorithm.schedule)(&world.params(rank)));
+        let schedules: Vec<RankSchedule> = schedules.collect();
+        let mut widest = 1;
+        for schedule in &schedules {
+            schedule.for_each(&mut |op, _| {
+                if let Op::Send { source, .. } = op {
+                    widest = widest.max(source.parts.total);
+                }
+            });
+        }
+        for schedule in &schedules {
+            let name = algorithm.name;
+            assert_eq!(schedule.message_parts, widest, "{name} {world:?}\n{schedule}");
+        }
+    });
+}
+
+#[test]
+fn schedules_stay_small() {
+    let size = |algorithm: &Algorithm, ranks: u32| {
+        let at = |rank: Rank| (algorithm.schedule)(&Params { rank, ranks, root: ranks / 2 }).size();
+        [0, 1, ranks / 2, ranks - 1].into_iter().map(at).max().unwrap_or(0)
+    };
+    for algorithm in all() {
+        let (few, many) = (size(algorithm, 5), size(algorithm, 24_576));
+        match algorithm.family {
+            Family::Ring if algorithm.name == "ring" => assert!(many <= few),
+            Family::Direct => assert!(many <= few, "{} {}", algorithm.name, algorithm.collective),
+            _ => assert!(many <= 8 * 16, "{} {}: {many}", algorithm.name, algorithm.collective),
+        }
+    }
+}
+
+#[test]
+fn names_are_unique_and_strangers_are_told_the_list() {
+    for algorithm in all() {
+        let found = find(algorithm.collective, algorithm.name).unwrap();
+        assert!(std::ptr::eq(found, algorithm));
+        assert_eq!(algorithm.order == Order::None, {
+            let reduces = algorithm.collective.reduces();
+            !(reduces || algorithm.collective == Collective::Barrier)
+        });
+    }
+    let error = find(Collective::AllReduce, "rnig").unwrap_err().to_string();
+    assert!(error.contains("rnig") && error.contains("double_tree"), "{error}");
+}

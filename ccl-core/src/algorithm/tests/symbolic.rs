@@ -1,0 +1,221 @@
+//! Runs the ops of all ranks over symbols: what is where, and how it came about.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::rc::Rc;
+
+use super::world::World;
+use crate::algorithm::{Algorithm, Order};
+use crate::lower::Alias;
+use crate::schedule::{Buffer, Counters, Op, RankSchedule, Slice, TERM, Terms};
+use crate::types::{Collective, Rank};
+
+/// A value by its history.
+#[derive(Debug, PartialEq, Eq)]
+enum Value {
+    /// This part of this rank's input.
+    Input(Rank, u32),
+    /// A fold, in this order; whether it claimed to be the last.
+    Fold(Vec<Rc<Value>>, bool),
+}
+
+impl Value {
+    fn contributions(&self, into: &mut Vec<(Rank, u32)>) {
+        match self {
+            Value::Input(rank, part) => into.push((*rank, *part)),
+            Value::Fold(terms, _) => terms.iter().for_each(|term| term.contributions(into)),
+        }
+    }
+}
+
+type Piece = (Rc<Value>, usize);
+
+struct Party {
+    rank: Rank,
+    alias: Option<Alias>,
+    lengths: BTreeMap<Buffer, Vec<usize>>,
+    split: u32,
+    memory: HashMap<(Buffer, u32), Rc<Value>>,
+    ops: VecDeque<(Op, Counters)>,
+}
+
+impl Party {
+    fn new(world: &World, schedule: &RankSchedule, in_place: bool) -> Party {
+        let (rank, split) = (schedule.rank, schedule.split);
+        let mut ops = VecDeque::new();
+        schedule.for_each(&mut |op, at| ops.push_back((op.clone(), *at)));
+        let buffers = [Buffer::Input, Buffer::Output];
+        let lengths = buffers.into_iter().filter_map(|b| Some((b, world.blocks(rank, b)?)));
+        let mut party = Party {
+            rank,
+            alias: in_place.then(|| world.alias(rank, split)),
+            lengths: lengths.collect(),
+            split,
+            memory: HashMap::new(),
+            ops,
+        };
+        let inputs = party.lengths.get(&Buffer::Input).map_or(0, Vec::len) as u32 * split;
+        for part in 0..inputs {
+            let cell = party.cell(Buffer::Input, part);
+            party.memory.insert(cell, Rc::new(Value::Input(rank, part)));
+        }
+        party
+    }
+
+    /// Where a part lives; input and output are one in place. Panics if there is no such part.
+    fn cell(&self, buffer: Buffer, part: u32) -> (Buffer, u32) {
+        if let Buffer::Scratch(_) = buffer {
+            return (buffer, part);
+        }
+        self.length(buffer, part);
+        match (self.alias, buffer) {
+            (Some(alias), Buffer::Input) => (Buffer::Output, part + alias.input),
+            (Some(alias), _) => (Buffer::Output, part + alias.output),
+            (None, _) => (buffer, part),
+        }
+    }
+
+    fn length(&self, buffer: Buffer, part: u32) -> usize {
+        let rank = self.rank;
+        let counts = self.lengths.get(&buffer);
+        let counts = counts.unwrap_or_else(|| panic!("rank {rank} has no {buffer:?}"));
+        let count = counts.get((part / self.split) as usize);
+        let count = count.unwrap_or_else(|| panic!("rank {rank} has no part {part} in {buffer:?}"));
+        crate::schedule::Layout::even(*count, self.split, 1).part(part % self.split).1
+    }
+
+    fn lengths(&self, slice: &Slice, at: &Counters) -> Vec<usize> {
+        let parts = &slice.extent.parts;
+        assert_eq!(parts.total, slice.parts.total, "extent of {slice}");
+        (0..parts.total).map(|i| self.length(slice.extent.buffer, parts.part(i, at))).collect()
+    }
+
+    fn read(&self, slice: &Slice, at: &Counters) -> Vec<Piece> {
+        let lengths = self.lengths(slice, at);
+        (0..slice.parts.total)
+            .zip(lengths)
+            .map(|(index, length)| {
+                let cell = self.cell(slice.buffer, slice.parts.part(index, at));
+                let value = self.memory.get(&cell);
+                let value = value.unwrap_or_else(|| panic!("rank {}: {slice} unset", self.rank));
+                (value.clone(), length)
+            })
+            .collect()
+    }
+
+    fn write(&mut self, slice: &Slice, at: &Counters, pieces: Vec<Piece>) {
+        let lengths: Vec<usize> = pieces.iter().map(|(_, length)| *length).collect();
+        assert_eq!(lengths, self.lengths(slice, at), "rank {}: {slice}", self.rank);
+        for (index, (value, _)) in (0..).zip(pieces) {
+            let cell = self.cell(slice.buffer, slice.parts.part(index, at));
+            self.memory.insert(cell, value);
+        }
+    }
+
+    fn fold(&self, terms: &[Terms], at: &Counters, last: bool) -> Vec<Piece> {
+        let mut operands: Vec<Vec<Piece>> = Vec::new();
+        for Terms { slice, repeat } in terms {
+            for term in 0..*repeat {
+                let mut at = *at;
+                at[TERM] = term;
+                operands.push(self.read(slice, &at));
+            }
+        }
+        (0..operands[0].len())
+            .map(|index| {
+                let values: Vec<Rc<Value>> = operands.iter().map(|o| o[index].0.clone()).collect();
+                let done = values.iter().any(|v| matches!(**v, Value::Fold(_, true)));
+                assert!(!done, "rank {} folds a complete result", self.rank);
+                let length = operands[0][index].1;
+                assert!(operands.iter().all(|operand| operand[index].1 == length));
+                (Rc::new(Value::Fold(values, last)), length)
+            })
+            .collect()
+    }
+}
+
+type Wires = HashMap<(Rank, Rank), VecDeque<Vec<Piece>>>;
+
+/// Does the party's next op. Returns whether it could.
+fn step(party: &mut Party, wires: &mut Wires) -> bool {
+    let Some((op, at)) = party.ops.pop_front() else { return false };
+    match &op {
+        Op::Send { peer, source } => {
+            let peer = peer.eval(&at);
+            assert_ne!(peer, party.rank, "a message to oneself");
+            let message = party.read(source, &at);
+            wires.entry((party.rank, peer)).or_default().push_back(message);
+        }
+        Op::Recv { peer, target } => {
+            let wire = wires.entry((peer.eval(&at), party.rank)).or_default();
+            match wire.pop_front() {
+                Some(message) => party.write(target, &at, message),
+                None => {
+                    party.ops.push_front((op, at));
+                    return false;
+                }
+            }
+        }
+        Op::Copy { target, source } => party.write(target, &at, party.read(source, &at)),
+        Op::Reduce { target, terms, last } => {
+            party.write(target, &at, party.fold(terms, &at, *last));
+        }
+    }
+    true
+}
+
+/// Runs an algorithm and checks every part of every output.
+pub(super) fn run(algorithm: &Algorithm, world: &World, in_place: bool) {
+    let mut wires = Wires::new();
+    let schedules: Vec<RankSchedule> =
+        (0..world.ranks).map(|rank| (algorithm.schedule)(&world.params(rank))).collect();
+    let mut parties: Vec<Party> =
+        schedules.iter().map(|schedule| Party::new(world, schedule, in_place)).collect();
+    while parties.iter_mut().fold(false, |moved, party| {
+        let mut any = moved;
+        while step(party, &mut wires) {
+            any = true;
+        }
+        any
+    }) {}
+    for party in &parties {
+        assert!(party.ops.is_empty(), "rank {} waits at {}", party.rank, party.ops[0].0);
+    }
+    assert!(wires.values().all(VecDeque::is_empty), "a message that nobody receives");
+    let results: Vec<BTreeMap<u32, Rc<Value>>> =
+        parties.iter().map(|party| check(algorithm, world, party)).collect();
+    if world.collective == Collective::AllReduce {
+        assert!(results.iter().all(|result| *result == results[0]), "ranks differ in rounding");
+    }
+}
+
+fn check(algorithm: &Algorithm, world: &World, party: &Party) -> BTreeMap<u32, Rc<Value>> {
+    let blocks = party.lengths.get(&Buffer::Output).map_or(0, Vec::len) as u32;
+    let mut results = BTreeMap::new();
+    for part in 0..blocks * party.split {
+        let (block, cut) = (part / party.split, part % party.split);
+        let rank = party.rank;
+        let value = party.memory.get(&party.cell(Buffer::Output, part));
+        let value = value.unwrap_or_else(|| panic!("rank {rank}: output {part} was not written"));
+        let mut contributions = Vec::new();
+        value.contributions(&mut contributions);
+        let expected: Vec<(Rank, u32)> = world
+            .expected(rank, block)
+            .into_iter()
+            .map(|(from, block)| (from, block * party.split + cut))
+            .collect();
+        if algorithm.order == Order::Rank {
+            assert_eq!(contributions, expected, "rank {rank}: output {part} in rank order");
+            let Value::Fold(terms, _) = &**value else { panic!("not folded") };
+            assert!(terms.iter().all(|term| matches!(**term, Value::Input(..))), "one fold");
+        }
+        contributions.sort_unstable();
+        if world.collective == Collective::Barrier {
+            contributions.dedup();
+        }
+        assert_eq!(contributions, expected, "rank {rank}: output {part}");
+        let reduces = algorithm.order != Order::None;
+        assert_eq!(matches!(**value, Value::Fold(_, true)), reduces, "rank {rank}: {part} last");
+        results.insert(part, value.clone());
+    }
+    results
+}
