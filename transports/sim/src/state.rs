@@ -298,7 +298,7 @@ impl State {
             .collect();
         for link in links {
             let late = self.jitter();
-            let at = now + self.conditions.keepalive + late;
+            let at = now + self.conditions.keepalive.saturating_add(late);
             self.schedule(at, Happening::Fail { link, reason: "it no longer answers" });
         }
     }

@@ -102,7 +102,6 @@ fn a_crash_before_the_start_names_the_dead_at_once() {
     let job = Job::new(4, find("direct"), 1000);
     let world = World::new(4, Conditions::default(), 1);
     let links = connect(&job, &world, &mut |_, lane| lane);
-    world.crash_after(2, 1);
     world.crash_at(2, world.now());
     let inputs = job.inputs(1);
     let simulated = operate(&job, &inputs, &world, links);

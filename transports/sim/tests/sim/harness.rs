@@ -53,7 +53,8 @@ impl Job {
         let Job { algorithm, ranks, root, count, data_type, op, config } = self;
         let (collective, name) = (algorithm.collective, algorithm.name);
         format!(
-            "{collective} {name} of {count} {data_type} {op}, {ranks} ranks, root {root}, {config:?}"
+            "{collective} {name} of {count} {data_type} {op}, {ranks} ranks, root {root}, \
+             {config:?}"
         )
     }
 
