@@ -98,6 +98,26 @@ fn nobody_grants_more_than_there_are_slots() {
 }
 
 #[test]
+fn a_staging_slot_is_not_filled_before_it_is_done() {
+    let mut outbound = Outbound::new(2);
+    outbound.open(3);
+    let mut stalls = 0;
+    for (slot, staging) in [(0, 0), (1, 1)] {
+        assert!(outbound.ready(&mut stalls));
+        assert_eq!((outbound.slot(), outbound.staging()), (slot, staging));
+        outbound.sent(100);
+    }
+    assert!(!outbound.ready(&mut stalls) && !outbound.ready(&mut stalls));
+    assert_eq!(stalls, 1, "a stall counts once");
+    assert_eq!(outbound.done(1), 100);
+    assert!(!outbound.ready(&mut stalls), "the other one is free");
+    assert_eq!(outbound.done(0), 100);
+    assert!(outbound.ready(&mut stalls));
+    assert_eq!((outbound.slot(), outbound.staging()), (2, 0));
+    assert_eq!((outbound.done(0), outbound.done(7)), (0, 0), "what nobody sent is not done");
+}
+
+#[test]
 fn the_receiver_expects_only_what_it_granted() {
     let inbound = Inbound::new(4);
     assert_eq!(inbound.expect(3), Some(3));

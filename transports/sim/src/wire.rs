@@ -113,9 +113,9 @@ impl State {
         let side = &mut self.links[flight.link].sides[flight.side];
         self.stats.overtakings += u64::from(flight.number < side.last_number);
         side.last_number = side.last_number.max(flight.number);
-        let back = self.now + self.latency(from, to);
-        let (link, side, id) = (flight.link, flight.side, flight.id);
-        self.schedule(back, Happening::Acknowledge { link, side, id });
+        let back = self.now + self.latency(from, to) + self.hold();
+        let (acknowledged, digest) = (Box::new(flight.clone()), digest(&self.buffer));
+        self.schedule(back, Happening::Acknowledge { flight: acknowledged, digest });
         if flight.immediate.is_none() {
             return;
         }
@@ -164,16 +164,29 @@ impl State {
         }
     }
 
-    pub(crate) fn acknowledge(&mut self, link: usize, side: usize, id: u64) {
-        let connection = &mut self.links[link];
+    pub(crate) fn acknowledge(&mut self, flight: &Flight, before: u64) {
+        let connection = &mut self.links[flight.link];
         if !connection.open {
             return;
         }
-        let side = &mut connection.sides[side];
+        let side = &mut connection.sides[flight.side];
         side.outstanding = side.outstanding.saturating_sub(1);
         let (lane, rank) = (side.lane, side.rank);
-        if let (Some((lane, _)), false) = (lane, self.has_crashed(rank)) {
-            self.tell(lane, Event::Done { id });
-        }
+        let (Some((lane, _)), false) = (lane, self.has_crashed(rank)) else { return };
+        self.buffer.resize(flight.local.bytes, 0);
+        let source = self.memory.get(&flight.local.key.0);
+        let unchanged = source.is_some_and(|source| {
+            source.region.read(flight.local.offset, &mut self.buffer).is_ok()
+                && digest(&self.buffer) == before
+        });
+        self.stats.changed += u64::from(!unchanged);
+        self.tell(lane, Event::Done { id: flight.id });
     }
+}
+
+/// A number that is another one for almost all other bytes.
+fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
+        (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

@@ -212,3 +212,27 @@ fn a_message_that_never_comes_ends_at_the_deadline() {
     let error = simulated.check(&expected).unwrap_err();
     assert!(error.contains("no end in time") && error.contains("rank"), "{error}");
 }
+
+/// Cuts the last byte off every tenth message.
+#[derive(Debug, Default)]
+struct Short {
+    messages: u32,
+}
+
+impl Faults for Short {
+    fn work(&mut self, mut work: WorkRequest, posted: &mut Vec<WorkRequest>, _: &mut Vec<Event>) {
+        let WorkRequest::Put { local, .. } = &mut work;
+        self.messages += u32::from(local.bytes > 0);
+        if self.messages % 10 == 9 && local.bytes > 0 {
+            local.bytes -= 1;
+        }
+        posted.push(work);
+    }
+}
+
+#[test]
+fn messages_of_another_length_than_they_say_are_refused() {
+    let (simulated, expected) = with_faults(Short::default);
+    assert!(simulated.check(&expected).is_err());
+    assert!(simulated.refused() > 0);
+}

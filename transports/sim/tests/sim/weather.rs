@@ -52,6 +52,9 @@ fn hostile_networks_deliver_the_right_results() {
             }
         }
         let stats = world.stats();
+        if stats.changed != 0 {
+            return Err(format!("{} puts were changed before they were done", stats.changed));
+        }
         total.puts += stats.puts;
         total.lost += stats.lost;
         total.duplicates += stats.duplicates;
