@@ -1,1 +1,11 @@
 //! ferroccl: collective communication for clusters.
+
+pub mod bootstrap;
+pub mod communicator;
+pub mod launch;
+#[cfg(feature = "cli")]
+pub mod perf;
+
+pub use ccl_core::config::Config;
+pub use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
+pub use communicator::{Communicator, Element, Error, Reduction};

@@ -1,15 +1,21 @@
 //! The engine of ferroccl without an operating system: what a collective is ([`types`]), how it
-//! is done ([`algorithm`]), written down ([`schedule`]), made ready to run ([`lower`]) and carried
-//! out ([`execution`]), over memory that ranks map or over messages ([`admission`]). No clock, thread,
-//! file, socket or environment is touched here.
+//! is written down ([`schedule`]) by which algorithms ([`algorithm`]), which one is taken
+//! ([`select`]), proved right ([`verify`]), made ready to run ([`lower`]) and carried out
+//! ([`execution`]); what joins ranks ([`transport`]) and how they find and trust each other
+//! ([`bootstrap`]), and what is in flight between them ([`admission`]); every tunable ([`config`]).
+//! No clock, thread, file, socket or environment is touched here.
 
 #![forbid(unsafe_code)]
 
 pub mod admission;
 pub mod algorithm;
+pub mod bootstrap;
+pub mod config;
 pub mod execution;
 pub mod lower;
 pub mod schedule;
+pub mod select;
 pub mod time;
 pub mod transport;
 pub mod types;
+pub mod verify;

@@ -1,3 +1,127 @@
-//! The `ferroccl` command.
+//! The `ferroccl` command: what the library would do, and why.
 
-fn main() {}
+use std::error::Error;
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use ferroccl::communicator::{Call, config_from_environment, explain};
+use ferroccl::perf::sizes::parse_size;
+use ferroccl::{Collective, DataType, Rank, ReduceOp};
+
+/// Explains collectives and shows the configuration.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "\
+Examples:
+  ferroccl explain all_reduce --bytes 64M --ranks 8
+  ferroccl explain all_to_all --bytes 1k --ranks 32 --rank 3 --json
+  FERROCCL_ALGO=ring ferroccl explain all_gather --bytes 1M --ranks 4
+  ferroccl config"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The plan of a collective: algorithm, reason, schedule, program, memory
+    Explain(Explain),
+    /// Every tunable: its variable, value, default and meaning
+    Config {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Explain {
+    /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all barrier
+    collective: Collective,
+    /// Bytes of the larger buffer
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
+    bytes: usize,
+    /// Ranks, all on one host
+    #[arg(short = 'n', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    ranks: u32,
+    /// The rank whose schedule is shown
+    #[arg(long, default_value_t = 0)]
+    rank: Rank,
+    /// The root, where there is one
+    #[arg(long, default_value_t = 0)]
+    root: Rank,
+    /// Element type
+    #[arg(short = 'd', long = "datatype", default_value = "float")]
+    data_type: DataType,
+    /// Reduction
+    #[arg(short, long, default_value = "sum")]
+    op: ReduceOp,
+    /// Algorithm, instead of the library's choice
+    #[arg(long = "algo")]
+    algorithm: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Explain(arguments) => show_plan(&arguments),
+        Command::Config { json } => show_config(json),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ferroccl: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn show_plan(arguments: &Explain) -> Result<(), Box<dyn Error>> {
+    use Collective as C;
+    let collective = arguments.collective;
+    let blocks = match collective {
+        C::AllReduce | C::Reduce | C::Broadcast | C::Barrier => 1,
+        C::AllGather | C::ReduceScatter | C::Gather | C::Scatter | C::AllToAll => arguments.ranks,
+        _ => {
+            return Err(format!(
+                "{collective} has counts of its own for each rank; ask for the plan of its even \
+                 form"
+            )
+            .into());
+        }
+    };
+    let count = arguments.bytes / arguments.data_type.bytes() / blocks as usize;
+    let call = Call {
+        op: arguments.op,
+        root: arguments.root,
+        algorithm: arguments.algorithm.as_deref(),
+        ..Call::even(collective, arguments.data_type, count)
+    };
+    let config = config_from_environment()?;
+    let plan = explain(&config, arguments.rank, arguments.ranks, &call)?;
+    let text = if arguments.json { serde_json::to_string_pretty(&plan)? } else { plan.to_string() };
+    // A reader that has seen enough (head) is no error.
+    let _ = writeln!(std::io::stdout(), "{text}");
+    Ok(())
+}
+
+fn show_config(json: bool) -> Result<(), Box<dyn Error>> {
+    let table = config_from_environment()?.table();
+    let mut out = std::io::stdout();
+    if json {
+        let _ = writeln!(out, "{}", serde_json::to_string_pretty(&table)?);
+        return Ok(());
+    }
+    for tunable in table {
+        let alias = tunable.alias.map_or_else(String::new, |alias| format!(" (or {alias})"));
+        let agreed = if tunable.agreed { "; equal on all ranks" } else { "" };
+        let _ = writeln!(out, "{}{alias} = {}", tunable.variable, tunable.value);
+        let _ = writeln!(out, "    {} [default {}{agreed}]", tunable.doc, tunable.default);
+    }
+    Ok(())
+}

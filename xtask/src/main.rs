@@ -1,3 +1,65 @@
-//! `cargo xtask`: the project's chores.
+//! `cargo xtask`: the project's chores. One module per subcommand; `cargo xtask help` lists them.
+//!
+//! Chores report failures as sentences for the person at the terminal, so an error here is a
+//! `String`: nothing ever matches on one.
 
-fn main() {}
+mod bench;
+mod lint;
+mod machine;
+mod process;
+mod report;
+mod setup;
+mod suites;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Result of a chore: the message says what happened and what to do.
+type Outcome<T = ()> = Result<T, String>;
+
+/// The project's chores.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Debug, Subcommand)]
+enum Chore {
+    /// Run the test suites in order, each within its time budget.
+    Test(test::Options),
+    /// Formatting, clippy, tidy and documentation, warnings denied.
+    Lint,
+    /// Check the rules of the house that no compiler knows: layers, sizes, what may be read where.
+    Tidy,
+    /// Install what the benchmarks can use beyond Rust; the tests need nothing.
+    Setup,
+    /// Measure all_reduce side by side with Open MPI in its default setting.
+    Bench(bench::Options),
+}
+
+fn run(chore: &Chore) -> Outcome {
+    process::listen_for_interrupts()?;
+    match chore {
+        Chore::Test(options) => test::run(options),
+        Chore::Lint => lint::run(),
+        Chore::Tidy => tidy::run(),
+        Chore::Setup => setup::run(),
+        Chore::Bench(options) => bench::run(options),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse().chore) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}

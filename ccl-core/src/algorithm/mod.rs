@@ -24,14 +24,22 @@
 
 mod all_gather;
 mod all_reduce;
+mod all_to_all;
+mod barrier;
 mod broadcast;
 mod common;
+mod gather;
+mod reduce;
 mod reduce_scatter;
+mod scatter;
+mod send_recv;
 #[cfg(test)]
 mod tests;
 
 use crate::schedule::RankSchedule;
 use crate::types::{Collective, Rank};
+
+pub use send_recv::{SendRecvError, send_recv};
 
 /// A rank's place in a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,13 +105,18 @@ impl Algorithm {
     }
 }
 
-/// Every algorithm, by collective.
+/// Every algorithm, by collective. Grouped sends and receives have none: see [`send_recv()`].
 pub fn all() -> impl Iterator<Item = &'static Algorithm> {
-    const LISTS: [&[Algorithm]; 4] = [
+    const LISTS: [&[Algorithm]; 9] = [
         &all_reduce::ALGORITHMS,
         &all_gather::ALGORITHMS,
         &reduce_scatter::ALGORITHMS,
         &broadcast::ALGORITHMS,
+        &reduce::ALGORITHMS,
+        &gather::ALGORITHMS,
+        &scatter::ALGORITHMS,
+        &all_to_all::ALGORITHMS,
+        &barrier::ALGORITHMS,
     ];
     LISTS.into_iter().flatten()
 }

@@ -30,6 +30,18 @@ impl Numbers {
         if room > line { room / line * line } else { room.max(1) }
     }
 
+    /// Bytes of one part of scratch: a piece, in whole cache lines.
+    fn scratch_part_bytes(&self, program: &Program) -> usize {
+        (self.piece_elements(program) * self.element_bytes).next_multiple_of(64)
+    }
+
+    /// Bytes of scratch that one channel needs.
+    #[must_use]
+    pub fn scratch_bytes(&self, program: &Program) -> usize {
+        let parts: usize = program.scratch_parts.iter().map(|parts| *parts as usize).sum();
+        parts * self.scratch_part_bytes(program)
+    }
+
     fn layout(&self, buffer: Buffer) -> &Layout {
         if buffer == Buffer::Input { &self.input } else { &self.output }
     }
@@ -65,6 +77,8 @@ pub(super) struct BoundFold {
     pub(super) segments: (u32, u32),
     pub(super) recvs: (u32, u32),
     pub(super) sends: (u32, u32),
+    /// Which instruction of the strand, for reports.
+    pub(super) instr: u32,
     pub(super) last: bool,
 }
 
@@ -111,7 +125,7 @@ impl Bound {
         self.element_bytes = numbers.element_bytes;
         let longest = numbers.input.longest_part().max(numbers.output.longest_part());
         self.pieces = longest.div_ceil(self.piece_elements);
-        self.place_scratch(program);
+        self.place_scratch(program, numbers);
         self.steps.clear();
         self.segments.clear();
         self.operands.clear();
@@ -128,8 +142,8 @@ impl Bound {
         }
     }
 
-    fn place_scratch(&mut self, program: &Program) {
-        let part_bytes = (self.piece_elements * self.element_bytes).next_multiple_of(64);
+    fn place_scratch(&mut self, program: &Program, numbers: &Numbers) {
+        let part_bytes = numbers.scratch_part_bytes(program);
         self.scratch_starts.clear();
         self.scratch_stride = 0;
         for parts in &program.scratch_parts {
@@ -142,9 +156,10 @@ impl Bound {
         let mut counters = [0; DEPTH];
         let mut pc = 0;
         while let Some(instr) = strand.code.get(pc) {
+            let at = index(pc);
             pc += 1;
             match instr {
-                Instr::Fold(fold) => self.bind_fold(fold, &mut counters, numbers),
+                Instr::Fold(fold) => self.bind_fold(fold, at, &mut counters, numbers),
                 Instr::Loop { dimension } => counters[usize::from(*dimension)] = 0,
                 Instr::Next { dimension, count, start } => {
                     let counter = &mut counters[usize::from(*dimension)];
@@ -163,7 +178,7 @@ impl Bound {
         }
     }
 
-    fn bind_fold(&mut self, fold: &Fold, counters: &mut Counters, numbers: &Numbers) {
+    fn bind_fold(&mut self, fold: &Fold, instr: u32, counters: &mut Counters, numbers: &Numbers) {
         let first = index(self.segments.len());
         let layout = numbers.layout(fold.extent.buffer);
         for part in 0..fold.extent.parts.total {
@@ -181,7 +196,7 @@ impl Bound {
         let recvs = self.bind_peers(sources, counters);
         let targets = fold.targets.iter().map(|target| (&target.place, target.repeat));
         let sends = self.bind_peers(targets, counters);
-        self.steps.push(Step::Fold(BoundFold { segments, recvs, sends, last: fold.last }));
+        self.steps.push(Step::Fold(BoundFold { segments, recvs, sends, instr, last: fold.last }));
     }
 
     fn bind_peers<'a>(

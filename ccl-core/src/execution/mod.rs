@@ -6,8 +6,10 @@
 //! in one piece of machine code: nothing virtual happens per chunk.
 
 mod bound;
+mod inspect;
 
 pub use bound::{Numbers, Operand};
+pub use inspect::{LinkUse, Standing, StandsAt};
 
 use std::sync::Arc;
 
@@ -64,6 +66,25 @@ pub trait Ports {
     fn publish(&mut self, link: Link, bytes: usize);
     /// Gives the link's current received slot back to its sender.
     fn release(&mut self, link: Link);
+    /// A strand has said that a unit is done. For checkers; ports that move data ignore it.
+    #[inline]
+    fn done(&mut self, _mark: Mark) {}
+    /// A strand goes on because a unit is done, in the turn that the mark names.
+    #[inline]
+    fn awaited(&mut self, _mark: Mark) {}
+}
+
+/// A unit of a piece, as one strand says or hears that it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The channel.
+    pub channel: u32,
+    /// The strand that speaks or listens.
+    pub strand: u32,
+    /// The unit.
+    pub unit: u32,
+    /// Which of the channel's pieces, from 0.
+    pub turn: usize,
 }
 
 /// What came of [`Execution::advance`].
@@ -156,29 +177,6 @@ impl Execution {
         self.folds
     }
 
-    /// The links that unfinished strands stand at, and whether to receive, receives first: for
-    /// the report on a stuck operation.
-    #[must_use]
-    pub fn waits_for(&self) -> Vec<(Link, bool)> {
-        let strands = self.program.strands.len();
-        let mut waits = Vec::new();
-        for (index, state) in self.states.iter().enumerate() {
-            let (strand, channel) = (index % strands, (index / strands) as u32);
-            let open = state.turn * self.channels as usize + (channel as usize) < self.bound.pieces;
-            let last = self.bound.strands[strand + 1];
-            if let (true, Some(Step::Fold(fold))) =
-                (open && state.step < last, self.bound.steps.get(state.step as usize))
-            {
-                for (peers, receive) in [(fold.recvs, true), (fold.sends, false)] {
-                    let peers = &self.bound.peers[range(peers)];
-                    waits.extend(peers.iter().map(|&peer| (Link { peer, channel }, receive)));
-                }
-            }
-        }
-        waits.sort_by_key(|(link, receive)| (!receive, link.peer, link.channel));
-        waits
-    }
-
     /// Does what can be done now. Call again after `Moved`; after `Blocked` when something has
     /// arrived.
     #[inline]
@@ -236,8 +234,15 @@ impl Execution {
                     if units[*unit as usize] + (*lag as usize) < state.turn + 1 {
                         return moved;
                     }
+                    if let Some(turn) = state.turn.checked_sub(*lag as usize) {
+                        ports.awaited(Mark { channel, strand: strand as u32, unit: *unit, turn });
+                    }
                 }
-                Step::Done { unit } => units[*unit as usize] = state.turn + 1,
+                Step::Done { unit } => {
+                    units[*unit as usize] = state.turn + 1;
+                    let turn = state.turn;
+                    ports.done(Mark { channel, strand: strand as u32, unit: *unit, turn });
+                }
             }
             state.step += 1;
             moved = true;

@@ -17,9 +17,10 @@ pub(super) enum Lowered {
     Loop { count: u32, body: Vec<Lowered> },
 }
 
-/// Fuses a schedule. Also returns the parts of each scratch buffer that is still used.
-pub(super) fn fuse(schedule: &RankSchedule) -> (Vec<Lowered>, Vec<u32>) {
-    let uses = Uses::of(&schedule.body);
+/// Fuses a schedule. Also returns the parts of each scratch buffer that is still used. Without
+/// `relay` no fold reads a slot and writes another.
+pub(super) fn fuse(schedule: &RankSchedule, relay: bool) -> (Vec<Lowered>, Vec<u32>) {
+    let uses = Uses::of(&schedule.body, relay);
     let nodes = fuse_body(&schedule.body, 0, &uses);
     let mut scratch = vec![0; schedule.scratch_parts.len()];
     mark_scratch(&nodes, &schedule.scratch_parts, &mut scratch);
@@ -29,11 +30,13 @@ pub(super) fn fuse(schedule: &RankSchedule) -> (Vec<Lowered>, Vec<u32>) {
 /// How often each scratch buffer is written and read in the text of the schedule.
 struct Uses {
     scratch: BTreeMap<u8, (u32, u32)>,
+    /// Whether a fold may pass a message from slot to slot.
+    relay: bool,
 }
 
 impl Uses {
-    fn of(body: &[Node]) -> Uses {
-        let mut uses = Uses { scratch: BTreeMap::new() };
+    fn of(body: &[Node], relay: bool) -> Uses {
+        let mut uses = Uses { scratch: BTreeMap::new(), relay };
         uses.count(body);
         uses
     }
@@ -113,7 +116,7 @@ fn deferrable_run(body: &[Node], depth: usize, uses: &Uses) -> Vec<Deferred> {
         match deferred(node, depth, uses) {
             Some(next) => run.push(next),
             None => {
-                let fits = matches!(node, Node::Op(op) if reads_all(op, &run));
+                let fits = matches!(node, Node::Op(op) if reads_all(op, &run, uses.relay));
                 return if fits { run } else { Vec::new() };
             }
         }
@@ -147,7 +150,10 @@ fn deferred(node: &Node, depth: usize, uses: &Uses) -> Option<Deferred> {
 }
 
 /// Whether `op` reads every deferred receive, and no link twice.
-fn reads_all(op: &Op, run: &[Deferred]) -> bool {
+fn reads_all(op: &Op, run: &[Deferred], relay: bool) -> bool {
+    if matches!(op, Op::Send { .. }) && !relay {
+        return false;
+    }
     let sources = sources_of(op);
     let read = |deferred: &Deferred| {
         sources.iter().any(|(slice, repeat)| {
@@ -226,7 +232,7 @@ fn absorb(
     let mut reads = 0;
     for node in followers {
         let Some(target) = follower(node, &written, depth) else { break };
-        if sends_twice(&fold, &target) {
+        if sends_twice(&fold, &target) || relays(&fold, &target) && !uses.relay {
             break;
         }
         fold.targets.push(target);
@@ -278,6 +284,12 @@ fn sends_twice(fold: &Fold, target: &Target) -> bool {
     };
     let new = peers(target);
     fold.targets.iter().flat_map(peers).any(|peer| new.contains(&peer))
+}
+
+/// Whether the target would make the fold pass a message from slot to slot.
+fn relays(fold: &Fold, target: &Target) -> bool {
+    let slot = |place: &Place| matches!(place, Place::Slot(_));
+    slot(&target.place) && fold.sources.iter().any(|source| slot(&source.place))
 }
 
 fn mark_scratch(nodes: &[Lowered], declared: &[u32], used: &mut [u32]) {

@@ -158,11 +158,22 @@ impl Alias {
     }
 }
 
-/// Makes a schedule ready to run. The result is right in place and out of place alike:
-/// dependencies are inferred as if input and output coincided.
+/// Makes a schedule ready to run over links with two slots or more. Dependencies are inferred as if
+/// input and output coincided as `alias` says: with [`Alias::of`] the result is right in place and
+/// out of place alike, with [`Alias::APART`] it waits for less and is right only out of place.
 #[must_use]
 pub fn lower(schedule: &RankSchedule, alias: Alias) -> Program {
-    let (nodes, scratch) = fuse::fuse(schedule);
+    lower_for_slots(schedule, alias, 2)
+}
+
+/// As [`lower`], for links with so many slots.
+///
+/// A fold from one slot to another holds the first while it waits for the second. Around a ring
+/// all would wait so for each other if links had a single slot: there, what arrives is stored
+/// before it is sent on. The messages are the same.
+#[must_use]
+pub fn lower_for_slots(schedule: &RankSchedule, alias: Alias, slots: u32) -> Program {
+    let (nodes, scratch) = fuse::fuse(schedule, slots > 1);
     strands::assemble(schedule, &nodes, scratch, alias)
 }
 

@@ -91,6 +91,19 @@ impl Layout {
         start + before..start + before + length
     }
 
+    /// The elements of a whole block; a block that is not there is empty.
+    #[must_use]
+    pub fn block_elements(&self, block: u32) -> Range<usize> {
+        let (start, count) = self.block(block);
+        start..start + count
+    }
+
+    /// Elements from the beginning of the buffer to the end of the last of `blocks` blocks.
+    #[must_use]
+    pub fn span(&self, blocks: u32) -> usize {
+        (0..blocks).map(|block| self.block_elements(block).end).max().unwrap_or(0)
+    }
+
     fn part_length(&self, count: usize) -> usize {
         if self.split == 1 {
             return count;

@@ -15,6 +15,7 @@ mod affine;
 mod builder;
 mod display;
 mod layout;
+pub mod shape;
 
 pub use affine::{Affine, Counters, DEPTH, TERM};
 pub use builder::{Builder, input, output, scratch};

@@ -51,7 +51,7 @@ fn main() {
             println!("{name:<10} {:>15} {:>15} {small_ns:>6.1}", cell(16 << 10), cell(512 << 10));
         }
     }
-    println!("\nother folds at 512 KiB, best level");
+    println!("\nother folds at 16 KiB and 512 KiB, best level");
     for (data_type, op, terms) in [
         (DataType::Float32, ReduceOp::Max, 2),
         (DataType::Float32, ReduceOp::Sum, 3),
@@ -61,8 +61,9 @@ fn main() {
         (DataType::Float16, ReduceOp::Sum, 8),
     ] {
         let kernel = Kernel::select(data_type, op, Scalar::NONE, 2);
-        let speed = bandwidth(&kernel, data_type, 512 << 10, terms, false);
-        println!("{data_type:<10} {op:<4} {terms} terms: {speed:.1}");
+        let [near, far] =
+            [16, 512].map(|kib| bandwidth(&kernel, data_type, kib << 10, terms, false));
+        println!("{data_type:<10} {op:<4} {terms} terms: {near:>6.1} {far:>6.1}");
     }
     let (bytes, mut to) = (64 << 20, vec![0u8; 64 << 20]);
     let from = vec![1u8; bytes];

@@ -1,6 +1,7 @@
 //! Plain and streaming copies.
 
 /// Below this many bytes streaming costs more than it saves.
+#[cfg(target_arch = "x86_64")]
 const STREAM_BYTES_MIN: usize = 4096;
 
 /// Copies `bytes` bytes from `src` to each of `dsts`. A destination equal to `src` is left alone.
@@ -19,7 +20,8 @@ pub unsafe fn copy(dsts: &[*mut u8], src: *const u8, bytes: usize) {
 }
 
 /// Copies `bytes` bytes past the caches where the processor can (x86): for a destination that is
-/// larger than the cache, or that this core will not read soon. Elsewhere, and for short ones, a
+/// larger than the cache, or that this core will not read soon. Measure before use: where the last
+/// cache is large, [`copy`] is faster (`fold_bench` prints both). Elsewhere, and for short ones, a
 /// plain copy. All is visible to whoever synchronises with this thread afterwards.
 ///
 /// # Safety

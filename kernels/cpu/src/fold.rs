@@ -1,6 +1,7 @@
 //! The loops. Everything here is inlined into the functions of [`crate::dispatch`], which set the
 //! vector instructions that the compiler may use.
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use crate::Term;
@@ -138,14 +139,44 @@ const BLOCK_BYTES: usize = 4096;
 
 /// Room for the accumulators of one block.
 #[repr(C, align(64))]
-struct Accumulators([MaybeUninit<u8>; BLOCK_BYTES]);
+struct Room(MaybeUninit<[u8; BLOCK_BYTES]>);
 
-impl Accumulators {
+/// Accumulators of one block, lane by lane: all first lanes, then all second ones. So a vector of
+/// them is one load, whatever the unit.
+struct Accumulators<'a, N: Number> {
+    lanes: *mut N::Lane,
+    room: PhantomData<&'a mut Room>,
+}
+
+impl<'a, N: Number> Accumulators<'a, N> {
+    /// Units that there is room for.
+    const CAPACITY: usize = BLOCK_BYTES / size_of::<N::Lane>() / N::LANES;
+
     #[inline(always)]
-    fn units<U: Unit>(&mut self) -> &mut [MaybeUninit<U::Acc>] {
-        let count = BLOCK_BYTES / size_of::<U::Acc>();
-        // SAFETY: large and aligned enough for that many, and none needs to be initialised.
-        unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), count) }
+    fn new(room: &'a mut Room) -> Self {
+        Accumulators { lanes: room.0.as_mut_ptr().cast(), room: PhantomData }
+    }
+
+    /// # Safety
+    /// `unit` is below the capacity and has been set.
+    #[inline(always)]
+    unsafe fn at(&self, unit: usize) -> N {
+        N::from_lanes(|lane| {
+            let at = self.lanes.wrapping_add(lane * Self::CAPACITY + unit);
+            // SAFETY: within the room, aligned (as the room is) and set, by the caller's promise.
+            unsafe { at.read() }
+        })
+    }
+
+    /// # Safety
+    /// `unit` is below the capacity.
+    #[inline(always)]
+    unsafe fn set(&mut self, unit: usize, value: N) {
+        for lane in 0..N::LANES {
+            let at = self.lanes.wrapping_add(lane * Self::CAPACITY + unit);
+            // SAFETY: within the room and aligned (as the room is), by the caller's promise.
+            unsafe { at.write(value.lane(lane)) };
+        }
     }
 }
 
@@ -162,9 +193,12 @@ pub(crate) unsafe fn many<U: Unit, O: Op>(
     elements: usize,
 ) {
     let Some((&first_dst, other_dsts)) = dsts.split_first() else { return };
+    if terms.is_empty() {
+        return;
+    }
     let bytes = size_of::<<U::Tail as Unit>::Raw>();
-    let mut room = Accumulators([MaybeUninit::uninit(); BLOCK_BYTES]);
-    let block_elements = room.units::<U>().len() * U::ELEMENTS;
+    let mut room = Room(MaybeUninit::uninit());
+    let block_elements = Accumulators::<U::Acc>::CAPACITY * U::ELEMENTS;
     for start in (0..elements).step_by(block_elements) {
         let count = Ord::min(block_elements, elements - start);
         let whole = count - count % U::ELEMENTS;
@@ -187,73 +221,58 @@ pub(crate) unsafe fn many<U: Unit, O: Op>(
 }
 
 /// The units of one block, from a byte `offset` on, of a count that is in elements.
+///
+/// # Safety
+/// As [`crate::Kernel::fold`], and there is room for as many units.
 #[inline(always)]
 unsafe fn block<U: Unit, O: Op>(
     parameters: &Parameters,
-    room: &mut Accumulators,
+    room: &mut Room,
     dst: *mut u8,
     terms: &[Term],
     (offset, elements): (usize, usize),
 ) {
     let units = elements / U::ELEMENTS;
-    let Some(accumulators) = room.units::<U>().get_mut(..units) else { return };
-    let read_term = |term: &Term| {
+    let mut accumulators = Accumulators::<U::Acc>::new(room);
+    let dst = dst.wrapping_add(offset);
+    let operand = |term: &Term| {
         let data = term.data.wrapping_add(offset);
-        // SAFETY: the caller's promise; the destination is not written before the end.
+        // SAFETY: the caller's promise; no destination is written while it is used.
         (unsafe { source::<U>(data, units) }, factor::<U>(parameters, *term))
     };
-    let (accumulators, others) = match terms {
-        [] => return,
-        [only] => (load::<U, O>(accumulators, read_term(only)), &[][..]),
-        [left, right, others @ ..] => {
-            (load_pair::<U, O>(accumulators, read_term(left), read_term(right)), others)
+    let (joined, last) = match terms {
+        [joined @ .., last] if !std::ptr::eq(dst, last.data.wrapping_add(offset)) => {
+            (joined, Some(last))
         }
+        _ => (terms, None),
     };
-    for term in others {
-        let (data, factor) = read_term(term);
-        for (acc, &raw) in accumulators.iter_mut().zip(data) {
-            *acc = O::combine(*acc, read::<U, O>(raw, factor));
+    for (turn, term) in joined.iter().enumerate() {
+        let (data, factor) = operand(term);
+        for (unit, &raw) in data.iter().enumerate() {
+            let value = read::<U, O>(raw, factor);
+            // SAFETY: within the room; all have been set by the turn before.
+            let joined = || O::combine(unsafe { accumulators.at(unit) }, value);
+            let value = if turn == 0 { value } else { joined() };
+            // SAFETY: within the room.
+            unsafe { accumulators.set(unit, value) };
         }
     }
-    // SAFETY: the caller's promise; the terms' slices are not used from here on.
-    let dst = unsafe { target::<U>(dst.wrapping_add(offset), units) };
-    for (dst, &acc) in dst.iter_mut().zip(accumulators.iter()) {
-        *dst = write::<U, O>(acc, parameters.count);
+    // SAFETY: the caller's promise; no term is used from here on but the last, which is not it.
+    let dst = unsafe { target::<U>(dst, units) };
+    let Some(last) = last else {
+        for (unit, dst) in dst.iter_mut().enumerate() {
+            // SAFETY: within the room, and set, since there is a term.
+            let acc = unsafe { accumulators.at(unit) };
+            *dst = write::<U, O>(acc, parameters.count);
+        }
+        return;
+    };
+    let (data, factor) = operand(last);
+    for (unit, (dst, &raw)) in dst.iter_mut().zip(data).enumerate() {
+        let value = read::<U, O>(raw, factor);
+        // SAFETY: within the room, and set if there is an earlier term.
+        let joined_value = || O::combine(unsafe { accumulators.at(unit) }, value);
+        let value = if joined.is_empty() { value } else { joined_value() };
+        *dst = write::<U, O>(value, parameters.count);
     }
-}
-
-/// The accumulators of one term.
-#[inline(always)]
-fn load<'a, U: Unit, O: Op>(
-    accumulators: &'a mut [MaybeUninit<U::Acc>],
-    (data, factor): (&[Packed<U::Raw>], U::Acc),
-) -> &'a mut [U::Acc] {
-    for (acc, &raw) in accumulators.iter_mut().zip(data) {
-        acc.write(read::<U, O>(raw, factor));
-    }
-    // SAFETY: `data` is as long as `accumulators`, so that all of them have been written.
-    unsafe { initialised(accumulators) }
-}
-
-/// The accumulators of two terms.
-#[inline(always)]
-fn load_pair<'a, U: Unit, O: Op>(
-    accumulators: &'a mut [MaybeUninit<U::Acc>],
-    (left, left_factor): (&[Packed<U::Raw>], U::Acc),
-    (right, right_factor): (&[Packed<U::Raw>], U::Acc),
-) -> &'a mut [U::Acc] {
-    for ((acc, &left), &right) in accumulators.iter_mut().zip(left).zip(right) {
-        let left = read::<U, O>(left, left_factor);
-        acc.write(O::combine(left, read::<U, O>(right, right_factor)));
-    }
-    // SAFETY: both are as long as `accumulators`, so that all of them have been written.
-    unsafe { initialised(accumulators) }
-}
-
-/// # Safety
-/// All are initialised.
-#[inline(always)]
-unsafe fn initialised<T>(values: &mut [MaybeUninit<T>]) -> &mut [T] {
-    // SAFETY: the caller's promise; the layouts are the same.
-    unsafe { &mut *(std::ptr::from_mut(values) as *mut [T]) }
 }

@@ -8,7 +8,7 @@
 //! # What the numbers are
 //!
 //! The same operands give the same bits on every path: any [`SimdLevel`], any alignment, any
-//! split into blocks, in place or not. [`reference`] is the slow, plain statement of it.
+//! split into blocks, in place or not. [`mod@reference`] is the slow, plain statement of it.
 //!
 //! * **Integers** wrap in sums and products. An average is the (wrapped) sum divided by the number
 //!   of ranks, rounded towards zero.

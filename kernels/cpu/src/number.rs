@@ -3,6 +3,14 @@
 
 /// An accumulator: one number, or several side by side that are treated alike.
 pub(crate) trait Number: Copy + 'static {
+    /// What is side by side.
+    type Lane: Copy + 'static;
+    /// How many of them there are.
+    const LANES: usize;
+    /// One of them.
+    fn lane(self, lane: usize) -> Self::Lane;
+    /// All of them, by their index.
+    fn from_lanes(lane: impl FnMut(usize) -> Self::Lane) -> Self;
     /// The neutral factor.
     fn one() -> Self;
     /// Sum; integers wrap.
@@ -22,6 +30,16 @@ pub(crate) trait Number: Copy + 'static {
 macro_rules! integers {
     ($($int:ty => $wide:ty;)*) => {$(
         impl Number for $int {
+            type Lane = Self;
+            const LANES: usize = 1;
+            #[inline(always)]
+            fn lane(self, _lane: usize) -> Self {
+                self
+            }
+            #[inline(always)]
+            fn from_lanes(mut lane: impl FnMut(usize) -> Self) -> Self {
+                lane(0)
+            }
             #[inline(always)]
             fn one() -> Self {
                 1
@@ -65,6 +83,16 @@ integers! {
 macro_rules! floats {
     ($($float:ty)*) => {$(
         impl Number for $float {
+            type Lane = Self;
+            const LANES: usize = 1;
+            #[inline(always)]
+            fn lane(self, _lane: usize) -> Self {
+                self
+            }
+            #[inline(always)]
+            fn from_lanes(mut lane: impl FnMut(usize) -> Self) -> Self {
+                lane(0)
+            }
             #[inline(always)]
             fn one() -> Self {
                 1.0
@@ -102,6 +130,16 @@ macro_rules! floats {
 floats! { f32 f64 }
 
 impl<N: Number, const LANES: usize> Number for [N; LANES] {
+    type Lane = N;
+    const LANES: usize = LANES;
+    #[inline(always)]
+    fn lane(self, lane: usize) -> N {
+        self[lane]
+    }
+    #[inline(always)]
+    fn from_lanes(lane: impl FnMut(usize) -> N) -> Self {
+        std::array::from_fn(lane)
+    }
     #[inline(always)]
     fn one() -> Self {
         [N::one(); LANES]

@@ -43,9 +43,10 @@ pub struct Mismatch {
 /// The memory and arithmetic of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct CallMemory {
-    input: *const u8,
-    output: *mut u8,
-    scratch: *mut u8,
+    /// Exposed addresses: operands of a group lie in many buffers, at offsets from address 0.
+    input: usize,
+    output: usize,
+    scratch: usize,
     kernel: Kernel,
     /// Names the call: equal on all ranks that make the same call at the same point.
     tag: u64,
@@ -68,18 +69,31 @@ impl CallMemory {
         kernel: Kernel,
         tag: u64,
     ) -> CallMemory {
-        CallMemory { input, output, scratch, kernel, tag }
+        let (input, output) = (input.expose_provenance(), output.expose_provenance());
+        CallMemory { input, output, scratch: scratch.expose_provenance(), kernel, tag }
+    }
+
+    /// Memory for a group of messages in many buffers: the program's layouts begin at *addresses*,
+    /// which the caller has exposed ([`pointer::expose_provenance`]).
+    ///
+    /// # Safety
+    ///
+    /// As [`CallMemory::new`], for every range that the layouts name.
+    #[must_use]
+    pub unsafe fn absolute(kernel: Kernel, tag: u64) -> CallMemory {
+        CallMemory { input: 0, output: 0, scratch: 0, kernel, tag }
     }
 
     /// The address of an operand outside slots.
     #[inline]
     fn memory(&self, operand: Operand, task: &Task<'_>) -> *mut u8 {
-        match operand {
-            Operand::Input(at) => self.input.wrapping_add(at + task.piece_offset).cast_mut(),
-            Operand::Output(at) => self.output.wrapping_add(at + task.piece_offset),
-            Operand::Scratch(at) => self.scratch.wrapping_add(at + task.scratch_offset),
-            Operand::Slot(_) => std::ptr::null_mut(),
-        }
+        let address = match operand {
+            Operand::Input(at) => self.input + at + task.piece_offset,
+            Operand::Output(at) => self.output + at + task.piece_offset,
+            Operand::Scratch(at) => self.scratch + at + task.scratch_offset,
+            Operand::Slot(_) => 0,
+        };
+        std::ptr::with_exposed_provenance_mut(address)
     }
 }
 
@@ -93,8 +107,8 @@ pub struct CpuPorts<L> {
     targets: Vec<*mut u8>,
 }
 
-// SAFETY: the pointers are those of the call, whose constructor's contract holds on whatever
-// thread drives it, one at a time (`&mut self`).
+// SAFETY: the pointers in `terms` and `targets` are dead between folds; those of the call are
+// addresses whose constructor's contract holds on whatever thread drives it, one at a time.
 unsafe impl<L: Send> Send for CpuPorts<L> {}
 
 impl<L: Links> CpuPorts<L> {

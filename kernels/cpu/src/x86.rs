@@ -1,11 +1,12 @@
 //! float16 by the processor's own conversions (F16C), eight at a time: the one type for which
 //! the compiler makes no good vector code out of plain loops.
 
+use std::arch::asm;
 use std::arch::x86_64::{
     __m128i, __m256, _CMP_EQ_OQ, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm_cvtph_ps,
-    _mm_cvtps_ph, _mm_cvtsi32_si128, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_set_ss, _mm256_add_ps,
-    _mm256_and_ps, _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph,
-    _mm256_div_ps, _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_set1_ps,
+    _mm_cvtps_ph, _mm_cvtsi128_si32, _mm_cvtss_f32, _mm_set_ss, _mm256_add_ps, _mm256_and_ps,
+    _mm256_blendv_ps, _mm256_cmp_ps, _mm256_cvtph_ps, _mm256_cvtps_ph, _mm256_div_ps,
+    _mm256_max_ps, _mm256_min_ps, _mm256_mul_ps, _mm256_or_ps, _mm256_set1_ps,
 };
 
 use crate::number::Number;
@@ -51,7 +52,19 @@ fn narrow_eight(a: __m256) -> __m128i {
 #[inline]
 #[target_feature(enable = "f16c")]
 fn widen_one(raw: u16) -> f32 {
-    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(raw))))
+    let lanes: __m128i;
+    // The compiler would load into one lane of a register, and so wait for whatever used that
+    // register before: 26 ns instead of 6 for four elements.
+    // SAFETY: a move between registers, of AVX; nothing else changes.
+    unsafe {
+        asm!(
+            "vmovd {lanes}, {raw:e}",
+            raw = in(reg) u32::from(raw),
+            lanes = lateout(xmm_reg) lanes,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    _mm_cvtss_f32(_mm_cvtph_ps(lanes))
 }
 
 #[inline]
@@ -70,6 +83,16 @@ impl Eight {
 }
 
 impl Number for Eight {
+    type Lane = Self;
+    const LANES: usize = 1;
+    #[inline(always)]
+    fn lane(self, _lane: usize) -> Self {
+        self
+    }
+    #[inline(always)]
+    fn from_lanes(mut lane: impl FnMut(usize) -> Self) -> Self {
+        lane(0)
+    }
     #[inline(always)]
     fn one() -> Self {
         Eight::splat(1.0)

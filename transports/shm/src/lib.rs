@@ -1,1 +1,108 @@
 //! Shared memory between the processes of one host.
+//!
+//! Memory is a sealed memfd, never a name in a file system, so a killed process leaves nothing
+//! behind. Peers meet at an abstract Unix socket with a random name; descriptors pass over it
+//! only after the kernel has told who the peer is and both sides have proved the secret. After
+//! that the socket has two uses: descriptors of shared memory travel over it, and it hangs up
+//! when the peer dies.
+//!
+//! A put copies straight into the peer's memory; its immediate goes through a ring of slots in
+//! memory that the receiver allocated.
+//!
+//! # Fork
+//!
+//! Descriptors are close-on-exec and mappings are not inherited (`MADV_DONTFORK`): a forked child
+//! cannot read or disturb what its parent shares, and dropping the parent's regions there does
+//! nothing. Touching them ends the child with SIGSEGV, so the layers above answer a forked child
+//! with an error. A child that keeps the parent's sockets open does not hide the parent's death:
+//! peers also watch the process itself.
+//!
+//! # Fences
+//!
+//! A mapping cannot be taken away from a peer. After a failure or [`detach`] the memory that was
+//! shared must therefore not be reused for anything else; make new memory, and drop the old.
+//!
+//! [`detach`]: ccl_core::transport::Lane::detach
+
+mod address;
+mod credentials;
+mod device;
+mod endpoint;
+mod handshake;
+mod headroom;
+mod lane;
+mod memory;
+mod parking;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::sync::Arc;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{Device, DeviceId, DeviceInfo, Transport, TransportError};
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+pub use device::ShmDevice;
+pub use parking::parking;
+
+/// The name of the only device.
+pub const DEVICE: &str = "shm0";
+
+/// Shared memory between the processes of one host.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ShmTransport;
+
+impl ShmTransport {
+    /// The transport; costs nothing until a device is opened.
+    #[must_use]
+    pub const fn new() -> ShmTransport {
+        ShmTransport
+    }
+}
+
+impl Transport for ShmTransport {
+    fn name(&self) -> &'static str {
+        "shm"
+    }
+
+    fn devices(&self) -> Vec<DeviceInfo> {
+        vec![DeviceInfo {
+            id: DeviceId(DEVICE.to_owned()),
+            description: "memory shared between processes of this host (memfd)".to_owned(),
+            caps: device::caps(),
+        }]
+    }
+
+    fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
+        if id.0 != DEVICE {
+            let name = &id.0;
+            return Err(TransportError::Usage(format!(
+                "there is no shared memory device {name:?}; the only one is {DEVICE:?}"
+            )));
+        }
+        Ok(Arc::new(ShmDevice::open()?))
+    }
+}
+
+/// The machine's monotonic clock, the same for all processes of the host.
+#[must_use]
+pub fn now() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+/// An error of the operating system, with advice.
+fn os(call: &'static str, error: Errno, advice: &'static str) -> TransportError {
+    let code = error.raw_os_error();
+    let full = std::io::Error::from_raw_os_error(code).to_string();
+    // The standard library appends the number, which the message has a place of its own for.
+    let reason = full.split(" (os error").next().unwrap_or_default().to_owned();
+    TransportError::Os { call, code, reason, advice }
+}
+
+/// Advice for calls that make descriptors.
+const DESCRIPTORS: &str = "if it is the number of open files, raise it with `ulimit -n`";

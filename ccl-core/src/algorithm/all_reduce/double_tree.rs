@@ -15,9 +15,9 @@
 //! by side, piece after piece. Source: P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms
 //! for full bandwidth broadcast, reduction and scan", 2009.
 
-use crate::algorithm::common::{Tree, double_tree, rounds};
+use crate::algorithm::common::{Tree, double_tree, reduce_up, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};
-use crate::schedule::{Builder, RankSchedule, Terms, input, output, scratch};
+use crate::schedule::{Builder, RankSchedule, input, output};
 use crate::types::Collective;
 
 pub(super) const ALGORITHM: Algorithm = Algorithm {
@@ -40,20 +40,9 @@ fn schedule(params: &Params) -> RankSchedule {
 
 fn up_and_down(b: &mut Builder, half: u8, tree: &Tree) {
     let (mine, result) = (input(u32::from(half)), output(u32::from(half)));
-    let mut terms = vec![Terms::from(mine)];
-    for (child, id) in tree.children.iter().zip(half * 4..) {
-        let theirs = scratch(id, 0, mine);
-        b.recv(*child, theirs);
-        terms.push(theirs.into());
-    }
-    match tree.parent {
-        None => b.reduce_last(result, &terms),
-        Some(parent) => {
-            let sum = scratch(half * 4 + 3, 0, mine);
-            b.reduce(sum, &terms);
-            b.send(parent, sum);
-            b.recv(parent, result);
-        }
+    reduce_up(b, 4 * half, tree.children.iter().copied(), tree.parent, mine, result);
+    if let Some(parent) = tree.parent {
+        b.recv(parent, result);
     }
     tree.children.iter().for_each(|child| b.send(*child, result));
 }

@@ -9,6 +9,8 @@ mod ring;
 
 use super::Algorithm;
 
+pub(super) use direct::ALGORITHM as DIRECT;
+
 pub(super) const ALGORITHMS: [Algorithm; 6] = [
     ring::ALGORITHM,
     double_tree::ALGORITHM,

@@ -6,7 +6,7 @@ mod trees;
 
 pub(super) use phases::{
     Ring, fold_in, fold_in_rank_order, for_each_peer, for_each_peer_backwards, gather_around,
-    reduce_around,
+    reduce_around, reduce_up,
 };
 pub(super) use ranks::{Role, after, before, congruent, core, counting_down, counting_up, rounds};
 pub(super) use trees::{Binomial, Tree, double_tree, rooted_double_tree};

@@ -124,3 +124,30 @@ pub(in crate::algorithm) fn fold_in(
         if b.rank() < peer { [mine.into(), theirs.into()] } else { [theirs.into(), mine.into()] };
     if last { b.reduce_last(target, &terms) } else { b.reduce(target, &terms) }
 }
+
+/// Folds own and the children's shares, straight from where they arrived, and passes the sum to
+/// the parent; the root keeps it in `result`. Scratch is named from `id` on, one more than there
+/// are children.
+pub(in crate::algorithm) fn reduce_up(
+    b: &mut Builder,
+    id: u8,
+    children: impl IntoIterator<Item = Rank>,
+    parent: Option<Rank>,
+    mine: Slice,
+    result: Slice,
+) {
+    let mut terms = vec![Terms::from(mine)];
+    for (child, id) in children.into_iter().zip(id + 1..) {
+        let theirs = scratch(id, 0, mine);
+        b.recv(child, theirs);
+        terms.push(theirs.into());
+    }
+    match parent {
+        None => b.reduce_last(result, &terms),
+        Some(parent) => {
+            let sum = scratch(id, 0, mine);
+            b.reduce(sum, &terms);
+            b.send(parent, sum);
+        }
+    }
+}

@@ -12,8 +12,34 @@ use world::{World, worlds};
 
 const RANKS: u32 = 17;
 
+/// A group of sends and receives, as if it were an algorithm.
+const GROUP: Algorithm = Algorithm {
+    collective: Collective::SendRecv,
+    family: Family::Direct,
+    name: "group",
+    summary: "",
+    schedule: |params| {
+        let (sends, recvs) = World::group(params);
+        send_recv(params.rank, params.ranks, &sends, &recvs).unwrap()
+    },
+    order: Order::None,
+    steps: |_| 1,
+};
+
+fn each_placed(check: fn(&Algorithm, &World, bool)) {
+    each(|algorithm, world| {
+        for in_place in [false, true] {
+            if in_place && !world.has_in_place() {
+                continue;
+            }
+            println!("{} {} {world:?} in place {in_place}", algorithm.collective, algorithm.name);
+            check(algorithm, world, in_place);
+        }
+    });
+}
+
 fn each(mut check: impl FnMut(&Algorithm, &World)) {
-    for algorithm in all() {
+    for algorithm in all().chain([&GROUP]) {
         for world in worlds(algorithm.collective, RANKS, 40) {
             check(algorithm, &world);
         }
@@ -22,27 +48,50 @@ fn each(mut check: impl FnMut(&Algorithm, &World)) {
 
 #[test]
 fn every_output_holds_what_it_must() {
-    each(|algorithm, world| {
-        for in_place in [false, true] {
-            println!("{} {} {world:?} in place {in_place}", algorithm.collective, algorithm.name);
-            symbolic::run(algorithm, world, in_place);
-        }
-    });
+    each_placed(symbolic::run);
 }
 
 #[test]
-fn programs_compute_it_over_few_slots() {
-    each(|algorithm, world| {
-        for in_place in [false, true] {
-            println!("{} {} {world:?} in place {in_place}", algorithm.collective, algorithm.name);
-            numbers::run(algorithm, world, in_place, 2);
-        }
-    });
+fn programs_compute_it_over_two_slots() {
+    each_placed(|algorithm, world, in_place| numbers::run(algorithm, world, in_place, 2, 2));
 }
 
-/// Those that cannot do without: they combine messages of several parts from several senders.
-const NEED_SCRATCH: [&str; 2] =
-    ["reduce_scatter recursive_halving", "reduce_scatter_v recursive_halving"];
+#[test]
+fn programs_compute_it_over_a_single_slot() {
+    each_placed(|algorithm, world, in_place| numbers::run(algorithm, world, in_place, 1, 1));
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn around_a_ring_of_single_slots_what_arrives_must_be_stored() {
+    let world = World { collective: Collective::AllReduce, ranks: 3, root: 0, count: 40 };
+    numbers::run(find(world.collective, "ring").unwrap(), &world, false, 1, 2);
+}
+
+#[test]
+#[should_panic(expected = "in rank order")]
+fn a_false_claim_about_the_order_is_found() {
+    let world = World { collective: Collective::AllReduce, ranks: 3, root: 0, count: 40 };
+    let ring = find(world.collective, "ring").unwrap();
+    symbolic::run(&Algorithm { order: Order::Rank, ..*ring }, &world, false);
+}
+
+#[test]
+#[should_panic(expected = "output 0")]
+fn a_wrong_result_is_found() {
+    let world = World { collective: Collective::AllToAll, ranks: 3, root: 0, count: 40 };
+    symbolic::run(find(Collective::AllGatherV, "direct").unwrap(), &world, false);
+}
+
+/// Those that cannot do without: they keep parts of several senders for one message, or what is
+/// received goes on in several.
+const NEED_SCRATCH: [&str; 5] = [
+    "reduce_scatter recursive_halving",
+    "reduce_scatter_v recursive_halving",
+    "gather tree",
+    "scatter tree",
+    "all_to_all bruck",
+];
 
 #[test]
 fn messages_are_combined_in_their_slots() {
@@ -107,4 +156,13 @@ fn names_are_unique_and_strangers_are_told_the_list() {
     }
     let error = find(Collective::AllReduce, "rnig").unwrap_err().to_string();
     assert!(error.contains("rnig") && error.contains("double_tree"), "{error}");
+}
+
+#[test]
+fn groups_that_cannot_work_are_refused() {
+    let error = send_recv(1, 3, &[0, 1, 1], &[1, 2]).unwrap_err();
+    assert_eq!(error, SendRecvError::Unmatched { rank: 1, sends: 2, recvs: 1 });
+    let error = send_recv(1, 3, &[0], &[3]).unwrap_err();
+    assert_eq!(error, SendRecvError::NoSuchPeer { rank: 1, peer: 3, ranks: 3 });
+    assert!(error.to_string().contains("0 to 2"), "{error}");
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::world::World;
 use crate::algorithm::Algorithm;
 use crate::execution::{Execution, Link, Numbers, Operand, Ports, Progress, Task};
-use crate::lower::lower;
+use crate::lower::lower_for_slots;
 use crate::schedule::{Buffer, RankSchedule};
-use crate::types::Rank;
+use crate::types::{Collective, Rank};
 
 const ELEMENT_BYTES: usize = 8;
 
@@ -20,6 +20,7 @@ struct Net {
 
 /// One rank's memory: input and output in one vector, which overlap in place.
 struct Host<'a> {
+    world: World,
     rank: Rank,
     net: &'a RefCell<Net>,
     memory: Vec<u64>,
@@ -88,9 +89,10 @@ impl Ports for Host<'_> {
 
     fn fold(&mut self, task: &Task<'_>) {
         let mut sum = vec![0u64; task.elements];
+        let world = self.world;
         for source in task.sources {
             let values = self.read(*source, task);
-            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum = sum.wrapping_add(value));
+            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum = combine(&world, *sum, value));
         }
         for target in task.targets {
             self.place(*target, task).copy_from_slice(&sum);
@@ -110,6 +112,11 @@ impl Ports for Host<'_> {
     }
 }
 
+/// Sums tell who is missing or counted twice; a barrier may count twice.
+fn combine(world: &World, a: u64, b: u64) -> u64 {
+    if world.collective == Collective::Barrier { a | b } else { a.wrapping_add(b) }
+}
+
 fn content(rank: Rank, element: usize) -> u64 {
     (u64::from(rank) << 32 | element as u64).wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -121,7 +128,7 @@ fn total(blocks: &[usize]) -> usize {
 fn host<'a>(world: &World, rank: Rank, in_place: bool, net: &'a RefCell<Net>) -> Host<'a> {
     let blocks = |buffer| world.blocks(rank, buffer).unwrap_or_default();
     let (ins, outs) = (blocks(Buffer::Input), blocks(Buffer::Output));
-    let alias = world.alias(rank, 1);
+    let alias = world.alias(rank, 1, true);
     let before =
         |blocks: &[usize], block: u32| total(&blocks[..(block as usize).min(blocks.len())]);
     let (input, output) = match in_place {
@@ -130,13 +137,22 @@ fn host<'a>(world: &World, rank: Rank, in_place: bool, net: &'a RefCell<Net>) ->
     };
     let mut memory = vec![u64::MAX; total(&ins) + total(&outs)];
     (0..total(&ins)).for_each(|element| memory[input + element] = content(rank, element));
-    Host { rank, net, memory, input, output, scratch: Vec::new(), filling: HashMap::new() }
+    Host {
+        world: *world,
+        rank,
+        net,
+        memory,
+        input,
+        output,
+        scratch: Vec::new(),
+        filling: HashMap::new(),
+    }
 }
 
-fn start(schedule: &RankSchedule, world: &World) -> Execution {
+fn start(schedule: &RankSchedule, world: &World, in_place: bool, slots: u32) -> Execution {
     let rank = schedule.rank;
-    let program = Arc::new(lower(schedule, world.alias(rank, schedule.split)));
-    let mut execution = Execution::new(program, 2);
+    let program = lower_for_slots(schedule, world.alias(rank, schedule.split, in_place), slots);
+    let mut execution = Execution::new(Arc::new(program), 2);
     execution.start(&Numbers {
         input: world.layout(rank, Buffer::Input, schedule.split),
         output: world.layout(rank, Buffer::Output, schedule.split),
@@ -147,12 +163,19 @@ fn start(schedule: &RankSchedule, world: &World) -> Execution {
 }
 
 /// Runs an algorithm over links with so many slots and checks every element of every output.
-pub(super) fn run(algorithm: &Algorithm, world: &World, in_place: bool, slots: usize) {
+/// Programs are lowered for `lowered_for` slots.
+pub(super) fn run(
+    algorithm: &Algorithm,
+    world: &World,
+    in_place: bool,
+    slots: usize,
+    lowered_for: u32,
+) {
     let net = RefCell::new(Net { slots, wires: HashMap::new() });
     let schedules: Vec<RankSchedule> =
         (0..world.ranks).map(|rank| (algorithm.schedule)(&world.params(rank))).collect();
     let mut executions: Vec<Execution> =
-        schedules.iter().map(|schedule| start(schedule, world)).collect();
+        schedules.iter().map(|schedule| start(schedule, world, in_place, lowered_for)).collect();
     let mut hosts: Vec<Host<'_>> =
         (0..world.ranks).map(|rank| host(world, rank, in_place, &net)).collect();
     for (host, execution) in hosts.iter_mut().zip(&executions) {
@@ -187,7 +210,7 @@ fn check(world: &World, host: &Host<'_>) {
                 let blocks = world.blocks(from, Buffer::Input).unwrap();
                 content(from, total(&blocks[..block as usize]) + element)
             });
-            let expected = expected.fold(0u64, u64::wrapping_add);
+            let expected = expected.fold(0, |a, b| combine(world, a, b));
             assert_eq!(host.memory[at], expected, "rank {} block {block}", host.rank);
             at += 1;
         }

@@ -47,7 +47,7 @@ impl Party {
         let lengths = buffers.into_iter().filter_map(|b| Some((b, world.blocks(rank, b)?)));
         let mut party = Party {
             rank,
-            alias: in_place.then(|| world.alias(rank, split)),
+            alias: in_place.then(|| world.alias(rank, split, true)),
             lengths: lengths.collect(),
             split,
             memory: HashMap::new(),

@@ -18,6 +18,31 @@ pub(super) struct World {
 use Collective as C;
 
 impl World {
+    /// A made-up group: rank a sends so many messages to rank b, the last peer's first.
+    fn messages(&self, from: Rank, to: Rank) -> u32 {
+        (from * 7 + to * 3) % 4 * u32::from(!(from + to).is_multiple_of(3))
+    }
+
+    /// Whom a rank sends to and receives from in the group.
+    pub(super) fn group(params: &Params) -> (Vec<Rank>, Vec<Rank>) {
+        let Params { rank, ranks, root } = *params;
+        let world = World { collective: C::SendRecv, ranks, root, count: 0 };
+        let repeat = |peer: Rank, count: u32| std::iter::repeat_n(peer, count as usize);
+        let sends = (0..ranks).rev().flat_map(|to| repeat(to, world.messages(rank, to)));
+        let recvs = (0..ranks).flat_map(|from| repeat(from, world.messages(from, rank)));
+        (sends.collect(), recvs.collect())
+    }
+
+    /// The peer and the peer's send that a receive of the group matches.
+    fn matching(&self, rank: Rank, recv: u32) -> (Rank, u32) {
+        let recvs = World::group(&self.params(rank)).1;
+        let peer = recvs[recv as usize];
+        let nth = recvs[..recv as usize].iter().filter(|other| **other == peer).count();
+        let sends = World::group(&self.params(peer)).0;
+        let mut own = (0..).zip(sends).filter(|(_, to)| *to == rank);
+        (peer, own.nth(nth).unwrap().0)
+    }
+
     pub(super) fn params(&self, rank: Rank) -> Params {
         Params { rank, ranks: self.ranks, root: self.root }
     }
@@ -57,6 +82,15 @@ impl World {
             C::AllGatherV | C::ReduceScatterV => all_uneven(),
             C::GatherV | C::ScatterV if here => all_uneven(),
             C::AllToAllV => pairs(input),
+            C::SendRecv if input => {
+                let sends = 0..World::group(&self.params(rank)).0.len() as u32;
+                sends.map(|send| self.uneven(rank + send)).collect()
+            }
+            C::SendRecv => {
+                let recvs = 0..World::group(&self.params(rank)).1.len() as u32;
+                let matching = recvs.map(|recv| self.matching(rank, recv));
+                matching.map(|(peer, send)| self.uneven(peer + send)).collect()
+            }
             _ => return None,
         })
     }
@@ -78,13 +112,18 @@ impl World {
             C::AllGather | C::AllGatherV | C::Gather | C::GatherV => vec![(block, 0)],
             C::Scatter | C::ScatterV => vec![(self.root, rank)],
             C::AllToAll | C::AllToAllV => vec![(block, rank)],
-            C::SendRecv => Vec::new(),
+            C::SendRecv => vec![self.matching(rank, block)],
         }
     }
 
-    /// Whether the collective has an in-place form, and which parts coincide in it.
-    pub(super) fn alias(&self, rank: Rank, split: u32) -> Alias {
-        Alias::of(self.collective, rank, split)
+    /// Whether input and output may coincide: where blocks have as many elements on both sides.
+    pub(super) fn has_in_place(&self) -> bool {
+        !matches!(self.collective, C::AllToAllV | C::SendRecv)
+    }
+
+    /// Which parts coincide.
+    pub(super) fn alias(&self, rank: Rank, split: u32, in_place: bool) -> Alias {
+        if in_place { Alias::of(self.collective, rank, split) } else { Alias::APART }
     }
 }
 

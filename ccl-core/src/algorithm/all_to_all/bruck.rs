@@ -1,0 +1,57 @@
+//! Bruck's `all_to_all`: a block that has i ranks to go travels the powers of two of which i is the
+//! sum, together with all others that go the same way.
+//!
+//! ```text
+//!   block for the rank 5 = 4 + 1 further on:   r ──► r+1 ──► r+5
+//!   round 0:  blocks 1 3 5 7 … to r+1
+//!   round 1:  blocks 2 3 6 7 … to r+2
+//!   round 2:  blocks 4 5 6 7 … to r+4
+//! ```
+//!
+//! Blocks under way lie in scratch, numbered by how far they had to go at first, which does not
+//! change as they travel. Steps: ⌈log2 n⌉. Bytes sent per rank: about ½ n log2 n blocks; for short
+//! blocks. Source: J. Bruck and others, "Efficient algorithms for all-to-all communications in
+//! multiport message-passing systems", 1997.
+
+use crate::algorithm::common::{after, before, rounds};
+use crate::algorithm::{Algorithm, Family, Order, Params};
+use crate::schedule::{Affine, Builder, Parts, RankSchedule, Slice, input, output, scratch};
+use crate::types::Collective;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    collective: Collective::AllToAll,
+    family: Family::Bruck,
+    name: "bruck",
+    summary: "blocks travel together at doubling distances; few messages, for short blocks",
+    schedule,
+    order: Order::None,
+    steps: rounds,
+};
+
+fn schedule(params: &Params) -> RankSchedule {
+    let Params { rank, ranks, .. } = *params;
+    let mut b = Builder::new(rank, ranks, 1);
+    let all = Parts::range(Affine::constant(0), ranks, 0);
+    let upwards = Parts::range(Affine::constant(rank), ranks, ranks);
+    let downwards = Parts::runs(Affine::constant(rank), 1, ranks - 1, ranks).wrapping(ranks);
+    b.copy(under_way(all), input(upwards));
+    for round in 0..rounds(ranks) {
+        let travellers = under_way(with_bit(round, ranks));
+        b.send(after(rank, 1 << round, ranks), travellers);
+        b.recv(before(rank, 1 << round, ranks), travellers);
+    }
+    b.copy(output(downwards), under_way(all));
+    b.finish()
+}
+
+/// Blocks are equally long, so that any as many of the input say how long these are.
+fn under_way(distances: Parts) -> Slice {
+    scratch(0, distances, input(distances))
+}
+
+/// The distances below `ranks` that have this bit.
+fn with_bit(bit: u32, ranks: u32) -> Parts {
+    let run = 1 << bit;
+    let rest = (ranks % (2 * run)).saturating_sub(run);
+    Parts::runs(Affine::constant(run), run, 2 * run, ranks / (2 * run) * run + rest)
+}

@@ -1,0 +1,35 @@
+//! Double binary tree `reduce`: half of the buffer is summed up one binary tree over the other
+//! ranks, the other half up a second one whose inner nodes are the first one's leaves.
+//!
+//! ```text
+//!   half 0:  … ──► top of tree 0 ──► root
+//!   half 1:  … ──► top of tree 1 ──► root
+//! ```
+//!
+//! Steps: about 1 + log2 n, pipelined by pieces. Bytes sent per rank: the buffer. Source:
+//! P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast,
+//! reduction and scan", 2009.
+
+use crate::algorithm::common::{reduce_up, rooted_double_tree, rounds};
+use crate::algorithm::{Algorithm, Family, Order, Params};
+use crate::schedule::{Builder, RankSchedule, input, output};
+use crate::types::Collective;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    collective: Collective::Reduce,
+    family: Family::Tree,
+    name: "double_tree",
+    summary: "each half up one of two binary trees; few steps, pipelined",
+    schedule,
+    order: Order::Unspecified,
+    steps: |ranks| (ranks - 1).min(1) + rounds(ranks - 1),
+};
+
+fn schedule(params: &Params) -> RankSchedule {
+    let mut b = Builder::new(params.rank, params.ranks, 2);
+    for (half, tree) in (0..).zip(rooted_double_tree(params)) {
+        let part = u32::from(half);
+        reduce_up(&mut b, 4 * half, tree.children, tree.parent, input(part), output(part));
+    }
+    b.finish()
+}

@@ -1,0 +1,11 @@
+//! The root gets the reduction of all inputs. Other ranks have no output.
+
+mod direct;
+mod double_tree;
+mod ring;
+mod tree;
+
+use super::Algorithm;
+
+pub(super) const ALGORITHMS: [Algorithm; 4] =
+    [ring::ALGORITHM, tree::ALGORITHM, double_tree::ALGORITHM, direct::ALGORITHM];

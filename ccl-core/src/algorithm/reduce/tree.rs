@@ -1,0 +1,37 @@
+//! Binomial tree `reduce`: sums flow up the tree down which the binomial `broadcast` flows.
+//!
+//! ```text
+//!            0
+//!       /    |   \
+//!      4     2    1        numbers count from the root
+//!     / \    |
+//!    6   5   3
+//!    |
+//!    7
+//! ```
+//!
+//! Each rank folds all its children at once, straight from where they arrived. Steps: ⌈log2 n⌉.
+//! Bytes sent per rank: the buffer; received by the root: log2 n times the buffer.
+
+use crate::algorithm::common::{Binomial, reduce_up, rounds};
+use crate::algorithm::{Algorithm, Family, Order, Params};
+use crate::schedule::{Builder, RankSchedule, input, output};
+use crate::types::Collective;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    collective: Collective::Reduce,
+    family: Family::Tree,
+    name: "tree",
+    summary: "up a binomial tree; fewest steps, for short messages",
+    schedule,
+    order: Order::Unspecified,
+    steps: rounds,
+};
+
+fn schedule(params: &Params) -> RankSchedule {
+    let Binomial { parent, children, .. } = Binomial::of(params);
+    let mut b = Builder::new(params.rank, params.ranks, 1);
+    let children = children.iter().map(|child| child.rank);
+    reduce_up(&mut b, 0, children, parent, input(0), output(0));
+    b.finish()
+}

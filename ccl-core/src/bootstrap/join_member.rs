@@ -1,0 +1,191 @@
+//! Joining as every rank but 0 sees it: one connection, one attempt.
+
+use super::frame::{Decoder, FrameError, append_frame};
+use super::handshake::{Nonce, Nonces, Role, proof, proves};
+use super::identity::Secret;
+use super::message::{Hello, JoinFailure, Member, Message, Roster, missing};
+use super::wire::MessageError;
+use super::{FRAME_BYTES_MAX, PROTOCOL_VERSION, STRANGER_FRAME_BYTES_MAX};
+use crate::types::Rank;
+use thiserror::Error;
+
+/// Why an attempt to join failed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum MemberJoinError {
+    /// The connection closed before anything was said: rank 0 was busy, or not yet itself.
+    #[error("the connection closed before the challenge")]
+    ClosedEarly,
+    /// Rank 0 hung up on the proof.
+    #[error(
+        "rank 0 closed the connection when this process answered its challenge: they have \
+         different secrets; give all ranks the same FERROCCL_SECRET or unique id"
+    )]
+    SecretRefused,
+    /// What listens there does not know the secret.
+    #[error(
+        "the process that listens there does not know the secret: it is another communicator's, \
+         or it has another FERROCCL_SECRET"
+    )]
+    RootUnproven,
+    /// What listens there is none of ours.
+    #[error("what listens there is no ferroccl rank 0 ({0}): see whether the port is taken")]
+    Alien(MessageError),
+    /// What listens there is none of ours.
+    #[error("what listens there is no ferroccl rank 0 ({0}): see whether the port is taken")]
+    AlienFrame(FrameError),
+    /// Rank 0 ended the joining.
+    #[error(transparent)]
+    Refused(JoinFailure),
+}
+
+impl MemberJoinError {
+    /// Whether another attempt can go better.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        matches!(self, MemberJoinError::ClosedEarly)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Opened,
+    Answered(Nonces),
+    Introduced,
+}
+
+/// The state of one attempt to join.
+#[derive(Debug)]
+pub struct MemberJoin {
+    secret: Secret,
+    own: Hello,
+    nonce: Nonce,
+    stage: Stage,
+    decoder: Decoder,
+    outbox: Vec<u8>,
+    members: Vec<Member>,
+    missing: Option<(Vec<Rank>, u32)>,
+    outcome: Option<Result<Roster, MemberJoinError>>,
+}
+
+impl MemberJoin {
+    /// Starts on a fresh connection; `nonce` is fresh randomness.
+    #[must_use]
+    pub fn new(secret: Secret, own: Hello, nonce: Nonce) -> MemberJoin {
+        let mut join = MemberJoin {
+            secret,
+            own,
+            nonce,
+            stage: Stage::Opened,
+            decoder: Decoder::new(STRANGER_FRAME_BYTES_MAX),
+            outbox: Vec::new(),
+            members: Vec::new(),
+            missing: None,
+            outcome: None,
+        };
+        join.send(&Message::Open { protocol: PROTOCOL_VERSION, nonce });
+        join
+    }
+
+    /// Takes what is to be sent.
+    pub fn take_outbox(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// How the attempt ended, once it has.
+    #[must_use]
+    pub fn outcome(&self) -> Option<&Result<Roster, MemberJoinError>> {
+        self.outcome.as_ref()
+    }
+
+    /// Whether rank 0 knows this rank by now, so that only others are waited for.
+    #[must_use]
+    pub fn is_introduced(&self) -> bool {
+        self.stage == Stage::Introduced
+    }
+
+    /// The missing ranks in words, as rank 0 told last.
+    #[must_use]
+    pub fn missing(&self) -> Option<String> {
+        let (ranks, count) = self.missing.as_ref()?;
+        Some(missing(ranks, *count).to_string())
+    }
+
+    /// Bytes arrived. Those that follow the end of joining are left in `bytes`: they belong to
+    /// what comes after it.
+    pub fn received(&mut self, bytes: &mut &[u8]) {
+        while self.outcome.is_none() {
+            match self.decoder.feed(bytes) {
+                Ok(None) => return,
+                Err(error) => return self.fail(MemberJoinError::AlienFrame(error)),
+                Ok(Some(frame)) => match Message::decode(&frame) {
+                    Ok(message) => self.step(message),
+                    Err(error) => return self.fail(MemberJoinError::Alien(error)),
+                },
+            }
+        }
+    }
+
+    /// The connection closed.
+    pub fn closed(&mut self) {
+        self.fail(match self.stage {
+            Stage::Opened => MemberJoinError::ClosedEarly,
+            Stage::Answered(_) => MemberJoinError::SecretRefused,
+            Stage::Introduced => MemberJoinError::Refused(JoinFailure::Died { rank: 0 }),
+        });
+    }
+
+    fn step(&mut self, message: Message) {
+        match (self.stage, message) {
+            // Only what rank 0 may say to a stranger is believed before it has proved itself.
+            (Stage::Opened, Message::Refused(failure @ JoinFailure::Protocol { .. })) => {
+                self.fail(MemberJoinError::Refused(failure));
+            }
+            (Stage::Opened, Message::Challenge { nonce }) => {
+                let nonces = Nonces { connector: self.nonce, root: nonce };
+                let proof = proof(&self.secret, Role::Connector, &nonces);
+                self.stage = Stage::Answered(nonces);
+                self.send(&Message::Proof { proof });
+            }
+            (Stage::Answered(nonces), Message::RootProof { proof }) => {
+                if !proves(&proof, &self.secret, Role::Root, &nonces) {
+                    return self.fail(MemberJoinError::RootUnproven);
+                }
+                self.stage = Stage::Introduced;
+                self.decoder.set_length_max(FRAME_BYTES_MAX);
+                self.send(&Message::Hello(self.own.clone()));
+            }
+            (Stage::Introduced, Message::Waiting { ranks, count }) => {
+                self.missing = Some((ranks, count));
+            }
+            (Stage::Introduced, Message::Refused(failure)) => {
+                self.fail(MemberJoinError::Refused(failure));
+            }
+            (Stage::Introduced, Message::Roster { ranks, first, members }) => {
+                self.enlist(ranks, first, members);
+            }
+            _ => self.fail(MemberJoinError::Alien(MessageError { what: "it is out of turn" })),
+        }
+    }
+
+    fn enlist(&mut self, ranks: u32, first: Rank, members: Vec<Member>) {
+        let total = self.members.len() + members.len();
+        let fits = ranks == self.own.ranks && first as usize == self.members.len();
+        if !fits || members.is_empty() || total > ranks as usize {
+            let what = "a roster that does not fit";
+            return self.fail(MemberJoinError::Alien(MessageError { what }));
+        }
+        self.members.extend(members);
+        if total == ranks as usize {
+            let members = std::mem::take(&mut self.members);
+            self.outcome = Some(Ok(Roster { members }));
+        }
+    }
+
+    fn fail(&mut self, error: MemberJoinError) {
+        self.outcome.get_or_insert(Err(error));
+    }
+
+    fn send(&mut self, message: &Message) {
+        append_frame(&mut self.outbox, &message.encode());
+    }
+}

@@ -1,0 +1,567 @@
+//! The messages between rank 0 and the others, and their bytes.
+
+use super::PROTOCOL_VERSION;
+use super::handshake::{Nonce, Proof};
+use super::wire::{MessageError, Reader, Writer};
+use crate::types::Rank;
+use std::fmt;
+use thiserror::Error;
+
+/// Most bytes of a reason that is passed on.
+pub const TEXT_BYTES_MAX: usize = 1024;
+/// Most bytes of a library version.
+const VERSION_BYTES_MAX: usize = 64;
+/// Most missing ranks that are named one by one; the rest is a number.
+pub const MISSING_NAMED_MAX: usize = 16;
+/// Bytes of one member in a roster message.
+const MEMBER_BYTES: usize = 20;
+
+const MAGIC: [u8; 4] = *b"FCCL";
+
+/// What a rank says about itself once it has proved that it knows the secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Its rank.
+    pub rank: Rank,
+    /// The number of ranks that it was told.
+    pub ranks: u32,
+    /// Version of the library; equal on all ranks.
+    pub library: String,
+    /// Digest of the configuration that the planner reads; equal on all ranks.
+    pub configuration: [u8; 32],
+    /// Where it runs.
+    pub member: Member,
+}
+
+/// Where a rank runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Member {
+    /// Opaque identity of its host: equal for ranks that share one.
+    pub host: [u8; 16],
+    /// Its process id on that host.
+    pub process: u32,
+}
+
+/// All ranks of a communicator, in order of rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roster {
+    /// One per rank.
+    pub members: Vec<Member>,
+}
+
+impl Roster {
+    /// Number of different hosts.
+    #[must_use]
+    pub fn hosts(&self) -> usize {
+        self.members.iter().map(|m| m.host).collect::<std::collections::BTreeSet<_>>().len()
+    }
+}
+
+/// Why the ranks did not become one communicator: told to everybody who had joined.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum JoinFailure {
+    /// A peer speaks another version of the joining protocol.
+    #[error(
+        "rank 0 speaks version {root} of the joining protocol, this process version {peer}: run \
+         the same ferroccl release everywhere"
+    )]
+    Protocol {
+        /// Version of rank 0.
+        root: u16,
+        /// Version of the peer.
+        peer: u16,
+    },
+    /// A rank runs another release.
+    #[error(
+        "rank {rank} runs ferroccl {library}, rank 0 runs {root_library}: run the same release \
+         everywhere"
+    )]
+    Library {
+        /// Who.
+        rank: Rank,
+        /// Its version.
+        library: String,
+        /// Version of rank 0.
+        root_library: String,
+    },
+    /// A rank that the communicator has not.
+    #[error("a process joined as rank {rank}, but there are {ranks} ranks, counted from 0")]
+    RankOutOfRange {
+        /// What it said.
+        rank: Rank,
+        /// Ranks of the communicator, as rank 0 was told.
+        ranks: u32,
+    },
+    /// A rank was told another number of ranks.
+    #[error(
+        "rank {rank} was told that there are {ranks} ranks, rank 0 that there are {root_ranks}: \
+         start all with the same number"
+    )]
+    RanksDiffer {
+        /// Who.
+        rank: Rank,
+        /// What it was told.
+        ranks: u32,
+        /// What rank 0 was told.
+        root_ranks: u32,
+    },
+    /// Two processes claim one rank.
+    #[error(
+        "two processes joined as rank {rank}: process {first} and process {second}: give each \
+         process a rank of its own"
+    )]
+    DuplicateRank {
+        /// The rank.
+        rank: Rank,
+        /// Process id of the one that came first.
+        first: u32,
+        /// Process id of the other.
+        second: u32,
+    },
+    /// Two ranks are configured differently.
+    #[error(
+        "the configuration of rank {rank} differs from that of rank 0: give all ranks the same \
+         FERROCCL_* variables and configuration file"
+    )]
+    ConfigurationDiffers {
+        /// Who differs from rank 0.
+        rank: Rank,
+    },
+    /// Not all came in time.
+    #[error(
+        "{} did not join within {waited_ms} ms: see whether they were started and can reach rank 0",
+        missing(.ranks, *.count)
+    )]
+    Missing {
+        /// The first of the missing ranks.
+        ranks: Vec<Rank>,
+        /// How many are missing in all.
+        count: u32,
+        /// How long rank 0 waited, in milliseconds.
+        waited_ms: u32,
+    },
+    /// A rank ended while the others were still joining.
+    #[error("rank {rank} hung up while the ranks were still joining: see its own message")]
+    Died {
+        /// Who.
+        rank: Rank,
+    },
+}
+
+/// Reads "rank 3", "ranks 3, 5" or "ranks 0, 1, ... (40 in all)".
+pub(super) fn missing(ranks: &[Rank], count: u32) -> impl fmt::Display {
+    Missing { ranks, count }
+}
+
+struct Missing<'a> {
+    ranks: &'a [Rank],
+    count: u32,
+}
+
+impl fmt::Display for Missing<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.count == 1 { "rank" } else { "ranks" })?;
+        for (index, rank) in self.ranks.iter().enumerate() {
+            write!(f, "{} {rank}", if index == 0 { "" } else { "," })?;
+        }
+        if self.count as usize > self.ranks.len() {
+            write!(f, ", ... ({} in all)", self.count)?;
+        }
+        Ok(())
+    }
+}
+
+/// A rank that failed, and why: the end of its communicator.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("rank {rank} {reason}")]
+pub struct Failure {
+    /// The rank that is to blame.
+    pub rank: Rank,
+    /// What happened to it.
+    pub reason: FailureReason,
+}
+
+/// What happened to a rank.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FailureReason {
+    /// Its connection closed without a goodbye.
+    #[error("died: its connection closed without a goodbye")]
+    HungUp,
+    /// Nothing was heard of it.
+    #[error("has been silent for {silence_ms} ms: it is stopped, overloaded or cut off")]
+    Silent {
+        /// Since when, in milliseconds.
+        silence_ms: u32,
+    },
+    /// It gave up by itself.
+    #[error("gave up: {text}")]
+    Aborted {
+        /// Its own words.
+        text: String,
+    },
+    /// Another rank found it failed.
+    #[error("failed, says rank {by}: {text}")]
+    Reported {
+        /// Who found it.
+        by: Rank,
+        /// Its words.
+        text: String,
+    },
+    /// It sent what no rank of ours would.
+    #[error("broke the protocol of the control connection: {text}")]
+    Protocol {
+        /// What it sent.
+        text: String,
+    },
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the fields say what they are; the variants say when they are sent")]
+pub enum Message {
+    /// Connector: I speak this version (its nonce is zero where the version is not ours).
+    Open { protocol: u16, nonce: Nonce },
+    /// Root: prove that you know the secret.
+    Challenge { nonce: Nonce },
+    /// Connector: here.
+    Proof { proof: Proof },
+    /// Root: and so do I.
+    RootProof { proof: Proof },
+    /// Connector: who I am.
+    Hello(Hello),
+    /// Root, now and then: these are still missing.
+    Waiting { ranks: Vec<Rank>, count: u32 },
+    /// Root: this ends the joining.
+    Refused(JoinFailure),
+    /// Root: ranks `first..` of `ranks`; when all are told, the communicator stands.
+    Roster { ranks: u32, first: Rank, members: Vec<Member> },
+    /// Member: my part of an exchange.
+    Contribution { sequence: u64, blob: Vec<u8> },
+    /// Root: the part of `rank`.
+    Gathered { sequence: u64, rank: Rank, blob: Vec<u8> },
+    /// Both: I live.
+    Heartbeat,
+    /// Both: I leave, and nothing is wrong.
+    Goodbye,
+    /// Root: that rank left in good order.
+    Left { rank: Rank },
+    /// Member: I found this, or it is me.
+    Report(Failure),
+    /// Root: this rank is the end of the communicator.
+    Verdict(Failure),
+}
+
+impl Message {
+    /// The body of its frame.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        match self {
+            Message::Open { protocol, nonce } => w.u8(1).array(&MAGIC).u16(*protocol).array(nonce),
+            Message::Challenge { nonce } => w.u8(2).array(&MAGIC).array(nonce),
+            Message::Proof { proof } => w.u8(3).array(proof),
+            Message::RootProof { proof } => w.u8(4).array(proof),
+            Message::Hello(hello) => encode_hello(&mut w, hello),
+            Message::Waiting { ranks, count } => encode_ranks(w.u8(6), ranks).u32(*count),
+            Message::Refused(failure) => encode_join_failure(w.u8(7), failure),
+            Message::Roster { ranks, first, members } => {
+                w.u8(8).u32(*ranks).u32(*first).count(members.len());
+                members.iter().fold(&mut w, encode_member)
+            }
+            Message::Contribution { sequence, blob } => w.u8(9).u64(*sequence).bytes(blob),
+            Message::Gathered { sequence, rank, blob } => {
+                w.u8(10).u64(*sequence).u32(*rank).bytes(blob)
+            }
+            Message::Heartbeat => w.u8(11),
+            Message::Goodbye => w.u8(12),
+            Message::Left { rank } => w.u8(13).u32(*rank),
+            Message::Report(failure) => encode_failure(w.u8(14), failure),
+            Message::Verdict(failure) => encode_failure(w.u8(15), failure),
+        };
+        w.0
+    }
+
+    /// Reads the body of a frame.
+    ///
+    /// # Errors
+    /// The bytes are no message of this protocol.
+    pub fn decode(bytes: &[u8]) -> Result<Message, MessageError> {
+        let mut r = Reader::new(bytes);
+        let message = match r.u8()? {
+            1 => match decode_open(&mut r)? {
+                open @ Message::Open { protocol: PROTOCOL_VERSION, .. } => open,
+                // What follows the version is that version's own business.
+                other => return Ok(other),
+            },
+            2 => {
+                expect_magic(&mut r)?;
+                Message::Challenge { nonce: r.array()? }
+            }
+            3 => Message::Proof { proof: r.array()? },
+            4 => Message::RootProof { proof: r.array()? },
+            5 => Message::Hello(decode_hello(&mut r)?),
+            6 => Message::Waiting { ranks: decode_ranks(&mut r)?, count: r.u32()? },
+            7 => Message::Refused(decode_join_failure(&mut r)?),
+            8 => decode_roster(&mut r)?,
+            9 => Message::Contribution { sequence: r.u64()?, blob: r.bytes()?.to_vec() },
+            10 => {
+                Message::Gathered { sequence: r.u64()?, rank: r.u32()?, blob: r.bytes()?.to_vec() }
+            }
+            11 => Message::Heartbeat,
+            12 => Message::Goodbye,
+            13 => Message::Left { rank: r.u32()? },
+            14 => Message::Report(decode_failure(&mut r)?),
+            15 => Message::Verdict(decode_failure(&mut r)?),
+            _ => return Err(MessageError { what: "its kind is unknown" }),
+        };
+        r.end()?;
+        Ok(message)
+    }
+}
+
+fn expect_magic(r: &mut Reader<'_>) -> Result<(), MessageError> {
+    if r.array()? == MAGIC { Ok(()) } else { Err(MessageError { what: "not a ferroccl process" }) }
+}
+
+fn decode_open(r: &mut Reader<'_>) -> Result<Message, MessageError> {
+    expect_magic(r)?;
+    match r.u16()? {
+        PROTOCOL_VERSION => Ok(Message::Open { protocol: PROTOCOL_VERSION, nonce: r.array()? }),
+        protocol => Ok(Message::Open { protocol, nonce: [0; 32] }),
+    }
+}
+
+fn encode_member<'w>(w: &'w mut Writer, member: &Member) -> &'w mut Writer {
+    w.array(&member.host).u32(member.process)
+}
+
+fn decode_member(r: &mut Reader<'_>) -> Result<Member, MessageError> {
+    Ok(Member { host: r.array()?, process: r.u32()? })
+}
+
+fn encode_hello<'w>(w: &'w mut Writer, hello: &Hello) -> &'w mut Writer {
+    w.u8(5).u32(hello.rank).u32(hello.ranks).text(&hello.library, VERSION_BYTES_MAX);
+    encode_member(w.array(&hello.configuration), &hello.member)
+}
+
+fn decode_hello(r: &mut Reader<'_>) -> Result<Hello, MessageError> {
+    Ok(Hello {
+        rank: r.u32()?,
+        ranks: r.u32()?,
+        library: r.text(VERSION_BYTES_MAX)?,
+        configuration: r.array()?,
+        member: decode_member(r)?,
+    })
+}
+
+fn decode_roster(r: &mut Reader<'_>) -> Result<Message, MessageError> {
+    let (ranks, first) = (r.u32()?, r.u32()?);
+    let count = r.count(MEMBER_BYTES)?;
+    let members = (0..count).map(|_| decode_member(r)).collect::<Result<_, _>>()?;
+    Ok(Message::Roster { ranks, first, members })
+}
+
+fn encode_ranks<'w>(w: &'w mut Writer, ranks: &[Rank]) -> &'w mut Writer {
+    let named = &ranks[..ranks.len().min(MISSING_NAMED_MAX)];
+    w.count(named.len());
+    named.iter().fold(w, |w, rank| w.u32(*rank))
+}
+
+fn decode_ranks(r: &mut Reader<'_>) -> Result<Vec<Rank>, MessageError> {
+    match r.count(4)? {
+        count if count <= MISSING_NAMED_MAX => (0..count).map(|_| r.u32()).collect(),
+        _ => Err(MessageError { what: "a list of ranks is too long" }),
+    }
+}
+
+fn encode_join_failure<'w>(w: &'w mut Writer, failure: &JoinFailure) -> &'w mut Writer {
+    match failure {
+        JoinFailure::Protocol { root, peer } => w.u8(1).u16(*root).u16(*peer),
+        JoinFailure::Library { rank, library, root_library } => w
+            .u8(2)
+            .u32(*rank)
+            .text(library, VERSION_BYTES_MAX)
+            .text(root_library, VERSION_BYTES_MAX),
+        JoinFailure::RankOutOfRange { rank, ranks } => w.u8(3).u32(*rank).u32(*ranks),
+        JoinFailure::RanksDiffer { rank, ranks, root_ranks } => {
+            w.u8(4).u32(*rank).u32(*ranks).u32(*root_ranks)
+        }
+        JoinFailure::DuplicateRank { rank, first, second } => {
+            w.u8(5).u32(*rank).u32(*first).u32(*second)
+        }
+        JoinFailure::ConfigurationDiffers { rank } => w.u8(6).u32(*rank),
+        JoinFailure::Missing { ranks, count, waited_ms } => {
+            encode_ranks(w.u8(7), ranks).u32(*count).u32(*waited_ms)
+        }
+        JoinFailure::Died { rank } => w.u8(8).u32(*rank),
+    }
+}
+
+fn decode_join_failure(r: &mut Reader<'_>) -> Result<JoinFailure, MessageError> {
+    Ok(match r.u8()? {
+        1 => JoinFailure::Protocol { root: r.u16()?, peer: r.u16()? },
+        2 => JoinFailure::Library {
+            rank: r.u32()?,
+            library: r.text(VERSION_BYTES_MAX)?,
+            root_library: r.text(VERSION_BYTES_MAX)?,
+        },
+        3 => JoinFailure::RankOutOfRange { rank: r.u32()?, ranks: r.u32()? },
+        4 => JoinFailure::RanksDiffer { rank: r.u32()?, ranks: r.u32()?, root_ranks: r.u32()? },
+        5 => JoinFailure::DuplicateRank { rank: r.u32()?, first: r.u32()?, second: r.u32()? },
+        6 => JoinFailure::ConfigurationDiffers { rank: r.u32()? },
+        7 => JoinFailure::Missing { ranks: decode_ranks(r)?, count: r.u32()?, waited_ms: r.u32()? },
+        8 => JoinFailure::Died { rank: r.u32()? },
+        _ => return Err(MessageError { what: "its reason is unknown" }),
+    })
+}
+
+fn encode_failure<'w>(w: &'w mut Writer, failure: &Failure) -> &'w mut Writer {
+    w.u32(failure.rank);
+    match &failure.reason {
+        FailureReason::HungUp => w.u8(1),
+        FailureReason::Silent { silence_ms } => w.u8(2).u32(*silence_ms),
+        FailureReason::Aborted { text } => w.u8(3).text(text, TEXT_BYTES_MAX),
+        FailureReason::Reported { by, text } => w.u8(4).u32(*by).text(text, TEXT_BYTES_MAX),
+        FailureReason::Protocol { text } => w.u8(5).text(text, TEXT_BYTES_MAX),
+    }
+}
+
+fn decode_failure(r: &mut Reader<'_>) -> Result<Failure, MessageError> {
+    let rank = r.u32()?;
+    let reason = match r.u8()? {
+        1 => FailureReason::HungUp,
+        2 => FailureReason::Silent { silence_ms: r.u32()? },
+        3 => FailureReason::Aborted { text: r.text(TEXT_BYTES_MAX)? },
+        4 => FailureReason::Reported { by: r.u32()?, text: r.text(TEXT_BYTES_MAX)? },
+        5 => FailureReason::Protocol { text: r.text(TEXT_BYTES_MAX)? },
+        _ => return Err(MessageError { what: "its reason is unknown" }),
+    };
+    Ok(Failure { rank, reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::{FRAME_BYTES_MAX, STRANGER_FRAME_BYTES_MAX};
+    use proptest::prelude::*;
+
+    fn samples() -> Vec<Message> {
+        let member = Member { host: [3; 16], process: 77 };
+        let text = || "x".repeat(TEXT_BYTES_MAX);
+        let version = || "9".repeat(VERSION_BYTES_MAX);
+        let hello = Hello { rank: 1, ranks: 2, library: version(), configuration: [4; 32], member };
+        let mut all = vec![
+            Message::Open { protocol: PROTOCOL_VERSION, nonce: [1; 32] },
+            Message::Challenge { nonce: [2; 32] },
+            Message::Proof { proof: [3; 32] },
+            Message::RootProof { proof: [4; 32] },
+            Message::Hello(hello),
+            Message::Waiting { ranks: vec![1, 2], count: 9 },
+            Message::Roster { ranks: 3, first: 1, members: vec![member; 2] },
+            Message::Contribution { sequence: 5, blob: vec![6; 7] },
+            Message::Gathered { sequence: 5, rank: 1, blob: vec![] },
+            Message::Heartbeat,
+            Message::Goodbye,
+            Message::Left { rank: 3 },
+        ];
+        for failure in [
+            JoinFailure::Protocol { root: 1, peer: 2 },
+            JoinFailure::Library { rank: 1, library: version(), root_library: version() },
+            JoinFailure::RankOutOfRange { rank: 9, ranks: 4 },
+            JoinFailure::RanksDiffer { rank: 1, ranks: 2, root_ranks: 3 },
+            JoinFailure::DuplicateRank { rank: 1, first: 2, second: 3 },
+            JoinFailure::ConfigurationDiffers { rank: 1 },
+            JoinFailure::Missing { ranks: vec![1; 16], count: 20, waited_ms: 5 },
+            JoinFailure::Died { rank: 1 },
+        ] {
+            all.push(Message::Refused(failure));
+        }
+        for reason in [
+            FailureReason::HungUp,
+            FailureReason::Silent { silence_ms: 3000 },
+            FailureReason::Aborted { text: text() },
+            FailureReason::Reported { by: 4, text: text() },
+            FailureReason::Protocol { text: text() },
+        ] {
+            all.push(Message::Report(Failure { rank: 2, reason: reason.clone() }));
+            all.push(Message::Verdict(Failure { rank: 2, reason }));
+        }
+        all
+    }
+
+    #[test]
+    fn every_message_survives_its_bytes_and_no_shortened_one_is_read() {
+        for message in samples() {
+            let bytes = message.encode();
+            assert_eq!(Message::decode(&bytes).as_ref(), Ok(&message));
+            for length in 0..bytes.len() {
+                assert!(Message::decode(&bytes[..length]).is_err(), "{message:?} cut at {length}");
+            }
+            let longer = [&bytes[..], &[0]].concat();
+            assert!(Message::decode(&longer).is_err(), "{message:?} with a byte more");
+        }
+    }
+
+    #[test]
+    fn what_strangers_may_send_fits_their_bound() {
+        for message in samples() {
+            use Message::{Challenge, Hello, Open, Proof, RootProof};
+            if matches!(message, Open { .. } | Challenge { .. } | Proof { .. } | RootProof { .. })
+                || matches!(message, Hello(_))
+            {
+                assert!(message.encode().len() <= STRANGER_FRAME_BYTES_MAX, "{message:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_largest_contribution_fits_a_frame() {
+        let blob = vec![0; crate::bootstrap::BLOB_BYTES_MAX];
+        let bytes = Message::Gathered { sequence: 0, rank: 0, blob }.encode();
+        assert!(bytes.len() <= FRAME_BYTES_MAX);
+    }
+
+    #[test]
+    fn another_version_is_told_apart_whatever_follows_it() {
+        let mut bytes = Message::Open { protocol: 700, nonce: [1; 32] }.encode();
+        bytes.truncate(9);
+        let read = Message::decode(&bytes).unwrap();
+        assert_eq!(read, Message::Open { protocol: 700, nonce: [0; 32] });
+    }
+
+    #[test]
+    fn long_texts_are_cut_between_characters() {
+        let text = "é".repeat(TEXT_BYTES_MAX);
+        let reason = FailureReason::Aborted { text };
+        let bytes = Message::Report(Failure { rank: 0, reason }).encode();
+        match Message::decode(&bytes).unwrap() {
+            Message::Report(Failure { reason: FailureReason::Aborted { text }, .. }) => {
+                assert_eq!(text, "é".repeat(TEXT_BYTES_MAX / 2));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn missing_ranks_are_named() {
+        let text = |ranks: Vec<Rank>, count| {
+            JoinFailure::Missing { ranks, count, waited_ms: 2000 }.to_string()
+        };
+        assert!(text(vec![3], 1).starts_with("rank 3 did not join within 2000 ms"));
+        assert!(text(vec![3, 5], 2).starts_with("ranks 3, 5 did not"));
+        assert!(text(vec![3, 5], 40).starts_with("ranks 3, 5, ... (40 in all) did not"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..17,
+        ) {
+            let _ = Message::decode(&bytes);
+            if let Ok(message) = Message::decode(&[&[kind][..], &bytes].concat())
+                && !matches!(message, Message::Open { .. }) {
+                    prop_assert_eq!(Message::decode(&message.encode()), Ok(message));
+                }
+        }
+    }
+}

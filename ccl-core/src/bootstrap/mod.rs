@@ -1,0 +1,59 @@
+//! How strangers become ranks of one communicator: frames, messages, the keyed challenge, and the
+//! state machines of joining ([`RootJoin`], [`MemberJoin`]) and of the time after it ([`Control`]).
+//!
+//! Nothing here opens a socket, reads a clock or draws a random number: bytes, times and nonces are
+//! handed in, bytes to send are taken out. The star through rank 0 is known to [`Control`] alone;
+//! a tree can replace it without touching the messages of joining or any caller.
+//!
+//! The order on a connection, the connector on the left:
+//!
+//! ```text
+//! Open {protocol, nonce}  ->                    the connector speaks first: a port scanner, which
+//!                         <-  Challenge {nonce}  does not, learns nothing
+//! Proof {mac}             ->                    the connector proves first: a stranger gets no
+//!                         <-  RootProof {mac}    proof to work on, and costs one small HMAC
+//! Hello {rank, ...}       ->
+//!                         <-  Waiting {missing}  now and then
+//!                         <-  Roster | Refused
+//! ```
+//!
+//! The challenge keeps strangers out. It does not encrypt: somebody who can alter packets between
+//! the hosts can alter what follows it.
+
+mod control;
+mod frame;
+mod handshake;
+mod identity;
+mod join_member;
+mod join_root;
+mod message;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use control::{Control, ControlError, ControlTiming};
+pub use frame::{Decoder, Frame, FrameError};
+pub use handshake::Nonce;
+pub use identity::{Endpoint, IdentityError, Secret, UniqueId};
+pub use join_member::{MemberJoin, MemberJoinError};
+pub use join_root::{ConnectionId, JoinLimits, RootAction, RootJoin, Strays};
+pub use message::{
+    Failure, FailureReason, Hello, JoinFailure, MISSING_NAMED_MAX, Member, Message, Roster,
+    TEXT_BYTES_MAX,
+};
+pub use wire::MessageError;
+
+/// Version of the messages of this module; peers of another version are refused by name.
+pub const PROTOCOL_VERSION: u16 = 1;
+
+/// Most bytes of a frame before its sender has proved that it knows the secret.
+pub const STRANGER_FRAME_BYTES_MAX: usize = 512;
+
+/// Most bytes of any frame.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+
+/// Most bytes that one rank can contribute to one exchange.
+pub const BLOB_BYTES_MAX: usize = FRAME_BYTES_MAX - 64;
+
+/// Most ranks of a communicator: what a mistyped number is told apart by.
+pub const RANKS_MAX: u32 = 1 << 20;

@@ -1,0 +1,573 @@
+//! The machines against each other, with every byte passed by hand.
+
+use super::*;
+use crate::time::Instant;
+use crate::types::Rank;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_secs(2);
+
+fn limits() -> JoinLimits {
+    JoinLimits { deadline: DEADLINE, half_open_max: 4, ..JoinLimits::default() }
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+fn secret() -> Secret {
+    Secret::from_bytes([5; 32])
+}
+
+fn hello(rank: Rank, ranks: u32) -> Hello {
+    Hello {
+        rank,
+        ranks,
+        library: "0.1.0".to_owned(),
+        configuration: [1; 32],
+        member: Member { host: [2; 16], process: 100 + rank },
+    }
+}
+
+/// Rank 0 and whoever connects to it.
+struct Star {
+    root: RootJoin,
+    members: BTreeMap<ConnectionId, MemberJoin>,
+    closed: Vec<ConnectionId>,
+    raw: BTreeMap<ConnectionId, Vec<u8>>,
+}
+
+impl Star {
+    fn new(ranks: u32) -> Star {
+        let root = RootJoin::new(secret(), hello(0, ranks), limits(), at(0));
+        Star { root, members: BTreeMap::new(), closed: Vec::new(), raw: BTreeMap::new() }
+    }
+
+    fn connect(&mut self, id: ConnectionId, secret: Secret, hello: Hello) {
+        self.root.accepted(id, [id as u8; 32], at(0));
+        self.members.insert(id, MemberJoin::new(secret, hello, [200 + id as u8; 32]));
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        loop {
+            let mut quiet = true;
+            for (id, member) in &mut self.members {
+                let bytes = member.take_outbox();
+                quiet &= bytes.is_empty();
+                if !self.closed.contains(id) {
+                    self.root.received(*id, &bytes);
+                }
+            }
+            while let Some(action) = self.root.next_action() {
+                quiet = false;
+                match action {
+                    RootAction::Send(id, bytes) => match self.members.get_mut(&id) {
+                        Some(member) => member.received(&mut &bytes[..]),
+                        None => self.raw.entry(id).or_default().extend(bytes),
+                    },
+                    RootAction::Close(id) => {
+                        self.closed.push(id);
+                        if let Some(member) = self.members.get_mut(&id)
+                            && member.outcome().is_none()
+                        {
+                            member.closed();
+                        }
+                    }
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    fn raw(&mut self, id: ConnectionId, bytes: &[u8]) {
+        self.root.accepted(id, [id as u8; 32], at(0));
+        self.root.received(id, bytes);
+        self.settle();
+    }
+
+    fn failure(&self, id: ConnectionId) -> MemberJoinError {
+        self.members[&id].outcome().cloned().unwrap().unwrap_err()
+    }
+}
+
+fn frame(message: &Message) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    super::frame::append_frame(&mut bytes, &message.encode());
+    bytes
+}
+
+#[test]
+fn any_number_of_ranks_gets_one_roster_in_order_of_rank() {
+    for ranks in [1, 2, 3, 8, 17, 5000] {
+        let mut star = Star::new(ranks);
+        for rank in (1..ranks).rev() {
+            assert!(star.root.outcome().is_none());
+            // One at a time: settling all members is quadratic in a test.
+            star.root.accepted(rank.into(), [1; 32], at(0));
+            let mut member = MemberJoin::new(secret(), hello(rank, ranks), [2; 32]);
+            for _ in 0..3 {
+                star.root.received(rank.into(), &member.take_outbox());
+                while let Some(RootAction::Send(id, bytes)) = star.root.next_action() {
+                    let to = if id == u64::from(rank) {
+                        &mut member
+                    } else {
+                        star.members.get_mut(&id).unwrap()
+                    };
+                    to.received(&mut &bytes[..]);
+                }
+            }
+            star.members.insert(rank.into(), member);
+        }
+        let roster = star.root.outcome().unwrap().clone().unwrap();
+        let processes: Vec<_> = roster.members.iter().map(|m| m.process).collect();
+        assert_eq!(processes, (100..100 + ranks).collect::<Vec<_>>());
+        assert_eq!(roster.hosts(), 1);
+        for member in star.members.values() {
+            assert_eq!(member.outcome(), Some(&Ok(roster.clone())));
+        }
+    }
+}
+
+#[test]
+fn a_wrong_secret_is_dropped_without_a_word_and_counted() {
+    let mut star = Star::new(2);
+    star.connect(1, Secret::from_bytes([6; 32]), hello(1, 2));
+    assert_eq!(star.failure(1), MemberJoinError::SecretRefused);
+    assert_eq!(star.root.strays().wrong_secret, 1);
+    star.connect(2, secret(), hello(1, 2));
+    assert!(star.root.outcome().unwrap().is_ok(), "the right one still gets in");
+}
+
+#[test]
+fn a_root_without_the_secret_is_found_out() {
+    let mut member = MemberJoin::new(secret(), hello(1, 2), [1; 32]);
+    member.received(&mut &frame(&Message::Challenge { nonce: [2; 32] })[..]);
+    let reflected = Message::RootProof { proof: [3; 32] };
+    member.received(&mut &frame(&reflected)[..]);
+    assert_eq!(member.outcome(), Some(&Err(MemberJoinError::RootUnproven)));
+}
+
+#[test]
+fn another_protocol_version_is_refused_with_both_named() {
+    let mut star = Star::new(2);
+    star.raw(1, &frame(&Message::Open { protocol: 9, nonce: [0; 32] }));
+    let refused = JoinFailure::Protocol { root: PROTOCOL_VERSION, peer: 9 };
+    assert_eq!(star.raw[&1], frame(&Message::Refused(refused.clone())));
+    assert_eq!((star.root.strays().wrong_version, star.closed.as_slice()), (1, &[1][..]));
+    assert!(star.root.outcome().is_none(), "a stranger ends nothing");
+
+    let mut member = MemberJoin::new(secret(), hello(1, 2), [1; 32]);
+    member.received(&mut &star.raw[&1][..]);
+    assert_eq!(member.outcome(), Some(&Err(MemberJoinError::Refused(refused))));
+}
+
+#[test]
+fn strangers_are_told_nothing_dropped_and_counted() {
+    let http = b"GET / HTTP/1.1\r\n\r\n";
+    let early = frame(&Message::Hello(hello(1, 2)));
+    let mut opened = frame(&Message::Open { protocol: PROTOCOL_VERSION, nonce: [0; 32] });
+    let mut star = Star::new(2);
+    star.raw(1, http);
+    star.raw(2, &early);
+    star.raw(3, &frame(&Message::Heartbeat));
+    assert!(star.raw.is_empty(), "{:?}", star.raw);
+    opened.extend(&opened.clone());
+    star.raw(4, &opened);
+    assert_eq!(star.closed, [1, 2, 3, 4]);
+    star.root.accepted(5, [0; 32], at(0));
+    star.root.closed(5);
+    assert_eq!(star.root.strays(), Strays { malformed: 5, ..Strays::default() });
+    star.connect(6, secret(), hello(1, 2));
+    assert!(star.root.outcome().unwrap().is_ok());
+}
+
+#[test]
+fn slow_connections_end_after_their_time_and_yield_under_pressure() {
+    let mut root = RootJoin::new(secret(), hello(0, 2), JoinLimits::default(), at(0));
+    root.accepted(1, [0; 32], at(0));
+    root.tick(at(4_999));
+    assert_eq!(root.strays().slow, 0);
+    root.tick(at(5_000));
+    assert_eq!((root.strays().slow, root.next_action()), (1, Some(RootAction::Close(1))));
+
+    let mut star = Star::new(2);
+    for id in 1..=4 {
+        star.root.accepted(id, [0; 32], at(id));
+    }
+    assert!(!star.root.has_room(at(500)), "young ones keep their place");
+    assert!(star.root.has_room(at(1_001)));
+    star.root.accepted(5, [0; 32], at(1_001));
+    assert_eq!(star.root.next_action(), Some(RootAction::Close(1)));
+    assert_eq!(star.root.next_action(), None);
+}
+
+fn everyone_hears(star: &Star, ids: &[ConnectionId], failure: &JoinFailure) {
+    assert_eq!(star.root.outcome(), Some(&Err(failure.clone())));
+    for id in ids {
+        assert_eq!(star.failure(*id), MemberJoinError::Refused(failure.clone()));
+        assert!(star.closed.contains(id));
+    }
+}
+
+#[test]
+fn ranks_started_wrongly_end_the_joining_for_all_with_one_message() {
+    let differing: [(Hello, JoinFailure); 6] = [
+        (hello(1, 4), JoinFailure::DuplicateRank { rank: 1, first: 101, second: 101 }),
+        (hello(0, 4), JoinFailure::DuplicateRank { rank: 0, first: 100, second: 100 }),
+        (hello(4, 4), JoinFailure::RankOutOfRange { rank: 4, ranks: 4 }),
+        (hello(2, 8), JoinFailure::RanksDiffer { rank: 2, ranks: 8, root_ranks: 4 }),
+        (
+            Hello { library: "0.2.0".to_owned(), ..hello(2, 4) },
+            JoinFailure::Library {
+                rank: 2,
+                library: "0.2.0".to_owned(),
+                root_library: "0.1.0".to_owned(),
+            },
+        ),
+        (
+            Hello { configuration: [9; 32], ..hello(2, 4) },
+            JoinFailure::ConfigurationDiffers { rank: 2 },
+        ),
+    ];
+    for (other, failure) in differing {
+        let mut star = Star::new(4);
+        star.connect(1, secret(), hello(1, 4));
+        star.connect(2, secret(), other);
+        everyone_hears(&star, &[1, 2], &failure);
+    }
+}
+
+#[test]
+fn who_is_about_to_introduce_itself_hears_why_it_failed() {
+    let mut star = Star::new(4);
+    star.root.accepted(1, [1; 32], at(0));
+    let mut late = MemberJoin::new(secret(), hello(3, 4), [2; 32]);
+    star.root.received(1, &late.take_outbox());
+    star.connect(2, secret(), hello(2, 9));
+    assert!(star.root.outcome().is_some() && star.root.has_half_open());
+    late.received(&mut &star.raw[&1][..]);
+    star.members.insert(1, late);
+    star.settle();
+    let failure = JoinFailure::RanksDiffer { rank: 2, ranks: 9, root_ranks: 4 };
+    everyone_hears(&star, &[1, 2], &failure);
+    assert!(!star.root.has_half_open());
+}
+
+#[test]
+fn at_the_deadline_everybody_who_joined_hears_who_is_missing() {
+    let mut star = Star::new(5);
+    star.connect(1, secret(), hello(1, 5));
+    star.connect(2, secret(), hello(4, 5));
+    star.root.tick(at(1_000));
+    star.settle();
+    assert_eq!(star.members[&1].missing().as_deref(), Some("ranks 2, 3"));
+    star.root.tick(at(1_999));
+    assert!(star.root.outcome().is_none());
+    assert_eq!(star.root.poll_timeout(), at(2_000));
+    star.root.tick(at(2_000));
+    star.settle();
+    let missing = JoinFailure::Missing { ranks: vec![2, 3], count: 2, waited_ms: 2_000 };
+    everyone_hears(&star, &[1, 2], &missing);
+}
+
+#[test]
+fn a_rank_that_ends_or_talks_out_of_turn_while_joining_is_named() {
+    for talks in [false, true] {
+        let mut star = Star::new(4);
+        star.connect(1, secret(), hello(1, 4));
+        star.connect(2, secret(), hello(2, 4));
+        if talks {
+            star.root.received(2, &[0]);
+        } else {
+            star.root.closed(2);
+        }
+        star.settle();
+        everyone_hears(&star, &[1], &JoinFailure::Died { rank: 2 });
+    }
+}
+
+#[test]
+fn a_member_whose_root_ends_says_so() {
+    let stages = |count: usize| {
+        let mut star = Star::new(3);
+        star.root.accepted(1, [1; 32], at(0));
+        let mut member = MemberJoin::new(secret(), hello(1, 3), [2; 32]);
+        for _ in 0..count {
+            star.root.received(1, &member.take_outbox());
+            while let Some(RootAction::Send(_, bytes)) = star.root.next_action() {
+                member.received(&mut &bytes[..]);
+            }
+        }
+        member.closed();
+        member.outcome().cloned().unwrap().unwrap_err()
+    };
+    assert_eq!(stages(0), MemberJoinError::ClosedEarly);
+    assert!(stages(0).is_passing());
+    assert_eq!(stages(1), MemberJoinError::SecretRefused);
+    assert_eq!(stages(2), MemberJoinError::Refused(JoinFailure::Died { rank: 0 }));
+}
+
+#[test]
+fn a_member_connected_to_something_else_says_so() {
+    for bytes in [&b"220 mail.example.org ESMTP\r\n"[..], &frame(&Message::Heartbeat)] {
+        let mut member = MemberJoin::new(secret(), hello(1, 2), [1; 32]);
+        member.received(&mut &bytes[..]);
+        let error = member.outcome().cloned().unwrap().unwrap_err();
+        assert!(error.to_string().contains("no ferroccl rank 0"), "{error}");
+        assert!(!error.is_passing());
+    }
+}
+
+/// The control machines of all ranks, joined by perfect wires.
+struct Wires(Vec<Control>);
+
+impl Wires {
+    fn new(ranks: u32) -> Wires {
+        let control = |rank| Control::new(rank, ranks, ControlTiming::default(), at(0));
+        Wires((0..ranks).map(control).collect())
+    }
+
+    /// Passes on everything, except from and to the ranks that are `cut`.
+    fn settle(&mut self, cut: &[Rank], now: Instant) {
+        for _ in 0..6 {
+            for rank in 1..self.0.len() as Rank {
+                for (from, to) in [(0, rank), (rank, 0)] {
+                    let bytes = self.0[from as usize].outbox(to).to_vec();
+                    self.0[from as usize].sent(to, bytes.len());
+                    if !cut.contains(&from) && !cut.contains(&to) {
+                        self.0[to as usize].received(from, &bytes, now);
+                    }
+                }
+            }
+        }
+    }
+
+    fn failures(&self) -> Vec<Option<Failure>> {
+        self.0.iter().map(|control| control.failure().cloned()).collect()
+    }
+}
+
+#[test]
+fn exchanges_gather_the_parts_of_all_in_order() {
+    for ranks in [1, 2, 5, 17] {
+        let mut wires = Wires::new(ranks);
+        for round in 0..3u64 {
+            for rank in (0..ranks).rev() {
+                let blob = vec![rank as u8; rank as usize + round as usize];
+                assert_eq!(wires.0[rank as usize].contribute(blob), Ok(round));
+                wires.settle(&[], at(1));
+            }
+            for control in &mut wires.0 {
+                let parts = control.gathered(round).unwrap().unwrap();
+                for (rank, part) in parts.iter().enumerate() {
+                    assert_eq!(part, &vec![rank as u8; rank + round as usize]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_is_quick_may_be_one_exchange_ahead() {
+    let mut wires = Wires::new(3);
+    for control in &mut wires.0 {
+        control.contribute(vec![1]).unwrap();
+    }
+    wires.settle(&[], at(1));
+    assert!(wires.0[2].gathered(0).unwrap().is_some());
+    wires.0[2].contribute(vec![2]).unwrap();
+    wires.settle(&[], at(1));
+    assert!(wires.0[0].gathered(0).unwrap().is_some());
+    assert_eq!(wires.0[0].gathered(1), Ok(None));
+}
+
+#[test]
+fn a_member_that_gave_up_waiting_is_not_confused_by_the_late_answer() {
+    let mut wires = Wires::new(2);
+    wires.0[1].contribute(vec![1]).unwrap();
+    assert_eq!(wires.0[1].contribute(vec![2]), Ok(1));
+    wires.settle(&[], at(1));
+    wires.0[0].contribute(vec![3]).unwrap();
+    wires.settle(&[], at(2));
+    assert_eq!(wires.0[1].gathered(1), Ok(None));
+    assert_eq!(wires.0[0].gathered(0), Ok(Some(vec![vec![3], vec![1]])));
+    wires.0[0].contribute(vec![4]).unwrap();
+    wires.settle(&[], at(3));
+    assert_eq!(wires.0[1].gathered(1), Ok(Some(vec![vec![4], vec![2]])));
+    assert_eq!(wires.failures(), vec![None; 2]);
+}
+
+#[test]
+fn a_hang_up_is_a_death_that_all_survivors_hear_of() {
+    let mut wires = Wires::new(4);
+    wires.0[0].hung_up(2);
+    wires.settle(&[2], at(10));
+    let dead = Failure { rank: 2, reason: FailureReason::HungUp };
+    for rank in [0, 1, 3] {
+        assert_eq!(wires.0[rank].failure(), Some(&dead));
+        assert_eq!(wires.0[rank].contribute(vec![]), Err(ControlError::Failed(dead.clone())));
+    }
+    // The first failure counts.
+    wires.0[0].hung_up(3);
+    assert_eq!(wires.0[0].failure(), Some(&dead));
+}
+
+#[test]
+fn the_death_of_rank_0_is_seen_by_each_of_the_others() {
+    let mut wires = Wires::new(3);
+    wires.0[1].hung_up(0);
+    wires.0[2].hung_up(0);
+    let dead = Some(Failure { rank: 0, reason: FailureReason::HungUp });
+    assert_eq!(&wires.failures()[1..], [dead.clone(), dead]);
+}
+
+#[test]
+fn silence_is_a_death_after_three_seconds_and_not_before() {
+    for mute in [0, 2] {
+        let mut wires = Wires::new(3);
+        for ms in (0..=2_900).step_by(100) {
+            wires.0.iter_mut().for_each(|control| control.tick(at(ms)));
+            wires.settle(&[mute], at(ms));
+        }
+        assert_eq!(wires.failures(), vec![None; 3]);
+        for ms in (3_000..=3_600).step_by(100) {
+            wires.0.iter_mut().for_each(|control| control.tick(at(ms)));
+            wires.settle(&[mute], at(ms));
+        }
+        for (rank, failure) in wires.failures().into_iter().enumerate() {
+            if rank as Rank != mute {
+                let failure = failure.unwrap();
+                assert_eq!(failure.rank, mute, "{failure}");
+                assert!(matches!(failure.reason, FailureReason::Silent { .. }), "{failure}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_silent_rank_is_told_that_it_counts_as_dead() {
+    let mut wires = Wires::new(2);
+    wires.0[0].tick(at(3_000));
+    wires.settle(&[], at(3_001));
+    assert_eq!(wires.0[1].failure().map(|failure| failure.rank), Some(1));
+    assert!(wires.0[0].is_closing(1));
+}
+
+#[test]
+fn heartbeats_alone_keep_ranks_alive() {
+    let mut wires = Wires::new(3);
+    for ms in (0..60_000).step_by(250) {
+        wires.0.iter_mut().for_each(|control| control.tick(at(ms)));
+        wires.settle(&[], at(ms));
+    }
+    assert_eq!(wires.failures(), vec![None; 3]);
+}
+
+#[test]
+fn leaving_in_good_order_is_no_death_but_ends_exchanges() {
+    let mut wires = Wires::new(4);
+    wires.0[2].leave();
+    assert!(wires.0[2].is_closing(0));
+    wires.settle(&[], at(1));
+    wires.0[0].hung_up(2);
+    wires.settle(&[], at(1));
+    assert_eq!(wires.failures(), vec![None; 4]);
+    for rank in [0, 1, 3] {
+        assert!(wires.0[rank].left().contains(&2));
+        assert_eq!(wires.0[rank].contribute(vec![]), Err(ControlError::Left { rank: 2 }));
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_during_an_exchange_ends_the_wait_for_it() {
+    let mut wires = Wires::new(3);
+    let sequence = wires.0[1].contribute(vec![]).unwrap();
+    wires.settle(&[], at(1));
+    assert_eq!(wires.0[1].gathered(sequence), Ok(None));
+    assert_eq!(wires.0[0].awaited(sequence), Some(0));
+    wires.0[2].leave();
+    wires.settle(&[], at(1));
+    assert_eq!(wires.0[1].gathered(sequence), Err(ControlError::Left { rank: 2 }));
+}
+
+#[test]
+fn rank_0_leaves_last_and_is_no_death_either() {
+    let mut wires = Wires::new(4);
+    wires.0[0].leave();
+    assert!(!wires.0[0].is_alone() && !wires.0[0].is_closing(1));
+    wires.0[1].leave();
+    wires.settle(&[], at(1));
+    assert!(!wires.0[2].is_closing(0), "closing now would look like a death to rank 0");
+    wires.0[2].leave();
+    wires.settle(&[], at(2));
+    wires.0[0].hung_up(2);
+    assert_eq!(wires.failures(), vec![None; 4]);
+    assert!(!wires.0[0].is_alone());
+    wires.0[3].hung_up(0);
+    assert_eq!(wires.failures(), vec![None; 4]);
+    wires.0[0].hung_up(3);
+    assert!(wires.0[0].is_alone());
+    assert_eq!(wires.0[0].failure().map(|failure| failure.rank), Some(3), "no goodbye");
+}
+
+#[test]
+fn an_abort_and_a_report_reach_everybody_with_the_rank_to_blame() {
+    let mut wires = Wires::new(4);
+    wires.0[3].report(3, "out of memory".to_owned());
+    wires.settle(&[], at(1));
+    let text = "out of memory".to_owned();
+    let own = Failure { rank: 3, reason: FailureReason::Aborted { text } };
+    assert_eq!(wires.failures(), vec![Some(own); 4]);
+
+    let mut wires = Wires::new(4);
+    wires.0[3].report(1, "link lost".to_owned());
+    wires.settle(&[], at(1));
+    let reason = FailureReason::Reported { by: 3, text: "link lost".to_owned() };
+    assert_eq!(wires.failures(), vec![Some(Failure { rank: 1, reason }); 4]);
+}
+
+#[test]
+fn a_peer_that_breaks_the_protocol_is_the_failure() {
+    let gathered = Message::Gathered { sequence: 0, rank: 0, blob: vec![] };
+    let part = Message::Contribution { sequence: 0, blob: vec![] };
+    let ahead = Message::Contribution { sequence: 7, blob: vec![] };
+    let report = Message::Report(Failure { rank: 9, reason: FailureReason::HungUp });
+    let bad = [
+        frame(&gathered),
+        [frame(&part), frame(&part)].concat(),
+        frame(&ahead),
+        frame(&report),
+        vec![0xff; 8],
+        vec![1, 0, 0, 0, 99],
+    ];
+    for bytes in bad {
+        let mut wires = Wires::new(3);
+        wires.0[0].received(1, &bytes, at(1));
+        wires.settle(&[1], at(1));
+        for rank in [0, 2] {
+            let failure = wires.0[rank].failure().cloned().unwrap();
+            assert!(matches!(failure.reason, FailureReason::Protocol { .. }), "{failure}");
+            assert_eq!(failure.rank, 1);
+        }
+    }
+    let mut wires = Wires::new(3);
+    wires.0[1].received(0, &frame(&Message::Contribution { sequence: 0, blob: vec![] }), at(1));
+    assert_eq!(wires.0[1].failure().map(|failure| failure.rank), Some(0));
+}
+
+#[test]
+fn a_part_that_is_too_long_is_refused_at_once() {
+    let mut wires = Wires::new(2);
+    let bytes = BLOB_BYTES_MAX + 1;
+    assert_eq!(wires.0[1].contribute(vec![0; bytes]), Err(ControlError::TooLong { bytes }));
+    assert_eq!(wires.failures(), vec![None; 2]);
+    for control in &mut wires.0 {
+        control.contribute(vec![1; BLOB_BYTES_MAX]).unwrap();
+    }
+    wires.settle(&[], at(1));
+    assert_eq!(wires.0[1].gathered(0).unwrap().unwrap()[0].len(), BLOB_BYTES_MAX);
+}

@@ -1,0 +1,206 @@
+//! Configuration, declared once: every tunable with its variable, type, default and reason.
+//!
+//! The core reads no environment: [`Config::from_lookup`] is handed a way to look names up. What
+//! must be equal on all ranks is digested ([`Config::digest`]) and compared when they join, so
+//! that no two ranks can ever plan differently. How ranks find each other is not configuration
+//! but the launcher's business.
+
+mod value;
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+pub use value::{Bytes, Value};
+
+/// A tunable's value that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}={given:?} is not {expected}; leave it unset for the default, {default}")]
+pub struct ConfigError {
+    /// Which variable.
+    pub variable: String,
+    /// What it was set to.
+    pub given: String,
+    /// What would have been read.
+    pub expected: &'static str,
+    /// What holds without it.
+    pub default: String,
+}
+
+/// One tunable, for `ferroccl config` and the documentation.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Tunable {
+    /// Its environment variable.
+    pub variable: &'static str,
+    /// Another name that NCCL's users know, if there is one.
+    pub alias: Option<&'static str>,
+    /// What its values are.
+    pub kind: &'static str,
+    /// Its value in this configuration.
+    pub value: String,
+    /// Its default.
+    pub default: String,
+    /// Whether all ranks must agree on it.
+    pub agreed: bool,
+    /// What it does and when to change it.
+    pub doc: &'static str,
+}
+
+macro_rules! config {
+    ($($field:ident: $type:ty = $default:expr, $variable:literal, $alias:expr, $agreed:literal, $doc:literal;)*) => {
+        /// Every tunable's value.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Config { $(#[doc = $doc] pub $field: $type,)* }
+
+        impl Default for Config {
+            fn default() -> Config {
+                Config { $($field: $default,)* }
+            }
+        }
+
+        impl Config {
+            /// Reads what `lookup` knows; defaults for the rest.
+            ///
+            /// # Errors
+            ///
+            /// When a value cannot be read as its type.
+            pub fn from_lookup(
+                lookup: &dyn Fn(&str) -> Option<String>,
+            ) -> Result<Config, ConfigError> {
+                let mut config = Config::default();
+                $(read(&mut config.$field, lookup, $variable, $alias)?;)*
+                Ok(config)
+            }
+
+            /// The table of all tunables with the values of this configuration.
+            #[must_use]
+            pub fn table(&self) -> Vec<Tunable> {
+                let default = Config::default();
+                vec![$(Tunable {
+                    variable: $variable,
+                    alias: $alias,
+                    kind: <$type as Value>::KIND,
+                    value: self.$field.show(),
+                    default: default.$field.show(),
+                    agreed: $agreed,
+                    doc: $doc,
+                },)*]
+            }
+        }
+    };
+}
+
+config! {
+    transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
+        "Transport to use (auto, shm). auto takes the best that reaches every peer.";
+    algorithm: String = String::new(), "FERROCCL_ALGO", Some("NCCL_ALGO"), true,
+        "Algorithm to use wherever a collective has it, by name or family (ring, direct, \
+         double_tree, …); empty lets the planner choose. `ferroccl explain` lists them.";
+    deterministic: bool = false, "FERROCCL_DETERMINISTIC", None, true,
+        "Reduce every element in rank order in one accumulator, so that the bits depend on the \
+         data alone: not on length, chunk, algorithm, transport or placement.";
+    check_calls: bool = true, "FERROCCL_CHECK_CALLS", None, true,
+        "Compare each message's call (collective, count, type, op, root) with this rank's own. \
+         Costs a comparison per message; without it, ranks that disagree hang or get wrong data.";
+    channels: u32 = 1, "FERROCCL_CHANNELS", Some("NCCL_MAX_NCHANNELS"), true,
+        "Parallel channels per pair of ranks; pieces of a message take turns on them.";
+    slots: u32 = 8, "FERROCCL_SLOTS", None, true,
+        "Slots per link: messages that may be under way before the receiver takes one.";
+    slot_bytes: Bytes = Bytes(128 << 10), "FERROCCL_SLOT_BYTES", None, true,
+        "Most payload of a slot; less where the budget demands it. Should stay well inside a \
+         core's second-level cache.";
+    budget_bytes: Bytes = Bytes(32 << 20), "FERROCCL_BUDGET_BYTES", None, true,
+        "Most bytes that all peers together may have under way towards one rank. Slots shrink \
+         to fit (to 4 KiB at least).";
+    timeout: Duration = Duration::from_secs(600), "FERROCCL_TIMEOUT", None, false,
+        "An operation that makes no progress for so long ends with an error.";
+    join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,
+        "How long ranks wait for each other to join.";
+    heartbeat: Duration = Duration::from_millis(500), "FERROCCL_HEARTBEAT", None, true,
+        "How often a rank tells that it lives.";
+    dead_after: Duration = Duration::from_secs(3), "FERROCCL_DEAD_AFTER", None, true,
+        "A rank that is silent for so long is dead.";
+    spin: Duration = Duration::from_micros(50), "FERROCCL_SPIN", None, false,
+        "How long a waiting rank spins before it gives its core away, when each rank has a core.";
+    park_after: Duration = Duration::from_micros(2000), "FERROCCL_PARK_AFTER", None, false,
+        "How long a waiting rank yields before it sleeps until it is woken.";
+    debug: String = "warn".to_owned(), "FERROCCL_DEBUG", Some("NCCL_DEBUG"), false,
+        "What is logged to stderr: error, warn, info, debug, trace, or a filter such as \
+         ferroccl=debug.";
+}
+
+fn read<T: Value>(
+    into: &mut T,
+    lookup: &dyn Fn(&str) -> Option<String>,
+    variable: &str,
+    alias: Option<&str>,
+) -> Result<(), ConfigError> {
+    let named = [Some(variable), alias];
+    let found = named.into_iter().flatten().find_map(|name| Some((name, lookup(name)?)));
+    if let Some((name, given)) = found {
+        *into = T::read(given.trim()).ok_or_else(|| ConfigError {
+            variable: name.to_owned(),
+            given,
+            expected: T::KIND,
+            default: into.show(),
+        })?;
+    }
+    Ok(())
+}
+
+impl Config {
+    /// A digest of what must be equal on all ranks.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        for tunable in self.table().iter().filter(|tunable| tunable.agreed) {
+            hash.update(tunable.variable.as_bytes());
+            hash.update([0]);
+            hash.update(tunable.value.as_bytes());
+            hash.update([0]);
+        }
+        hash.finalize().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_names_and_aliases_and_names_what_it_cannot_read() {
+        let lookup = |name: &str| match name {
+            "NCCL_ALGO" => Some("ring".to_owned()),
+            "FERROCCL_SLOT_BYTES" => Some("64k".to_owned()),
+            "FERROCCL_TIMEOUT" => Some("0.5".to_owned()),
+            "FERROCCL_DETERMINISTIC" => Some("1".to_owned()),
+            _ => None,
+        };
+        let config = Config::from_lookup(&lookup).unwrap();
+        assert_eq!(config.algorithm, "ring");
+        assert_eq!(config.slot_bytes, Bytes(64 << 10));
+        assert_eq!(config.timeout, Duration::from_millis(500));
+        assert!(config.deterministic);
+        let wrong = |name: &str| (name == "FERROCCL_SLOTS").then(|| "many".to_owned());
+        let error = Config::from_lookup(&wrong).unwrap_err().to_string();
+        assert!(error.contains("FERROCCL_SLOTS") && error.contains("many"), "{error}");
+    }
+
+    #[test]
+    fn only_what_must_agree_is_digested() {
+        let base = Config::default();
+        let patient = Config { timeout: Duration::from_secs(1), ..base.clone() };
+        let other = Config { slots: 3, ..base.clone() };
+        assert_eq!(base.digest(), patient.digest());
+        assert_ne!(base.digest(), other.digest());
+    }
+
+    #[test]
+    fn shown_values_can_be_read_back() {
+        for tunable in Config::default().table() {
+            let lookup = |name: &str| (name == tunable.variable).then(|| tunable.value.clone());
+            assert_eq!(Config::from_lookup(&lookup).unwrap(), Config::default());
+        }
+    }
+}

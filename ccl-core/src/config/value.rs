@@ -1,0 +1,111 @@
+//! The types that tunables have.
+
+use std::time::Duration;
+
+/// A type of tunable: how it is read and shown.
+pub trait Value: Sized {
+    /// What a value is, to be read after "is not".
+    const KIND: &'static str;
+    /// Reads a value.
+    fn read(text: &str) -> Option<Self>;
+    /// Shows a value so that it can be read again.
+    fn show(&self) -> String;
+}
+
+/// A number of bytes; read with the suffixes k, M and G (powers of 1,024).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub usize);
+
+impl Value for Bytes {
+    const KIND: &'static str = "a number of bytes such as 4096, 64k or 1M";
+
+    fn read(text: &str) -> Option<Bytes> {
+        let (digits, shift) = match text.char_indices().last()? {
+            (at, 'k' | 'K') => (&text[..at], 10),
+            (at, 'm' | 'M') => (&text[..at], 20),
+            (at, 'g' | 'G') => (&text[..at], 30),
+            _ => (text, 0),
+        };
+        let number: usize = digits.parse().ok()?;
+        number.checked_mul(1 << shift).map(Bytes)
+    }
+
+    fn show(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+impl Value for bool {
+    const KIND: &'static str = "0 or 1";
+
+    fn read(text: &str) -> Option<bool> {
+        match text.to_ascii_lowercase().as_str() {
+            "1" | "true" | "yes" | "on" => Some(true),
+            "0" | "false" | "no" | "off" => Some(false),
+            _ => None,
+        }
+    }
+
+    fn show(&self) -> String {
+        u8::from(*self).to_string()
+    }
+}
+
+impl Value for u32 {
+    const KIND: &'static str = "a number from 1 to 4294967295";
+
+    fn read(text: &str) -> Option<u32> {
+        text.parse().ok().filter(|&number| number > 0)
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for String {
+    const KIND: &'static str = "a text";
+
+    fn read(text: &str) -> Option<String> {
+        Some(text.to_owned())
+    }
+
+    fn show(&self) -> String {
+        self.clone()
+    }
+}
+
+/// Seconds, or with the suffix `ms` or `us` thousandths or millionths of one.
+impl Value for Duration {
+    const KIND: &'static str = "a time such as 2, 0.5, 500ms or 50us";
+
+    fn read(text: &str) -> Option<Duration> {
+        let (digits, unit) = match text {
+            _ if text.ends_with("us") => (text.strip_suffix("us")?, 1e-6),
+            _ if text.ends_with("ms") => (text.strip_suffix("ms")?, 1e-3),
+            _ => (text.strip_suffix('s').unwrap_or(text), 1.0),
+        };
+        let number: f64 = digits.trim().parse().ok()?;
+        Duration::try_from_secs_f64(number * unit).ok()
+    }
+
+    fn show(&self) -> String {
+        format!("{}us", self.as_micros())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_times() {
+        assert_eq!(Bytes::read("1G"), Some(Bytes(1 << 30)));
+        assert_eq!(Bytes::read("99999999999G"), None);
+        assert_eq!(Bytes::read(""), None);
+        assert_eq!(Duration::read("50us"), Some(Duration::from_micros(50)));
+        assert_eq!(Duration::read("1.5"), Some(Duration::from_millis(1500)));
+        assert_eq!(Duration::read("-1"), None);
+        assert_eq!(u32::read("0"), None);
+    }
+}

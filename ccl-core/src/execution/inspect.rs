@@ -1,0 +1,121 @@
+//! Looks at an execution from outside, for reports and for the verifier.
+
+use super::bound::{Step, range};
+use super::{Execution, Link};
+use crate::types::Rank;
+
+/// A direction of a link that a strand uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LinkUse {
+    /// The strand.
+    pub strand: u32,
+    /// The other end.
+    pub peer: Rank,
+    /// Whether messages come from there.
+    pub receives: bool,
+}
+
+/// Where an unfinished strand stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The strand.
+    pub strand: u32,
+    /// The channel.
+    pub channel: u32,
+    /// The piece that it works on.
+    pub piece: usize,
+    /// What comes next.
+    pub at: StandsAt,
+}
+
+/// The next step of a strand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StandsAt {
+    /// A fold.
+    Fold {
+        /// Which instruction of the strand.
+        instr: u32,
+        /// Peers of which it needs a message.
+        recvs: Vec<Rank>,
+        /// Peers towards which it needs room.
+        sends: Vec<Rank>,
+    },
+    /// Waiting for a unit.
+    Await {
+        /// The unit.
+        unit: u32,
+        /// Of how many pieces ago.
+        lag: u32,
+    },
+    /// Something that never waits.
+    Other,
+}
+
+impl Execution {
+    /// The links that each strand of the started run uses, each once per strand.
+    #[must_use]
+    pub fn link_uses(&self) -> Vec<LinkUse> {
+        let mut uses = Vec::new();
+        for strand in 0..self.program.strands.len() {
+            let steps = self.bound.strands[strand]..self.bound.strands[strand + 1];
+            for step in &self.bound.steps[range((steps.start, steps.end))] {
+                let Step::Fold(fold) = step else { continue };
+                for (peers, receives) in [(fold.recvs, true), (fold.sends, false)] {
+                    let peers = self.bound.peers[range(peers)].iter();
+                    let strand = strand as u32;
+                    uses.extend(peers.map(|&peer| LinkUse { strand, peer, receives }));
+                }
+            }
+        }
+        uses.sort_unstable();
+        uses.dedup();
+        uses
+    }
+
+    /// Where every unfinished strand stands.
+    #[must_use]
+    pub fn standings(&self) -> Vec<Standing> {
+        let strands = self.program.strands.len();
+        let mut standings = Vec::new();
+        for (index, state) in self.states.iter().enumerate() {
+            let (strand, channel) = ((index % strands) as u32, (index / strands) as u32);
+            let piece = state.turn * self.channels as usize + channel as usize;
+            if piece < self.bound.pieces {
+                let at = self.stands_at(index % strands, state.step);
+                standings.push(Standing { strand, channel, piece, at });
+            }
+        }
+        standings
+    }
+
+    fn stands_at(&self, strand: usize, step: u32) -> StandsAt {
+        if step >= self.bound.strands[strand + 1] {
+            return StandsAt::Other;
+        }
+        match &self.bound.steps[step as usize] {
+            Step::Fold(fold) => StandsAt::Fold {
+                instr: fold.instr,
+                recvs: self.bound.peers[range(fold.recvs)].to_vec(),
+                sends: self.bound.peers[range(fold.sends)].to_vec(),
+            },
+            Step::Await { unit, lag } => StandsAt::Await { unit: *unit, lag: *lag },
+            Step::Done { .. } => StandsAt::Other,
+        }
+    }
+
+    /// The links that unfinished strands stand at, and whether to receive, receives first: for
+    /// the report on a stuck operation.
+    #[must_use]
+    pub fn waits_for(&self) -> Vec<(Link, bool)> {
+        let mut waits = Vec::new();
+        for Standing { channel, at, .. } in self.standings() {
+            if let StandsAt::Fold { recvs, sends, .. } = at {
+                for (peers, receive) in [(recvs, true), (sends, false)] {
+                    waits.extend(peers.into_iter().map(|peer| (Link { peer, channel }, receive)));
+                }
+            }
+        }
+        waits.sort_by_key(|(link, receive)| (!receive, link.peer, link.channel));
+        waits
+    }
+}

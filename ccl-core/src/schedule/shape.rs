@@ -1,0 +1,212 @@
+//! Which layouts a collective gives to the buffers of one rank: the one place where counts meet
+//! collectives. The communicator binds its calls with it and the verifier proves with it.
+
+use super::Layout;
+use crate::types::{Collective, Rank};
+
+/// A rank's place in a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// What is done.
+    pub collective: Collective,
+    /// Who.
+    pub rank: Rank,
+    /// Among how many.
+    pub ranks: u32,
+    /// Who is singled out, where somebody is.
+    pub root: Rank,
+}
+
+/// Counts and first elements of the blocks of one buffer; both have one entry per rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks<'a> {
+    /// Elements of each block.
+    pub counts: &'a [usize],
+    /// Where in the buffer each block begins, in elements.
+    pub starts: &'a [usize],
+}
+
+/// How many elements a call moves, as far as one rank has to know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizes<'a> {
+    /// Every block has as many. For the collectives without a v; the barrier ignores it.
+    Even(usize),
+    /// A count per rank: `all_gather_v`, `reduce_scatter_v`, and the root of `gather_v` and
+    /// `scatter_v`.
+    PerRank(Blocks<'a>),
+    /// This rank's own block: the others in `gather_v` and `scatter_v`.
+    Own(usize),
+    /// What goes to and what comes from each rank: `all_to_all_v` and `send_recv`.
+    Pairs {
+        /// The blocks of the input.
+        send: Blocks<'a>,
+        /// The blocks of the output.
+        recv: Blocks<'a>,
+    },
+}
+
+/// Sizes that do not fit the collective.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    /// Another kind of sizes than the collective takes.
+    #[error("{collective} on rank {rank} takes {wanted}")]
+    Kind {
+        /// What was called.
+        collective: Collective,
+        /// By whom.
+        rank: Rank,
+        /// What it takes.
+        wanted: &'static str,
+    },
+    /// Too few or too many blocks.
+    #[error(
+        "{collective} among {ranks} ranks takes {ranks} counts and starts; \
+         {counts} counts and {starts} starts were given"
+    )]
+    Length {
+        /// What was called.
+        collective: Collective,
+        /// Among how many.
+        ranks: u32,
+        /// Counts given.
+        counts: usize,
+        /// Starts given.
+        starts: usize,
+    },
+}
+
+impl Seat {
+    /// Blocks of the input and of the output.
+    #[must_use]
+    pub const fn blocks(&self) -> (u32, u32) {
+        use Collective as C;
+        match self.collective {
+            C::AllReduce | C::Reduce | C::Broadcast | C::Barrier => (1, 1),
+            C::AllGather | C::AllGatherV | C::Gather | C::GatherV => (1, self.ranks),
+            C::ReduceScatter | C::ReduceScatterV | C::Scatter | C::ScatterV => (self.ranks, 1),
+            C::AllToAll | C::AllToAllV | C::SendRecv => (self.ranks, self.ranks),
+        }
+    }
+
+    /// Whether the rank brings an input. A rank without one still knows its layout where all
+    /// counts are equal, so that a schedule may measure lengths by it.
+    #[must_use]
+    pub fn has_input(&self) -> bool {
+        use Collective as C;
+        let only_root = matches!(self.collective, C::Broadcast | C::Scatter | C::ScatterV);
+        !only_root || self.rank == self.root
+    }
+
+    /// Whether the rank gets an output; its layout is known as that of the input is.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        use Collective as C;
+        let only_root = matches!(self.collective, C::Reduce | C::Gather | C::GatherV);
+        !only_root || self.rank == self.root
+    }
+
+    /// The layouts of input and output when every block is cut into `split` parts whose lengths
+    /// are multiples of `grain` elements.
+    ///
+    /// # Errors
+    ///
+    /// When the sizes are not of the kind or number that the collective takes on this rank.
+    pub fn layouts(
+        &self,
+        sizes: Sizes<'_>,
+        split: u32,
+        grain: usize,
+    ) -> Result<(Layout, Layout), ShapeError> {
+        use Collective as C;
+        let even = |count| Layout::even(count, split, grain);
+        let one = |count| Layout::vector(&[count], &[0], split, grain);
+        let vector = |blocks: Blocks<'_>| -> Result<Layout, ShapeError> {
+            self.check(blocks)?;
+            Ok(Layout::vector(blocks.counts, blocks.starts, split, grain))
+        };
+        let own =
+            |blocks: Blocks<'_>| one(blocks.counts.get(self.rank as usize).copied().unwrap_or(0));
+        match (self.collective, sizes) {
+            (C::Barrier, _) => Ok((even(1), even(1))),
+            (C::AllGatherV | C::GatherV, Sizes::PerRank(all)) => Ok((own(all), vector(all)?)),
+            (C::ReduceScatterV | C::ScatterV, Sizes::PerRank(all)) => Ok((vector(all)?, own(all))),
+            (C::GatherV, Sizes::Own(count)) if self.rank != self.root => Ok((one(count), even(0))),
+            (C::ScatterV, Sizes::Own(count)) if self.rank != self.root => Ok((even(0), one(count))),
+            (C::AllToAllV | C::SendRecv, Sizes::Pairs { send, recv }) => {
+                Ok((vector(send)?, vector(recv)?))
+            }
+            (collective, Sizes::Even(count)) if !takes_counts(collective) => {
+                Ok((even(count), even(count)))
+            }
+            (collective, _) => {
+                let wanted = wanted(collective, self.rank == self.root);
+                Err(ShapeError::Kind { collective, rank: self.rank, wanted })
+            }
+        }
+    }
+
+    fn check(&self, blocks: Blocks<'_>) -> Result<(), ShapeError> {
+        let (counts, starts) = (blocks.counts.len(), blocks.starts.len());
+        if counts == self.ranks as usize && starts == counts {
+            return Ok(());
+        }
+        let (collective, ranks) = (self.collective, self.ranks);
+        Err(ShapeError::Length { collective, ranks, counts, starts })
+    }
+}
+
+const fn takes_counts(collective: Collective) -> bool {
+    use Collective as C;
+    matches!(
+        collective,
+        C::AllGatherV | C::ReduceScatterV | C::GatherV | C::ScatterV | C::AllToAllV | C::SendRecv
+    )
+}
+
+const fn wanted(collective: Collective, root: bool) -> &'static str {
+    use Collective as C;
+    match collective {
+        C::AllGatherV | C::ReduceScatterV => "one count per rank",
+        C::GatherV | C::ScatterV if root => "one count per rank, because it is the root",
+        C::GatherV | C::ScatterV => "its own count, because it is not the root",
+        C::AllToAllV | C::SendRecv => "one count per rank for the input and one for the output",
+        _ => "one count for all blocks",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seat(collective: Collective, rank: Rank) -> Seat {
+        Seat { collective, rank, ranks: 3, root: 1 }
+    }
+
+    #[test]
+    fn the_smaller_buffer_is_this_ranks_block_of_the_larger() {
+        let all = Blocks { counts: &[4, 0, 2], starts: &[0, 9, 5] };
+        let seat = seat(Collective::AllGatherV, 2);
+        let (input, output) = seat.layouts(Sizes::PerRank(all), 1, 1).unwrap();
+        assert_eq!(input.part(0), (0, 2));
+        assert_eq!(output.part(2), (5, 2));
+        assert_eq!(seat.blocks(), (1, 3));
+    }
+
+    #[test]
+    fn only_the_root_has_what_only_the_root_needs() {
+        for rank in 0..3 {
+            assert_eq!(seat(Collective::Reduce, rank).has_output(), rank == 1);
+            assert_eq!(seat(Collective::Scatter, rank).has_input(), rank == 1);
+            assert!(seat(Collective::AllReduce, rank).has_output());
+        }
+    }
+
+    #[test]
+    fn wrong_sizes_are_told_what_is_right() {
+        let error = seat(Collective::GatherV, 0).layouts(Sizes::Even(3), 1, 1).unwrap_err();
+        assert!(error.to_string().contains("its own count"), "{error}");
+        let few = Blocks { counts: &[1], starts: &[0] };
+        let error = seat(Collective::AllGatherV, 0).layouts(Sizes::PerRank(few), 1, 1).unwrap_err();
+        assert!(error.to_string().contains("takes 3 counts"), "{error}");
+    }
+}

@@ -1,0 +1,409 @@
+//! Proves that schedules are right: all ranks together, on the programs that really run.
+//!
+//! [`check`] lowers the schedules of all ranks and hands the programs to [`check_programs`], which
+//! runs the real [`Execution`] of each rank on ports into a symbolic world: links are FIFOs with as
+//! many slots as the case says, and every element of memory holds not a number but the formula by
+//! which it came about. What is proved holds for the numbers of the case (lengths, pieces, slots,
+//! channels) and for **every** order in which strands and messages may be timed:
+//!
+//! * **Matching**: each message has the length of the receive that takes it and fits into a slot;
+//!   at the end no message is left.
+//! * **No cyclic wait**. One run is enough. A direction of a link has one reading and one writing
+//!   strand (checked first), strands are sequential and never choose, and what a strand waits for
+//!   (a message, a free slot, a unit) can only be taken away by the strand itself. So whatever can
+//!   happen next stays possible until it happens, steps of different strands commute, and every
+//!   maximal run consists of the same steps: if this run ends, all do; if it gets stuck, all do, at
+//!   the same place.
+//! * **More slots never hurt**. Suppose a run completes with one slot per link and another run,
+//!   with more slots handed out in whatever way but one always kept for each link, is stuck. Take
+//!   the first step of the complete run that the stuck run did not do. All steps before it were
+//!   done there too, so its messages and units are there, and of each link it sends on all earlier
+//!   messages were taken out and no later one was put in, because one strand writes it in order:
+//!   the kept slot is free and the step is possible. Hence a receiver's byte budget, from which
+//!   further slots are granted in any order, is safe if it holds one slot per active sender
+//!   ([`Violation::Budget`]) and the program completes with one.
+//! * **No race**. A vector clock per strand says which earlier tasks certainly happened before:
+//!   those of the same strand, those before a unit that was awaited *in the turn that was awaited*,
+//!   and those before a message that was read. Slots coming back order nothing here: that would be
+//!   timing. Two accesses to a cell, one of them a write, that are unordered by the clocks are a
+//!   race. As all runs have the same steps and messages, they have the same clocks.
+//! * **Results**. Without races every run computes the same formulas. At the end each output
+//!   element must hold exactly what the collective says: each contribution once, of the right
+//!   element, and, for reductions, through exactly one fold marked last. Reading garbage, writing
+//!   the input, leaving a buffer, operands that overlap in part and touching memory between the
+//!   blocks are found on the way. With [`Case::rank_order`] each result must be one fold over the
+//!   ranks in ascending order, whatever the length: what deterministic mode promises.
+//! * **Barriers** are judged by the clocks: at its end every rank has heard of every other.
+
+mod memory;
+mod spec;
+mod value;
+mod violation;
+mod wait;
+mod world;
+
+use std::sync::Arc;
+
+use crate::execution::{Execution, Progress};
+use crate::lower::{Alias, Program, lower_for_slots};
+use crate::schedule::RankSchedule;
+use crate::types::{Collective, Rank};
+use spec::Setup;
+use value::Mode;
+pub use violation::{Access, Misfold, Reason, Spot, Violation, Waiting};
+use world::{Member, RankPorts, World};
+
+/// How many elements the collective moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Counts {
+    /// Elements of every block.
+    Even(usize),
+    /// Elements of each rank's block, for the v-variants but `all_to_all_v`.
+    PerRank(Vec<usize>),
+    /// Elements from each rank (row) to each rank (column), for `all_to_all_v` and `send_recv`.
+    Pairs(Vec<Vec<usize>>),
+}
+
+impl Counts {
+    /// Elements of the longest block.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        match self {
+            Counts::Even(count) => (*count).max(1),
+            Counts::PerRank(counts) => counts.iter().copied().max().unwrap_or(0),
+            Counts::Pairs(rows) => rows.iter().flatten().copied().max().unwrap_or(0),
+        }
+    }
+}
+
+/// The numbers for which schedules are checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// What the schedules are meant to do.
+    pub collective: Collective,
+    /// The root, where there is one.
+    pub root: Rank,
+    /// How much.
+    pub counts: Counts,
+    /// Elements of untouchable memory around blocks of different lengths.
+    pub gap: usize,
+    /// Bytes of one element.
+    pub element_bytes: usize,
+    /// Parts are multiples of so many elements.
+    pub grain: usize,
+    /// The longest payload of a message; it decides the number of pieces.
+    pub slot_bytes: usize,
+    /// Slots per link and channel.
+    pub slots: u32,
+    /// Channels that pieces take turns on.
+    pub channels: u32,
+    /// What a receiver grants to all senders together; `None` for no limit.
+    pub budget_bytes: Option<usize>,
+    /// Whether input and output coincide, where a rank has both.
+    pub in_place: bool,
+    /// Whether every result must be one fold in rank order.
+    pub rank_order: bool,
+}
+
+impl Case {
+    /// A case with one slot, one channel, no budget, out of place, 4-byte elements, and slots that
+    /// hold a whole kilobyte.
+    #[must_use]
+    pub fn new(collective: Collective, root: Rank, counts: Counts) -> Case {
+        Case {
+            collective,
+            root,
+            counts,
+            gap: 0,
+            element_bytes: 4,
+            grain: 1,
+            slot_bytes: 1024,
+            slots: 1,
+            channels: 1,
+            budget_bytes: None,
+            in_place: false,
+            rank_order: false,
+        }
+    }
+}
+
+/// What a correct run looked like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The most pieces of any rank.
+    pub pieces: usize,
+    /// Folds of all ranks.
+    pub folds: u64,
+    /// Messages of all ranks.
+    pub messages: u64,
+    /// Their payload.
+    pub message_bytes: u64,
+    /// The most bytes that were under way to one rank in this run.
+    pub in_flight_bytes_max: usize,
+}
+
+/// Lowers the schedules of all ranks, in rank order, for the slots that each link is sure to have,
+/// and checks the programs.
+///
+/// # Errors
+///
+/// The first violation found.
+pub fn check(case: &Case, schedules: &[RankSchedule]) -> Result<Report, Violation> {
+    let with = |slots: u32| -> Vec<Arc<Program>> {
+        let lowered = |schedule: &RankSchedule| {
+            let alias = Alias::of(case.collective, schedule.rank, schedule.split);
+            Arc::new(lower_for_slots(schedule, alias, slots))
+        };
+        schedules.iter().map(lowered).collect()
+    };
+    let programs = with(case.slots);
+    match sure_slots(case, &programs) {
+        1 if case.slots > 1 => check_programs(case, &with(1)),
+        _ => check_programs(case, &programs),
+    }
+}
+
+/// The slots that every link of these programs is sure to have within the case's budget; one if
+/// the budget does not even hold that, which [`check_programs`] refuses.
+#[must_use]
+pub fn sure_slots(case: &Case, programs: &[Arc<Program>]) -> u32 {
+    let least = |program: &Arc<Program>| {
+        let needed = program.recv_peers.len() * case.channels.max(1) as usize * case.slot_bytes;
+        let held = case.budget_bytes.map_or(usize::MAX, |budget| budget / needed.max(1));
+        case.slots.min(u32::try_from(held).unwrap_or(u32::MAX)).max(1)
+    };
+    programs.iter().map(least).min().unwrap_or(case.slots)
+}
+
+/// Checks the programs of all ranks, in rank order.
+///
+/// # Errors
+///
+/// The first violation found.
+pub fn check_programs(case: &Case, programs: &[Arc<Program>]) -> Result<Report, Violation> {
+    let setups = setups(case, programs)?;
+    let mut executions: Vec<Execution> = Vec::with_capacity(programs.len());
+    for (program, setup) in programs.iter().zip(&setups) {
+        let mut execution = Execution::new(program.clone(), case.channels);
+        execution.start(&setup.numbers);
+        executions.push(execution);
+    }
+    check_links(&executions)?;
+    let members = members(case, &executions)?;
+    let world = World::new(&setups, &members, case.channels.max(1));
+    let (mut world, stuck) = run(world, &mut executions);
+    if let Some(violation) = world.violation.take() {
+        return Err(with_texts(violation, &world, case, &setups, &members, &mut executions));
+    }
+    if stuck {
+        return Err(wait::explain(&world, &executions, case.slots));
+    }
+    check_results(case, &setups, &world)?;
+    Ok(Report {
+        pieces: executions.iter().map(|execution| execution.pieces().0).max().unwrap_or(0),
+        folds: executions.iter().map(Execution::folds).sum(),
+        messages: world.messages,
+        message_bytes: world.message_bytes,
+        in_flight_bytes_max: world.ranks.iter().map(|r| r.in_flight_bytes_max).max().unwrap_or(0),
+    })
+}
+
+fn setups(case: &Case, programs: &[Arc<Program>]) -> Result<Vec<Setup>, Violation> {
+    let ranks = u32::try_from(programs.len()).unwrap_or(u32::MAX);
+    if ranks == 0 || case.element_bytes == 0 || case.slots == 0 {
+        let error = "it takes at least one rank, one slot and elements of one byte".to_owned();
+        return Err(Violation::Case(error));
+    }
+    if case.collective.has_root() && case.root >= ranks {
+        return Err(Violation::Case(format!("root {} of {ranks} ranks", case.root)));
+    }
+    let setup = |(rank, program): (u32, &Arc<Program>)| {
+        if program.rank != rank || program.ranks != ranks {
+            let error = format!(
+                "program {rank} of {ranks} is that of rank {} of {}",
+                program.rank, program.ranks
+            );
+            return Err(Violation::Case(error));
+        }
+        Setup::new(case, rank, ranks, program.split)
+    };
+    (0..ranks).zip(programs).map(setup).collect()
+}
+
+/// Checks that each direction of a link has one strand, and that peers exist.
+fn check_links(executions: &[Execution]) -> Result<(), Violation> {
+    for (rank, execution) in executions.iter().enumerate() {
+        let rank = rank as Rank;
+        let mut uses = execution.link_uses();
+        uses.sort_by_key(|link| (link.receives, link.peer, link.strand));
+        for link in &uses {
+            if link.peer == rank || link.peer as usize >= executions.len() {
+                let (strand, peer) = (link.strand, link.peer);
+                return Err(Violation::NoSuchPeer { rank, strand, peer });
+            }
+        }
+        for pair in uses.windows(2) {
+            if (pair[0].receives, pair[0].peer) == (pair[1].receives, pair[1].peer) {
+                let (peer, receives) = (pair[0].peer, pair[0].receives);
+                let strands = (pair[0].strand, pair[1].strand);
+                return Err(Violation::SharedLink { rank, peer, receives, strands });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What each rank brings; its slots are what the budget leaves to each sender, at least one.
+fn members(case: &Case, executions: &[Execution]) -> Result<Vec<Member>, Violation> {
+    let channels = case.channels.max(1);
+    let member = |(rank, execution): (usize, &Execution)| {
+        let uses = execution.link_uses();
+        let senders = uses.iter().filter(|link| link.receives).count();
+        let mut slots = case.slots as usize;
+        let needed_bytes = senders * channels as usize * case.slot_bytes;
+        if let Some(budget_bytes) = case.budget_bytes
+            && needed_bytes > 0
+        {
+            let rank = rank as Rank;
+            if budget_bytes < needed_bytes {
+                let channels = case.channels;
+                return Err(Violation::Budget {
+                    rank,
+                    senders,
+                    channels,
+                    needed_bytes,
+                    budget_bytes,
+                });
+            }
+            slots = slots.min(budget_bytes / needed_bytes);
+        }
+        Ok(Member {
+            strands: execution.program().strands.len(),
+            units: execution.program().units as usize,
+            scratch_elements: execution.scratch_bytes() / case.element_bytes,
+            slots,
+        })
+    };
+    executions.iter().enumerate().map(member).collect()
+}
+
+/// Runs until all are done, nobody can move, or something is wrong. Returns whether it got stuck.
+fn run(mut world: World, executions: &mut [Execution]) -> (World, bool) {
+    loop {
+        let (mut moved, mut open) = (false, false);
+        for (rank, execution) in executions.iter_mut().enumerate() {
+            let mut ports = RankPorts { world: &mut world, rank: rank as Rank };
+            let progress = execution.advance(&mut ports);
+            moved |= progress == Progress::Moved;
+            open |= progress != Progress::Done;
+        }
+        if world.violation.is_some() || !open {
+            return (world, false);
+        }
+        if !moved {
+            return (world, true);
+        }
+    }
+}
+
+/// Tells a race with the texts of its folds: runs once more and listens for them.
+fn with_texts(
+    violation: Violation,
+    found: &World,
+    case: &Case,
+    setups: &[Setup],
+    members: &[Member],
+    executions: &mut [Execution],
+) -> Violation {
+    let (Violation::Race { spot, mut first, mut second }, Some((rank, earlier, later))) =
+        (violation.clone(), found.race)
+    else {
+        return violation;
+    };
+    for (execution, setup) in executions.iter_mut().zip(setups) {
+        execution.start(&setup.numbers);
+    }
+    let mut world = World::new(setups, members, case.channels.max(1));
+    world.wanted = vec![(rank, earlier), (rank, later)];
+    world.texts = vec![String::new(); 2];
+    let (world, _) = run(world, executions);
+    first.fold.clone_from(&world.texts[0]);
+    second.fold.clone_from(&world.texts[1]);
+    Violation::Race { spot, first, second }
+}
+
+fn check_results(case: &Case, setups: &[Setup], world: &World) -> Result<(), Violation> {
+    if let Some(violation) = world.unreceived() {
+        return Err(violation);
+    }
+    for setup in setups {
+        if case.collective == Collective::Barrier {
+            if let Some(unheard) = world.unheard(setup.rank) {
+                return Err(Violation::Barrier { rank: setup.rank, unheard });
+            }
+        } else if setup.has_output {
+            check_output(case, setup, world)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_output(case: &Case, setup: &Setup, world: &World) -> Result<(), Violation> {
+    let rank = setup.rank;
+    let memory = &world.ranks[rank as usize].memory;
+    let spot = |element| Spot { rank, buffer: crate::schedule::Buffer::Output, element };
+    for block in 0..setup.blocks.1 {
+        let elements = setup.numbers.output.block_elements(block);
+        for (index, element) in elements.enumerate() {
+            check_element(case, setup, world, spot(element), block, index)?;
+        }
+    }
+    let blocks: Vec<_> =
+        (0..setup.blocks.1).map(|block| setup.numbers.output.block_elements(block)).collect();
+    match memory.touched(|element| blocks.iter().any(|block| block.contains(&element))) {
+        Some(element) => Err(Violation::Touched { spot: spot(element) }),
+        None => Ok(()),
+    }
+}
+
+fn check_element(
+    case: &Case,
+    setup: &Setup,
+    world: &World,
+    spot: Spot,
+    block: u32,
+    index: usize,
+) -> Result<(), Violation> {
+    let exprs = &world.exprs;
+    let expected = setup.expected(block);
+    let value = world.ranks[setup.rank as usize].memory.output_value(spot.element);
+    let here = value.element == setup.element(expected.block, index);
+    let text = || exprs.text(value.expr);
+    let right = match expected.of {
+        Some(rank) => {
+            let untouched = setup.in_place && value.expr == exprs.raw(rank) && rank == setup.rank;
+            value.expr == exprs.leaf(rank) || untouched
+        }
+        None => exprs.holds_all(value.expr),
+    };
+    if !here || !right {
+        let of = expected.of.map_or("the fold of all ranks'".to_owned(), |r| format!("rank {r}'s"));
+        let expected = format!("{of} element {index} of input block {}", expected.block);
+        let longest = setup.longest();
+        let (at, element) = (value.element as usize / longest, value.element as usize % longest);
+        let found = match value.expr {
+            value::GARBAGE => "nothing".to_owned(),
+            _ => format!("{} of element {element} of input block {at}", text()),
+        };
+        return Err(Violation::Wrong { spot, block, index, found, expected });
+    }
+    if exprs.mode() == Mode::Reduce {
+        if !exprs.is_complete(value.expr) {
+            return Err(Violation::NeverLast { spot, found: text() });
+        }
+        if case.rank_order && !exprs.in_rank_order(value.expr) {
+            return Err(Violation::NotInRankOrder { spot, found: text() });
+        }
+    }
+    Ok(())
+}

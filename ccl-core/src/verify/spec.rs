@@ -1,0 +1,157 @@
+//! What each collective must do: the buffers that a rank has, and what its output must hold.
+
+use super::value::Mode;
+use super::violation::Violation;
+use super::{Case, Counts};
+use crate::execution::Numbers;
+use crate::schedule::shape::{Blocks, Seat, Sizes};
+use crate::types::{Collective, Rank};
+
+/// One rank's part in a case.
+#[derive(Clone, Debug)]
+pub(super) struct Setup {
+    pub(super) rank: Rank,
+    pub(super) collective: Collective,
+    pub(super) root: Rank,
+    pub(super) numbers: Numbers,
+    /// Blocks of input and output.
+    pub(super) blocks: (u32, u32),
+    pub(super) has_input: bool,
+    pub(super) has_output: bool,
+    pub(super) in_place: bool,
+    /// Elements of the longest block of any rank.
+    longest: usize,
+}
+
+/// What an output element must hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Expected {
+    /// Whose contribution; none for the fold over all ranks.
+    pub(super) of: Option<Rank>,
+    /// The block of their inputs that it is in.
+    pub(super) block: u32,
+}
+
+impl Setup {
+    /// The part of `rank` among `ranks` whose schedule cuts blocks into `split` parts.
+    pub(super) fn new(case: &Case, rank: Rank, ranks: u32, split: u32) -> Result<Setup, Violation> {
+        let seat = Seat { collective: case.collective, rank, ranks, root: case.root };
+        let (input, output) = with_sizes(case, &seat, |sizes| {
+            seat.layouts(sizes, split, case.grain)
+                .map_err(|error| Violation::Case(error.to_string()))
+        })?;
+        let numbers = Numbers {
+            input,
+            output,
+            element_bytes: case.element_bytes,
+            slot_bytes: case.slot_bytes,
+        };
+        Ok(Setup {
+            rank,
+            collective: case.collective,
+            root: case.root,
+            numbers,
+            blocks: seat.blocks(),
+            has_input: seat.has_input(),
+            has_output: seat.has_output(),
+            in_place: case.in_place,
+            longest: case.counts.longest(),
+        })
+    }
+
+    /// Elements of the input's and the output's memory.
+    pub(super) fn elements(&self) -> (usize, usize) {
+        let input = if self.has_input { self.numbers.input.span(self.blocks.0) } else { 0 };
+        let output = if self.has_output { self.numbers.output.span(self.blocks.1) } else { 0 };
+        (input, output)
+    }
+
+    /// In place: where input and output begin in their common memory.
+    pub(super) fn bases(&self) -> (usize, usize) {
+        match self.blocks {
+            (1, 1) => (0, 0),
+            (1, _) => (self.numbers.output.block_elements(self.rank).start, 0),
+            (_, 1) => (0, self.numbers.input.block_elements(self.rank).start),
+            _ => (0, 0),
+        }
+    }
+
+    /// Elements of the longest block of any rank.
+    pub(super) fn longest(&self) -> usize {
+        self.longest.max(1)
+    }
+
+    /// The name of an element of an input block.
+    pub(super) fn element(&self, block: u32, index: usize) -> u32 {
+        u32::try_from(block as usize * self.longest() + index).unwrap_or(u32::MAX)
+    }
+
+    /// What block `block` of the output must hold.
+    pub(super) fn expected(&self, block: u32) -> Expected {
+        use Collective as C;
+        match self.collective {
+            C::AllReduce | C::Reduce | C::Barrier => Expected { of: None, block: 0 },
+            C::ReduceScatter | C::ReduceScatterV => Expected { of: None, block: self.rank },
+            C::Broadcast => Expected { of: Some(self.root), block: 0 },
+            C::AllGather | C::AllGatherV | C::Gather | C::GatherV => {
+                Expected { of: Some(block), block: 0 }
+            }
+            C::Scatter | C::ScatterV => Expected { of: Some(self.root), block: self.rank },
+            C::AllToAll | C::AllToAllV | C::SendRecv => {
+                Expected { of: Some(block), block: self.rank }
+            }
+        }
+    }
+}
+
+/// How folds of the collective are judged.
+pub(super) fn mode(collective: Collective) -> Mode {
+    match collective {
+        Collective::Barrier => Mode::Barrier,
+        reduces if reduces.reduces() => Mode::Reduce,
+        _ => Mode::Move,
+    }
+}
+
+/// Calls `with` with what the seat's rank knows of the counts.
+fn with_sizes<T>(
+    case: &Case,
+    seat: &Seat,
+    with: impl Fn(Sizes<'_>) -> Result<T, Violation>,
+) -> Result<T, Violation> {
+    let rank = seat.rank as usize;
+    let starts = |counts: &[usize]| -> Vec<usize> {
+        let ends = counts.iter().scan(case.gap, |end, count| {
+            let start = *end;
+            *end += count + case.gap;
+            Some(start)
+        });
+        ends.collect()
+    };
+    let only_root = matches!(case.collective, Collective::GatherV | Collective::ScatterV);
+    match &case.counts {
+        Counts::Even(count) => with(Sizes::Even(*count)),
+        Counts::PerRank(counts) if only_root && seat.rank != case.root => {
+            with(Sizes::Own(counts.get(rank).copied().unwrap_or(0)))
+        }
+        Counts::PerRank(counts) => with(Sizes::PerRank(Blocks { counts, starts: &starts(counts) })),
+        Counts::Pairs(matrix) => {
+            let ranks = seat.ranks as usize;
+            if matrix.len() != ranks || matrix.iter().any(|row| row.len() != ranks) {
+                let error =
+                    format!("{} takes a count for each pair of {ranks} ranks", case.collective);
+                return Err(Violation::Case(error));
+            }
+            let row = &matrix[rank];
+            let column: Vec<usize> = matrix.iter().map(|row| row[rank]).collect();
+            if case.in_place && *row != column {
+                let error = "in place, each pair must exchange equal counts".to_owned();
+                return Err(Violation::Case(error));
+            }
+            with(Sizes::Pairs {
+                send: Blocks { counts: row, starts: &starts(row) },
+                recv: Blocks { counts: &column, starts: &starts(&column) },
+            })
+        }
+    }
+}

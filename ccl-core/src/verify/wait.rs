@@ -1,0 +1,85 @@
+//! Why nobody moves: who waits for whom.
+
+use std::collections::BTreeMap;
+
+use super::violation::{Reason, Violation, Waiting};
+use super::world::World;
+use crate::execution::{Execution, Standing, StandsAt};
+use crate::lower::{Instr, Program};
+use crate::types::Rank;
+
+/// A strand of a rank on a channel.
+type Place = (Rank, u32, u32);
+
+/// Follows the waits of a world in which nobody can move, from the first stuck strand to a cycle
+/// or to something that never comes.
+pub(super) fn explain(world: &World, executions: &[Execution], slots: u32) -> Violation {
+    let mut stuck: BTreeMap<Place, Standing> = BTreeMap::new();
+    for (rank, execution) in executions.iter().enumerate() {
+        for standing in execution.standings() {
+            stuck.insert((rank as Rank, standing.channel, standing.strand), standing);
+        }
+    }
+    let mut chain: Vec<(Place, Waiting)> = Vec::new();
+    let mut at = stuck.keys().next().copied();
+    while let Some(place) = at {
+        if let Some(begin) = chain.iter().position(|(seen, _)| *seen == place) {
+            let cycle = chain.split_off(begin).into_iter().map(|(_, waiting)| waiting).collect();
+            return Violation::Deadlock { slots, cycle };
+        }
+        let Some(standing) = stuck.get(&place) else { break };
+        let Some((waiting, next)) = step(world, executions, place.0, standing) else { break };
+        chain.push((place, waiting));
+        at = next;
+    }
+    Violation::Starved { chain: chain.into_iter().map(|(_, waiting)| waiting).collect() }
+}
+
+/// What a stuck strand waits for, and the strand that should bring it about.
+fn step(
+    world: &World,
+    executions: &[Execution],
+    rank: Rank,
+    standing: &Standing,
+) -> Option<(Waiting, Option<Place>)> {
+    let program = executions[rank as usize].program();
+    let channel = standing.channel;
+    let (reason, next, instruction) = match &standing.at {
+        StandsAt::Fold { instr, recvs, sends } => {
+            let text = text_of(program, standing.strand, *instr);
+            let silent = recvs.iter().find(|&&peer| world.waiting(peer, rank, channel) == 0);
+            let full = sends.iter().find(|&&peer| world.room(rank, peer, channel) == 0);
+            let (reason, peer, receives) = match (silent, full) {
+                (Some(&peer), _) => (Reason::Message(peer), peer, false),
+                (None, Some(&peer)) => (Reason::Room(peer), peer, true),
+                (None, None) => return None,
+            };
+            let strand = user_of(&executions[peer as usize], rank, receives);
+            (reason, strand.map(|strand| (peer, channel, strand)), text)
+        }
+        StandsAt::Await { unit, lag } => {
+            let text = Instr::Await { unit: *unit, lag: *lag }.to_string();
+            let strand = strand_that_does(program, *unit);
+            (Reason::Unit(*unit), strand.map(|strand| (rank, channel, strand)), text)
+        }
+        StandsAt::Other => return None,
+    };
+    let Standing { strand, piece, .. } = *standing;
+    Some((Waiting { rank, strand, channel, piece, instruction, reason }, next))
+}
+
+fn text_of(program: &Program, strand: u32, instr: u32) -> String {
+    let code = program.strands.get(strand as usize).map(|strand| &strand.code);
+    code.and_then(|code| code.get(instr as usize)).map(Instr::to_string).unwrap_or_default()
+}
+
+/// The strand of an execution that receives from, or sends to, `peer`.
+fn user_of(execution: &Execution, peer: Rank, receives: bool) -> Option<u32> {
+    let uses = execution.link_uses();
+    uses.iter().find(|l| l.peer == peer && l.receives == receives).map(|link| link.strand)
+}
+
+fn strand_that_does(program: &Program, unit: u32) -> Option<u32> {
+    let does = |code: &[Instr]| code.contains(&Instr::Done { unit });
+    program.strands.iter().position(|strand| does(&strand.code)).map(|strand| strand as u32)
+}

@@ -1,0 +1,112 @@
+//! Rank 0's socket, and the unique id that goes with it.
+
+use super::resolve::{is_loopback_name, resolve};
+use super::socket::{Deadline, random_bytes};
+use super::{BootstrapError, Endpoint, Secret, UniqueId};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+
+/// From where rank 0 is to be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// From this host alone.
+    Loopback,
+    /// From everywhere, under the addresses of this host.
+    Anywhere,
+    /// From everywhere, under this name or address first.
+    Host(String),
+}
+
+/// A socket on a port of the system's choice and the unique id that leads to it.
+#[derive(Debug)]
+pub struct Listening {
+    /// To be handed to the other ranks.
+    pub id: UniqueId,
+    /// To be given to [`super::Join::listener`] on rank 0.
+    pub listener: TcpListener,
+}
+
+impl Listening {
+    /// Listens and draws a secret.
+    ///
+    /// # Errors
+    /// The system gives no port or no randomness.
+    pub fn new(reach: &Reach) -> Result<Listening, BootstrapError> {
+        let secret = Secret::from_bytes(random_bytes()?);
+        let wildcard = Endpoint::new("*", 0);
+        let (listener, hosts) = match reach {
+            Reach::Loopback => {
+                (listen_at(&Endpoint::new("127.0.0.1", 0))?, vec!["127.0.0.1".to_owned()])
+            }
+            Reach::Anywhere => (bind_wildcard(&wildcard)?, own_hosts()),
+            Reach::Host(host) => {
+                let mut hosts = vec![host.clone()];
+                hosts.extend(own_hosts());
+                hosts.dedup();
+                (bind_wildcard(&wildcard)?, hosts)
+            }
+        };
+        let local = listener.local_addr();
+        let port =
+            local.map_err(|error| BootstrapError::System { doing: "name a socket", error })?.port();
+        let endpoints = hosts.into_iter().map(|host| Endpoint::new(host, port)).collect();
+        Ok(Listening { id: UniqueId { endpoints, secret }, listener })
+    }
+}
+
+/// Listens at an endpoint that the ranks agreed on before: at loopback if that is what it names,
+/// else at its port on all addresses, because a host's name often leads elsewhere on that host
+/// itself (to 127.0.1.1, say).
+///
+/// # Errors
+/// The port is taken, or the address is not of this host.
+pub fn listen_at(endpoint: &Endpoint) -> Result<TcpListener, BootstrapError> {
+    if !is_loopback_name(&endpoint.host) {
+        return bind_wildcard(endpoint);
+    }
+    let error = |error| BootstrapError::Listen { endpoint: endpoint.clone(), error };
+    let deadline = Deadline::after(std::time::Duration::from_secs(5));
+    let addresses = resolve(endpoint, deadline)?;
+    bind(&addresses).map_err(error)
+}
+
+fn bind_wildcard(endpoint: &Endpoint) -> Result<TcpListener, BootstrapError> {
+    // An IPv6 wildcard takes IPv4 as well, unless the host has no IPv6 at all.
+    let addresses = [
+        SocketAddr::from((Ipv6Addr::UNSPECIFIED, endpoint.port)),
+        SocketAddr::from((Ipv4Addr::UNSPECIFIED, endpoint.port)),
+    ];
+    bind(&addresses).map_err(|error| BootstrapError::Listen { endpoint: endpoint.clone(), error })
+}
+
+/// The standard library sets SO_REUSEADDR and close-on-exec, and tries one after the other.
+fn bind(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
+    TcpListener::bind(addresses)
+}
+
+/// Under which names and addresses others may reach this host, best first: the source addresses
+/// of its default routes, then its name.
+fn own_hosts() -> Vec<String> {
+    let mut hosts: Vec<String> = [
+        // Documentation networks (RFC 5737, RFC 3849). Connecting a datagram socket sends
+        // nothing: it makes the kernel choose the route.
+        ("0.0.0.0:0", "192.0.2.1:9"),
+        ("[::]:0", "[2001:db8::1]:9"),
+    ]
+    .iter()
+    .filter_map(|(local, far)| source_address(local, far).ok())
+    .filter(|address| !address.is_loopback() && !address.is_unspecified())
+    .map(|address| address.to_string())
+    .collect();
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    if !name.is_empty() && format!("{name}:1").parse::<Endpoint>().is_ok() {
+        hosts.push(name);
+    }
+    hosts
+}
+
+fn source_address(local: &str, far: &str) -> io::Result<IpAddr> {
+    let socket = UdpSocket::bind(local)?;
+    socket.connect(far)?;
+    Ok(socket.local_addr()?.ip())
+}

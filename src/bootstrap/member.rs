@@ -1,0 +1,156 @@
+//! Joining at every rank but 0: attempts until rank 0 answers, or the deadline.
+
+use super::socket::{self, Deadline, Got, random_bytes};
+use super::{BootstrapError, Join, Joined, resolve};
+use ccl_core::bootstrap::{MemberJoin, MemberJoinError, Roster};
+use rustix::event::PollFlags;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+const BACKOFF_FIRST: Duration = Duration::from_millis(5);
+const BACKOFF_MAX: Duration = Duration::from_millis(250);
+/// One address that swallows packets must not use up the time of the others.
+const CONNECT_MAX: Duration = Duration::from_secs(3);
+/// Rank 0 names the missing ranks at its own deadline: wait for its words a little longer.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// How one attempt ended short of joining.
+enum Setback {
+    /// To be tried again.
+    Passing(String),
+    /// Not at this address; another one of rank 0 may do.
+    Address(BootstrapError),
+    /// For good.
+    Final(BootstrapError),
+}
+
+pub(super) fn join(join: &Join) -> Result<Joined, BootstrapError> {
+    let deadline = Deadline::after(join.limits.deadline);
+    let mut backoff = BACKOFF_FIRST;
+    loop {
+        let last = match round(join, deadline) {
+            Ok(joined) => return Ok(joined),
+            Err(Setback::Address(error) | Setback::Final(error)) => return Err(error),
+            Err(Setback::Passing(last)) => last,
+        };
+        if deadline.left() <= backoff {
+            let endpoints: Vec<_> = join.id.endpoints.iter().map(ToString::to_string).collect();
+            return Err(BootstrapError::RootMissing {
+                rank: join.rank,
+                endpoints: endpoints.join(", "),
+                waited_ms: deadline.waited_ms(),
+                last,
+            });
+        }
+        std::thread::sleep(backoff);
+        backoff = (backoff * 2).min(BACKOFF_MAX);
+    }
+}
+
+/// Tries every address once.
+fn round(join: &Join, deadline: Deadline) -> Result<Joined, Setback> {
+    let mut passing = "there is no address to try".to_owned();
+    let mut objection = None;
+    for endpoint in &join.id.endpoints {
+        let addresses = match resolve(endpoint, deadline) {
+            Ok(addresses) => addresses,
+            Err(error) => {
+                passing = error.to_string();
+                continue;
+            }
+        };
+        for address in addresses {
+            match attempt(join, address, deadline) {
+                Ok(joined) => return Ok(joined),
+                Err(Setback::Passing(text)) => passing = text,
+                Err(Setback::Address(error)) => {
+                    objection.get_or_insert(error);
+                }
+                Err(Setback::Final(error)) => return Err(Setback::Final(error)),
+            }
+        }
+    }
+    Err(objection.map_or(Setback::Passing(passing), Setback::Address))
+}
+
+fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joined, Setback> {
+    if join.id.secret.is_public() && !join.insecure && !address.ip().is_loopback() {
+        return Err(Setback::Address(BootstrapError::NoSecret { address }));
+    }
+    let passing = |error: std::io::Error| Setback::Passing(error.to_string());
+    let timeout = deadline.left().min(CONNECT_MAX).max(Duration::from_millis(1));
+    let stream = TcpStream::connect_timeout(&address, timeout).map_err(passing)?;
+    // A port that nobody listens at can connect to itself when it is also the one chosen for
+    // the connecting side.
+    if stream.local_addr().is_ok_and(|local| local == address) {
+        return Err(Setback::Passing("nobody listens there".to_owned()));
+    }
+    socket::prepare(&stream).map_err(passing)?;
+    let nonce = random_bytes().map_err(Setback::Final)?;
+    let mut machine = MemberJoin::new(join.id.secret.clone(), join.hello(), nonce);
+    let mut early = Vec::new();
+    match converse(&mut machine, &stream, deadline, &mut early) {
+        Some(Ok(roster)) => Ok(Joined { roster, streams: BTreeMap::from([(0, stream)]), early }),
+        Some(Err(error)) if error.is_passing() => Err(Setback::Passing(error.to_string())),
+        Some(Err(error)) => {
+            let is_final = matches!(error, MemberJoinError::Refused(_));
+            let error = BootstrapError::Member { rank: join.rank, address, error };
+            Err(if is_final { Setback::Final(error) } else { Setback::Address(error) })
+        }
+        None if machine.is_introduced() => {
+            Err(Setback::Final(incomplete(join, &machine, deadline)))
+        }
+        None => Err(Setback::Passing(format!("what listens at {address} does not answer"))),
+    }
+}
+
+fn incomplete(join: &Join, machine: &MemberJoin, deadline: Deadline) -> BootstrapError {
+    let missing = match machine.missing() {
+        Some(ranks) => format!("{ranks} did not: see whether they were started"),
+        None => "rank 0 did not say that all are there".to_owned(),
+    };
+    BootstrapError::Incomplete { rank: join.rank, waited_ms: deadline.waited_ms(), missing }
+}
+
+/// Passes bytes until the attempt ends; `None` at the deadline. Bytes that follow the roster go
+/// to `early`: they are the first of the control connection.
+fn converse(
+    machine: &mut MemberJoin,
+    stream: &TcpStream,
+    deadline: Deadline,
+    early: &mut Vec<u8>,
+) -> Option<Result<Roster, MemberJoinError>> {
+    let grace = Deadline::after(deadline.left() + GRACE);
+    let stranger = Deadline::after(CONNECT_MAX * 2);
+    let mut outbox = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        outbox.extend(machine.take_outbox());
+        let written = socket::write(stream, &outbox);
+        outbox.drain(..written);
+        if let Some(outcome) = machine.outcome() {
+            return Some(outcome.clone());
+        }
+        let left = match machine.is_introduced() {
+            true => grace.left(),
+            false => deadline.left().min(stranger.left()),
+        };
+        if left.is_zero() {
+            return None;
+        }
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, !outbox.is_empty());
+        socket::wait(&[(stream.as_fd(), flags)], left);
+        match socket::read(stream, &mut buffer) {
+            Got::Bytes(count) => {
+                let mut bytes = &buffer[..count];
+                machine.received(&mut bytes);
+                early.extend_from_slice(bytes);
+            }
+            Got::Nothing => {}
+            Got::End => machine.closed(),
+        }
+    }
+}

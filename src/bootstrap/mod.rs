@@ -1,0 +1,224 @@
+//! Joining over TCP: [`join`] turns a [`UniqueId`] and a rank into a [`ControlPlane`], through
+//! which the ranks exchange addresses and learn of each other's death.
+//!
+//! The protocol is `ccl_core::bootstrap`; here are its sockets, its clock and its one thread.
+
+mod control;
+mod host;
+mod listen;
+mod member;
+pub(crate) mod resolve;
+mod root;
+pub(crate) mod socket;
+
+pub use ccl_core::bootstrap::{
+    Control, ControlError, ControlTiming, Endpoint, Failure, FailureReason, JoinFailure,
+    JoinLimits, Member, MemberJoinError, Roster, Secret, Strays, UniqueId,
+};
+pub use control::{ControlPlane, ExchangeError};
+pub use listen::{Listening, Reach, listen_at};
+pub use socket::random_bytes;
+
+use resolve::resolve;
+
+use ccl_core::bootstrap::{Hello, RANKS_MAX};
+use ccl_core::types::Rank;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+use thiserror::Error;
+
+/// How to join.
+#[derive(Debug)]
+pub struct Join {
+    /// This rank.
+    pub rank: Rank,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Where rank 0 is and what all ranks know.
+    pub id: UniqueId,
+    /// Rank 0: the socket that already listens at the id's endpoints. Without one, it listens at
+    /// the first endpoint.
+    pub listener: Option<TcpListener>,
+    /// Digest of whatever must be equal on all ranks.
+    pub configuration: [u8; 32],
+    /// Joining without a secret is allowed beyond loopback (`FERROCCL_INSECURE_JOIN=1`).
+    pub insecure: bool,
+    /// Deadlines and bounds of joining.
+    pub limits: JoinLimits,
+    /// Heartbeat and silence after it.
+    pub timing: ControlTiming,
+    /// How long rank 0 stays the centre after it is done, while others are not: at most so long
+    /// blocks [`ControlPlane::close`].
+    pub linger: Duration,
+}
+
+impl Join {
+    /// With every option at its default: 60 s to join, heartbeat 0.5 s, silence 3 s.
+    #[must_use]
+    pub fn new(rank: Rank, ranks: u32, id: UniqueId) -> Join {
+        Join {
+            rank,
+            ranks,
+            id,
+            listener: None,
+            configuration: [0; 32],
+            insecure: false,
+            limits: JoinLimits::default(),
+            timing: ControlTiming::default(),
+            linger: Duration::from_secs(1),
+        }
+    }
+
+    fn hello(&self) -> Hello {
+        Hello {
+            rank: self.rank,
+            ranks: self.ranks,
+            library: env!("CARGO_PKG_VERSION").to_owned(),
+            configuration: self.configuration,
+            member: Member { host: host::identity(), process: std::process::id() },
+        }
+    }
+}
+
+/// Why the ranks did not become a communicator.
+#[derive(Debug, Error)]
+pub enum BootstrapError {
+    /// Numbers that make no sense.
+    #[error("rank {rank} of {ranks}: there must be 1 to {RANKS_MAX} ranks, counted from 0")]
+    RankOutOfRange {
+        /// This rank.
+        rank: Rank,
+        /// Number of ranks.
+        ranks: u32,
+    },
+    /// No secret, and strangers could reach the socket.
+    #[error(
+        "joining at {address} without a secret is refused: anybody who reaches it could join. \
+         Give all ranks the same FERROCCL_SECRET or FERROCCL_SECRET_FILE, use loopback, or set \
+         FERROCCL_INSECURE_JOIN=1 in a network where everybody is trusted"
+    )]
+    NoSecret {
+        /// Where this rank would listen or connect.
+        address: SocketAddr,
+    },
+    /// Rank 0 cannot listen.
+    #[error(
+        "rank 0 cannot listen at {endpoint}: {error}. Choose a free port and an address of this \
+         host"
+    )]
+    Listen {
+        /// Where.
+        endpoint: Endpoint,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// A name that leads to no address.
+    #[error("the host name of {endpoint} leads to no address: {text}")]
+    Resolve {
+        /// The endpoint.
+        endpoint: Endpoint,
+        /// What the system says.
+        text: String,
+    },
+    /// Rank 0 was never reached.
+    #[error(
+        "rank {rank} could not reach rank 0 at {endpoints} within {waited_ms} ms ({last}): see \
+         whether rank 0 runs, and whether the address and port are right and not filtered"
+    )]
+    RootMissing {
+        /// This rank.
+        rank: Rank,
+        /// All that was tried.
+        endpoints: String,
+        /// How long, in milliseconds.
+        waited_ms: u64,
+        /// The last attempt's error.
+        last: String,
+    },
+    /// Rank 0 was reached, but the ranks were not complete in time.
+    #[error("rank {rank} has joined, but within {waited_ms} ms {missing}")]
+    Incomplete {
+        /// This rank.
+        rank: Rank,
+        /// How long, in milliseconds.
+        waited_ms: u64,
+        /// Who is missing, as rank 0 told last.
+        missing: String,
+    },
+    /// This member's attempt failed for good.
+    #[error("rank {rank} cannot join at {address}: {error}")]
+    Member {
+        /// This rank.
+        rank: Rank,
+        /// Where it had connected.
+        address: SocketAddr,
+        /// Why.
+        error: MemberJoinError,
+    },
+    /// Rank 0 had to end the joining.
+    #[error("{failure}{}", explain(strays))]
+    Root {
+        /// Why; all who had joined were told.
+        failure: JoinFailure,
+        /// Connections that came to nothing meanwhile.
+        strays: Strays,
+    },
+    /// The system refused something needed.
+    #[error("joining failed: cannot {doing}: {error}")]
+    System {
+        /// What was attempted.
+        doing: &'static str,
+        /// What the system says.
+        error: std::io::Error,
+    },
+}
+
+fn explain(strays: &Strays) -> String {
+    let causes = [
+        (strays.wrong_secret, "with another secret"),
+        (strays.wrong_version, "of another protocol version"),
+        (strays.malformed, "that broke off or were no ferroccl process"),
+        (strays.slow, "that were too slow"),
+    ];
+    let told: Vec<_> = causes
+        .iter()
+        .filter(|(count, _)| *count > 0)
+        .map(|(count, what)| format!("{count} {what}"))
+        .collect();
+    if told.is_empty() {
+        String::new()
+    } else {
+        format!(" (connections dropped meanwhile: {})", told.join(", "))
+    }
+}
+
+/// An established star: one stream to each peer of this rank.
+struct Joined {
+    roster: Roster,
+    streams: BTreeMap<Rank, TcpStream>,
+    /// A member: bytes of rank 0 that came right behind the roster.
+    early: Vec<u8>,
+}
+
+/// Joins: blocks until all ranks have, or until the deadline in `join.limits`.
+///
+/// # Errors
+/// Everything that can keep ranks from each other; each error says who and what to do.
+pub fn join(join: Join) -> Result<ControlPlane, BootstrapError> {
+    let (rank, ranks) = (join.rank, join.ranks);
+    if ranks == 0 || ranks > RANKS_MAX || rank >= ranks {
+        return Err(BootstrapError::RankOutOfRange { rank, ranks });
+    }
+    let (timing, linger) = (join.timing, join.linger);
+    let joined = if ranks == 1 {
+        let roster = Roster { members: vec![join.hello().member] };
+        Joined { roster, streams: BTreeMap::new(), early: Vec::new() }
+    } else if rank == 0 {
+        root::join(join)?
+    } else {
+        member::join(&join)?
+    };
+    tracing::debug!(rank, ranks, hosts = joined.roster.hosts(), "joined");
+    ControlPlane::start(rank, ranks, joined, timing, linger)
+}

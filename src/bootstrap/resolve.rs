@@ -1,0 +1,39 @@
+//! Names to addresses, with a deadline.
+
+use super::socket::Deadline;
+use super::{BootstrapError, Endpoint};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::mpsc;
+
+/// Whether this name means the host itself and nothing else.
+pub(crate) fn is_loopback_name(host: &str) -> bool {
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// All addresses of an endpoint. The system's resolver knows no deadline: it works on a thread
+/// of its own, which is left behind if it does not answer in time.
+pub(crate) fn resolve(
+    endpoint: &Endpoint,
+    deadline: Deadline,
+) -> Result<Vec<SocketAddr>, BootstrapError> {
+    if let Ok(address) = endpoint.host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, endpoint.port)]);
+    }
+    let error = |text: String| BootstrapError::Resolve { endpoint: endpoint.clone(), text };
+    let (sender, receiver) = mpsc::channel();
+    let name = (endpoint.host.clone(), endpoint.port);
+    std::thread::Builder::new()
+        .name("ferroccl-resolve".to_owned())
+        .spawn(move || {
+            let found = name.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
+            // Nobody listens any more once the deadline has passed.
+            let _ = sender.send(found);
+        })
+        .map_err(|e| error(e.to_string()))?;
+    match receiver.recv_timeout(deadline.left()) {
+        Ok(Ok(addresses)) if !addresses.is_empty() => Ok(addresses),
+        Ok(Ok(_)) => Err(error("it has none".to_owned())),
+        Ok(Err(e)) => Err(error(e.to_string())),
+        Err(_) => Err(error("the resolver did not answer in time".to_owned())),
+    }
+}

@@ -1,0 +1,188 @@
+//! Joining at rank 0: the sockets of `RootJoin`.
+
+use super::socket::{self, Deadline, Got, now, random_bytes};
+use super::{BootstrapError, Join, Joined, listen_at};
+use ccl_core::bootstrap::{ConnectionId, RootAction, RootJoin};
+use rustix::event::PollFlags;
+use std::collections::BTreeMap;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+/// How long the last words of joining may take to be sent.
+const FAREWELL: Duration = Duration::from_secs(1);
+/// How long no connection is accepted after accepting failed: descriptors ran out, usually.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+struct Connection {
+    stream: TcpStream,
+    outbox: Vec<u8>,
+    closing: bool,
+}
+
+struct Driver {
+    listener: TcpListener,
+    machine: RootJoin,
+    connections: BTreeMap<ConnectionId, Connection>,
+    accepted: u64,
+    pause: Option<Deadline>,
+}
+
+pub(super) fn join(mut join: Join) -> Result<Joined, BootstrapError> {
+    let listener = match (join.listener.take(), join.id.endpoints.first()) {
+        (Some(listener), _) => listener,
+        (None, Some(endpoint)) => listen_at(endpoint)?,
+        (None, None) => return Err(no_endpoint()),
+    };
+    let system = |doing| move |error| BootstrapError::System { doing, error };
+    let address = listener.local_addr().map_err(system("name the listening socket"))?;
+    if join.id.secret.is_public() && !join.insecure && !address.ip().is_loopback() {
+        return Err(BootstrapError::NoSecret { address });
+    }
+    listener.set_nonblocking(true).map_err(system("prepare the listening socket"))?;
+    let machine = RootJoin::new(join.id.secret.clone(), join.hello(), join.limits, now());
+    let connections = BTreeMap::new();
+    let mut driver = Driver { listener, machine, connections, accepted: 0, pause: None };
+    driver.run()?;
+    driver.conclude()
+}
+
+fn no_endpoint() -> BootstrapError {
+    let error = std::io::Error::other("the unique id has no endpoint");
+    BootstrapError::System { doing: "find where to listen", error }
+}
+
+impl Driver {
+    fn run(&mut self) -> Result<(), BootstrapError> {
+        while self.machine.outcome().is_none() {
+            let timeout = self.machine.poll_timeout().since(now());
+            self.wait(timeout, true);
+            self.accept()?;
+            self.read();
+            self.machine.tick(now());
+            self.act();
+        }
+        self.act();
+        self.take_leave()
+    }
+
+    /// The last words must leave before the sockets are closed or handed on; and who is about to
+    /// introduce itself to a failed communicator is to hear why.
+    fn take_leave(&mut self) -> Result<(), BootstrapError> {
+        let failed = self.machine.outcome().is_some_and(Result::is_err);
+        let farewell = Deadline::after(FAREWELL);
+        while !farewell.is_past() {
+            let unsent = self.connections.values().any(|c| !c.outbox.is_empty());
+            let expected = failed && self.machine.has_half_open();
+            if !(unsent || expected) {
+                break;
+            }
+            self.wait(farewell.left(), failed);
+            if failed {
+                self.accept()?;
+                self.read();
+            }
+            self.act();
+        }
+        Ok(())
+    }
+
+    fn conclude(mut self) -> Result<Joined, BootstrapError> {
+        let strays = self.machine.strays();
+        let ranks = self.machine.connections();
+        match self.machine.outcome() {
+            Some(Ok(roster)) => {
+                let mut stream = |id| self.connections.remove(id).map(|c| c.stream);
+                let streams = ranks.iter().filter_map(|(r, id)| Some((*r, stream(id)?))).collect();
+                Ok(Joined { roster: roster.clone(), streams, early: Vec::new() })
+            }
+            Some(Err(failure)) => Err(BootstrapError::Root { failure: failure.clone(), strays }),
+            None => Err(no_endpoint()),
+        }
+    }
+
+    fn wait(&self, timeout: Duration, listening: bool) {
+        let pause = self.pause.filter(|pause| !pause.is_past());
+        let timeout = pause.map_or(timeout, |pause| pause.left().min(timeout));
+        let mut fds = Vec::with_capacity(1 + self.connections.len());
+        if listening && pause.is_none() && self.machine.has_room(now()) {
+            fds.push((self.listener.as_fd(), PollFlags::IN));
+        }
+        for connection in self.connections.values() {
+            let mut flags = PollFlags::empty();
+            flags.set(PollFlags::IN, listening);
+            flags.set(PollFlags::OUT, !connection.outbox.is_empty());
+            fds.push((connection.stream.as_fd(), flags));
+        }
+        // While the half-open places are full, look again before the oldest one's second is up.
+        socket::wait(&fds, timeout.min(Duration::from_millis(500)));
+    }
+
+    fn accept(&mut self) -> Result<(), BootstrapError> {
+        while self.pause.is_none_or(|pause| pause.is_past()) && self.machine.has_room(now()) {
+            match self.listener.accept() {
+                Ok((stream, from)) => {
+                    if socket::prepare(&stream).is_err() {
+                        continue;
+                    }
+                    tracing::debug!(%from, "a connection to rank 0");
+                    self.accepted += 1;
+                    let connection = Connection { stream, outbox: Vec::new(), closing: false };
+                    self.connections.insert(self.accepted, connection);
+                    self.machine.accepted(self.accepted, random_bytes()?, now());
+                    self.act();
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) => {
+                    tracing::warn!(%error, "rank 0 cannot accept a connection now");
+                    self.pause = Some(Deadline::after(ACCEPT_PAUSE));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self) {
+        let mut buffer = [0; 2048];
+        let ids: Vec<_> = self.connections.keys().copied().collect();
+        for id in ids {
+            let Some(connection) = self.connections.get(&id) else { continue };
+            match socket::read(&connection.stream, &mut buffer) {
+                Got::Bytes(count) => self.machine.received(id, &buffer[..count]),
+                Got::Nothing => {}
+                Got::End => {
+                    self.connections.remove(&id);
+                    self.machine.closed(id);
+                }
+            }
+            self.act();
+            // What follows a roster belongs to what comes after joining.
+            if self.machine.outcome().is_some_and(Result::is_ok) {
+                return;
+            }
+        }
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.machine.next_action() {
+            match action {
+                RootAction::Send(id, bytes) => {
+                    if let Some(connection) = self.connections.get_mut(&id) {
+                        connection.outbox.extend(bytes);
+                    }
+                }
+                RootAction::Close(id) => {
+                    if let Some(connection) = self.connections.get_mut(&id) {
+                        connection.closing = true;
+                    }
+                }
+            }
+        }
+        self.connections.retain(|_, connection| {
+            let written = socket::write(&connection.stream, &connection.outbox);
+            connection.outbox.drain(..written);
+            // A refused stranger gets one chance to take its few bytes.
+            !connection.closing
+        });
+    }
+}

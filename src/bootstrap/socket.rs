@@ -1,0 +1,129 @@
+//! Sockets that never block, one clock for the machines, and randomness.
+
+use super::BootstrapError;
+use ccl_core::time::Instant;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// The time since this process first asked.
+pub(super) fn now() -> Instant {
+    static START: OnceLock<std::time::Instant> = OnceLock::new();
+    let elapsed = START.get_or_init(std::time::Instant::now).elapsed();
+    Instant::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
+}
+
+/// A moment by which something must have happened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    start: std::time::Instant,
+    after: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn after(after: Duration) -> Deadline {
+        Deadline { start: std::time::Instant::now(), after }
+    }
+
+    /// What is left, zero once it has passed.
+    pub(crate) fn left(&self) -> Duration {
+        self.after.saturating_sub(self.start.elapsed())
+    }
+
+    pub(crate) fn is_past(&self) -> bool {
+        self.left().is_zero()
+    }
+
+    pub(crate) fn waited_ms(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// 32 random bytes from the operating system.
+///
+/// # Errors
+/// The system has none to give.
+pub fn random_bytes() -> Result<[u8; 32], BootstrapError> {
+    let mut bytes = [0; 32];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        match rustix::rand::getrandom(&mut bytes[filled..], flags) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                return Err(BootstrapError::System {
+                    doing: "draw random bytes",
+                    error: error.into(),
+                });
+            }
+        }
+    }
+    Ok(bytes)
+}
+
+/// Prepares a fresh stream: nothing blocks on it, small messages leave at once.
+pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)
+}
+
+/// Waits until one of these is ready, at most `timeout`. Which ones is not told: nothing here
+/// blocks, so the caller tries them all.
+pub(crate) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Duration) {
+    let mut polled: Vec<_> =
+        fds.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
+    // Rounded up: a timeout that ends a moment too early would make the caller spin.
+    let timeout = Timespec::try_from(timeout + Duration::from_micros(100));
+    if let Err(error) = poll(&mut polled, timeout.ok().as_ref()) {
+        // An interruption is a wake-up like any other; for anything else, do not spin.
+        if error != rustix::io::Errno::INTR {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// What came out of one attempt to read.
+pub(super) enum Got {
+    Bytes(usize),
+    Nothing,
+    End,
+}
+
+/// Reads what is there.
+pub(super) fn read(mut stream: &TcpStream, buffer: &mut [u8]) -> Got {
+    loop {
+        match stream.read(buffer) {
+            Ok(0) => return Got::End,
+            Ok(count) => return Got::Bytes(count),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Got::Nothing,
+            Err(_) => return Got::End,
+        }
+    }
+}
+
+/// Writes what the socket takes and returns how much that was; a broken one takes nothing, its
+/// reading end tells.
+pub(super) fn write(mut stream: &TcpStream, bytes: &[u8]) -> usize {
+    let mut written = 0;
+    while written < bytes.len() {
+        match stream.write(&bytes[written..]) {
+            Ok(0) => break,
+            Ok(count) => written += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(_) => break,
+        }
+    }
+    written
+}
+
+/// Waits until this one is ready (or broken), at most `timeout`; whether it is.
+pub(crate) fn is_ready(fd: BorrowedFd<'_>, flags: PollFlags, timeout: Duration) -> bool {
+    let mut polled = [PollFd::from_borrowed_fd(fd, flags)];
+    let timeout = Timespec::try_from(timeout).ok();
+    matches!(poll(&mut polled, timeout.as_ref()), Ok(ready) if ready > 0)
+}

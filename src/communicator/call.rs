@@ -1,0 +1,193 @@
+//! One call of a collective, before it is planned: checked here, so that nothing moves when
+//! something is wrong.
+
+use ccl_core::schedule::shape::{Blocks, Seat, Sizes};
+use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
+
+use super::error::Error;
+
+/// What is called, with raw memory. The safe interface and the perf programs make these.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// Which collective.
+    pub collective: Collective,
+    /// The type of the elements.
+    pub data_type: DataType,
+    /// How they are combined, where they are.
+    pub op: ReduceOp,
+    /// This rank's factor in a premultiplied sum, as the bytes of one element.
+    pub scalar: [u8; 8],
+    /// The rank that is singled out, where one is.
+    pub root: Rank,
+    /// How many elements.
+    pub sizes: Sizes<'a>,
+    /// The algorithm to take, if the planner is not to choose.
+    pub algorithm: Option<&'a str>,
+}
+
+impl<'a> Call<'a> {
+    /// A call with equal blocks of `count` elements.
+    #[must_use]
+    pub fn even(collective: Collective, data_type: DataType, count: usize) -> Call<'a> {
+        Call::sized(collective, data_type, Sizes::Even(count))
+    }
+
+    /// A call with these sizes.
+    #[must_use]
+    pub fn sized(collective: Collective, data_type: DataType, sizes: Sizes<'a>) -> Call<'a> {
+        let op = ReduceOp::Sum;
+        Call { collective, data_type, op, scalar: [0; 8], root: 0, sizes, algorithm: None }
+    }
+
+    pub(super) fn seat(&self, rank: Rank, ranks: u32) -> Seat {
+        Seat { collective: self.collective, rank, ranks, root: self.root }
+    }
+
+    /// Elements that the larger of the two buffers holds on the rank that has it, or the closest
+    /// to it that all ranks know: what the planner chooses by.
+    pub(super) fn elements(&self, ranks: u32) -> usize {
+        match self.sizes {
+            Sizes::Even(count) => {
+                let (input, output) = self.seat(0, ranks).blocks();
+                count.saturating_mul(input.max(output) as usize)
+            }
+            Sizes::PerRank(blocks) => blocks.counts.iter().sum(),
+            // Counts are local here: the choice must not depend on them.
+            Sizes::Own(_) | Sizes::Pairs { .. } => 0,
+        }
+    }
+
+    /// What ranks compare: the count of an even call, a digest of counts that all ranks know.
+    pub(super) fn compared_count(&self) -> u64 {
+        match self.sizes {
+            Sizes::Even(count) => count as u64,
+            Sizes::PerRank(blocks) if self.knows_all_counts() => {
+                blocks.counts.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &count| {
+                    (hash ^ count as u64).wrapping_mul(0x100_0000_01b3)
+                })
+            }
+            _ => 0,
+        }
+    }
+
+    fn knows_all_counts(&self) -> bool {
+        matches!(self.collective, Collective::AllGatherV | Collective::ReduceScatterV)
+    }
+
+    /// Checks all that can be checked on one rank; returns the bytes that the call touches in
+    /// input and output.
+    pub(super) fn check(&self, rank: Rank, ranks: u32) -> Result<(usize, usize), Error> {
+        if self.collective.has_root() && self.root >= ranks {
+            let root = self.root;
+            return Err(usage(format!("{}: root {root} of {ranks} ranks", self.collective)));
+        }
+        let seat = self.seat(rank, ranks);
+        let (input, output) = seat.blocks();
+        let (input, output) = match self.sizes {
+            Sizes::Even(count) => {
+                (count.checked_mul(input as usize), count.checked_mul(output as usize))
+            }
+            Sizes::Own(count) => (Some(count), Some(count)),
+            Sizes::PerRank(blocks) => {
+                let own = blocks.counts.get(rank as usize).copied();
+                let all = extent(blocks);
+                if input > output { (all, own) } else { (own, all) }
+            }
+            Sizes::Pairs { send, recv } => (extent(send), extent(recv)),
+        };
+        let bytes = |elements: Option<usize>, there: bool| {
+            if !there {
+                return Some(0);
+            }
+            elements?.checked_mul(self.data_type.bytes()).filter(|bytes| *bytes <= BYTES_MAX)
+        };
+        let both = (bytes(input, seat.has_input()), bytes(output, seat.has_output()));
+        let (Some(input), Some(output)) = both else {
+            return Err(usage(format!(
+                "{}: the counts come to more bytes than an address space holds",
+                self.collective
+            )));
+        };
+        Ok((input, output))
+    }
+}
+
+const BYTES_MAX: usize = isize::MAX as usize;
+
+pub(super) fn usage(text: String) -> Error {
+    Error::Usage(text)
+}
+
+/// Elements from the beginning of a buffer to the end of its last block; none if that overflows.
+fn extent(blocks: Blocks<'_>) -> Option<usize> {
+    blocks
+        .starts
+        .iter()
+        .zip(blocks.counts)
+        .map(|(start, count)| start.checked_add(*count))
+        .try_fold(0, |most, end| Some(most.max(end?)))
+}
+
+/// The memory of a call as the caller gave it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffers {
+    pub(super) input: *const u8,
+    pub(super) input_bytes: usize,
+    pub(super) output: *mut u8,
+    pub(super) output_bytes: usize,
+    /// Whether they are the in-place form.
+    pub(super) in_place: bool,
+}
+
+impl Buffers {
+    /// Input and output apart.
+    pub(super) fn apart(input: &[u8], output: &mut [u8]) -> Buffers {
+        Buffers {
+            input: input.as_ptr(),
+            input_bytes: input.len(),
+            output: output.as_mut_ptr(),
+            output_bytes: output.len(),
+            in_place: false,
+        }
+    }
+
+    /// NCCL's in-place form in the larger of the two buffers: the smaller one is this rank's
+    /// block of it.
+    pub(super) fn in_place(buffer: &mut [u8], call: &Call<'_>, rank: Rank, ranks: u32) -> Buffers {
+        let (start, bytes) = (buffer.as_mut_ptr(), buffer.len());
+        let whole = Buffers {
+            input: start,
+            input_bytes: bytes,
+            output: start,
+            output_bytes: bytes,
+            in_place: true,
+        };
+        let (input, output) = call.seat(rank, ranks).blocks();
+        let (offset, own) = call.own_block(rank);
+        let (offset, own) = (offset.min(bytes), own.min(bytes - offset.min(bytes)));
+        let at = start.wrapping_add(offset);
+        match input.cmp(&output) {
+            std::cmp::Ordering::Equal => whole,
+            std::cmp::Ordering::Less => Buffers { input: at, input_bytes: own, ..whole },
+            std::cmp::Ordering::Greater => Buffers { output: at, output_bytes: own, ..whole },
+        }
+    }
+}
+
+impl Call<'_> {
+    /// First byte and bytes of this rank's own block in the larger buffer.
+    fn own_block(&self, rank: Rank) -> (usize, usize) {
+        let index = rank as usize;
+        let (start, count) = match self.sizes {
+            Sizes::Even(count) => (count.saturating_mul(index), count),
+            Sizes::PerRank(blocks) => (
+                blocks.starts.get(index).copied().unwrap_or(0),
+                blocks.counts.get(index).copied().unwrap_or(0),
+            ),
+            Sizes::Own(count) => (0, count),
+            Sizes::Pairs { .. } => (0, 0),
+        };
+        let width = self.data_type.bytes();
+        (start.saturating_mul(width), count.saturating_mul(width))
+    }
+}

@@ -1,0 +1,563 @@
+//! Runs calls: plans them, binds them, drives their executions over the ports, and names what
+//! went wrong when one does not end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::algorithm::{Algorithm, Params};
+use ccl_core::config::Config;
+use ccl_core::execution::{Execution, Link, Numbers, Progress};
+use ccl_core::lower::{Alias, lower_for_slots};
+use ccl_core::schedule::shape::Sizes;
+use ccl_core::schedule::{Layout, RankSchedule};
+use ccl_core::select::{Choice, Situation, choose};
+use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
+use ccl_kernels_cpu::mapped::MappedLinks;
+use ccl_kernels_cpu::ports::{CallMemory, CpuPorts, Mismatch};
+use ccl_kernels_cpu::{Kernel, Scalar};
+use ccl_memory::Region;
+
+use super::call::{Buffers, Call, usage};
+use super::error::Error;
+use super::group::Messages;
+use super::record::CallRecord;
+use super::segment::Segment;
+use super::wait::{Manners, Wait};
+use crate::bootstrap::ControlPlane;
+
+/// The most plans kept; the one that was not used for longest makes room.
+const PLANS_MAX: usize = 64;
+/// What point-to-point messages carry instead of a call's tag: they belong to no numbered call.
+const MESSAGE_TAG: u64 = u64::MAX;
+
+/// What a plan was made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PlanKey {
+    Collective { algorithm: &'static str, collective: Collective, root: Rank },
+    Group { sends: Vec<Rank>, recvs: Vec<Rank> },
+}
+
+/// A program made ready, with the numbers it was last bound to.
+#[derive(Debug)]
+struct Plan {
+    key: PlanKey,
+    split: u32,
+    execution: Execution,
+    numbers: Numbers,
+    used: u64,
+    /// Calls that wait their turn with it.
+    pins: u32,
+}
+
+/// A call that was planned and checked before: the same call again needs neither.
+#[derive(Debug)]
+struct Recent {
+    collective: Collective,
+    data_type: DataType,
+    op: ReduceOp,
+    scalar: [u8; 8],
+    root: Rank,
+    count: usize,
+    algorithm: Option<&'static str>,
+    plan: usize,
+    kernel: Kernel,
+    input_bytes: usize,
+    output_bytes: usize,
+}
+
+impl Recent {
+    #[inline]
+    fn is(&self, call: &Call<'_>) -> bool {
+        matches!(call.sizes, Sizes::Even(count) if count == self.count)
+            && self.collective == call.collective
+            && self.data_type == call.data_type
+            && self.op == call.op
+            && self.root == call.root
+            && self.scalar == call.scalar
+            && self.algorithm == call.algorithm
+    }
+}
+
+/// Everything that moves payload; used by one thread at a time.
+#[derive(Debug)]
+pub(super) struct Engine {
+    pub(super) rank: Rank,
+    pub(super) ranks: u32,
+    pub(super) config: Config,
+    pub(super) control: Arc<ControlPlane>,
+    pub(super) segment: Segment,
+    pub(super) ports: CpuPorts<MappedLinks>,
+    pub(super) manners: Manners,
+    pub(super) own_record: Option<Region>,
+    /// By rank; none for this rank.
+    pub(super) peer_records: Vec<Option<Region>>,
+    plans: Vec<Plan>,
+    recent: Option<Recent>,
+    scratch: Region,
+    sequence: u64,
+    uses: u64,
+}
+
+/// A call that was checked and planned, and may be under way.
+#[derive(Debug)]
+pub(super) struct Running {
+    plan: usize,
+    what: What,
+    memory: Memory,
+    /// Of a call that waits its turn: others may use its plan with other numbers meanwhile.
+    numbers: Option<Numbers>,
+}
+
+/// Where a call's operands are.
+#[derive(Clone, Copy, Debug)]
+enum Memory {
+    Buffers { input: *const u8, output: *mut u8, kernel: Kernel, tag: u64 },
+    Addresses { kernel: Kernel },
+}
+
+// SAFETY: the pointers are those of buffers that the caller of `begin` vouches for, wherever the
+// communicator is moved meanwhile; they are used by one thread at a time.
+unsafe impl Send for Memory {}
+
+/// Names what runs, in messages.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Call(CallRecord),
+    Messages { sends: usize, recvs: usize },
+}
+
+impl std::fmt::Display for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            What::Call(record) => write!(f, "{record}"),
+            What::Messages { sends, recvs } => write!(f, "{sends} sends and {recvs} receives"),
+        }
+    }
+}
+
+impl Engine {
+    /// An engine whose links are up.
+    pub(super) fn new(
+        control: Arc<ControlPlane>,
+        config: Config,
+        segment: Segment,
+        links: MappedLinks,
+        manners: Manners,
+        records: (Option<Region>, Vec<Option<Region>>),
+    ) -> Engine {
+        let (rank, ranks) = (control.rank(), control.ranks());
+        Engine {
+            rank,
+            ranks,
+            config,
+            control,
+            segment,
+            ports: CpuPorts::new(links, ranks as usize),
+            manners,
+            own_record: records.0,
+            peer_records: records.1,
+            plans: Vec::new(),
+            recent: None,
+            scratch: Region::private(0),
+            sequence: 0,
+            uses: 0,
+        }
+    }
+
+    /// An engine of one rank, which has no links.
+    pub(super) fn alone(control: Arc<ControlPlane>, config: Config) -> Engine {
+        let segment = Segment::new(1, &config);
+        let manners = Manners::new(&config, 1, None);
+        let links = MappedLinks::new(1, Vec::new(), Vec::new());
+        Engine::new(control, config, segment, links, manners, (None, Vec::new()))
+    }
+
+    /// Checks, plans and binds a call. Nothing is sent.
+    ///
+    /// The caller vouches that the buffers live and are left alone until the call has ended.
+    pub(super) fn begin(&mut self, call: &Call<'_>, buffers: Buffers) -> Result<Running, Error> {
+        if !self.recent.as_ref().is_some_and(|recent| recent.is(call)) {
+            self.prepare(call)?;
+        }
+        let Some(recent) = &self.recent else { return Err(usage("nothing prepared".to_owned())) };
+        let Recent { plan, kernel, input_bytes, output_bytes, .. } = *recent;
+        check_buffer(call, "input", input_bytes, buffers.input_bytes)?;
+        check_buffer(call, "output", output_bytes, buffers.output_bytes)?;
+        check_overlap(call, &buffers, input_bytes, output_bytes)?;
+        self.sequence += 1;
+        let record = CallRecord {
+            sequence: self.sequence,
+            collective: call.collective,
+            data_type: call.data_type,
+            op: call.op,
+            root: call.root,
+            count: call.compared_count(),
+        };
+        let tag = record.tag(self.config.check_calls);
+        let Buffers { input, output, .. } = buffers;
+        let memory = Memory::Buffers { input, output, kernel, tag };
+        Ok(Running { plan, what: What::Call(record), memory, numbers: None })
+    }
+
+    /// Checks and plans a call that is not the one before.
+    fn prepare(&mut self, call: &Call<'_>) -> Result<(), Error> {
+        self.recent = None;
+        let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
+        let algorithm = choice(&self.config, &self.segment, call)?.algorithm;
+        let plan = self.plan(algorithm, call)?;
+        self.bind(plan, call)?;
+        let op = if call.collective.reduces() { call.op } else { ReduceOp::Sum };
+        let kernel = Kernel::select(call.data_type, op, Scalar(call.scalar), self.ranks);
+        self.recent = Some(Recent {
+            collective: call.collective,
+            data_type: call.data_type,
+            op: call.op,
+            scalar: call.scalar,
+            root: call.root,
+            // Uneven calls are prepared each time: no count can be this one.
+            count: if let Sizes::Even(count) = call.sizes { count } else { usize::MAX },
+            algorithm: call.algorithm.map(|_| algorithm.name),
+            plan,
+            kernel,
+            input_bytes,
+            output_bytes,
+        });
+        Ok(())
+    }
+
+    /// Checks, plans and binds point-to-point messages.
+    ///
+    /// The caller vouches as in [`Engine::begin`].
+    pub(super) fn begin_messages(&mut self, messages: &Messages) -> Result<Running, Error> {
+        self.recent = None;
+        let plan = self.message_plan(messages)?;
+        let numbers = &mut self.plans[plan].numbers;
+        let (sends, recvs) = (&messages.sends, &messages.recvs);
+        numbers.input.rebind_vector(&sends.bytes, &sends.addresses);
+        numbers.output.rebind_vector(&recvs.bytes, &recvs.addresses);
+        let kernel = Kernel::select(DataType::Uint8, ReduceOp::Sum, Scalar::NONE, 1);
+        let what = What::Messages { sends: sends.peers.len(), recvs: recvs.peers.len() };
+        Ok(Running { plan, what, memory: Memory::Addresses { kernel }, numbers: None })
+    }
+
+    /// Lets a begun call wait its turn: its plan and numbers are kept until
+    /// [`Engine::forget`].
+    pub(super) fn keep(&mut self, running: &mut Running) {
+        let plan = &mut self.plans[running.plan];
+        plan.pins += 1;
+        running.numbers = Some(plan.numbers.clone());
+    }
+
+    /// A kept call has ended.
+    pub(super) fn forget(&mut self, running: &Running) {
+        self.plans[running.plan].pins -= 1;
+    }
+
+    /// Makes a begun call the one that the ports carry out.
+    pub(super) fn start(&mut self, running: &Running) -> Result<(), Error> {
+        if let (What::Call(record), Some(shown)) = (&running.what, &self.own_record) {
+            record.publish(shown).map_err(|error| usage(error.to_string()))?;
+        }
+        if let Some(numbers) = &running.numbers {
+            self.recent = None;
+            self.plans[running.plan].numbers.clone_from(numbers);
+        }
+        let plan = &mut self.plans[running.plan];
+        plan.execution.start(&plan.numbers);
+        let scratch = self.scratch_for(running.plan);
+        self.ports.bind(match running.memory {
+            // SAFETY: `begin` checked that the buffers hold what the call touches and overlap only
+            // in the in-place form; its caller vouches for the rest; scratch is this engine's own.
+            Memory::Buffers { input, output, kernel, tag } => unsafe {
+                CallMemory::new(input, output, scratch, kernel, tag)
+            },
+            // SAFETY: the layouts hold exposed addresses of buffers that the caller of
+            // `begin_messages` vouches for.
+            Memory::Addresses { kernel } => unsafe { CallMemory::absolute(kernel, MESSAGE_TAG) },
+        });
+        Ok(())
+    }
+
+    /// Does what can be done at once. Returns whether the call has ended.
+    pub(super) fn poll(&mut self, running: &Running) -> Result<bool, Error> {
+        let execution = &mut self.plans[running.plan].execution;
+        loop {
+            match execution.advance(&mut self.ports) {
+                Progress::Done => return Ok(true),
+                Progress::Moved => {}
+                Progress::Blocked => break,
+            }
+        }
+        self.look_around(running, Duration::ZERO)?;
+        Ok(false)
+    }
+
+    /// Drives the started call to its end.
+    #[inline]
+    pub(super) fn finish(&mut self, running: &Running, timeout: Duration) -> Result<(), Error> {
+        let mut wait = Wait::default();
+        loop {
+            let Engine { plans, ports, manners, .. } = self;
+            let execution = &mut plans[running.plan].execution;
+            match execution.advance(ports) {
+                Progress::Done => return Ok(()),
+                Progress::Moved => wait.reset(),
+                Progress::Blocked => {
+                    let mut arrived = || execution.advance(ports) != Progress::Blocked;
+                    if let Some(stalled) = wait.pause(manners, &mut arrived) {
+                        self.look_around(running, stalled)?;
+                        if stalled > timeout {
+                            return Err(self.deadline(running, stalled));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Looks for a reason why nothing moves.
+    #[cold]
+    fn look_around(&mut self, running: &Running, stalled: Duration) -> Result<(), Error> {
+        if let Some(mismatch) = self.ports.mismatch() {
+            return Err(self.mismatch(running, mismatch));
+        }
+        if let Some(failure) = self.control.failure() {
+            return Err(Error::RankFailed {
+                rank: failure.rank,
+                reason: failure.reason.to_string(),
+                during: self.during(running),
+            });
+        }
+        if stalled > Duration::from_millis(10) {
+            self.compare_calls(running)?;
+            self.look_for_leavers(running)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a rank that makes a call of the same number makes another call.
+    fn compare_calls(&self, running: &Running) -> Result<(), Error> {
+        let What::Call(own) = running.what else { return Ok(()) };
+        if !self.config.check_calls {
+            return Ok(());
+        }
+        for (peer, record) in self.peer_records.iter().enumerate() {
+            if let Some(theirs) = record.as_ref().and_then(CallRecord::read)
+                && !own.agrees(&theirs)
+            {
+                return Err(self.disagree(own.to_string(), peer as Rank, theirs.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a rank that we wait for has left for good.
+    fn look_for_leavers(&mut self, running: &Running) -> Result<(), Error> {
+        let gone = |engine: &Engine| {
+            let waits = engine.plans[running.plan].execution.waits_for();
+            waits.into_iter().find(|(link, _)| engine.control.has_left(link.peer))
+        };
+        if gone(self).is_none() {
+            return Ok(());
+        }
+        // What it had sent before it left has arrived by now.
+        while self.plans[running.plan].execution.advance(&mut self.ports) == Progress::Moved {}
+        match gone(self) {
+            Some((Link { peer, .. }, _)) => Err(Error::RankFailed {
+                rank: peer,
+                reason: "it left the communicator while others still need it".to_owned(),
+                during: self.during(running),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn mismatch(&self, running: &Running, mismatch: Mismatch) -> Error {
+        let peer = mismatch.peer;
+        let record = self.peer_records.get(peer as usize).and_then(Option::as_ref);
+        let theirs = record.and_then(CallRecord::read);
+        let own = running.what.to_string();
+        let theirs = match (theirs, mismatch.tag == MESSAGE_TAG) {
+            (_, true) => format!("a send of {} bytes", mismatch.bytes),
+            (Some(record), false) if mismatch.tag == record.tag(true) => record.to_string(),
+            _ => format!("something that sends {} bytes", mismatch.bytes),
+        };
+        let expected = mismatch.expected_bytes;
+        self.disagree(format!("{own} (a message of {expected} bytes)"), peer, theirs)
+    }
+
+    fn disagree(&self, own: String, peer: Rank, theirs: String) -> Error {
+        Error::Mismatch { rank: self.rank, own, peer, theirs }
+    }
+
+    fn deadline(&self, running: &Running, stalled: Duration) -> Error {
+        let waits = self.plans[running.plan].execution.waits_for();
+        let list: Vec<String> = waits
+            .iter()
+            .take(4)
+            .map(|(link, receive)| match receive {
+                true => format!("a message from rank {}", link.peer),
+                false => format!("room at rank {}", link.peer),
+            })
+            .collect();
+        Error::Deadline { during: self.during(running), stalled, waiting: list.join(", ") }
+    }
+
+    fn during(&self, running: &Running) -> String {
+        format!("rank {} in {}", self.rank, running.what)
+    }
+
+    /// The plan for an algorithm and root, made now if it is new.
+    fn plan(&mut self, algorithm: &'static Algorithm, call: &Call<'_>) -> Result<usize, Error> {
+        let (collective, root) = (call.collective, call.root);
+        let key = PlanKey::Collective { algorithm: algorithm.name, collective, root };
+        if let Some(found) = self.find_plan(&key) {
+            return Ok(found);
+        }
+        let params = Params { rank: self.rank, ranks: self.ranks, root };
+        let schedule = (algorithm.schedule)(&params);
+        let alias = Alias::of(collective, self.rank, schedule.split);
+        self.add_plan(key, &schedule, alias, (Layout::even(0, 1, 1), Layout::even(0, 1, 1)))
+    }
+
+    fn message_plan(&mut self, messages: &Messages) -> Result<usize, Error> {
+        let (sends, recvs) = (&messages.sends.peers, &messages.recvs.peers);
+        let known = self.plans.iter().position(|plan| {
+            matches!(&plan.key, PlanKey::Group { sends: s, recvs: r } if s == sends && r == recvs)
+        });
+        if let Some(found) = known {
+            return Ok(self.touch(found));
+        }
+        let schedule = ccl_core::algorithm::send_recv(self.rank, self.ranks, sends, recvs)
+            .map_err(|error| usage(error.to_string()))?;
+        let key = PlanKey::Group { sends: sends.clone(), recvs: recvs.clone() };
+        let empty = || Layout::vector(&[], &[], 1, 1);
+        let plan = self.add_plan(
+            key,
+            &schedule,
+            Alias::of(Collective::SendRecv, self.rank, 1),
+            (empty(), empty()),
+        )?;
+        self.plans[plan].numbers.element_bytes = 1;
+        Ok(plan)
+    }
+
+    fn find_plan(&mut self, key: &PlanKey) -> Option<usize> {
+        let found = self.plans.iter().position(|plan| plan.key == *key)?;
+        Some(self.touch(found))
+    }
+
+    fn touch(&mut self, plan: usize) -> usize {
+        self.uses += 1;
+        self.plans[plan].used = self.uses;
+        plan
+    }
+
+    fn add_plan(
+        &mut self,
+        key: PlanKey,
+        schedule: &RankSchedule,
+        alias: Alias,
+        (input, output): (Layout, Layout),
+    ) -> Result<usize, Error> {
+        let program = lower_for_slots(schedule, alias, self.segment.shape.slots);
+        let slot_bytes = self.segment.shape.slot_bytes;
+        if program.message_parts as usize * 8 > slot_bytes {
+            return Err(usage(format!(
+                "a message of {} parts does not fit slots of {slot_bytes} bytes; raise \
+                 FERROCCL_BUDGET_BYTES",
+                program.message_parts
+            )));
+        }
+        let numbers = Numbers { input, output, element_bytes: 1, slot_bytes };
+        let execution = Execution::new(Arc::new(program), self.segment.channels);
+        let plan = Plan { key, split: schedule.split, execution, numbers, used: 0, pins: 0 };
+        let idle = (0..self.plans.len()).filter(|&at| self.plans[at].pins == 0);
+        let oldest = idle.min_by_key(|&at| self.plans[at].used);
+        let at = match oldest {
+            Some(oldest) if self.plans.len() >= PLANS_MAX => {
+                self.plans[oldest] = plan;
+                oldest
+            }
+            _ => {
+                self.plans.push(plan);
+                self.plans.len() - 1
+            }
+        };
+        Ok(self.touch(at))
+    }
+
+    /// Puts a call's numbers into its plan; allocates only for uneven counts that have changed.
+    fn bind(&mut self, plan: usize, call: &Call<'_>) -> Result<(), Error> {
+        let Plan { numbers, split, .. } = &mut self.plans[plan];
+        let width = call.data_type.bytes();
+        numbers.element_bytes = width;
+        if let Sizes::PerRank(blocks) | Sizes::Pairs { send: blocks, .. } = call.sizes
+            && blocks.counts.len() != blocks.starts.len()
+        {
+            return Err(usage(format!("{}: counts and starts differ in number", call.collective)));
+        }
+        let seat = call.seat(self.rank, self.ranks);
+        let grain = (64 / width).max(1);
+        let (input, output) =
+            seat.layouts(call.sizes, *split, grain).map_err(|error| usage(error.to_string()))?;
+        (numbers.input, numbers.output) = (input, output);
+        Ok(())
+    }
+
+    /// Scratch memory for the run that a plan has started.
+    fn scratch_for(&mut self, plan: usize) -> *mut u8 {
+        let bytes = self.plans[plan].execution.scratch_bytes();
+        if bytes > self.scratch.bytes() {
+            self.scratch = Region::private(bytes);
+        }
+        self.scratch.start()
+    }
+}
+
+/// What the planner takes for a call.
+pub(super) fn choice(config: &Config, segment: &Segment, call: &Call<'_>) -> Result<Choice, Error> {
+    let bytes = call.elements(segment.ranks).saturating_mul(call.data_type.bytes());
+    Ok(choose(&Situation {
+        collective: call.collective,
+        bytes,
+        ranks: segment.ranks,
+        deterministic: config.deterministic,
+        slot_bytes: segment.shape.slot_bytes,
+        call: call.algorithm,
+        configured: &config.algorithm,
+    })?)
+}
+
+fn check_buffer(call: &Call<'_>, which: &str, need: usize, have: usize) -> Result<(), Error> {
+    if have >= need {
+        return Ok(());
+    }
+    let width = call.data_type.bytes();
+    Err(usage(format!(
+        "{}: the {which} must hold {} elements of {} but holds {}",
+        call.collective,
+        need / width,
+        call.data_type,
+        have / width
+    )))
+}
+
+/// Input and output coincide as the in-place form says, or do not overlap.
+fn check_overlap(
+    call: &Call<'_>,
+    buffers: &Buffers,
+    input: usize,
+    output: usize,
+) -> Result<(), Error> {
+    let (a, b) = (buffers.input.addr(), buffers.output.addr());
+    let apart = a.saturating_add(input) <= b || b.saturating_add(output) <= a;
+    if apart || input == 0 || output == 0 || buffers.in_place {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "{}: input and output overlap but are not the in-place form, in which the smaller one is \
+         this rank's block of the larger one",
+        call.collective
+    )))
+}

@@ -1,0 +1,91 @@
+//! What can go wrong with a communicator, said so that the reader knows what to do.
+
+use std::time::Duration;
+
+use ccl_core::config::ConfigError;
+use ccl_core::select::ChoiceError;
+use ccl_core::transport::TransportError;
+use ccl_core::types::Rank;
+
+use crate::bootstrap::{BootstrapError, ExchangeError};
+use crate::launch::LaunchError;
+
+/// An error of a communicator. After any but [`Error::Usage`] the communicator is of no more use:
+/// later operations end with [`Error::Broken`], which repeats the cause.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Arguments that cannot be right; nothing was sent, the communicator is unharmed.
+    #[error("{0}")]
+    Usage(String),
+    /// A tunable that cannot be read.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An algorithm that cannot be had.
+    #[error(transparent)]
+    Algorithm(#[from] ChoiceError),
+    /// The launcher's environment is wrong.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The ranks did not become a communicator.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// An exchange among the ranks failed.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
+    /// The transport failed.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+    /// The ranks did not make the same call.
+    #[error(
+        "the ranks disagree: rank {rank} calls {own}, but rank {peer} calls {theirs}. All ranks \
+         must make the same calls in the same order"
+    )]
+    Mismatch {
+        /// This rank.
+        rank: Rank,
+        /// What this rank called.
+        own: String,
+        /// The rank that called something else.
+        peer: Rank,
+        /// What it called.
+        theirs: String,
+    },
+    /// A rank died, left, or aborted.
+    #[error("{during}: rank {rank} failed: {reason}")]
+    RankFailed {
+        /// Which.
+        rank: Rank,
+        /// How it was noticed.
+        reason: String,
+        /// What this rank was doing.
+        during: String,
+    },
+    /// An operation made no progress for too long.
+    #[error(
+        "{during}: no progress for {stalled:.1?}; waiting for {waiting}. Is that rank alive, and \
+         does it make the same calls? (FERROCCL_TIMEOUT sets the limit)"
+    )]
+    Deadline {
+        /// What this rank was doing.
+        during: String,
+        /// For how long nothing moved.
+        stalled: Duration,
+        /// For whom it waits.
+        waiting: String,
+    },
+    /// The communicator was broken by an earlier error.
+    #[error("this communicator is broken since an earlier operation failed: {cause}")]
+    Broken {
+        /// The first error.
+        cause: String,
+    },
+}
+
+impl Error {
+    /// Whether the communicator is unharmed.
+    #[must_use]
+    pub fn is_harmless(&self) -> bool {
+        matches!(self, Error::Usage(_) | Error::Algorithm(_) | Error::Config(_))
+    }
+}

@@ -1,0 +1,154 @@
+//! Says what would be done and why: the plan of a call, without making it.
+
+use std::fmt;
+
+use ccl_core::algorithm::{self, Params};
+use ccl_core::config::Config;
+use ccl_core::execution::Numbers;
+use ccl_core::lower::{Alias, lower_for_slots};
+use ccl_core::types::Rank;
+use serde::Serialize;
+
+use super::call::usage;
+use super::engine::choice;
+use super::segment::Segment;
+use super::{Call, Communicator, Error};
+
+/// The plan of a call, for people (`Display`) and programs (`Serialize`).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// The collective.
+    pub collective: String,
+    /// Ranks of the communicator.
+    pub ranks: u32,
+    /// The algorithm taken.
+    pub algorithm: String,
+    /// What it does.
+    pub summary: String,
+    /// Why it was taken.
+    pub reason: String,
+    /// The other algorithms there are.
+    pub alternatives: Vec<String>,
+    /// The transport that joins the ranks.
+    pub transport: String,
+    /// Parallel channels per pair of ranks.
+    pub channels: u32,
+    /// Slots of each link.
+    pub slots: u32,
+    /// The most payload of one slot.
+    pub slot_bytes: usize,
+    /// How often the schedule is repeated to cover the buffers.
+    pub pieces: usize,
+    /// The most elements of each part that one piece takes.
+    pub piece_elements: usize,
+    /// Ops of this rank's schedule as written, loops counted once.
+    pub schedule_ops: usize,
+    /// Bytes of scratch memory of this rank.
+    pub scratch_bytes: usize,
+    /// Bytes of shared memory of this rank.
+    pub shared_bytes: usize,
+    /// The formula behind `shared_bytes`.
+    pub shared_formula: String,
+    /// Whether the bits depend on nothing but the data.
+    pub deterministic: bool,
+    /// This rank's schedule.
+    pub schedule: String,
+    /// What it was lowered to.
+    pub program: String,
+}
+
+impl Communicator {
+    /// The plan of a call. Local: nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// As the call itself, for what is wrong with its arguments.
+    pub fn explain(&self, call: &Call<'_>) -> Result<Explanation, Error> {
+        explain(self.config(), self.rank(), self.ranks(), call)
+    }
+}
+
+/// The plan that `rank` of `ranks` ranks on one host would take for a call, without any of them.
+///
+/// # Errors
+///
+/// As the call itself, for what is wrong with its arguments.
+pub fn explain(
+    config: &Config,
+    rank: Rank,
+    ranks: u32,
+    call: &Call<'_>,
+) -> Result<Explanation, Error> {
+    if rank >= ranks {
+        return Err(usage(format!("there is no rank {rank} among {ranks}")));
+    }
+    call.check(rank, ranks)?;
+    let segment = Segment::new(ranks, config);
+    let choice = choice(config, &segment, call)?;
+    let params = Params { rank, ranks, root: call.root };
+    let schedule = (choice.algorithm.schedule)(&params);
+    let alias = Alias::of(call.collective, rank, schedule.split);
+    let program = lower_for_slots(&schedule, alias, segment.shape.slots);
+    let numbers = numbers(call, rank, &segment, schedule.split)?;
+    let longest = numbers.input.longest_part().max(numbers.output.longest_part());
+    let piece_elements = numbers.piece_elements(&program);
+    let other = |name: &&str| *name != choice.algorithm.name;
+    let names = algorithm::of(call.collective).map(|algorithm| algorithm.name);
+    let alone = ranks == 1;
+    Ok(Explanation {
+        collective: call.collective.to_string(),
+        ranks,
+        algorithm: choice.algorithm.name.to_owned(),
+        summary: choice.algorithm.summary.to_owned(),
+        reason: choice.reason.to_owned(),
+        alternatives: names.filter(other).map(str::to_owned).collect(),
+        transport: if alone { "self" } else { "shm" }.to_owned(),
+        channels: segment.channels,
+        slots: segment.shape.slots,
+        slot_bytes: segment.shape.slot_bytes,
+        pieces: longest.div_ceil(piece_elements),
+        piece_elements,
+        schedule_ops: schedule.size(),
+        scratch_bytes: numbers.scratch_bytes(&program) * segment.channels as usize,
+        shared_bytes: if alone { 0 } else { segment.bytes() },
+        shared_formula: segment.formula(),
+        deterministic: config.deterministic,
+        schedule: schedule.to_string(),
+        program: program.to_string(),
+    })
+}
+
+fn numbers(call: &Call<'_>, rank: Rank, segment: &Segment, split: u32) -> Result<Numbers, Error> {
+    let width = call.data_type.bytes();
+    let seat = call.seat(rank, segment.ranks);
+    let (input, output) = seat
+        .layouts(call.sizes, split, (64 / width).max(1))
+        .map_err(|error| usage(error.to_string()))?;
+    let slot_bytes = segment.shape.slot_bytes;
+    Ok(Numbers { input, output, element_bytes: width, slot_bytes })
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} over {} ranks: {}", self.collective, self.ranks, self.algorithm)?;
+        writeln!(f, "  what       {}", self.summary)?;
+        writeln!(f, "  why        {}", self.reason)?;
+        writeln!(f, "  instead    {}", self.alternatives.join(", "))?;
+        let Explanation { transport, channels, slots, slot_bytes, .. } = self;
+        writeln!(
+            f,
+            "  transport  {transport}, {channels} channels, {slots} slots of {slot_bytes} bytes"
+        )?;
+        let Explanation { pieces, piece_elements, schedule_ops, .. } = self;
+        writeln!(
+            f,
+            "  pieces     {pieces} of at most {piece_elements} elements per part; {schedule_ops} ops"
+        )?;
+        writeln!(f, "  scratch    {} bytes on this rank", self.scratch_bytes)?;
+        writeln!(f, "  shared     {}", self.shared_formula)?;
+        let mode = if self.deterministic { "on" } else { "off" };
+        writeln!(f, "  determin.  {mode}")?;
+        writeln!(f, "\nschedule: {}", self.schedule)?;
+        write!(f, "{}", self.program)
+    }
+}

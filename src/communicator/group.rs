@@ -1,0 +1,72 @@
+//! Point-to-point messages, alone or grouped: a group's messages move side by side, so that two
+//! ranks which send to each other first do not wait for each other.
+
+use std::marker::PhantomData;
+
+use ccl_core::types::Rank;
+
+use super::element::Element;
+use super::{Communicator, Error};
+
+/// One direction of a group: whom, where, how much.
+#[derive(Debug, Default)]
+pub(super) struct Side {
+    pub(super) peers: Vec<Rank>,
+    /// Exposed addresses.
+    pub(super) addresses: Vec<usize>,
+    pub(super) bytes: Vec<usize>,
+}
+
+impl Side {
+    pub(super) fn push(&mut self, peer: Rank, address: usize, bytes: usize) {
+        self.peers.push(peer);
+        self.addresses.push(address);
+        self.bytes.push(bytes);
+    }
+}
+
+/// What a group sends and receives.
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    pub(super) sends: Side,
+    pub(super) recvs: Side,
+}
+
+/// A group of sends and receives in the making. Messages between two ranks are matched in the
+/// order in which both sides name them; lengths must be equal.
+#[derive(Debug)]
+#[must_use = "nothing moves until `run`"]
+pub struct Group<'c, 'b> {
+    communicator: &'c mut Communicator,
+    messages: Messages,
+    buffers: PhantomData<&'b mut [u8]>,
+}
+
+impl<'c, 'b> Group<'c, 'b> {
+    pub(super) fn new(communicator: &'c mut Communicator) -> Self {
+        Group { communicator, messages: Messages::default(), buffers: PhantomData }
+    }
+
+    /// Adds a send to `peer`; to this rank itself if a receive from itself is in the group too.
+    pub fn send<T: Element>(mut self, data: &'b [T], peer: Rank) -> Self {
+        let address = data.as_ptr().expose_provenance();
+        self.messages.sends.push(peer, address, size_of_val(data));
+        self
+    }
+
+    /// Adds a receive from `peer`.
+    pub fn recv<T: Element>(mut self, data: &'b mut [T], peer: Rank) -> Self {
+        let address = data.as_mut_ptr().expose_provenance();
+        self.messages.recvs.push(peer, address, size_of_val(data));
+        self
+    }
+
+    /// Moves all messages; returns when they are done on this rank.
+    ///
+    /// # Errors
+    ///
+    /// A peer that does not exist, lengths that differ, a failed rank, a deadline.
+    pub fn run(self) -> Result<(), Error> {
+        self.communicator.run_messages(&self.messages)
+    }
+}

@@ -1,0 +1,372 @@
+//! The communicator: ranks that do collectives together.
+
+mod api;
+mod call;
+mod element;
+mod engine;
+mod error;
+mod explain;
+mod group;
+mod record;
+mod request;
+mod segment;
+mod symmetric;
+mod wait;
+mod wiring;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytemuck::{Pod, Zeroable};
+use ccl_core::config::Config;
+use ccl_core::transport::{Device, Transport};
+use ccl_core::types::Rank;
+use ccl_memory::doorbell::Parking;
+use ccl_transport_shm::ShmTransport;
+
+use crate::bootstrap::{
+    ControlPlane, Endpoint, Join, Listening, Reach, Secret, UniqueId, join, random_bytes,
+};
+use crate::launch;
+use call::{Buffers, usage};
+use engine::Engine;
+use group::Messages;
+use request::Requests;
+use wiring::Wiring;
+
+pub use call::Call;
+pub use ccl_core::schedule::shape::{Blocks, Sizes};
+pub use element::{Element, F8E4m3, F8E5m2, Reduction};
+pub use error::Error;
+pub use explain::{Explanation, explain};
+pub use group::Group;
+pub use request::Request;
+pub use symmetric::SymmetricBuffer;
+
+/// Ranks that do collectives together. All ranks make the same calls in the same order.
+///
+/// A communicator is used by one thread at a time. Dropping it leaves in good order.
+#[derive(Debug)]
+pub struct Communicator {
+    id: u64,
+    engine: Engine,
+    wiring: Option<Wiring>,
+    requests: Requests,
+    control: Arc<ControlPlane>,
+    secret: Secret,
+    broken: Option<String>,
+    splits: u64,
+}
+
+/// Ends a communicator from any thread.
+#[derive(Clone, Debug)]
+pub struct AbortHandle {
+    control: Arc<ControlPlane>,
+}
+
+impl AbortHandle {
+    /// Ends the communicator on all ranks: whatever is under way, or called later, fails with
+    /// this reason.
+    pub fn abort(&self, reason: &str) {
+        self.control.abort(reason);
+    }
+}
+
+/// What a rank says of itself when a communicator is split.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Choice {
+    color: i64,
+    key: i64,
+}
+
+impl Communicator {
+    /// Joins the ranks that the launcher started: torchrun, mpirun, srun, `-g N` of the perf
+    /// programs, or the variables `FERROCCL_RANK`, `FERROCCL_RANKS` and `FERROCCL_COMM_ID`.
+    /// Without any of them the communicator has one rank.
+    ///
+    /// # Errors
+    ///
+    /// When the environment is wrong, or not all ranks come together in time.
+    pub fn from_environment() -> Result<Communicator, Error> {
+        Communicator::from_environment_with(config_from_environment()?)
+    }
+
+    /// As [`Communicator::from_environment`], with another configuration than the environment's.
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::from_environment`].
+    pub fn from_environment_with(config: Config) -> Result<Communicator, Error> {
+        match launch::from_environment()? {
+            None => Communicator::alone(config),
+            Some(launch) => {
+                let mut meeting = launch.meet(config.join_timeout)?;
+                configure(&mut meeting.join, &config);
+                let secret = meeting.join.id.secret.clone();
+                Communicator::wired(Arc::new(meeting.join()?), secret, config)
+            }
+        }
+    }
+
+    /// Joins as `rank` of `ranks`; all are given the same id, and the same configuration where it
+    /// must agree.
+    ///
+    /// # Errors
+    ///
+    /// When not all ranks come together in time, or something about them does not fit.
+    pub fn join(
+        rank: Rank,
+        ranks: u32,
+        id: UniqueId,
+        config: Config,
+    ) -> Result<Communicator, Error> {
+        Communicator::joined(Join::new(rank, ranks, id), config)
+    }
+
+    /// A communicator of one rank, which needs nobody.
+    ///
+    /// # Errors
+    ///
+    /// When there is no randomness to be had.
+    pub fn alone(config: Config) -> Result<Communicator, Error> {
+        let secret = Secret::from_bytes(random_bytes()?);
+        Communicator::join(0, 1, UniqueId { endpoints: Vec::new(), secret }, config)
+    }
+
+    fn joined(mut how: Join, config: Config) -> Result<Communicator, Error> {
+        configure(&mut how, &config);
+        let secret = how.id.secret.clone();
+        Communicator::wired(Arc::new(join(how)?), secret, config)
+    }
+
+    fn wired(
+        control: Arc<ControlPlane>,
+        secret: Secret,
+        config: Config,
+    ) -> Result<Communicator, Error> {
+        let ranks = control.ranks();
+        if control.roster().hosts() > 1 {
+            return Err(usage(format!(
+                "the {ranks} ranks are on {} hosts, but the only transport built so far is shm, \
+                 which joins ranks of one host",
+                control.roster().hosts()
+            )));
+        }
+        let (engine, wiring) = if ranks == 1 {
+            (Engine::alone(Arc::clone(&control), config), None)
+        } else {
+            let device = open_device(&config)?;
+            let mut wiring = Wiring::connect(Arc::clone(&control), device, &secret, &config)?;
+            let engine = wiring.engine(config, parking(), ranks as usize)?;
+            control.barrier(wiring.timeout)?;
+            (engine, Some(wiring))
+        };
+        Ok(Communicator {
+            id: next_id(),
+            engine,
+            wiring,
+            requests: Requests::default(),
+            control,
+            secret,
+            broken: None,
+            splits: 0,
+        })
+    }
+
+    /// This rank.
+    #[must_use]
+    pub fn rank(&self) -> Rank {
+        self.engine.rank
+    }
+
+    /// Number of ranks.
+    #[must_use]
+    pub fn ranks(&self) -> u32 {
+        self.engine.ranks
+    }
+
+    /// The configuration that this communicator was made with.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.engine.config
+    }
+
+    /// The name of the transport that joins the ranks.
+    #[must_use]
+    pub fn transport(&self) -> &'static str {
+        if self.wiring.is_some() { "shm" } else { "self" }
+    }
+
+    /// A handle that other threads can end this communicator with.
+    #[must_use]
+    pub fn abort_handle(&self) -> AbortHandle {
+        AbortHandle { control: Arc::clone(&self.control) }
+    }
+
+    /// A group of sends and receives that move side by side.
+    pub fn group(&mut self) -> Group<'_, '_> {
+        Group::new(self)
+    }
+
+    /// Runs any call out of place on raw bytes of its element type.
+    ///
+    /// # Errors
+    ///
+    /// As the typed methods.
+    pub fn call(&mut self, call: &Call<'_>, input: &[u8], output: &mut [u8]) -> Result<(), Error> {
+        self.run(call, Buffers::apart(input, output))
+    }
+
+    /// Runs any call in place: `buffer` is the larger of the two, the other one is this rank's
+    /// block of it.
+    ///
+    /// # Errors
+    ///
+    /// As the typed methods.
+    pub fn call_in_place(&mut self, call: &Call<'_>, buffer: &mut [u8]) -> Result<(), Error> {
+        self.run_in_place(call, buffer)
+    }
+
+    /// Splits into communicators of the ranks that give the same `color`, ordered by `key` and
+    /// then by rank. A negative color takes part but gets none. All ranks call it.
+    ///
+    /// # Errors
+    ///
+    /// As a collective and as joining.
+    pub fn split(&mut self, color: i64, key: i64) -> Result<Option<Communicator>, Error> {
+        self.splits += 1;
+        let own = Choice { color, key };
+        let timeout = self.engine.config.join_timeout;
+        let blob = bytemuck::bytes_of(&own).to_vec();
+        let all: Vec<Choice> = self
+            .control
+            .all_gather(blob, timeout)?
+            .iter()
+            .map(|blob| bytemuck::pod_read_unaligned(blob))
+            .collect();
+        let mut members: Vec<(i64, Rank)> = (0..)
+            .zip(&all)
+            .filter(|(_, choice)| choice.color == color)
+            .map(|(rank, choice)| (choice.key, rank))
+            .collect();
+        members.sort_unstable();
+        let place = members.iter().position(|(_, rank)| *rank == self.rank()).unwrap_or(0);
+        let leads = color >= 0 && place == 0;
+        let listening = leads.then(|| Listening::new(&Reach::Loopback)).transpose()?;
+        let endpoint = listening.as_ref().and_then(|listening| listening.id.endpoints.first());
+        let address = endpoint.map_or_else(String::new, Endpoint::to_string);
+        let addresses = self.control.all_gather(address.into_bytes(), timeout)?;
+        if color < 0 {
+            return Ok(None);
+        }
+        let leader = members.first().map_or(0, |(_, rank)| *rank as usize);
+        let text = String::from_utf8_lossy(&addresses[leader]);
+        let endpoint: Endpoint = text.parse().map_err(|error| usage(format!("{error}")))?;
+        let purpose = format!("split {} color {color}", self.splits);
+        let secret = Secret::from_bytes(self.secret.derive(purpose.as_bytes()));
+        let id = UniqueId { endpoints: vec![endpoint], secret };
+        let mut how = Join::new(place as Rank, members.len() as u32, id);
+        how.listener = listening.map(|listening| listening.listener);
+        Communicator::joined(how, self.engine.config.clone()).map(Some)
+    }
+
+    fn run(&mut self, call: &Call<'_>, buffers: Buffers) -> Result<(), Error> {
+        self.usable()?;
+        if !self.is_idle() {
+            self.drain_requests()?;
+        }
+        let running = self.engine.begin(call, buffers)?;
+        self.drive(&running)
+    }
+
+    fn run_in_place(&mut self, call: &Call<'_>, buffer: &mut [u8]) -> Result<(), Error> {
+        let (rank, ranks) = (self.rank(), self.ranks());
+        self.run(call, Buffers::in_place(buffer, call, rank, ranks))
+    }
+
+    fn run_messages(&mut self, messages: &Messages) -> Result<(), Error> {
+        self.usable()?;
+        if !self.is_idle() {
+            self.drain_requests()?;
+        }
+        let running = self.engine.begin_messages(messages)?;
+        self.drive(&running)
+    }
+
+    fn drive(&mut self, running: &engine::Running) -> Result<(), Error> {
+        let timeout = self.engine.config.timeout;
+        let result = self.engine.start(running).and_then(|()| self.engine.finish(running, timeout));
+        self.engine.ports.unbind();
+        result.map_err(|error| self.broken(error))
+    }
+
+    fn usable(&self) -> Result<(), Error> {
+        match &self.broken {
+            None => Ok(()),
+            Some(cause) => Err(Error::Broken { cause: cause.clone() }),
+        }
+    }
+
+    /// Remembers an error that ends the communicator, and tells the other ranks of it.
+    fn broken(&mut self, error: Error) -> Error {
+        if !error.is_harmless() && self.broken.is_none() {
+            let text = error.to_string();
+            if self.control.failure().is_none() {
+                self.control.abort(text.as_str());
+            }
+            self.broken = Some(text);
+        }
+        error
+    }
+}
+
+fn configure(how: &mut Join, config: &Config) {
+    how.configuration = config.digest();
+    how.limits.deadline = how.limits.deadline.min(config.join_timeout);
+    how.timing.heartbeat = config.heartbeat;
+    how.timing.silence = config.dead_after;
+}
+
+fn next_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The configuration that the environment asks for.
+///
+/// # Errors
+///
+/// When a variable cannot be read as its type.
+pub fn config_from_environment() -> Result<Config, Error> {
+    let mut failed = None;
+    let lookup = |name: &str| launch::variable(name).ok().flatten();
+    for tunable in Config::default().table() {
+        if let Err(error) = launch::variable(tunable.variable) {
+            failed = Some(error);
+        }
+    }
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(Config::from_lookup(&lookup)?),
+    }
+}
+
+fn open_device(config: &Config) -> Result<Arc<dyn Device>, Error> {
+    let transport = ShmTransport::new();
+    if config.transport != "auto" && config.transport != transport.name() {
+        return Err(usage(format!(
+            "FERROCCL_TRANSPORT={}: there is no such transport; use auto or {}",
+            config.transport,
+            transport.name()
+        )));
+    }
+    let Some(device) = transport.devices().into_iter().next() else {
+        return Err(usage("this system has no shared memory between processes".to_owned()));
+    };
+    Ok(transport.open(&device.id)?)
+}
+
+fn parking() -> Parking {
+    ccl_transport_shm::parking()
+}

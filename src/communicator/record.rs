@@ -1,0 +1,131 @@
+//! What each rank is doing, in memory that its peers can read: so that ranks which disagree, or
+//! wait for each other, can name both calls.
+
+use std::sync::atomic::Ordering;
+
+use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
+use ccl_memory::{Region, RegionError};
+
+/// Bytes of a record in shared memory.
+pub(super) const BYTES: usize = 64;
+
+/// A call as other ranks see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallRecord {
+    /// Number of the call on this communicator, from 1; 0 before the first.
+    pub(super) sequence: u64,
+    pub(super) collective: Collective,
+    pub(super) data_type: DataType,
+    pub(super) op: ReduceOp,
+    pub(super) root: Rank,
+    /// Elements of an even call; a digest of the counts of an uneven one that all ranks know.
+    pub(super) count: u64,
+}
+
+impl CallRecord {
+    /// What messages of this call carry: 0 if calls are not to be compared.
+    pub(super) fn tag(&self, check: bool) -> u64 {
+        if !check {
+            return 0;
+        }
+        let kind = self.kind();
+        // A multiplicative mix: cheap, and any two calls that differ in one field differ here.
+        let mixed = (kind ^ self.count.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.sequence << 32 | mixed >> 32
+    }
+
+    fn kind(&self) -> u64 {
+        let reduces = self.collective.reduces();
+        let op = if reduces { self.op as u64 } else { 0 };
+        let root = if self.collective.has_root() { u64::from(self.root) } else { 0 };
+        self.collective as u64 | (self.data_type as u64) << 8 | op << 16 | root << 32
+    }
+
+    /// Shows the record to the peers.
+    pub(super) fn publish(&self, to: &Region) -> Result<(), RegionError> {
+        to.word64(8)?.store(self.kind(), Ordering::Relaxed);
+        to.word64(16)?.store(self.count, Ordering::Relaxed);
+        // Release: the rest is there before the number.
+        to.word64(0)?.store(self.sequence, Ordering::Release);
+        Ok(())
+    }
+
+    /// What the owner of `from` is doing; none before its first call, or if it is nonsense.
+    pub(super) fn read(from: &Region) -> Option<CallRecord> {
+        let sequence = from.word64(0).ok()?.load(Ordering::Acquire);
+        let kind = from.word64(8).ok()?.load(Ordering::Relaxed);
+        let count = from.word64(16).ok()?.load(Ordering::Relaxed);
+        let pick = |shift: u32| (kind >> shift & 0xff) as u8;
+        Some(CallRecord {
+            sequence,
+            collective: Collective::ALL.into_iter().find(|c| *c as u8 == pick(0))?,
+            data_type: DataType::ALL.into_iter().find(|d| *d as u8 == pick(8))?,
+            op: ReduceOp::ALL.into_iter().find(|o| *o as u8 == pick(16))?,
+            root: (kind >> 32) as Rank,
+            count,
+        })
+        .filter(|record| record.sequence > 0)
+    }
+
+    /// Whether another rank's call of the same number is the same call.
+    pub(super) fn agrees(&self, other: &CallRecord) -> bool {
+        self.sequence != other.sequence
+            || (self.kind() == other.kind() && self.count == other.count)
+    }
+}
+
+impl std::fmt::Display for CallRecord {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} #{} of {} × {}", self.collective, self.sequence, self.count, self.data_type)?;
+        if self.collective.reduces() {
+            write!(f, ", {}", self.op)?;
+        }
+        if self.collective.has_root() {
+            write!(f, ", root {}", self.root)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> CallRecord {
+        CallRecord {
+            sequence: 7,
+            collective: Collective::Reduce,
+            data_type: DataType::Bfloat16,
+            op: ReduceOp::Max,
+            root: 3,
+            count: 1000,
+        }
+    }
+
+    #[test]
+    fn what_is_published_is_read() {
+        let region = Region::private(BYTES);
+        assert_eq!(CallRecord::read(&region), None);
+        record().publish(&region).unwrap();
+        assert_eq!(CallRecord::read(&region), Some(record()));
+        assert_eq!(record().to_string(), "reduce #7 of 1000 × bfloat16, max, root 3");
+    }
+
+    #[test]
+    fn every_field_changes_the_tag() {
+        let changes: [fn(&mut CallRecord); 6] = [
+            |r| r.sequence += 1,
+            |r| r.collective = Collective::AllReduce,
+            |r| r.data_type = DataType::Int8,
+            |r| r.op = ReduceOp::Sum,
+            |r| r.root = 0,
+            |r| r.count -= 1,
+        ];
+        for change in changes {
+            let mut other = record();
+            change(&mut other);
+            assert_ne!(other.tag(true), record().tag(true), "{other}");
+        }
+        assert_eq!(record().tag(false), 0);
+    }
+}

@@ -1,0 +1,257 @@
+//! Calls that do not block: started now, moved along by [`Communicator::test`] and
+//! [`Communicator::wait`], in the order in which they were started.
+//!
+//! A request's buffers belong to the communicator until the request has ended, and come back with
+//! it. So a request that is leaked leaks its buffers and endangers nobody.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use bytemuck::{cast_slice, cast_slice_mut};
+use ccl_core::types::Collective;
+
+use super::call::{Buffers, Call, usage};
+use super::element::{Element, Reduction};
+use super::engine::Running;
+use super::{Communicator, Error};
+
+/// A started call whose buffers come back with [`Communicator::wait`].
+#[derive(Debug)]
+#[must_use = "the buffers come back with `wait`"]
+pub struct Request<B> {
+    id: u64,
+    communicator: u64,
+    buffers: PhantomData<B>,
+}
+
+/// What became of a call that was started.
+#[derive(Debug)]
+enum State {
+    Queued(Running),
+    Started(Running),
+    Ended(Result<(), String>),
+}
+
+#[derive(Debug)]
+struct Pending {
+    id: u64,
+    state: State,
+    /// The buffers, alive until they are handed back.
+    keep: Box<dyn Any + Send>,
+}
+
+/// The calls that were started and not yet handed back, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    queue: VecDeque<Pending>,
+    next: u64,
+}
+
+/// Input and output of a request, as they were given.
+type Apart<T> = (Vec<T>, Vec<T>);
+
+impl Communicator {
+    /// Starts [`Communicator::all_reduce`] on buffers that the request owns.
+    ///
+    /// # Errors
+    ///
+    /// As the blocking call, for what can be seen before anything moves.
+    pub fn start_all_reduce<T: Element>(
+        &mut self,
+        input: Vec<T>,
+        output: Vec<T>,
+        op: Reduction<T>,
+    ) -> Result<Request<Apart<T>>, Error> {
+        let call = Call::even(Collective::AllReduce, T::DATA_TYPE, input.len()).reducing(op);
+        self.start(&call, input, output)
+    }
+
+    /// Starts [`Communicator::all_gather`] on buffers that the request owns.
+    ///
+    /// # Errors
+    ///
+    /// As the blocking call, for what can be seen before anything moves.
+    pub fn start_all_gather<T: Element>(
+        &mut self,
+        input: Vec<T>,
+        output: Vec<T>,
+    ) -> Result<Request<Apart<T>>, Error> {
+        let call = Call::even(Collective::AllGather, T::DATA_TYPE, input.len());
+        self.start(&call, input, output)
+    }
+
+    /// Starts [`Communicator::reduce_scatter`] on buffers that the request owns.
+    ///
+    /// # Errors
+    ///
+    /// As the blocking call, for what can be seen before anything moves.
+    pub fn start_reduce_scatter<T: Element>(
+        &mut self,
+        input: Vec<T>,
+        output: Vec<T>,
+        op: Reduction<T>,
+    ) -> Result<Request<Apart<T>>, Error> {
+        let call = Call::even(Collective::ReduceScatter, T::DATA_TYPE, output.len()).reducing(op);
+        self.start(&call, input, output)
+    }
+
+    /// Starts any call on buffers that the request owns.
+    ///
+    /// # Errors
+    ///
+    /// As the blocking call, for what can be seen before anything moves.
+    pub fn start<T: Element>(
+        &mut self,
+        call: &Call<'_>,
+        input: Vec<T>,
+        mut output: Vec<T>,
+    ) -> Result<Request<Apart<T>>, Error> {
+        self.usable()?;
+        if call.data_type != T::DATA_TYPE {
+            return Err(usage(format!(
+                "{}: the call is of {}, the buffers of {}",
+                call.collective,
+                call.data_type,
+                T::DATA_TYPE
+            )));
+        }
+        // The vectors' memory stays where it is when they are moved into the queue.
+        let buffers = Buffers::apart(cast_slice(&input), cast_slice_mut(&mut output));
+        let mut running = self.engine.begin(call, buffers)?;
+        self.engine.keep(&mut running);
+        let id = self.requests.next;
+        self.requests.next += 1;
+        let keep: Box<dyn Any + Send> = Box::new((input, output));
+        self.requests.queue.push_back(Pending { id, state: State::Queued(running), keep });
+        self.advance_requests()?;
+        Ok(Request { id, communicator: self.id, buffers: PhantomData })
+    }
+
+    /// Moves started calls along. Returns whether this one has ended.
+    ///
+    /// # Errors
+    ///
+    /// When a call failed; the request's own error comes with [`Communicator::wait`].
+    pub fn test<B>(&mut self, request: &Request<B>) -> Result<bool, Error> {
+        self.advance_requests()?;
+        let pending = self.requests.queue.iter().find(|pending| pending.id == request.id);
+        Ok(pending.is_none_or(|pending| matches!(pending.state, State::Ended(_))))
+    }
+
+    /// Waits until a call has ended, at most `timeout`, and hands its buffers back.
+    ///
+    /// # Errors
+    ///
+    /// When the call failed or did not make progress for `timeout`. The buffers are then given up
+    /// only where nothing can write to them any more.
+    pub fn wait<B: 'static>(&mut self, request: Request<B>, timeout: Duration) -> Result<B, Error> {
+        if request.communicator != self.id {
+            return Err(usage("the request is of another communicator".to_owned()));
+        }
+        while let Some(front) = self.requests.queue.front().map(|pending| pending.id) {
+            if front > request.id || self.ended(request.id) {
+                break;
+            }
+            self.finish_front(timeout)?;
+        }
+        let at = self.requests.queue.iter().position(|pending| pending.id == request.id);
+        let pending = at.and_then(|at| self.requests.queue.remove(at));
+        let Some(Pending { state: State::Ended(result), keep, .. }) = pending else {
+            return Err(usage("the request's result was taken before".to_owned()));
+        };
+        result.map_err(|cause| Error::Broken { cause })?;
+        keep.downcast::<B>()
+            .map(|buffers| *buffers)
+            .map_err(|_| usage("the request's buffers are of another type".to_owned()))
+    }
+
+    /// Brings every started call to its end: blocking calls come after them.
+    pub(super) fn drain_requests(&mut self) -> Result<(), Error> {
+        let timeout = self.engine.config.timeout;
+        while self.first_open().is_some() {
+            self.finish_front(timeout)?;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is under way.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests.queue.is_empty()
+    }
+
+    fn ended(&self, id: u64) -> bool {
+        let pending = self.requests.queue.iter().find(|pending| pending.id == id);
+        pending.is_none_or(|pending| matches!(pending.state, State::Ended(_)))
+    }
+
+    fn first_open(&self) -> Option<usize> {
+        let open = |pending: &Pending| !matches!(pending.state, State::Ended(_));
+        self.requests.queue.iter().position(open)
+    }
+
+    /// Starts the oldest open call if it is not, and does what can be done at once.
+    fn advance_requests(&mut self) -> Result<(), Error> {
+        while let Some(at) = self.first_open() {
+            let running = self.start_pending(at)?;
+            match self.engine.poll(&running) {
+                Ok(true) => self.end(at, Some(&running), Ok(())),
+                Ok(false) => {
+                    self.requests.queue[at].state = State::Started(running);
+                    return Ok(());
+                }
+                Err(error) => return Err(self.fail(at, &running, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Drives the oldest open call to its end.
+    fn finish_front(&mut self, timeout: Duration) -> Result<(), Error> {
+        let Some(at) = self.first_open() else { return Ok(()) };
+        let running = self.start_pending(at)?;
+        match self.engine.finish(&running, timeout) {
+            Ok(()) => {
+                self.end(at, Some(&running), Ok(()));
+                Ok(())
+            }
+            Err(error) => Err(self.fail(at, &running, error)),
+        }
+    }
+
+    fn start_pending(&mut self, at: usize) -> Result<Running, Error> {
+        let ended = State::Ended(Ok(()));
+        match std::mem::replace(&mut self.requests.queue[at].state, ended) {
+            State::Queued(running) => match self.engine.start(&running) {
+                Ok(()) => Ok(running),
+                Err(error) => Err(self.fail(at, &running, error)),
+            },
+            State::Started(running) => Ok(running),
+            State::Ended(result) => {
+                self.requests.queue[at].state = State::Ended(result);
+                Err(usage("a request that has ended cannot be driven".to_owned()))
+            }
+        }
+    }
+
+    fn end(&mut self, at: usize, running: Option<&Running>, result: Result<(), String>) {
+        self.engine.ports.unbind();
+        if let Some(running) = running {
+            self.engine.forget(running);
+        }
+        self.requests.queue[at].state = State::Ended(result);
+    }
+
+    /// Ends all open calls with one error: the communicator is broken.
+    fn fail(&mut self, at: usize, running: &Running, error: Error) -> Error {
+        let error = self.broken(error);
+        let cause = error.to_string();
+        self.end(at, Some(running), Err(cause.clone()));
+        while let Some(open) = self.first_open() {
+            self.end(open, None, Err(cause.clone()));
+        }
+        error
+    }
+}

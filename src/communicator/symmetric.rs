@@ -1,0 +1,84 @@
+//! Memory that every rank of a host maps: made by all ranks together, as large on each.
+
+use std::marker::PhantomData;
+
+use ccl_memory::Region;
+
+use super::call::usage;
+use super::element::Element;
+use super::{Communicator, Error};
+
+/// This rank's part of memory that every local rank maps. It is never lent as a slice to more
+/// than this rank's own calls: peers reach it only through collectives that this rank takes
+/// part in.
+#[derive(Debug)]
+pub struct SymmetricBuffer<T> {
+    regions: Vec<Region>,
+    own: usize,
+    count: usize,
+    elements: PhantomData<T>,
+}
+
+impl<T: Element> SymmetricBuffer<T> {
+    /// Elements on each rank.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Ranks that map it.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// Copies `data` to the elements from `start` on.
+    ///
+    /// # Errors
+    ///
+    /// When it does not fit.
+    pub fn write(&mut self, start: usize, data: &[T]) -> Result<(), Error> {
+        let offset = start.saturating_mul(size_of::<T>());
+        let region = &self.regions[self.own];
+        region.write(offset, bytemuck::cast_slice(data)).map_err(|error| usage(error.to_string()))
+    }
+
+    /// Copies the elements from `start` on to `data`.
+    ///
+    /// # Errors
+    ///
+    /// When there are not so many.
+    pub fn read(&self, start: usize, data: &mut [T]) -> Result<(), Error> {
+        let offset = start.saturating_mul(size_of::<T>());
+        let region = &self.regions[self.own];
+        let bytes = bytemuck::cast_slice_mut(data);
+        region.read(offset, bytes).map_err(|error| usage(error.to_string()))
+    }
+}
+
+impl Communicator {
+    /// Memory of `count` zeroed elements on every rank, which all ranks map. All ranks call it
+    /// with the same count. It is given back when the buffer is dropped on all ranks.
+    ///
+    /// # Errors
+    ///
+    /// When one rank cannot make that much shared memory, all ranks get an error.
+    pub fn alloc<T: Element>(&mut self, count: usize) -> Result<SymmetricBuffer<T>, Error> {
+        self.usable()?;
+        let bytes = count
+            .checked_mul(size_of::<T>())
+            .ok_or_else(|| usage(format!("{count} elements are more than memory can hold")))?;
+        let regions = match &mut self.wiring {
+            Some(wiring) => wiring.share(bytes.max(1), |_| Ok(()))?,
+            None => vec![Region::private(bytes)],
+        };
+        let own = self.rank() as usize;
+        Ok(SymmetricBuffer { regions, own, count, elements: PhantomData })
+    }
+}

@@ -1,0 +1,266 @@
+//! Joins the ranks of a host: segments are made, shared, mapped, and become links.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::bootstrap::Secret;
+use ccl_core::config::Config;
+use ccl_core::transport::{
+    self, Address, Connected, Connecting, Device, EndpointId, Lane, RemoteKey,
+};
+use ccl_core::types::Rank;
+use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
+use ccl_memory::Region;
+use ccl_memory::doorbell::{Doorbell, Parking};
+use ccl_memory::slots::{Receiver, Sender};
+
+use super::call::usage;
+use super::engine::Engine;
+use super::error::Error;
+use super::segment::Segment;
+use super::wait::Manners;
+use crate::bootstrap::{ControlPlane, random_bytes};
+
+/// How long to pause between looks at connections in the making.
+const POLL_PAUSE: Duration = Duration::from_micros(100);
+
+/// The connections of a rank to all others, and what it takes to share more memory later.
+#[derive(Debug)]
+pub(super) struct Wiring {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) lane: Box<dyn Lane>,
+    /// By rank; none for this rank.
+    pub(super) endpoints: Vec<Option<EndpointId>>,
+    pub(super) control: Arc<ControlPlane>,
+    pub(super) timeout: Duration,
+}
+
+impl Wiring {
+    /// Connects every pair of ranks. All ranks call it.
+    pub(super) fn connect(
+        control: Arc<ControlPlane>,
+        device: Arc<dyn Device>,
+        secret: &Secret,
+        config: &Config,
+    ) -> Result<Wiring, Error> {
+        let timeout = config.join_timeout;
+        let nonces = control.all_gather(random_bytes()?.to_vec(), timeout)?.concat();
+        let key = transport::Secret(secret.derive(&nonces));
+        let mut listener = device.listen(&key)?;
+        let addresses = control.all_gather(listener.address().0, timeout)?;
+        let (rank, ranks) = (control.rank(), control.ranks());
+        let now = ccl_transport_shm::now;
+        let deadline = now() + timeout;
+        let mut outgoing: Vec<(Rank, Box<dyn Connecting>)> = Vec::new();
+        for (peer, address) in addresses.into_iter().enumerate().take(rank as usize) {
+            let hello = rank.to_le_bytes();
+            let connecting = device.connect(&Address(address), &key, &hello, deadline)?;
+            outgoing.push((peer as Rank, connecting));
+        }
+        let mut lane = device.lane()?;
+        let mut endpoints = vec![None; ranks as usize];
+        let mut missing = ranks - 1;
+        while missing > 0 {
+            let mut arrived: Vec<(Rank, Connected)> = Vec::new();
+            if let Some(connected) = listener.poll(now())? {
+                arrived.push((caller(&connected, rank, ranks)?, connected));
+            }
+            let mut error = None;
+            outgoing.retain_mut(|(peer, connecting)| match connecting.poll(now()) {
+                Ok(None) => true,
+                Ok(Some(connected)) => {
+                    arrived.push((*peer, connected));
+                    false
+                }
+                Err(failed) => {
+                    error = Some(failed);
+                    false
+                }
+            });
+            if let Some(error) = error {
+                return Err(error.into());
+            }
+            let idle = arrived.is_empty();
+            for (peer, connected) in arrived {
+                let slot = endpoints.get_mut(peer as usize);
+                if let Some(slot @ None) = slot {
+                    *slot = Some(lane.attach(connected)?);
+                    missing -= 1;
+                }
+            }
+            if idle {
+                await_more(&control, rank, &endpoints, now() > deadline, timeout)?;
+            }
+        }
+        Ok(Wiring { device, lane, endpoints, control, timeout })
+    }
+
+    /// Makes memory on every rank that all others map. `prepare` sees this rank's own before any
+    /// other rank can. Returns all ranks' memory in order of rank.
+    pub(super) fn share(
+        &mut self,
+        bytes: usize,
+        prepare: impl FnOnce(&Region) -> Result<(), Error>,
+    ) -> Result<Vec<Region>, Error> {
+        let made = self.device.allocate(bytes);
+        // Everybody takes part in the exchange, so that one rank without memory fails all alike.
+        let blob = match &made {
+            Ok((own, key)) => {
+                prepare(own)?;
+                let mut keys = Vec::new();
+                for endpoint in &self.endpoints {
+                    let shared = endpoint.map(|endpoint| self.lane.share(endpoint, *key));
+                    keys.push(shared.transpose()?.map_or(Vec::new(), |key| key.0));
+                }
+                encode(&keys)
+            }
+            Err(_) => Vec::new(),
+        };
+        let keys = self.control.all_gather(blob, self.timeout)?;
+        let (own, _) = made?;
+        let rank = self.control.rank() as usize;
+        let mut regions = Vec::new();
+        for (peer, blob) in keys.iter().enumerate() {
+            regions.push(match self.endpoints[peer] {
+                None => own.clone(),
+                Some(endpoint) => {
+                    let key = decode(blob, rank).ok_or_else(|| {
+                        usage(format!("rank {peer} could not make {bytes} bytes of shared memory"))
+                    })?;
+                    self.lane.map(endpoint, &RemoteKey(key))?
+                }
+            });
+        }
+        Ok(regions)
+    }
+
+    /// Makes the engine: links over shared segments.
+    pub(super) fn engine(
+        &mut self,
+        config: Config,
+        parking: Parking,
+        local_ranks: usize,
+    ) -> Result<Engine, Error> {
+        let (rank, ranks) = (self.control.rank(), self.control.ranks());
+        let segment = Segment::new(ranks, &config);
+        let mut receivers: Vec<Option<Receiver>> = Vec::new();
+        let regions = self.share(segment.bytes(), |own| {
+            for (peer, channel) in links(ranks, segment.channels) {
+                receivers.push(match peer == rank {
+                    true => None,
+                    false => {
+                        let slots = segment.link(own, rank, peer, channel).map_err(memory)?;
+                        Some(Receiver::new(&slots, segment.shape).map_err(memory)?)
+                    }
+                });
+            }
+            Ok(())
+        })?;
+        let mut duplexes = Vec::new();
+        for ((peer, channel), receiver) in links(ranks, segment.channels).zip(receivers) {
+            duplexes.push(match receiver {
+                None => None,
+                Some(receiver) => {
+                    let theirs = &regions[peer as usize];
+                    let slots = segment.link(theirs, peer, rank, channel).map_err(memory)?;
+                    let sender = Sender::new(&slots, segment.shape).map_err(memory)?;
+                    Some(Duplex { sender, receiver })
+                }
+            });
+        }
+        let mut doorbells = Vec::new();
+        let mut records = Vec::new();
+        for region in &regions {
+            doorbells.push(Some(Doorbell::new(region, parking).map_err(memory)?));
+            records.push(Some(segment.record(region).map_err(memory)?));
+        }
+        let own_doorbell = doorbells[rank as usize].take();
+        let own_record = records[rank as usize].take();
+        let manners = Manners::new(&config, local_ranks, own_doorbell);
+        let links = MappedLinks::new(segment.channels, duplexes, doorbells);
+        let control = Arc::clone(&self.control);
+        Ok(Engine::new(control, config, segment, links, manners, (own_record, records)))
+    }
+}
+
+fn links(ranks: u32, channels: u32) -> impl Iterator<Item = (Rank, u32)> {
+    (0..ranks).flat_map(move |peer| (0..channels).map(move |channel| (peer, channel)))
+}
+
+fn memory(error: ccl_memory::RegionError) -> Error {
+    usage(format!("the shared segment is too small: {error}"))
+}
+
+/// The rank that a connection says it comes from: one that connects to us.
+fn caller(connected: &Connected, rank: Rank, ranks: u32) -> Result<Rank, Error> {
+    let bytes: Option<[u8; 4]> = connected.hello.as_slice().try_into().ok();
+    match bytes.map(Rank::from_le_bytes) {
+        Some(peer) if peer > rank && peer < ranks => Ok(peer),
+        _ => Err(usage(format!("a peer connected to rank {rank} with a hello of no rank"))),
+    }
+}
+
+/// Pauses, unless somebody is known to be dead or the time is up.
+fn await_more(
+    control: &ControlPlane,
+    rank: Rank,
+    endpoints: &[Option<EndpointId>],
+    late: bool,
+    timeout: Duration,
+) -> Result<(), Error> {
+    let during = format!("rank {rank} connecting to its peers");
+    if let Some(failure) = control.failure() {
+        let reason = failure.reason.to_string();
+        return Err(Error::RankFailed { rank: failure.rank, reason, during });
+    }
+    if late {
+        let missing: Vec<String> = endpoints
+            .iter()
+            .enumerate()
+            .filter(|(peer, endpoint)| endpoint.is_none() && *peer != rank as usize)
+            .map(|(peer, _)| format!("rank {peer}"))
+            .collect();
+        let waiting = format!("a connection with {}", missing.join(", "));
+        return Err(Error::Deadline { during, stalled: timeout, waiting });
+    }
+    std::thread::sleep(POLL_PAUSE);
+    Ok(())
+}
+
+/// Keys for every rank, each with its length before it.
+fn encode(keys: &[Vec<u8>]) -> Vec<u8> {
+    let mut blob = Vec::new();
+    for key in keys {
+        blob.extend((key.len() as u32).to_le_bytes());
+        blob.extend(key);
+    }
+    blob
+}
+
+/// The `index`th key.
+fn decode(mut blob: &[u8], index: usize) -> Option<Vec<u8>> {
+    for at in 0..=index {
+        let (length, rest) = blob.split_first_chunk::<4>()?;
+        let (key, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        if at == index {
+            return Some(key.to_vec()).filter(|key| !key.is_empty());
+        }
+        blob = rest;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_survive_the_exchange() {
+        let blob = encode(&[vec![1, 2, 3], Vec::new(), vec![9]]);
+        assert_eq!(decode(&blob, 0), Some(vec![1, 2, 3]));
+        assert_eq!(decode(&blob, 1), None, "a rank's own");
+        assert_eq!(decode(&blob, 2), Some(vec![9]));
+        assert_eq!(decode(&blob, 3), None);
+        assert_eq!(decode(&blob[..6], 0), None, "cut short");
+    }
+}

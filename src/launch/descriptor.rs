@@ -1,0 +1,67 @@
+//! Descriptors that cross from one process to the next, and the life of a child: the only unsafe
+//! code of this module.
+
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// Takes over a descriptor that this process inherited, at most once in its life, and makes it
+/// close-on-exec.
+pub(super) fn adopt(fd: i32) -> Result<OwnedFd, String> {
+    static ADOPTED: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
+    if fd < 3 {
+        return Err("it is one of the standard streams".to_owned());
+    }
+    let mut adopted = ADOPTED.lock().unwrap_or_else(PoisonError::into_inner);
+    if adopted.contains(&fd) {
+        return Err("it was used already; pass a unique id for further communicators".to_owned());
+    }
+    // SAFETY: the descriptor is only asked for its flags, which fails with EBADF if it is closed.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    fcntl_getfd(borrowed).map_err(|_| "no such descriptor is open".to_owned())?;
+    fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(|error| error.to_string())?;
+    adopted.insert(fd);
+    // SAFETY: it is open, and the launcher made it for this process alone and named it in the
+    // environment; `ADOPTED` sees to it that no second owner is made here.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes the child die with this process, and lets it inherit `kept` under its number.
+pub(super) fn tie(command: &mut Command, kept: Option<OwnedFd>) {
+    let parent = getpid();
+    // SAFETY: between fork and exec `bind_child` makes three system calls through rustix, which
+    // neither allocate nor lock; it captures plain numbers and a descriptor.
+    unsafe { command.pre_exec(move || bind_child(parent, kept.as_ref())) };
+}
+
+fn bind_child(parent: Pid, kept: Option<&OwnedFd>) -> std::io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // The parent may have died before the line above: then no signal will come.
+    if getppid() != Some(parent) {
+        return Err(rustix::io::Errno::SRCH.into());
+    }
+    if let Some(fd) = kept {
+        fcntl_setfd(fd.as_fd(), FdFlags::empty())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::IntoRawFd;
+
+    #[test]
+    fn a_descriptor_is_adopted_once_if_it_is_open() {
+        let fd = std::fs::File::open("/dev/null").unwrap().into_raw_fd();
+        let owned = adopt(fd).unwrap();
+        assert_eq!(fcntl_getfd(&owned).unwrap(), FdFlags::CLOEXEC);
+        assert!(adopt(fd).unwrap_err().contains("used already"));
+        assert!(adopt(1).unwrap_err().contains("standard"));
+        assert!(adopt(987_654).unwrap_err().contains("open"));
+    }
+}

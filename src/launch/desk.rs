@@ -1,0 +1,149 @@
+//! Where the ranks of one host meet when their launcher hands nothing from rank to rank: rank 0
+//! keeps an abstract Unix socket, named by the job, and tells everybody of its own user, and
+//! nobody else, the unique id. Nothing is left in the file system.
+
+use super::LaunchError;
+use crate::bootstrap::UniqueId;
+use crate::bootstrap::socket::{self, Deadline};
+use rustix::event::PollFlags;
+use rustix::net::sockopt::socket_peercred;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// More than any unique id; far less than a Unix socket buffers, so that telling never blocks.
+const TEXT_BYTES_MAX: u64 = 4096;
+
+/// Rank 0's side; it ends when dropped.
+pub(super) struct Desk {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Desk")
+    }
+}
+
+impl Desk {
+    pub(super) fn open(name: &str, id: &UniqueId) -> Result<Desk, LaunchError> {
+        let fail = |text: String| LaunchError::Desk { name: name.to_owned(), text };
+        let listener = SocketAddr::from_abstract_name(name)
+            .and_then(|address| UnixListener::bind_addr(&address))
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+        let listener = listener.map_err(|error| match error.kind() {
+            ErrorKind::AddrInUse => fail("another process already listens there".to_owned()),
+            _ => fail(error.to_string()),
+        })?;
+        let (ended, text) = (Arc::new(AtomicBool::new(false)), id.to_secret_string());
+        let stop = ended.clone();
+        let thread = std::thread::Builder::new()
+            .name("ferroccl-desk".to_owned())
+            .spawn(move || serve(&listener, &text, &stop))
+            .map_err(|error| fail(error.to_string()))?;
+        Ok(Desk { ended, thread: Some(thread) })
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It looks at `ended` every 50 ms.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(listener: &UnixListener, text: &str, ended: &AtomicBool) {
+    while !ended.load(Ordering::Relaxed) {
+        socket::is_ready(listener.as_fd(), PollFlags::IN, Duration::from_millis(50));
+        match listener.accept() {
+            Ok((mut stream, _)) if is_own_user(&stream) => {
+                // A fresh socket buffers it whole; who hangs up early does not want it.
+                let _ = stream.write_all(text.as_bytes());
+            }
+            Ok(_) => tracing::warn!("another user asked for the unique id and was not told"),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+fn is_own_user(stream: &UnixStream) -> bool {
+    socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
+
+/// Every other rank's side: asks until rank 0 has come.
+pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchError> {
+    let fail = |text: String| LaunchError::Desk { name: name.to_owned(), text };
+    let address = SocketAddr::from_abstract_name(name).map_err(|error| fail(error.to_string()))?;
+    loop {
+        match UnixStream::connect_addr(&address) {
+            Ok(stream) if is_own_user(&stream) => match listen(stream, deadline) {
+                Ok(text) => return text.parse().map_err(|e| fail(format!("what it says is {e}"))),
+                // Rank 0 went away between two jobs' steps, say: look again.
+                Err(error) if deadline.is_past() => return Err(fail(error.to_string())),
+                Err(_) => {}
+            },
+            Ok(_) => return Err(fail("a process of another user listens there".to_owned())),
+            Err(error) if deadline.is_past() => {
+                let waited_ms = deadline.waited_ms();
+                return Err(fail(format!("rank 0 did not come in {waited_ms} ms ({error})")));
+            }
+            Err(_) => {}
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn listen(stream: UnixStream, deadline: Deadline) -> std::io::Result<String> {
+    stream.set_read_timeout(Some(deadline.left().max(Duration::from_millis(1))))?;
+    let mut text = String::new();
+    stream.take(TEXT_BYTES_MAX).read_to_string(&mut text)?;
+    if text.is_empty() { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(text) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::{Endpoint, Secret};
+
+    fn name(case: &str) -> String {
+        format!("ferroccl-test-{}-{case}", std::process::id())
+    }
+
+    #[test]
+    fn ranks_of_one_user_are_told_whoever_comes_first() {
+        let name = name("told");
+        let endpoints = vec![Endpoint::new("127.0.0.1", 7)];
+        let id = UniqueId { endpoints, secret: Secret::from_bytes([1; 32]) };
+        let asked = name.clone();
+        let early = std::thread::spawn(move || {
+            ask(&asked, Deadline::after(Duration::from_secs(5))).unwrap()
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        let desk = Desk::open(&name, &id).unwrap();
+        let late = ask(&name, Deadline::after(Duration::from_secs(5))).unwrap();
+        for told in [early.join().unwrap(), late] {
+            assert_eq!(told.to_secret_string(), id.to_secret_string());
+        }
+        let second = Desk::open(&name, &id).unwrap_err().to_string();
+        assert!(second.contains("already listens"), "{second}");
+        drop(desk);
+        drop(Desk::open(&name, &id).unwrap());
+    }
+
+    #[test]
+    fn a_rank_0_that_never_comes_ends_at_the_deadline() {
+        let error = ask(&name("never"), Deadline::after(Duration::from_millis(100)));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("rank 0 did not come") && error.contains("FERROCCL_COMM_ID"));
+    }
+}

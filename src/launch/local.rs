@@ -1,0 +1,214 @@
+//! Ranks of this host started by ourselves: what `-g N` does.
+
+use super::LaunchError;
+use super::descriptor::tie;
+use crate::bootstrap::{Listening, Reach};
+use crate::bootstrap::{random_bytes, socket};
+use rustix::event::PollFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Most ranks that are started on one host.
+pub const LOCAL_RANKS_MAX: u32 = 512;
+/// How long the others may take to end by themselves, with errors of their own.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long after SIGTERM comes SIGKILL.
+const LAST_GRACE: Duration = Duration::from_secs(2);
+/// How long the last lines of ended ranks are waited for: a grandchild may hold their pipe.
+const DRAIN: Duration = Duration::from_secs(1);
+const LINE_BYTES_MAX: u64 = 64 << 10;
+
+/// How local ranks ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalExit {
+    /// 0 if all ended well, else the first bad status: an exit code, or 128 + a signal's number.
+    pub code: u8,
+    /// The rank that ended so.
+    pub failed: Option<u32>,
+}
+
+/// Runs `program` with `arguments` as ranks `0..ranks` of this host and waits for them all.
+///
+/// The children find each other by `FERROCCL_*` variables, which the program must follow (see
+/// [`super::from_environment`]). Only rank 0's standard output passes; what the others write to
+/// standard error appears with their rank in front. When one ends badly, the others have 5 s to
+/// end by themselves, then they are ended. All die with this process, however it dies. Call it
+/// on a thread that lives until it returns, the main thread for example.
+///
+/// # Errors
+/// The program cannot be started; then none is left running.
+pub fn spawn_local<S: AsRef<OsStr>>(
+    ranks: u32,
+    program: &Path,
+    arguments: &[S],
+) -> Result<LocalExit, LaunchError> {
+    if ranks == 0 || ranks > LOCAL_RANKS_MAX {
+        return Err(LaunchError::LocalRanks { ranks });
+    }
+    let Listening { id, listener } = Listening::new(&Reach::Loopback)?;
+    let mut secret = String::new();
+    for byte in random_bytes()? {
+        // Writing to a String cannot fail.
+        let _ = write!(secret, "{byte:02x}");
+    }
+    let mut listener = Some(OwnedFd::from(listener));
+    let mut group = Group::new();
+    for rank in 0..ranks {
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env("FERROCCL_RANK", rank.to_string())
+            .env("FERROCCL_RANKS", ranks.to_string())
+            .env("FERROCCL_LOCAL_RANK", rank.to_string())
+            .env("FERROCCL_LOCAL_RANKS", ranks.to_string())
+            .env("FERROCCL_COMM_ID", id.endpoints[0].to_string())
+            .env("FERROCCL_SECRET", &secret)
+            .env_remove("FERROCCL_SECRET_FILE")
+            .env_remove("FERROCCL_LISTEN_FD");
+        let kept = listener.take();
+        if let Some(fd) = &kept {
+            command.env("FERROCCL_LISTEN_FD", fd.as_raw_fd().to_string());
+        } else {
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        }
+        tie(&mut command, kept);
+        let program = || program.to_owned();
+        let spawned = command.spawn().and_then(|child| group.add(rank, child));
+        spawned.map_err(|error| LaunchError::Spawn { program: program(), error })?;
+    }
+    Ok(group.wait())
+}
+
+/// The running children. Dropping it ends them.
+struct Group {
+    running: Vec<Running>,
+    readers: mpsc::Receiver<()>,
+    reader: Option<mpsc::Sender<()>>,
+    failed: Option<(u32, ExitStatus)>,
+}
+
+struct Running {
+    rank: u32,
+    child: Child,
+    /// Readable once the child has ended.
+    ended: OwnedFd,
+}
+
+impl Group {
+    fn new() -> Group {
+        let (sender, readers) = mpsc::channel();
+        Group { running: Vec::new(), readers, reader: Some(sender), failed: None }
+    }
+
+    fn add(&mut self, rank: u32, mut child: Child) -> std::io::Result<()> {
+        if let (Some(stderr), Some(reader)) = (child.stderr.take(), self.reader.clone()) {
+            let name = format!("ferroccl-stderr-{rank}");
+            let read = move || {
+                pass_on(rank, stderr);
+                drop(reader);
+            };
+            if let Err(error) = std::thread::Builder::new().name(name).spawn(read) {
+                end(&mut child);
+                return Err(error);
+            }
+        }
+        match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
+            Ok(ended) => {
+                self.running.push(Running { rank, child, ended });
+                Ok(())
+            }
+            Err(error) => {
+                end(&mut child);
+                Err(error.into())
+            }
+        }
+    }
+
+    fn wait(mut self) -> LocalExit {
+        let mut next = None;
+        let mut signal = Signal::TERM;
+        while !self.running.is_empty() {
+            let left = next.map(|at: Instant| at.saturating_duration_since(Instant::now()));
+            let fds: Vec<_> =
+                self.running.iter().map(|one| (one.ended.as_fd(), PollFlags::IN)).collect();
+            socket::wait(&fds, left.unwrap_or(Duration::from_secs(3600)));
+            drop(fds);
+            self.reap();
+            if self.failed.is_some() && next.is_none() {
+                next = Some(Instant::now() + GRACE);
+            }
+            if next.is_some_and(|at| Instant::now() >= at) {
+                for one in &self.running {
+                    eprintln!("[rank {}] did not end by itself and is ended", one.rank);
+                    // It may have ended meanwhile; its number is not given away before `reap`.
+                    let _ = kill_process(Pid::from_child(&one.child), signal);
+                }
+                signal = Signal::KILL;
+                next = Some(Instant::now() + LAST_GRACE);
+            }
+        }
+        self.reader = None;
+        // Ends with an error as soon as the last reader has ended, which is what is awaited.
+        let _ = self.readers.recv_timeout(DRAIN);
+        match self.failed {
+            Some((rank, status)) => LocalExit { code: code(status), failed: Some(rank) },
+            None => LocalExit { code: 0, failed: None },
+        }
+    }
+
+    fn reap(&mut self) {
+        let failed = &mut self.failed;
+        self.running.retain_mut(|one| match one.child.try_wait() {
+            Ok(None) => true,
+            Ok(Some(status)) => {
+                if !status.success() {
+                    failed.get_or_insert((one.rank, status));
+                }
+                false
+            }
+            // Not ours to wait for any more: somebody set SIGCHLD to be ignored.
+            Err(_) => false,
+        });
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.running.iter_mut().for_each(|one| end(&mut one.child));
+    }
+}
+
+fn end(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+}
+
+fn pass_on(rank: u32, stderr: ChildStderr) {
+    let mut lines = BufReader::new(stderr);
+    loop {
+        let mut line = format!("[rank {rank}] ").into_bytes();
+        match lines.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {
+                if line.last() != Some(&b'\n') {
+                    line.push(b'\n');
+                }
+                // One write per line: lines of two ranks do not mix. A closed stderr loses them.
+                let _ = std::io::stderr().write_all(&line);
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The meeting of the ranks: rank 0 listens and says where, the others learn it.
+
+use super::descriptor::adopt;
+use super::desk::{self, Desk};
+use super::pmi::{Pmi, PmiAddress};
+use super::store::{Store, StoreAddress};
+use super::{Launch, LaunchError, Rendezvous};
+use crate::bootstrap::resolve::is_loopback_name;
+use crate::bootstrap::socket::Deadline;
+use crate::bootstrap::{
+    BootstrapError, ControlPlane, Endpoint, Join, Listening, Reach, Secret, UniqueId,
+};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Everything that this rank needs to join. Alter `join` as you like before [`Meeting::join`].
+#[derive(Debug)]
+pub struct Meeting {
+    /// How it will join.
+    pub join: Join,
+    /// Rank 0 tells the others of its host until all have joined.
+    desk: Option<Desk>,
+}
+
+impl Meeting {
+    /// Joins.
+    ///
+    /// # Errors
+    /// As [`crate::bootstrap::join`].
+    pub fn join(self) -> Result<ControlPlane, BootstrapError> {
+        let joined = crate::bootstrap::join(self.join);
+        drop(self.desk);
+        joined
+    }
+}
+
+struct Met {
+    id: UniqueId,
+    listener: Option<TcpListener>,
+    desk: Option<Desk>,
+}
+
+impl Launch {
+    /// Learns where rank 0 is, or says it. All ranks must call it equally often; a PMI process
+    /// manager serves the first call alone.
+    ///
+    /// # Errors
+    /// What the launcher offers does not work within `timeout`.
+    pub fn meet(&self, timeout: Duration) -> Result<Meeting, LaunchError> {
+        // Further communicators of the same job must not find the first one's address.
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = match self.ranks {
+            1 => 0,
+            _ => SERIAL.fetch_add(1, Ordering::Relaxed),
+        };
+        let deadline = Deadline::after(timeout);
+        let met = match &self.rendezvous {
+            Rendezvous::Alone => self.known(Vec::new()),
+            Rendezvous::Known(endpoints) => self.known(endpoints.clone()),
+            Rendezvous::Id(id) => Met { id: id.clone(), listener: None, desk: None },
+            // The inherited socket served the first communicator; its port is free again.
+            Rendezvous::Inherited(endpoint, _) if serial > 0 => self.known(vec![endpoint.clone()]),
+            Rendezvous::Inherited(endpoint, fd) => self.inherited(endpoint, *fd)?,
+            Rendezvous::Store(store) => self.through_store(store, serial, deadline)?,
+            Rendezvous::Pmi(pmi) => self.through_pmi(pmi, deadline)?,
+            Rendezvous::Desk(name) => self.at_desk(&format!("{name}-{serial}"), deadline)?,
+        };
+        let mut join = Join::new(self.rank, self.ranks, met.id);
+        join.listener = met.listener;
+        join.insecure = self.insecure;
+        join.limits.deadline = deadline.left();
+        Ok(Meeting { join, desk: met.desk })
+    }
+
+    fn known(&self, endpoints: Vec<Endpoint>) -> Met {
+        let secret = self.secret.clone().unwrap_or(Secret::PUBLIC);
+        Met { id: UniqueId { endpoints, secret }, listener: None, desk: None }
+    }
+
+    fn inherited(&self, endpoint: &Endpoint, fd: i32) -> Result<Met, LaunchError> {
+        let name = "FERROCCL_LISTEN_FD";
+        let fail = |text: String| LaunchError::Descriptor { name, fd, text };
+        let listener = TcpListener::from(adopt(fd).map_err(fail)?);
+        let local = listener.local_addr().map_err(|error| fail(error.to_string()))?;
+        if local.port() != endpoint.port {
+            return Err(fail(format!("it listens at {local}, not at {endpoint}")));
+        }
+        Ok(Met { listener: Some(listener), ..self.known(vec![endpoint.clone()]) })
+    }
+
+    /// Rank 0 listens. A secret that all were given counts more than one drawn now, which the
+    /// launcher's store would hand out with the address.
+    fn listen(&self, reach: Reach) -> Result<(Met, UniqueId), LaunchError> {
+        let reach = match (&self.host, reach) {
+            (_, Reach::Loopback) => Reach::Loopback,
+            (Some(host), _) => Reach::Host(host.clone()),
+            (None, reach) => reach,
+        };
+        let Listening { mut id, listener } = Listening::new(&reach)?;
+        let mut told = id.clone();
+        if let Some(secret) = &self.secret {
+            id.secret = secret.clone();
+            told.secret = Secret::PUBLIC;
+        }
+        Ok((Met { id, listener: Some(listener), desk: None }, told))
+    }
+
+    fn learned(&self, mut id: UniqueId) -> Met {
+        if let Some(secret) = &self.secret {
+            id.secret = secret.clone();
+        }
+        Met { id, listener: None, desk: None }
+    }
+
+    fn through_store(
+        &self,
+        at: &StoreAddress,
+        serial: u32,
+        deadline: Deadline,
+    ) -> Result<Met, LaunchError> {
+        let fail = |text| LaunchError::Store { address: at.address.clone(), text };
+        let key = format!("{}/{serial}", at.key);
+        let mut store = Store::connect(at, deadline).map_err(fail)?;
+        if self.rank == 0 {
+            let reach = match is_loopback_name(&at.address.host) {
+                true => Reach::Loopback,
+                false => Reach::Host(at.address.host.clone()),
+            };
+            let (met, told) = self.listen(reach)?;
+            store.set(&key, told.to_secret_string().as_bytes()).map_err(fail)?;
+            return Ok(met);
+        }
+        let value = store.wait_for(&key).map_err(|text| {
+            fail(format!("rank 0 did not publish its address under {key}: {text}"))
+        })?;
+        let id = String::from_utf8_lossy(&value).parse::<UniqueId>();
+        Ok(self.learned(id.map_err(|error| fail(format!("the value of {key} is {error}")))?))
+    }
+
+    fn through_pmi(&self, at: &PmiAddress, deadline: Deadline) -> Result<Met, LaunchError> {
+        const KEY: &str = "ferroccl-root";
+        let fail = |text| LaunchError::Pmi { text };
+        let mut pmi = Pmi::connect(at, deadline).map_err(fail)?;
+        let mut own = None;
+        if self.rank == 0 {
+            let reach = if at.is_local() { Reach::Loopback } else { Reach::Anywhere };
+            let (met, told) = self.listen(reach)?;
+            pmi.put(KEY, &told.to_secret_string()).map_err(fail)?;
+            own = Some(met);
+        }
+        pmi.barrier().map_err(|text| fail(format!("not all ranks came: {text}")))?;
+        let met = match own {
+            Some(met) => met,
+            None => {
+                let id = pmi.get(KEY).map_err(fail)?.parse::<UniqueId>();
+                self.learned(id.map_err(|error| fail(format!("the value of {KEY} is {error}")))?)
+            }
+        };
+        pmi.finish().map_err(fail)?;
+        Ok(met)
+    }
+
+    fn at_desk(&self, name: &str, deadline: Deadline) -> Result<Met, LaunchError> {
+        if self.rank != 0 {
+            return Ok(self.learned(desk::ask(name, deadline)?));
+        }
+        let (met, told) = self.listen(Reach::Loopback)?;
+        let desk = Desk::open(name, &told)?;
+        Ok(Met { desk: Some(desk), ..met })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::Launcher;
+    use crate::launch::store::{Dialect, tests::serve};
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    fn launch(rank: u32, rendezvous: Rendezvous, secret: Option<&str>) -> Launch {
+        Launch {
+            rank,
+            ranks: 2,
+            local_rank: None,
+            local_ranks: None,
+            launcher: Launcher::Torchrun,
+            rendezvous,
+            secret: secret.map(Secret::from_passphrase),
+            insecure: false,
+            host: None,
+        }
+    }
+
+    /// Two ranks meet and join; the secrets they were given besides, and how it ended at each.
+    fn meet(
+        rendezvous: impl Fn() -> Rendezvous,
+        secrets: [Option<&str>; 2],
+    ) -> [Result<(), String>; 2] {
+        let ranks = [0, 1].map(|rank| launch(rank, rendezvous(), secrets[rank as usize]));
+        let join = |launch: &Launch| -> Result<(), String> {
+            let mut meeting = launch.meet(SOON).map_err(|error| error.to_string())?;
+            meeting.join.limits.deadline = Duration::from_secs(1);
+            meeting.join().map(drop).map_err(|error| error.to_string())
+        };
+        std::thread::scope(|scope| {
+            let threads = ranks.each_ref().map(|launch| scope.spawn(|| join(launch)));
+            threads.map(|thread| thread.join().unwrap())
+        })
+    }
+
+    #[test]
+    fn ranks_meet_at_a_known_address_with_their_secret_or_without_over_loopback() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        let known = || Rendezvous::Known(vec![Endpoint::new("127.0.0.1", port)]);
+        assert_eq!(meet(known, [None, None]), [Ok(()), Ok(())]);
+        assert_eq!(meet(known, [Some("moo"), Some("moo")]), [Ok(()), Ok(())]);
+        let [root, member] = meet(known, [Some("moo"), None]);
+        assert!(root.unwrap_err().contains("1 with another secret"));
+        assert!(member.unwrap_err().contains("different secrets"));
+    }
+
+    #[test]
+    fn a_store_hands_over_a_secret_unless_the_ranks_have_one() {
+        let address = serve(Dialect::Recent);
+        let at = || {
+            let (address, key) = (address.clone(), "k".to_owned());
+            StoreAddress { address, key, is_recent: true }
+        };
+        let root = launch(0, Rendezvous::Alone, None);
+        let met = root.through_store(&at(), 0, Deadline::after(SOON)).unwrap();
+        let member = launch(1, Rendezvous::Alone, None);
+        let told = member.through_store(&at(), 0, Deadline::after(SOON)).unwrap();
+        assert_eq!(told.id.to_secret_string(), met.id.to_secret_string());
+        assert!(!told.id.secret.is_public() && met.listener.is_some());
+
+        let root = launch(0, Rendezvous::Alone, Some("moo"));
+        let met = root.through_store(&at(), 1, Deadline::after(SOON)).unwrap();
+        let stranger = member.through_store(&at(), 1, Deadline::after(SOON)).unwrap();
+        assert!(stranger.id.secret.is_public(), "a given secret is not published");
+        let member = launch(1, Rendezvous::Alone, Some("moo"));
+        let told = member.through_store(&at(), 1, Deadline::after(SOON)).unwrap();
+        assert_eq!(told.id.to_secret_string(), met.id.to_secret_string());
+    }
+
+    #[test]
+    fn a_rank_0_that_does_not_publish_is_named() {
+        let address = serve(Dialect::Old);
+        let at = StoreAddress { address, key: "k".to_owned(), is_recent: false };
+        let deadline = Deadline::after(Duration::from_millis(200));
+        let error = launch(1, Rendezvous::Alone, None).through_store(&at, 0, deadline);
+        let error = error.map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains("rank 0 did not publish its address under k/0"), "{error}");
+    }
+
+    #[test]
+    fn ranks_of_one_host_meet_at_the_desk() {
+        let name = format!("ferroccl-test-meet-{}", std::process::id());
+        let member_name = name.clone();
+        let member = std::thread::spawn(move || {
+            let member = launch(1, Rendezvous::Alone, None);
+            member.at_desk(&member_name, Deadline::after(SOON)).unwrap().id
+        });
+        let root = launch(0, Rendezvous::Alone, None);
+        let met = root.at_desk(&name, Deadline::after(SOON)).unwrap();
+        assert_eq!(member.join().unwrap().to_secret_string(), met.id.to_secret_string());
+        assert!(met.id.endpoints.iter().all(|endpoint| endpoint.host == "127.0.0.1"));
+    }
+}

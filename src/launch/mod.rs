@@ -1,0 +1,180 @@
+//! Who started this process as which rank, and where the ranks meet: the environment of
+//! torchrun, Open MPI, MPICH, Slurm or our own variables ([`from_environment`]), and local ranks
+//! started by ourselves ([`spawn_local`]).
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `FERROCCL_RANK`, `FERROCCL_RANKS` | rank and number of ranks; with `FERROCCL_COMM_ID` |
+//! | `FERROCCL_LOCAL_RANK`, `FERROCCL_LOCAL_RANKS` | the same among the ranks of this host |
+//! | `FERROCCL_COMM_ID` | `HOST:PORT` where rank 0 listens, or a unique id; for any launcher |
+//! | `FERROCCL_SECRET` | text that all ranks know; whoever does not know it cannot join |
+//! | `FERROCCL_SECRET_FILE` | a file with that text, readable by its owner alone |
+//! | `FERROCCL_INSECURE_JOIN` | 1: join without a secret, beyond loopback too |
+//! | `FERROCCL_BOOTSTRAP_HOST` | name or address under which the others reach rank 0's host |
+//! | `FERROCCL_LISTEN_FD` | rank 0: a listening socket that it inherits (set by [`spawn_local`]) |
+//!
+//! Without a secret, over loopback, any user of this host can join.
+
+mod descriptor;
+mod desk;
+mod detect;
+mod local;
+mod meet;
+mod pmi;
+mod secret;
+mod store;
+mod variables;
+mod wire;
+
+pub use detect::{Launcher, from_environment};
+pub use local::{LOCAL_RANKS_MAX, LocalExit, spawn_local};
+pub use meet::Meeting;
+pub use variables::variable;
+
+use crate::bootstrap::{BootstrapError, Endpoint, Secret, UniqueId};
+use ccl_core::types::Rank;
+use std::path::PathBuf;
+use thiserror::Error;
+
+/// What a launcher told this process.
+#[derive(Debug)]
+pub struct Launch {
+    /// This rank.
+    pub rank: Rank,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// This rank among those of its host, where the launcher tells.
+    pub local_rank: Option<u32>,
+    /// Number of ranks on this host, where the launcher tells.
+    pub local_ranks: Option<u32>,
+    /// Who told it.
+    pub launcher: Launcher,
+    rendezvous: Rendezvous,
+    secret: Option<Secret>,
+    insecure: bool,
+    host: Option<String>,
+}
+
+/// How the other ranks learn where rank 0 is, and the secret.
+#[derive(Debug)]
+enum Rendezvous {
+    /// There are no others.
+    Alone,
+    /// All were told the same address.
+    Known(Vec<Endpoint>),
+    /// All were told the same unique id.
+    Id(UniqueId),
+    /// As `Known`; rank 0 inherits the socket, by this descriptor.
+    Inherited(Endpoint, i32),
+    /// Through the key-value store of torchrun's agent.
+    Store(store::StoreAddress),
+    /// Through the key-value space of a PMI-1 process manager.
+    Pmi(pmi::PmiAddress),
+    /// At an abstract Unix socket: all ranks are on this host.
+    Desk(String),
+}
+
+/// Why the environment does not make a rank of this process, or the ranks did not meet.
+#[derive(Debug, Error)]
+pub enum LaunchError {
+    /// A variable that cannot be read as what it must be.
+    #[error("{name}={value:?} is not {expected}")]
+    Value {
+        /// The variable.
+        name: String,
+        /// What it is set to.
+        value: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// A variable that goes with others is not set.
+    #[error("{name} is not set, but {because}: set it, or unset the others")]
+    Absent {
+        /// The missing one.
+        name: &'static str,
+        /// What makes it needed.
+        because: String,
+    },
+    /// Rank and number of ranks contradict each other.
+    #[error("{rank_name}={rank}, but {ranks_name}={ranks}: ranks are counted from 0")]
+    RankOutOfRange {
+        /// Variable with the rank.
+        rank_name: &'static str,
+        /// The rank.
+        rank: u32,
+        /// Variable with the number of ranks.
+        ranks_name: &'static str,
+        /// The number of ranks.
+        ranks: u32,
+    },
+    /// The launcher offers no place where the ranks could meet.
+    #[error(
+        "{launcher} started this rank, but it hands no address from rank to rank. Say where rank 0 \
+         listens (a free port on rank 0's host) and give all ranks a secret, for example:\n    \
+         export FERROCCL_COMM_ID=node1.example.org:29400 FERROCCL_SECRET=$(openssl rand -hex 16)\n\
+         and pass both on to all ranks ({pass_on})"
+    )]
+    NoMeetingPoint {
+        /// The launcher.
+        launcher: Launcher,
+        /// How it passes variables on.
+        pass_on: &'static str,
+    },
+    /// A secret that cannot be used.
+    #[error("{0}")]
+    Secret(String),
+    /// torchrun's store failed.
+    #[error("the store of torchrun's agent at {address}: {text}")]
+    Store {
+        /// Where it is.
+        address: Endpoint,
+        /// What happened.
+        text: String,
+    },
+    /// The PMI process manager failed.
+    #[error(
+        "the process manager (PMI): {text}. Or set FERROCCL_COMM_ID=HOST:PORT, which needs none"
+    )]
+    Pmi {
+        /// What happened.
+        text: String,
+    },
+    /// The ranks of this host did not meet.
+    #[error(
+        "the ranks of this host could not meet at the abstract Unix socket @{name}: {text}. Or set \
+         FERROCCL_COMM_ID=127.0.0.1:PORT with a free port, for all ranks"
+    )]
+    Desk {
+        /// The socket's name.
+        name: String,
+        /// What happened.
+        text: String,
+    },
+    /// Joining failed.
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    /// A local rank could not be started.
+    #[error("cannot start {}: {error}", program.display())]
+    Spawn {
+        /// What was to be started.
+        program: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// A number of local ranks that makes no sense.
+    #[error("{ranks} local ranks: there can be 1 to {LOCAL_RANKS_MAX}")]
+    LocalRanks {
+        /// What was asked for.
+        ranks: u32,
+    },
+    /// An inherited descriptor that cannot be used.
+    #[error("{name}={fd}: {text}")]
+    Descriptor {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        fd: i32,
+        /// What is wrong.
+        text: String,
+    },
+}

@@ -1,0 +1,243 @@
+//! A client of the PMI-1 wire protocol, which MPICH's, Intel's and Slurm's process managers
+//! speak: lines of `key=value` words, each asked and answered in turn. It puts one value into
+//! the job's key-value space, waits at the barrier, and gets it.
+
+use super::descriptor::adopt;
+use super::wire::Wire;
+use crate::bootstrap::Endpoint;
+use crate::bootstrap::socket::Deadline;
+
+const LINE_BYTES_MAX: usize = 4096;
+
+/// How the process manager is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PmiAddress {
+    /// Over an inherited socket.
+    Inherited {
+        /// Its descriptor.
+        fd: i32,
+        /// Whether all ranks are on this host.
+        is_local: bool,
+    },
+    /// At a port.
+    Port {
+        /// Where.
+        address: Endpoint,
+        /// This process's number there.
+        id: u32,
+        /// Whether all ranks are on this host.
+        is_local: bool,
+    },
+}
+
+impl PmiAddress {
+    pub(super) fn is_local(&self) -> bool {
+        match self {
+            PmiAddress::Inherited { is_local, .. } | PmiAddress::Port { is_local, .. } => *is_local,
+        }
+    }
+}
+
+/// A conversation with the process manager.
+pub(super) struct Pmi {
+    wire: Wire,
+    buffer: Vec<u8>,
+    space: String,
+    value_bytes_max: usize,
+}
+
+impl Pmi {
+    pub(super) fn connect(at: &PmiAddress, deadline: Deadline) -> Result<Pmi, String> {
+        match at {
+            PmiAddress::Inherited { fd, .. } => {
+                let fd = adopt(*fd).map_err(|text| format!("PMI_FD={fd}: {text}"))?;
+                Pmi::start(Wire::new(fd, deadline), None)
+            }
+            PmiAddress::Port { address, id, .. } => {
+                Pmi::start(Wire::connect(address, deadline)?, Some(*id))
+            }
+        }
+    }
+
+    #[cfg(test)]
+    fn over(fd: std::os::fd::OwnedFd, deadline: Deadline) -> Result<Pmi, String> {
+        Pmi::start(Wire::new(fd, deadline), None)
+    }
+
+    fn start(wire: Wire, id: Option<u32>) -> Result<Pmi, String> {
+        let mut pmi = Pmi { wire, buffer: Vec::new(), space: String::new(), value_bytes_max: 0 };
+        if let Some(id) = id {
+            pmi.ask(&format!("initack pmiid={id}"), "initack")?;
+            // It tells size, rank and debug unasked: the environment has told them already.
+            for _ in 0..3 {
+                pmi.answer("set")?;
+            }
+        }
+        pmi.ask("init pmi_version=1 pmi_subversion=1", "response_to_init")?;
+        let maxes = pmi.ask("get_maxes", "maxes")?;
+        pmi.value_bytes_max = word(&maxes, "vallen_max")?
+            .parse()
+            .map_err(|_| format!("it answers with an odd vallen_max: {maxes}"))?;
+        let named = pmi.ask("get_my_kvsname", "my_kvsname")?;
+        pmi.space = word(&named, "kvsname")?.to_owned();
+        Ok(pmi)
+    }
+
+    /// Puts a value; others can get it behind the next barrier.
+    pub(super) fn put(&mut self, key: &str, value: &str) -> Result<(), String> {
+        // Its lines are words: neither blanks nor line ends may be in a value.
+        if value.len() >= self.value_bytes_max || value.contains(char::is_whitespace) {
+            return Err(format!(
+                "a value of {} bytes does not fit its {} bytes",
+                value.len(),
+                self.value_bytes_max
+            ));
+        }
+        let space = &self.space;
+        let command = format!("put kvsname={space} key={key} value={value}");
+        self.ask(&command, "put_result").map(|_| ())
+    }
+
+    /// Returns when every rank is here.
+    pub(super) fn barrier(&mut self) -> Result<(), String> {
+        self.ask("barrier_in", "barrier_out").map(|_| ())
+    }
+
+    pub(super) fn get(&mut self, key: &str) -> Result<String, String> {
+        let command = format!("get kvsname={} key={key}", self.space);
+        let answer = self.ask(&command, "get_result")?;
+        word(&answer, "value").map(str::to_owned)
+    }
+
+    /// Ends the conversation: a process manager takes an exit without it for a crash.
+    pub(super) fn finish(mut self) -> Result<(), String> {
+        self.ask("finalize", "finalize_ack").map(|_| ())
+    }
+
+    fn ask(&mut self, command: &str, expected: &str) -> Result<String, String> {
+        self.wire.write(format!("cmd={command}\n").as_bytes())?;
+        self.answer(expected)
+    }
+
+    fn answer(&mut self, expected: &str) -> Result<String, String> {
+        let line = self.line()?;
+        let command = word(&line, "cmd")?;
+        if command != expected {
+            return Err(format!("it answers {command} where {expected} is due"));
+        }
+        match word(&line, "rc") {
+            Ok(code) if code != "0" => {
+                let message = word(&line, "msg").unwrap_or("it does not say why");
+                Err(format!("{expected} failed with code {code}: {message}"))
+            }
+            _ => Ok(line),
+        }
+    }
+
+    fn line(&mut self) -> Result<String, String> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return String::from_utf8(line).map_err(|_| "its line is not UTF-8".to_owned());
+            }
+            if self.buffer.len() >= LINE_BYTES_MAX {
+                return Err(format!("its line is longer than {LINE_BYTES_MAX} bytes"));
+            }
+            let mut part = [0; 512];
+            let count = self.wire.read(&mut part)?.ok_or("it closed the connection")?;
+            self.buffer.extend(&part[..count]);
+        }
+    }
+}
+
+/// The value of `key` in a line of `key=value` words.
+fn word<'a>(line: &'a str, key: &str) -> Result<&'a str, String> {
+    line.split_ascii_whitespace()
+        .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
+        .ok_or_else(|| format!("its answer has no {key}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    use std::time::Duration;
+
+    /// Answers line by line from a script of (start of the question, answer).
+    fn manager(script: &'static [(&'static str, &'static str)]) -> OwnedFd {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::thread::spawn(move || {
+            let mut lines = BufReader::new(theirs.try_clone().unwrap()).lines();
+            for (question, answer) in script {
+                let asked = lines.next().unwrap().unwrap();
+                assert!(asked.starts_with(question), "{asked}");
+                (&theirs).write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        ours.into()
+    }
+
+    const INIT: (&str, &str) =
+        ("cmd=init ", "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0\n");
+    const MAXES: (&str, &str) =
+        ("cmd=get_maxes", "cmd=maxes kvsname_max=256 keylen_max=64 vallen_max=64\n");
+    const NAME: (&str, &str) = ("cmd=get_my_kvsname", "cmd=my_kvsname kvsname=kvs_7\n");
+
+    fn soon() -> Deadline {
+        Deadline::after(Duration::from_secs(5))
+    }
+
+    #[test]
+    fn a_value_goes_through_the_key_value_space() {
+        let fd = manager(&[
+            INIT,
+            MAXES,
+            NAME,
+            ("cmd=put kvsname=kvs_7 key=k value=a=b:c", "cmd=put_result rc=0 msg=success\n"),
+            ("cmd=barrier_in", "cmd=barrier_out\n"),
+            ("cmd=get kvsname=kvs_7 key=k", "cmd=get_result rc=0 msg=success value=a=b:c\n"),
+            ("cmd=finalize", "cmd=finalize_ack\n"),
+        ]);
+        let mut pmi = Pmi::over(fd, soon()).unwrap();
+        pmi.put("k", "a=b:c").unwrap();
+        pmi.barrier().unwrap();
+        assert_eq!(pmi.get("k").unwrap(), "a=b:c");
+        pmi.finish().unwrap();
+    }
+
+    #[test]
+    fn what_the_manager_refuses_or_garbles_is_told() {
+        let start = |script| Pmi::over(manager(script), soon());
+        let error = start(&[("cmd=init", "cmd=response_to_init rc=-1 msg=no\n")]).err().unwrap();
+        assert!(error.contains("code -1: no"), "{error}");
+        let error = start(&[("cmd=init", "cmd=barrier_out\n")]).err().unwrap();
+        assert!(error.contains("barrier_out where response_to_init"), "{error}");
+        let error = start(&[("cmd=init", "hello\n")]).err().unwrap();
+        assert!(error.contains("no cmd"), "{error}");
+        let error = start(&[]).err().unwrap();
+        assert!(["closed", "reset", "ipe"].iter().any(|what| error.contains(what)), "{error}");
+        let mut pmi = start(&[
+            INIT,
+            MAXES,
+            NAME,
+            ("cmd=get", "cmd=get_result rc=-1 msg=key_k_not_found value=unknown\n"),
+        ])
+        .unwrap();
+        assert!(pmi.put("k", &"x".repeat(64)).is_err(), "one byte too long");
+        assert!(pmi.put("k", "two words").is_err());
+        assert!(pmi.get("k").unwrap_err().contains("key_k_not_found"));
+    }
+
+    #[test]
+    fn an_endless_line_and_silence_end() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (&theirs).write_all(&[b'x'; 5000]).unwrap();
+        let error = Pmi::over(ours.into(), soon()).err().unwrap();
+        assert!(error.contains("longer than"), "{error}");
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let error = Pmi::over(ours.into(), Deadline::after(Duration::from_millis(50)));
+        assert!(error.err().unwrap().contains("no answer within"));
+    }
+}

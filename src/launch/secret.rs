@@ -1,0 +1,102 @@
+//! The secret that people hand over by themselves.
+
+use super::LaunchError;
+use super::variables::Variables;
+use crate::bootstrap::Secret;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+const TEXT: &str = "FERROCCL_SECRET";
+const FILE: &str = "FERROCCL_SECRET_FILE";
+const FILE_BYTES_MAX: u64 = 64 << 10;
+
+pub(super) fn from_variables(variables: &Variables) -> Result<Option<Secret>, LaunchError> {
+    match (variables.text(TEXT)?, variables.text(FILE)?) {
+        (Some(_), Some(_)) => refuse(format!("{TEXT} and {FILE} are both set: keep one")),
+        (Some(text), None) => passphrase(TEXT, &text).map(Some),
+        (None, Some(path)) => from_file(Path::new(&path)).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+fn refuse<T>(text: String) -> Result<T, LaunchError> {
+    Err(LaunchError::Secret(text))
+}
+
+fn passphrase(source: &str, text: &str) -> Result<Secret, LaunchError> {
+    match text.trim() {
+        "" => refuse(format!("the secret in {source} is empty: give it some random text")),
+        text => Ok(Secret::from_passphrase(text)),
+    }
+}
+
+fn from_file(path: &Path) -> Result<Secret, LaunchError> {
+    let shown = path.display();
+    let read = || -> std::io::Result<_> {
+        let file = std::fs::File::open(path)?;
+        // Of the open file, so that nobody can exchange it in between.
+        let metadata = file.metadata()?;
+        let mut text = String::new();
+        file.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+        Ok((metadata, text))
+    };
+    let (metadata, text) = match read() {
+        Ok(read) => read,
+        Err(error) => return refuse(format!("cannot read {FILE}={shown}: {error}")),
+    };
+    if metadata.mode() & 0o077 != 0 {
+        return refuse(format!(
+            "{FILE}={shown} can be read or written by others (mode {:o}): chmod 600 it",
+            metadata.mode() & 0o777
+        ));
+    }
+    let user = rustix::process::geteuid().as_raw();
+    if metadata.uid() != user && metadata.uid() != 0 {
+        return refuse(format!("{FILE}={shown} belongs to another user: own it yourself"));
+    }
+    passphrase(FILE, &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn file(name: &str, text: &str, mode: u32) -> std::path::PathBuf {
+        let path = std::env::temp_dir().join(format!("ferroccl-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    fn read(pairs: &[(&str, &str)]) -> Result<Option<Secret>, String> {
+        from_variables(&Variables::of(pairs)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_secret_is_text_or_a_private_file() {
+        assert!(read(&[]).unwrap().is_none());
+        assert!(read(&[(TEXT, "moo")]).unwrap().is_some());
+        let path = file("private", "moo\n", 0o600);
+        assert!(read(&[(FILE, path.to_str().unwrap())]).unwrap().is_some());
+        std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_secret_is_refused_and_never_repeated() {
+        for mode in [0o640, 0o604, 0o620] {
+            let path = file("open", "moo", mode);
+            let error = read(&[(FILE, path.to_str().unwrap())]).unwrap_err();
+            assert!(error.contains("chmod 600") && !error.contains("moo"), "{error}");
+            std::fs::remove_file(path).unwrap();
+        }
+        let path = file("blank", " \n", 0o600);
+        assert!(read(&[(FILE, path.to_str().unwrap())]).unwrap_err().contains("empty"));
+        std::fs::remove_file(&path).unwrap();
+        assert!(read(&[(FILE, path.to_str().unwrap())]).unwrap_err().contains("cannot read"));
+        assert!(read(&[(TEXT, "")]).unwrap_err().contains("empty"));
+        let both = read(&[(TEXT, "moo"), (FILE, "/x")]).unwrap_err();
+        assert!(both.contains("keep one") && !both.contains("moo"), "{both}");
+    }
+}

@@ -1,0 +1,252 @@
+//! A client of the key-value store that torchrun's agent serves (c10d's TCPStore): as much of
+//! its wire protocol as it takes to set one key and to wait for it.
+//!
+//! All integers are little endian as on every host that runs it; strings and values have an
+//! eight-byte length in front. The stores of PyTorch 2.1 and later begin a connection with a
+//! validation and number their commands from there; older ones know no validation and count from
+//! `SET`. Nothing on the wire tells which it is, but an older store answers `GETNUMKEYS`, and a
+//! recent one closes a connection that does not begin with the validation, or ignores it (its
+//! libuv server, which comes with agents that leave the hint of `is_recent`).
+
+use super::wire::Wire;
+use crate::bootstrap::Endpoint;
+use crate::bootstrap::socket::Deadline;
+use std::time::Duration;
+
+const VALIDATION: u32 = 0x3C85_F7CE;
+const VALUE_BYTES_MAX: u64 = 64 << 10;
+/// How long a store may take to answer the first question.
+const FIRST_ANSWER: Duration = Duration::from_secs(5);
+
+/// Where a store is and under which key the ranks of this job meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StoreAddress {
+    pub(super) address: Endpoint,
+    pub(super) key: String,
+    /// Whether it is known to speak the dialect of PyTorch 2.1 and later.
+    pub(super) is_recent: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    Recent,
+    Old,
+}
+
+#[derive(Clone, Copy)]
+enum Command {
+    Set = 0,
+    Get = 2,
+    Wait = 5,
+    KeyCount = 6,
+}
+
+impl Dialect {
+    fn code(self, command: Command) -> u8 {
+        command as u8 + u8::from(self == Dialect::Recent)
+    }
+}
+
+/// A connection to a store.
+pub(super) struct Store {
+    wire: Wire,
+    dialect: Dialect,
+}
+
+impl Store {
+    pub(super) fn connect(at: &StoreAddress, deadline: Deadline) -> Result<Store, String> {
+        let (first, second) = match at.is_recent {
+            true => (Dialect::Recent, Dialect::Old),
+            false => (Dialect::Old, Dialect::Recent),
+        };
+        Store::open(at, first, deadline).or_else(|_| Store::open(at, second, deadline))
+    }
+
+    /// Connects in one dialect and sees whether the store understands it.
+    fn open(at: &StoreAddress, dialect: Dialect, deadline: Deadline) -> Result<Store, String> {
+        let mut store = Store { wire: Wire::connect(&at.address, deadline)?, dialect };
+        let mut question = Vec::new();
+        if dialect == Dialect::Recent {
+            question.push(0);
+            question.extend(VALIDATION.to_le_bytes());
+        }
+        question.push(dialect.code(Command::KeyCount));
+        store.wire.set_deadline(Deadline::after(deadline.left().min(FIRST_ANSWER)));
+        store.wire.write(&question)?;
+        let keys = i64::from_le_bytes(store.array()?);
+        // A greeting of another service read as a number is far out of this.
+        if !(0..1 << 32).contains(&keys) {
+            return Err(format!("it says that it holds {keys} keys: is it a TCPStore?"));
+        }
+        store.wire.set_deadline(deadline);
+        Ok(store)
+    }
+
+    pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Result<(), String> {
+        let mut bytes = vec![self.dialect.code(Command::Set)];
+        append(&mut bytes, key.as_bytes());
+        append(&mut bytes, value);
+        self.wire.write(&bytes)?;
+        // Setting is not answered: a question behind it is answered once it is done.
+        self.wire.write(&[self.dialect.code(Command::KeyCount)])?;
+        self.array::<8>().map(|_| ())
+    }
+
+    /// The value of `key`, as soon as somebody sets it.
+    pub(super) fn wait_for(&mut self, key: &str) -> Result<Vec<u8>, String> {
+        let mut bytes = vec![self.dialect.code(Command::Wait)];
+        bytes.extend(1u64.to_le_bytes());
+        append(&mut bytes, key.as_bytes());
+        self.wire.write(&bytes)?;
+        let [answer] = self.array()?;
+        if answer != 0 {
+            return Err(format!("it stopped waiting for {key} with code {answer}"));
+        }
+        let mut bytes = vec![self.dialect.code(Command::Get)];
+        append(&mut bytes, key.as_bytes());
+        self.wire.write(&bytes)?;
+        let length = u64::from_le_bytes(self.array()?);
+        if length > VALUE_BYTES_MAX {
+            return Err(format!("the value of {key} has {length} bytes: it is not ours"));
+        }
+        // Bounded above, so that it fits any usize.
+        let mut value = vec![0; length as usize];
+        self.wire.read_exact(&mut value)?;
+        Ok(value)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let mut bytes = [0; N];
+        self.wire.read_exact(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+fn append(bytes: &mut Vec<u8>, text: &[u8]) {
+    bytes.extend((text.len() as u64).to_le_bytes());
+    bytes.extend(text);
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::collections::HashMap;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::{Arc, Condvar, Mutex};
+
+    type Keys = Arc<(Mutex<HashMap<Vec<u8>, Vec<u8>>>, Condvar)>;
+
+    /// A store that serves one dialect and hangs up on what it does not understand.
+    pub(in crate::launch) fn serve(dialect: Dialect) -> Endpoint {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let keys = Keys::default();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let keys = keys.clone();
+                std::thread::spawn(move || converse(stream.unwrap(), dialect, &keys));
+            }
+        });
+        Endpoint::new("127.0.0.1", port)
+    }
+
+    fn converse(mut stream: TcpStream, dialect: Dialect, keys: &Keys) -> Option<()> {
+        let number = |mut stream: &TcpStream| {
+            let mut bytes = [0; 8];
+            stream.read_exact(&mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
+        };
+        let text = |mut stream: &TcpStream| {
+            let mut bytes = vec![0; usize::try_from(number(stream)?).ok()?];
+            stream.read_exact(&mut bytes).ok().map(|()| bytes)
+        };
+        let mut byte = [0];
+        let mut base = 0;
+        if dialect == Dialect::Recent {
+            let mut start = [0; 5];
+            stream.read_exact(&mut start[..1]).ok()?;
+            if start[0] != 0 {
+                return None;
+            }
+            stream.read_exact(&mut start[1..]).ok()?;
+            assert_eq!(start, [0, 0xce, 0xf7, 0x85, 0x3c]);
+            base = 1;
+        }
+        let (map, changed) = &**keys;
+        loop {
+            stream.read_exact(&mut byte).ok()?;
+            match byte[0] - base {
+                0 => {
+                    let (key, value) = (text(&stream)?, text(&stream)?);
+                    map.lock().unwrap().insert(key, value);
+                    changed.notify_all();
+                }
+                2 => {
+                    let value = map.lock().unwrap()[&text(&stream)?].clone();
+                    stream.write_all(&(value.len() as u64).to_le_bytes()).ok()?;
+                    stream.write_all(&value).ok()?;
+                }
+                5 => {
+                    assert_eq!(number(&stream), Some(1));
+                    let key = text(&stream)?;
+                    let map = map.lock().unwrap();
+                    drop(changed.wait_while(map, |map| !map.contains_key(&key)).unwrap());
+                    stream.write_all(&[0]).ok()?;
+                }
+                6 => {
+                    let count = map.lock().unwrap().len() as u64;
+                    stream.write_all(&count.to_le_bytes()).ok()?;
+                }
+                other => panic!("command {other}"),
+            }
+        }
+    }
+
+    fn at(address: &Endpoint, is_recent: bool) -> StoreAddress {
+        StoreAddress { address: address.clone(), key: "k".to_owned(), is_recent }
+    }
+
+    #[test]
+    fn both_dialects_are_spoken_and_found_out() {
+        let soon = || Deadline::after(Duration::from_secs(10));
+        for (dialect, is_recent) in
+            [(Dialect::Old, false), (Dialect::Recent, false), (Dialect::Recent, true)]
+        {
+            let address = serve(dialect);
+            let waiting = at(&address, is_recent);
+            let waiter = std::thread::spawn(move || {
+                Store::connect(&waiting, soon()).unwrap().wait_for("k").unwrap()
+            });
+            std::thread::sleep(Duration::from_millis(30));
+            let mut store = Store::connect(&at(&address, is_recent), soon()).unwrap();
+            assert_eq!(store.dialect, dialect);
+            store.set("k", b"value").unwrap();
+            assert_eq!(waiter.join().unwrap(), b"value");
+        }
+    }
+
+    #[test]
+    fn a_key_that_nobody_sets_ends_at_the_deadline() {
+        let address = serve(Dialect::Old);
+        let deadline = Deadline::after(Duration::from_millis(200));
+        let mut store = Store::connect(&at(&address, false), deadline).unwrap();
+        let error = store.wait_for("k").unwrap_err();
+        assert!(error.contains("no answer within"), "{error}");
+    }
+
+    #[test]
+    fn no_store_or_another_service_is_an_error() {
+        let soon = || Deadline::after(Duration::from_millis(300));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = Endpoint::new("127.0.0.1", listener.local_addr().unwrap().port());
+        let server = std::thread::spawn(move || {
+            for stream in listener.incoming().take(2) {
+                stream.unwrap().write_all(b"SSH-2.0-\xff\xff\xff\xff\r\n").unwrap();
+            }
+        });
+        assert!(Store::connect(&at(&address, false), soon()).is_err());
+        server.join().unwrap();
+        let error = Store::connect(&at(&address, false), soon()).err().unwrap();
+        assert!(error.contains("cannot connect"), "{error}");
+    }
+}

@@ -1,0 +1,86 @@
+//! The environment, read once and strictly. Every variable that this library reads goes through
+//! here.
+
+use super::LaunchError;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+/// The value of one variable of this process's environment.
+///
+/// # Errors
+/// It is set to something that is not UTF-8.
+pub fn variable(name: &str) -> Result<Option<String>, LaunchError> {
+    std::env::var_os(name).map(|value| utf8(name, value)).transpose()
+}
+
+fn utf8(name: &str, value: OsString) -> Result<String, LaunchError> {
+    value.into_string().map_err(|value| LaunchError::Value {
+        name: name.to_owned(),
+        value: value.to_string_lossy().into_owned(),
+        expected: "UTF-8",
+    })
+}
+
+/// A snapshot of an environment.
+pub(super) struct Variables(BTreeMap<OsString, OsString>);
+
+impl Variables {
+    pub(super) fn of_process() -> Variables {
+        Variables(std::env::vars_os().collect())
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(pairs: &[(&str, &str)]) -> Variables {
+        Variables(pairs.iter().map(|(name, value)| (name.into(), value.into())).collect())
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.0.contains_key(std::ffi::OsStr::new(name))
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>, LaunchError> {
+        let value = self.0.get(std::ffi::OsStr::new(name));
+        value.map(|value| utf8(name, value.clone())).transpose()
+    }
+
+    /// Anything that `FromStr` reads, to the last character.
+    pub(super) fn parsed<T: std::str::FromStr>(
+        &self,
+        name: &str,
+        expected: &'static str,
+    ) -> Result<Option<T>, LaunchError> {
+        let Some(value) = self.text(name)? else { return Ok(None) };
+        match value.parse() {
+            Ok(parsed) => Ok(Some(parsed)),
+            Err(_) => Err(LaunchError::Value { name: name.to_owned(), value, expected }),
+        }
+    }
+
+    pub(super) fn number(&self, name: &str) -> Result<Option<u32>, LaunchError> {
+        // u32's own parser takes a plus sign.
+        match self.text(name)? {
+            Some(value) if value.starts_with('+') => {
+                Err(LaunchError::Value { name: name.to_owned(), value, expected: "a whole number" })
+            }
+            _ => self.parsed(name, "a whole number"),
+        }
+    }
+
+    /// A number that must be there because of another variable.
+    pub(super) fn needed(&self, name: &'static str, other: &str) -> Result<u32, LaunchError> {
+        let because = || format!("{other} is");
+        self.number(name)?.ok_or_else(|| LaunchError::Absent { name, because: because() })
+    }
+
+    pub(super) fn flag(&self, name: &str) -> Result<bool, LaunchError> {
+        match self.text(name)?.as_deref() {
+            None | Some("0" | "") => Ok(false),
+            Some("1") => Ok(true),
+            Some(value) => Err(LaunchError::Value {
+                name: name.to_owned(),
+                value: value.to_owned(),
+                expected: "0 or 1",
+            }),
+        }
+    }
+}

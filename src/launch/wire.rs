@@ -1,0 +1,109 @@
+//! Reading and writing a launcher's socket, each under a deadline.
+
+use crate::bootstrap::socket::{self, Deadline};
+use crate::bootstrap::{Endpoint, resolve::resolve};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// A byte stream to a launcher. Errors are texts: their readers are people.
+pub(super) struct Wire {
+    fd: OwnedFd,
+    deadline: Deadline,
+}
+
+impl Wire {
+    pub(super) fn new(fd: OwnedFd, deadline: Deadline) -> Wire {
+        Wire { fd, deadline }
+    }
+
+    /// Connects, and tries again until the deadline: the launcher may not listen yet.
+    pub(super) fn connect(endpoint: &Endpoint, deadline: Deadline) -> Result<Wire, String> {
+        let mut pause = Duration::from_millis(10);
+        loop {
+            let error = match Wire::connect_once(endpoint, deadline) {
+                Ok(wire) => return Ok(wire),
+                Err(error) => error,
+            };
+            if deadline.left() <= pause {
+                return Err(format!("cannot connect: {error}"));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+
+    fn connect_once(endpoint: &Endpoint, deadline: Deadline) -> Result<Wire, String> {
+        let mut last = "no address".to_owned();
+        for address in resolve(endpoint, deadline).map_err(|error| error.to_string())? {
+            let timeout = deadline.left().clamp(Duration::from_millis(1), Duration::from_secs(5));
+            match TcpStream::connect_timeout(&address, timeout) {
+                Ok(stream) => {
+                    let _ = stream.set_nodelay(true);
+                    return Ok(Wire::new(stream.into(), deadline));
+                }
+                Err(error) => last = error.to_string(),
+            }
+        }
+        Err(last)
+    }
+
+    /// The deadline of everything after this.
+    pub(super) fn set_deadline(&mut self, deadline: Deadline) {
+        self.deadline = deadline;
+    }
+
+    /// Reads at least one byte; `None` at the end of the stream.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, String> {
+        loop {
+            self.wait(PollFlags::IN)?;
+            match rustix::io::read(&self.fd, &mut *buffer) {
+                Ok(0) => return Ok(None),
+                Ok(count) => return Ok(Some(count)),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    pub(super) fn read_exact(&mut self, mut buffer: &mut [u8]) -> Result<(), String> {
+        while !buffer.is_empty() {
+            let count = self.read(buffer)?.ok_or("it closed the connection")?;
+            buffer = &mut buffer[count..];
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), String> {
+        while !bytes.is_empty() {
+            self.wait(PollFlags::OUT)?;
+            // Without a signal where the other end is gone; a pipe knows no `send`.
+            let sent = match send(&self.fd, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                Err(Errno::NOTSOCK) => rustix::io::write(&self.fd, bytes),
+                sent => sent,
+            };
+            match sent {
+                Ok(count) => bytes = &bytes[count..],
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the descriptor may be ready. A look that finds it not ready ends here too,
+    /// so what follows must bear it.
+    fn wait(&self, flags: PollFlags) -> Result<(), String> {
+        loop {
+            if self.deadline.is_past() {
+                return Err(format!("no answer within {} ms", self.deadline.waited_ms()));
+            }
+            if socket::is_ready(self.fd.as_fd(), flags, self.deadline.left()) {
+                return Ok(());
+            }
+        }
+    }
+}

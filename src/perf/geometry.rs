@@ -1,0 +1,253 @@
+//! What a size means for each collective: counts, buffers, where in-place halves lie, and the
+//! factors of the bus bandwidth. All of it as nccl-tests has it, so that numbers compare.
+
+use ccl_core::types::{Collective, DataType, Rank};
+
+use super::subject::Shape;
+
+/// One call's shape with its own memory; see [`Shape`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Counts {
+    /// [`Shape::Even`].
+    Even(usize),
+    /// [`Shape::Vector`].
+    Vector {
+        /// To each rank.
+        send: Vec<usize>,
+        /// From each rank.
+        recv: Vec<usize>,
+    },
+    /// [`Shape::Pair`].
+    Pair {
+        /// The sender.
+        from: Rank,
+        /// The receiver.
+        to: Rank,
+        /// Elements.
+        count: usize,
+    },
+}
+
+impl Counts {
+    /// The borrowed form that goes into a request.
+    #[must_use]
+    pub fn shape(&self) -> Shape<'_> {
+        match self {
+            Counts::Even(count) => Shape::Even { count: *count },
+            Counts::Vector { send, recv } => Shape::Vector { send, recv },
+            Counts::Pair { from, to, count } => Shape::Pair { from: *from, to: *to, count: *count },
+        }
+    }
+}
+
+/// Elements of the buffers that one rank brings to one call, and where they lie in place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Elements of the input.
+    pub input: usize,
+    /// Elements of the output.
+    pub output: usize,
+    /// Where the input begins in the in-place buffer, elements.
+    pub input_offset: usize,
+    /// Where the output begins in the in-place buffer, elements.
+    pub output_offset: usize,
+}
+
+impl Layout {
+    /// The layout of `counts` for `rank` of `ranks`.
+    #[must_use]
+    pub fn of(collective: Collective, counts: &Counts, rank: Rank, ranks: u32) -> Layout {
+        let (rank, ranks) = (rank as usize, ranks as usize);
+        match counts {
+            Counts::Even(count) => Self::even(collective, *count, rank, ranks),
+            Counts::Vector { send, recv } => Layout {
+                input: send.iter().sum(),
+                output: recv.iter().sum(),
+                input_offset: 0,
+                output_offset: 0,
+            },
+            Counts::Pair { from, to, count } => Layout {
+                input: if rank == *from as usize { *count } else { 0 },
+                output: if rank == *to as usize { *count } else { 0 },
+                input_offset: 0,
+                output_offset: 0,
+            },
+        }
+    }
+
+    fn even(collective: Collective, count: usize, rank: usize, ranks: usize) -> Layout {
+        let mut layout = Layout { input: count, output: count, input_offset: 0, output_offset: 0 };
+        match collective {
+            Collective::AllGather | Collective::Gather => {
+                layout.output = count * ranks;
+                layout.input_offset = count * rank;
+            }
+            Collective::ReduceScatter | Collective::Scatter => {
+                layout.input = count * ranks;
+                layout.output_offset = count * rank;
+            }
+            Collective::AllToAll => {
+                layout.input = count * ranks;
+                layout.output = count * ranks;
+            }
+            _ => {}
+        }
+        layout
+    }
+
+    /// Elements of the in-place buffer.
+    #[must_use]
+    pub fn whole(&self) -> usize {
+        self.input.max(self.output)
+    }
+}
+
+/// Whether the call has an in-place form. All-to-all and send/recv have none in NCCL.
+#[must_use]
+pub fn has_in_place(collective: Collective) -> bool {
+    !matches!(collective, Collective::AllToAll | Collective::AllToAllV | Collective::SendRecv)
+}
+
+/// Whether the size is shared out among the ranks.
+fn is_divided(collective: Collective) -> bool {
+    matches!(
+        collective,
+        Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::Gather
+            | Collective::Scatter
+            | Collective::AllToAll
+            | Collective::AllToAllV
+    )
+}
+
+/// The counts of one row: `bytes` is the larger of the two buffers. A size that is shared out is cut
+/// down to whole blocks of 16 bytes, as in nccl-tests, unless `exact`.
+#[must_use]
+pub fn counts_of_size(
+    collective: Collective,
+    bytes: usize,
+    data_type: DataType,
+    exact: bool,
+    (rank, ranks): (Rank, u32),
+) -> Counts {
+    let elements = bytes / data_type.bytes();
+    let quantum = if exact { 1 } else { 16 / data_type.bytes() };
+    match collective {
+        Collective::AllToAllV => {
+            let share = |from, to| skewed_count(elements, quantum, (from, to), ranks);
+            Counts::Vector {
+                send: (0..ranks).map(|peer| share(rank, peer)).collect(),
+                recv: (0..ranks).map(|peer| share(peer, rank)).collect(),
+            }
+        }
+        _ if is_divided(collective) => {
+            let share = elements / ranks as usize;
+            Counts::Even(share - share % quantum)
+        }
+        _ => Counts::Even(elements),
+    }
+}
+
+/// Elements from one rank to another when each rank sends `elements` in all: proportional to how far
+/// ahead the receiver is, counting oneself as one step. Every rank sends and receives the same total,
+/// and can work out its row and its column by itself.
+#[must_use]
+pub fn skewed_count(
+    elements: usize,
+    quantum: usize,
+    (from, to): (Rank, Rank),
+    ranks: u32,
+) -> usize {
+    let steps = u128::from((to + ranks - from) % ranks + 1);
+    let all_steps = u128::from(ranks) * u128::from(ranks + 1) / 2;
+    // At most `elements`, so it fits again.
+    let share = (elements as u128 * steps / all_steps) as usize;
+    share - share % quantum
+}
+
+/// The `count` column: what is given to the call; for `all_to_all_v` the mean of a block.
+#[must_use]
+pub fn count_column(counts: &Counts) -> usize {
+    match counts {
+        Counts::Even(count) | Counts::Pair { count, .. } => *count,
+        Counts::Vector { send, .. } => send.iter().sum::<usize>() / send.len().max(1),
+    }
+}
+
+/// Bus bandwidth over algorithm bandwidth: the share of the data that must cross the slowest link
+/// however clever the algorithm is.
+#[must_use]
+pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {
+    let n = f64::from(ranks);
+    match collective {
+        Collective::AllReduce => 2.0 * (n - 1.0) / n,
+        _ if is_divided(collective) => (n - 1.0) / n,
+        _ => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(collective: Collective, bytes: usize, ranks: u32) -> usize {
+        let counts = counts_of_size(collective, bytes, DataType::Float32, false, (0, ranks));
+        count_column(&counts)
+    }
+
+    #[test]
+    fn sizes_mean_what_they_mean_in_nccl_tests() {
+        assert_eq!(count(Collective::AllReduce, 1000, 3), 250);
+        // 250 elements over 3 ranks: 83, cut to whole blocks of 4.
+        assert_eq!(count(Collective::AllGather, 1000, 3), 80);
+        assert_eq!(count(Collective::ReduceScatter, 8, 2), 0);
+        let exact = counts_of_size(Collective::Gather, 1000, DataType::Float32, true, (0, 3));
+        assert_eq!(exact, Counts::Even(83));
+        let small = counts_of_size(Collective::AllToAll, 100, DataType::Int8, false, (0, 3));
+        assert_eq!(small, Counts::Even(32));
+    }
+
+    #[test]
+    fn every_rank_sends_and_receives_the_same_skewed_total() {
+        for ranks in 1..=9 {
+            let totals: Vec<(usize, usize)> = (0..ranks)
+                .map(|rank| {
+                    let counts = counts_of_size(
+                        Collective::AllToAllV,
+                        100_000,
+                        DataType::Float32,
+                        false,
+                        (rank, ranks),
+                    );
+                    let layout = Layout::of(Collective::AllToAllV, &counts, rank, ranks);
+                    (layout.input, layout.output)
+                })
+                .collect();
+            assert!(totals.iter().all(|&total| total == (totals[0].0, totals[0].0)), "{totals:?}");
+            assert!(totals[0].0 <= 25_000);
+        }
+        assert_ne!(skewed_count(1000, 1, (0, 1), 4), skewed_count(1000, 1, (1, 0), 4));
+    }
+
+    #[test]
+    fn in_place_halves_lie_where_nccl_has_them() {
+        let of = |collective| Layout::of(collective, &Counts::Even(10), 2, 4);
+        let gather = Layout { input: 10, output: 40, input_offset: 20, output_offset: 0 };
+        assert_eq!(of(Collective::AllGather), gather);
+        assert_eq!(of(Collective::Gather), gather);
+        let scatter = Layout { input: 40, output: 10, input_offset: 0, output_offset: 20 };
+        assert_eq!(of(Collective::ReduceScatter), scatter);
+        assert_eq!(of(Collective::Scatter), scatter);
+        assert_eq!(of(Collective::AllReduce).whole(), 10);
+    }
+
+    #[test]
+    fn bus_factors() {
+        assert_eq!(bus_factor(Collective::AllReduce, 4), 1.5);
+        assert_eq!(bus_factor(Collective::AllToAllV, 4), 0.75);
+        assert_eq!(bus_factor(Collective::Gather, 2), 0.5);
+        assert_eq!(bus_factor(Collective::Reduce, 4), 1.0);
+        assert_eq!(bus_factor(Collective::AllReduce, 1), 0.0);
+    }
+}

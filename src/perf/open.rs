@@ -1,0 +1,161 @@
+//! Where a perf program gets its communicator from.
+
+use std::process::ExitCode;
+
+use ccl_core::types::{Collective, Rank};
+
+use super::options::Options;
+use super::subject::{Buffers, Plan, Request, Shape, Subject, SubjectError};
+use crate::communicator::{self, Blocks, Call, Communicator, Sizes};
+use crate::launch;
+
+/// Starts the ranks of `-g` on this machine. `Some` in the process that started them, once all have
+/// ended: the exit status of the run. `None` in a process that is a rank itself and goes on: one
+/// that this function started, or one of another launcher.
+///
+/// # Errors
+/// When a rank cannot be started.
+pub fn launch_local(ranks: u32) -> Result<Option<ExitCode>, SubjectError> {
+    if launch::from_environment()?.is_some() {
+        return Ok(None);
+    }
+    let program = std::env::current_exe()?;
+    let arguments: Vec<_> = std::env::args_os().skip(1).collect();
+    let exit = launch::spawn_local(ranks, &program, &arguments)?;
+    Ok(Some(ExitCode::from(exit.code)))
+}
+
+/// Joins the communicator that the options and the environment describe.
+///
+/// # Errors
+/// When it cannot be joined.
+pub fn open(options: &Options) -> Result<Box<dyn Subject>, SubjectError> {
+    let mut config = communicator::config_from_environment()?;
+    if let Some(transport) = &options.transport {
+        config.transport.clone_from(transport);
+    }
+    if let Some(timeout) = options.timeout {
+        config.timeout = timeout;
+    }
+    Ok(Box::new(Communicator::from_environment_with(config)?))
+}
+
+/// First elements of blocks that lie one behind the other.
+fn starts(counts: &[usize]) -> Vec<usize> {
+    let add = |sum: &mut usize, &count: &usize| {
+        let start = *sum;
+        *sum += count;
+        Some(start)
+    };
+    counts.iter().scan(0, add).collect()
+}
+
+fn call<'a>(request: &Request<'a>, sizes: Sizes<'a>) -> Call<'a> {
+    Call {
+        op: request.op,
+        scalar: request.scalar.unwrap_or_default(),
+        root: request.root,
+        algorithm: request.algorithm,
+        ..Call::sized(request.collective, request.data_type, sizes)
+    }
+}
+
+impl Communicator {
+    fn run_sized(
+        &mut self,
+        request: &Request<'_>,
+        sizes: Sizes<'_>,
+        buffers: Buffers<'_>,
+    ) -> Result<(), SubjectError> {
+        let call = call(request, sizes);
+        match buffers {
+            Buffers::OutOfPlace { input, output } => {
+                Communicator::call(self, &call, input, output)?
+            }
+            Buffers::InPlace(buffer) => self.call_in_place(&call, buffer)?,
+        }
+        Ok(())
+    }
+
+    /// Sends to one rank and receives from one, either or both.
+    fn exchange(
+        &mut self,
+        to: Option<Rank>,
+        from: Option<Rank>,
+        bytes: usize,
+        buffers: Buffers<'_>,
+    ) -> Result<(), SubjectError> {
+        let Buffers::OutOfPlace { input, output } = buffers else {
+            return Err("send_recv has no in-place form".into());
+        };
+        let (Some(input), Some(output)) = (input.get(..bytes), output.get_mut(..bytes)) else {
+            return Err("send_recv: the buffers are shorter than the count".into());
+        };
+        let mut group = self.group();
+        if let Some(peer) = to {
+            group = group.send(input, peer);
+        }
+        if let Some(peer) = from {
+            group = group.recv(output, peer);
+        }
+        Ok(group.run()?)
+    }
+}
+
+impl Subject for Communicator {
+    fn rank(&self) -> Rank {
+        Communicator::rank(self)
+    }
+
+    fn ranks(&self) -> u32 {
+        Communicator::ranks(self)
+    }
+
+    fn run(&mut self, request: &Request<'_>, buffers: Buffers<'_>) -> Result<(), SubjectError> {
+        let (rank, ranks) = (Communicator::rank(self), Communicator::ranks(self));
+        let width = request.data_type.bytes();
+        match request.shape {
+            Shape::Even { count } if request.collective == Collective::SendRecv => {
+                let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+                self.exchange(Some(next), Some(previous), count * width, buffers)
+            }
+            Shape::Even { count } => self.run_sized(request, Sizes::Even(count), buffers),
+            Shape::Vector { send, recv } => {
+                let (send_starts, recv_starts) = (starts(send), starts(recv));
+                let send = Blocks { counts: send, starts: &send_starts };
+                let recv = Blocks { counts: recv, starts: &recv_starts };
+                self.run_sized(request, Sizes::Pairs { send, recv }, buffers)
+            }
+            Shape::Pair { from, to, count } => {
+                let (sends, receives) = (rank == from, rank == to);
+                self.exchange(sends.then_some(to), receives.then_some(from), count * width, buffers)
+            }
+        }
+    }
+
+    fn barrier(&mut self) -> Result<(), SubjectError> {
+        Ok(Communicator::barrier(self)?)
+    }
+
+    fn all_gather_f64(&mut self, value: f64) -> Result<Vec<f64>, SubjectError> {
+        let mut values = vec![0.0; Communicator::ranks(self) as usize];
+        self.all_gather(&[value], &mut values)?;
+        Ok(values)
+    }
+
+    fn explain(&mut self, request: &Request<'_>) -> Plan {
+        let Shape::Even { count } = request.shape else { return Plan::default() };
+        match Communicator::explain(self, &call(request, Sizes::Even(count))) {
+            Ok(plan) => Plan {
+                algorithm: plan.algorithm.clone(),
+                text: format!("{}: {}", plan.algorithm, plan.reason),
+                detail: serde_json::to_value(&plan).unwrap_or_default(),
+            },
+            Err(error) => Plan { text: error.to_string(), ..Plan::default() },
+        }
+    }
+
+    fn transport(&self) -> String {
+        Communicator::transport(self).to_owned()
+    }
+}

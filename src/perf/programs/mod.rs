@@ -1,0 +1,70 @@
+//! The programs that are no sweep over sizes.
+
+pub mod latency_comparison;
+pub mod models;
+pub mod p2p_matrix;
+pub mod training;
+pub mod workloads;
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use super::memory::Memory;
+use super::options::Options;
+use super::report::Origin;
+use super::setup::{rank_lines, ready, write_file};
+use super::subject::{Subject, SubjectError};
+use super::table;
+
+/// Memory on all ranks, and the header and the JSON file on rank 0.
+struct Stage {
+    memory: Memory,
+    origin: Origin,
+}
+
+impl Stage {
+    fn new(
+        program: &str,
+        options: &Options,
+        bytes: usize,
+        subject: &mut dyn Subject,
+        out: &mut dyn Write,
+    ) -> Result<Stage, SubjectError> {
+        let memory = ready(subject, options, bytes)?;
+        let lines = rank_lines(subject)?;
+        let origin = Origin::here(program, subject.transport(), subject.ranks());
+        if subject.rank() == 0 {
+            write!(out, "{}", table::header(program, options, &origin.transport, &lines))?;
+        }
+        Ok(Stage { memory, origin })
+    }
+
+    /// Prints the end and writes the report, on rank 0.
+    fn finish(
+        &self,
+        options: &Options,
+        failed: u64,
+        results: &impl Serialize,
+        subject: &dyn Subject,
+        out: &mut dyn Write,
+    ) -> Result<(), SubjectError> {
+        #[derive(Serialize)]
+        struct Report<'a, R> {
+            #[serde(flatten)]
+            origin: &'a Origin,
+            results: &'a R,
+        }
+        if subject.rank() != 0 {
+            return Ok(());
+        }
+        let verdict = if failed == 0 { "OK" } else { "FAILED" };
+        writeln!(out, "# Out of bounds values : {failed} {verdict}")?;
+        if let Some(path) = &options.json {
+            let report = Report { origin: &self.origin, results };
+            let text = serde_json::to_string_pretty(&report)? + "\n";
+            write_file(path, &text)?;
+        }
+        Ok(())
+    }
+}

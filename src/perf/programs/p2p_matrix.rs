@@ -1,0 +1,175 @@
+//! `p2p_matrix`: bandwidth and latency of every ordered pair of ranks, one pair at a time.
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
+use serde::Serialize;
+
+use super::Stage;
+use crate::perf::geometry::Counts;
+use crate::perf::options::Options;
+use crate::perf::setup::checked_call;
+use crate::perf::subject::{Subject, SubjectError};
+use crate::perf::table::fitted;
+use crate::perf::timing::{BATCH_ITERATIONS, Loop, time_calls};
+use crate::perf::trial::Trial;
+
+/// Messages in flight before the sender waits for an answer, when bandwidth is measured.
+const WINDOW: u32 = 16;
+
+/// Both tables: a row for each sender, a column for each receiver, nothing on the diagonal.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Matrices {
+    /// Bytes of a message, for the bandwidth.
+    pub bandwidth_bytes: usize,
+    /// 10^9 bytes a second, one way.
+    pub bandwidth_gbps: Vec<Vec<Option<f64>>>,
+    /// Bytes of a message, for the latency.
+    pub latency_bytes: usize,
+    /// Half a round trip, microseconds, mean.
+    pub latency_us: Vec<Vec<Option<f64>>>,
+    /// Wrong bytes over all pairs.
+    pub wrong: u64,
+}
+
+/// Measures every pair: latency with messages of `-b` bytes, bandwidth with messages of `-e` bytes.
+///
+/// # Errors
+/// Fewer than two ranks, and whatever the communicator reports.
+pub fn run(
+    program: &str,
+    options: &Options,
+    subject: &mut dyn Subject,
+    out: &mut dyn Write,
+) -> Result<Matrices, SubjectError> {
+    let ranks = subject.ranks();
+    if ranks < 2 {
+        return Err("there are no pairs with one rank; give -g 2 or more, or use a launcher".into());
+    }
+    let mut stage = Stage::new(program, options, options.max_bytes, subject, out)?;
+    let empty = vec![vec![None; ranks as usize]; ranks as usize];
+    let mut matrices = Matrices {
+        bandwidth_bytes: options.max_bytes,
+        bandwidth_gbps: empty.clone(),
+        latency_bytes: options.min_bytes,
+        latency_us: empty,
+        wrong: 0,
+    };
+    for from in 0..ranks {
+        for to in (0..ranks).filter(|&to| to != from) {
+            let (row, column) = (from as usize, to as usize);
+            let mut pair = Pair { from, to, options, subject, stage: &mut stage };
+            matrices.latency_us[row][column] = Some(pair.latency_us()?);
+            matrices.bandwidth_gbps[row][column] = Some(pair.bandwidth_gbps()?);
+            if options.checks > 0 {
+                matrices.wrong += pair.wrong()?;
+            }
+        }
+    }
+    if subject.rank() == 0 {
+        write!(out, "{}", text(&matrices))?;
+    }
+    let failed = u64::from(matrices.wrong > 0);
+    stage.finish(options, failed, &matrices, subject, out)?;
+    Ok(matrices)
+}
+
+struct Pair<'a> {
+    from: Rank,
+    to: Rank,
+    options: &'a Options,
+    subject: &'a mut dyn Subject,
+    stage: &'a mut Stage,
+}
+
+impl Pair<'_> {
+    fn message(&self, (from, to): (Rank, Rank), bytes: usize) -> Trial<'static> {
+        Trial {
+            collective: Collective::SendRecv,
+            data_type: DataType::Uint8,
+            op: ReduceOp::Sum,
+            root: 0,
+            counts: Counts::Pair { from, to, count: bytes },
+            algorithm: None,
+            rank: self.subject.rank(),
+            ranks: self.subject.ranks(),
+        }
+    }
+
+    /// Times `window` messages there and one of `back_bytes` back; microseconds on the sender.
+    fn exchange_us(
+        &mut self,
+        bytes: usize,
+        window: u32,
+        back_bytes: usize,
+        batch: u32,
+    ) -> Result<f64, SubjectError> {
+        let there = self.message((self.from, self.to), bytes);
+        let back = self.message((self.to, self.from), back_bytes);
+        let memory = &mut self.stage.memory;
+        let mut call = |subject: &mut dyn Subject| {
+            for _ in 0..window {
+                there.run(subject, memory, false)?;
+            }
+            back.run(subject, memory, false)
+        };
+        for _ in 0..self.options.warmup_iterations {
+            call(self.subject)?;
+        }
+        let shape = Loop {
+            iterations: self.options.iterations,
+            aggregated: 1,
+            batch,
+            barrier_after_call: false,
+            barrier_after_sample: false,
+        };
+        let times = time_calls(self.subject, shape, &mut call)?;
+        let all = self.subject.all_gather_f64(times.mean_us)?;
+        Ok(all.get(self.from as usize).copied().unwrap_or(f64::NAN))
+    }
+
+    fn latency_us(&mut self) -> Result<f64, SubjectError> {
+        let bytes = self.options.min_bytes;
+        Ok(self.exchange_us(bytes, 1, bytes, BATCH_ITERATIONS)? / 2.0)
+    }
+
+    fn bandwidth_gbps(&mut self) -> Result<f64, SubjectError> {
+        let bytes = self.options.max_bytes;
+        let time_us = self.exchange_us(bytes, WINDOW, 1.min(bytes), 1)?;
+        Ok(bytes as f64 * f64::from(WINDOW) / time_us / 1e3)
+    }
+
+    fn wrong(&mut self) -> Result<u64, SubjectError> {
+        let trial = self.message((self.from, self.to), self.options.max_bytes);
+        checked_call(self.subject, &trial, &mut self.stage.memory, 1, false)
+    }
+}
+
+fn text(matrices: &Matrices) -> String {
+    let mut text = format!(
+        "# Bandwidth from row to column, GB/s, {} messages of {} bytes and an answer\n",
+        WINDOW, matrices.bandwidth_bytes
+    );
+    table(&mut text, &matrices.bandwidth_gbps);
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "#\n# Latency between row and column, us, half a round trip of {} bytes",
+        matrices.latency_bytes
+    );
+    table(&mut text, &matrices.latency_us);
+    text + "#\n"
+}
+
+fn table(text: &mut String, rows: &[Vec<Option<f64>>]) {
+    let columns: String = (0..rows.len()).map(|rank| format!("{rank:>9}")).collect();
+    let _ = writeln!(text, "#    to{columns}");
+    for (rank, row) in rows.iter().enumerate() {
+        let cell = |value: &Option<f64>| match value {
+            Some(value) => format!("  {}", fitted(*value, 7)),
+            None => format!("{:>9}", "-"),
+        };
+        let _ = writeln!(text, "{rank:>7}{}", row.iter().map(cell).collect::<String>());
+    }
+}

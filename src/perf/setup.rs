@@ -1,0 +1,116 @@
+//! What every program does before and between its measurements: agreeing that all ranks are ready,
+//! learning who they are, and checking one call.
+
+use std::fs::File;
+use std::path::Path;
+
+use ccl_core::types::{Collective, DataType, ReduceOp};
+
+use super::memory::Memory;
+use super::options::Options;
+use super::subject::{Buffers, Request, Shape, Subject, SubjectError};
+use super::table::RankLine;
+use super::trial::Trial;
+
+/// Tells all ranks whether this one could do something on its own, so that nobody waits for a rank that
+/// has given up.
+///
+/// # Errors
+/// This rank's error, or one that names the ranks that failed.
+fn agree<T>(subject: &mut dyn Subject, own: Result<T, SubjectError>) -> Result<T, SubjectError> {
+    let failures = subject.all_gather_f64(if own.is_ok() { 0.0 } else { 1.0 })?;
+    let value = own?;
+    let failed: Vec<String> = (0..)
+        .zip(failures)
+        .filter(|&(_, failed)| failed != 0.0)
+        .map(|(rank, _): (u32, f64)| rank.to_string())
+        .collect();
+    match failed.as_slice() {
+        [] => Ok(value),
+        ranks => {
+            Err(format!("could not start: rank {} failed, see there", ranks.join(", ")).into())
+        }
+    }
+}
+
+/// Memory for buffers of up to `bytes` on every rank, and files that can be written on rank 0: better
+/// known before the measurement than after it.
+///
+/// # Errors
+/// This rank's error, or one that names the ranks that failed.
+pub fn ready(
+    subject: &mut dyn Subject,
+    options: &Options,
+    bytes: usize,
+) -> Result<Memory, SubjectError> {
+    let is_first = subject.rank() == 0;
+    let files = options.json.iter().chain(&options.plot).filter(|_| is_first);
+    let memory = Memory::new(bytes, bytes).map_err(SubjectError::from);
+    let memory = memory.and_then(|memory| {
+        for path in files {
+            File::create(path).map_err(|error| cannot_write(path, &error))?;
+        }
+        Ok(memory)
+    });
+    agree(subject, memory)
+}
+
+/// Writes a report.
+///
+/// # Errors
+/// One that names the file and the reason.
+pub fn write_file(path: &Path, text: &str) -> Result<(), SubjectError> {
+    std::fs::write(path, text).map_err(|error| cannot_write(path, &error))
+}
+
+fn cannot_write(path: &Path, error: &std::io::Error) -> SubjectError {
+    format!("cannot write {}: {error}", path.display()).into()
+}
+
+/// Process and machine of every rank, in rank order.
+///
+/// # Errors
+/// Whatever the communicator reports.
+pub fn rank_lines(subject: &mut dyn Subject) -> Result<Vec<RankLine>, SubjectError> {
+    const RECORD_BYTES: usize = 72;
+    let mut record = [0; RECORD_BYTES];
+    record[..4].copy_from_slice(&std::process::id().to_le_bytes());
+    let host = super::report::host_name();
+    let host = &host.as_bytes()[..host.len().min(RECORD_BYTES - 4)];
+    record[4..4 + host.len()].copy_from_slice(host);
+    let mut records = vec![0; RECORD_BYTES * subject.ranks() as usize];
+    let request = Request {
+        collective: Collective::AllGather,
+        data_type: DataType::Uint8,
+        op: ReduceOp::Sum,
+        scalar: None,
+        root: 0,
+        shape: Shape::Even { count: RECORD_BYTES },
+        algorithm: None,
+    };
+    subject.run(&request, Buffers::OutOfPlace { input: &record, output: &mut records })?;
+    let line = |record: &[u8]| RankLine {
+        pid: record.first_chunk().map_or(0, |&bytes| u32::from_le_bytes(bytes)),
+        host: String::from_utf8_lossy(&record[4..]).trim_end_matches('\0').to_owned(),
+    };
+    Ok(records.chunks_exact(RECORD_BYTES).map(line).collect())
+}
+
+/// One checked call: the wrong elements on all ranks together.
+///
+/// # Errors
+/// Whatever the communicator reports.
+pub fn checked_call(
+    subject: &mut dyn Subject,
+    trial: &Trial<'_>,
+    memory: &mut Memory,
+    repetition: u64,
+    in_place: bool,
+) -> Result<u64, SubjectError> {
+    trial.prepare(memory, repetition, in_place);
+    // A rank that is still preparing must not look like a slow transport, nor be overtaken.
+    subject.barrier()?;
+    trial.run(subject, memory, in_place)?;
+    let wrong = trial.wrong(memory, repetition, in_place);
+    Ok(subject.all_gather_f64(wrong as f64)?.iter().sum::<f64>() as u64)
+}

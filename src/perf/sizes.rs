@@ -1,0 +1,143 @@
+//! Sizes as people write them (`8`, `32k`, `16M`, `1.5G`), and the series of sizes of a sweep.
+
+/// A size that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SizeError {
+    /// Not a number with an optional unit.
+    #[error("\"{0}\" is not a size; write bytes with an optional unit, such as 8, 32k, 16M or 1G")]
+    Malformed(String),
+    /// More bytes than can be addressed.
+    #[error("\"{0}\" is more than this machine can address; the limit is {max} bytes", max = isize::MAX)]
+    Overflow(String),
+}
+
+/// Bytes from text: a decimal number, then nothing or K, M, G or T in either case, optionally followed
+/// by `B` or `iB`. Units are powers of 1024, fractions are cut off, as nccl-tests has it.
+///
+/// # Errors
+/// [`SizeError`] when it is no size, or one that no buffer can have.
+pub fn parse_size(text: &str) -> Result<usize, SizeError> {
+    let malformed = || SizeError::Malformed(text.to_owned());
+    let trimmed = text.trim();
+    let digits_end =
+        trimmed.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits_end);
+    let shift = unit_shift(unit.trim()).ok_or_else(malformed)?;
+    let overflow = || SizeError::Overflow(text.to_owned());
+    if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) {
+        // Whole numbers stay integers: beyond 2^53 a float would round them.
+        let whole: usize = number.parse().map_err(|_| overflow())?;
+        return whole
+            .checked_mul(1 << shift)
+            .filter(|&bytes| isize::try_from(bytes).is_ok())
+            .ok_or_else(overflow);
+    }
+    let value: f64 = number.parse().map_err(|_| malformed())?;
+    let bytes = value * (1_u64 << shift) as f64;
+    if bytes >= isize::MAX as f64 { Err(overflow()) } else { Ok(bytes as usize) }
+}
+
+fn unit_shift(unit: &str) -> Option<u32> {
+    match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => Some(0),
+        "k" | "kb" | "kib" => Some(10),
+        "m" | "mb" | "mib" => Some(20),
+        "g" | "gb" | "gib" => Some(30),
+        "t" | "tb" | "tib" => Some(40),
+        _ => None,
+    }
+}
+
+/// How a sweep goes from one size to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Adds this many bytes, at least 1.
+    Bytes(usize),
+    /// Multiplies by this, at least 2.
+    Factor(usize),
+}
+
+impl Step {
+    /// The size after `bytes`; `None` past the end of the address space. A factor would never leave
+    /// zero: from there it goes to 8 bytes, where every type has an element.
+    #[must_use]
+    pub fn after(self, bytes: usize) -> Option<usize> {
+        match self {
+            Step::Bytes(step) => bytes.checked_add(step),
+            Step::Factor(_) if bytes == 0 => Some(8),
+            Step::Factor(factor) => bytes.checked_mul(factor),
+        }
+    }
+}
+
+impl Step {
+    /// How many sizes [`sweep`] gives, without going through them.
+    #[must_use]
+    pub fn count(self, min: usize, max: usize) -> u64 {
+        match self {
+            Step::Bytes(step) if min <= max => ((max - min) / step.max(1)) as u64 + 1,
+            Step::Bytes(_) => 0,
+            Step::Factor(_) => sweep(min, max, self).count() as u64,
+        }
+    }
+}
+
+/// The sizes from `min` to `max`, both included, where the step meets them.
+pub fn sweep(min: usize, max: usize, step: Step) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(min), move |&bytes| step.after(bytes))
+        .take_while(move |&bytes| bytes <= max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spellings_of_a_size() {
+        for (text, bytes) in [
+            ("8", 8),
+            ("0", 0),
+            ("32k", 32 << 10),
+            ("32K", 32 << 10),
+            ("4KB", 4 << 10),
+            ("4kiB", 4 << 10),
+            ("16M", 16 << 20),
+            ("16 MiB", 16 << 20),
+            ("1G", 1 << 30),
+            ("1.5k", 1536),
+            (".5k", 512),
+            ("9007199254740993", 9_007_199_254_740_993),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size() {
+        for text in ["", "k", "-1", "12q", "1..5", "0x10", "1e9", "8 8", "."] {
+            assert!(matches!(parse_size(text), Err(SizeError::Malformed(_))), "{text}");
+        }
+        for text in ["9G9", "99999999999999999999", "16777216T", "9999999999.5G"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+        assert_eq!(
+            parse_size("8388608T"),
+            Err(SizeError::Overflow("8388608T".to_owned())),
+            "one more than isize::MAX"
+        );
+    }
+
+    #[test]
+    fn sweeps_end_and_leave_zero() {
+        let by = |min, max, step: Step| {
+            let sizes = sweep(min, max, step).collect::<Vec<_>>();
+            assert_eq!(step.count(min, max), sizes.len() as u64);
+            sizes
+        };
+        assert_eq!(by(8, 64, Step::Factor(2)), [8, 16, 32, 64]);
+        assert_eq!(by(8, 9, Step::Factor(2)), [8]);
+        assert_eq!(by(0, 16, Step::Factor(2)), [0, 8, 16]);
+        assert_eq!(by(1, 10, Step::Bytes(4)), [1, 5, 9]);
+        assert_eq!(by(usize::MAX, usize::MAX, Step::Factor(2)), [usize::MAX]);
+    }
+}

@@ -1,0 +1,209 @@
+//! The text that nccl-tests prints, column for column, so that whatever reads it reads ours.
+
+use std::fmt::Write as _;
+
+use super::options::Options;
+use super::report::{Half, Row};
+use super::sizes::Step;
+
+/// One rank's line in the header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankLine {
+    /// Its process.
+    pub pid: u32,
+    /// Its machine.
+    pub host: String,
+}
+
+/// Everything above the first row.
+#[must_use]
+pub fn header(program: &str, options: &Options, transport: &str, ranks: &[RankLine]) -> String {
+    let mut text = format!(
+        "# ferroccl version {} commit {} transport {transport}\n\
+         # Collective test starting: {program}\n",
+        env!("CARGO_PKG_VERSION"),
+        env!("FERROCCL_COMMIT"),
+    );
+    let (step, unit) = match options.step() {
+        Step::Bytes(bytes) => (bytes, "bytes"),
+        Step::Factor(factor) => (factor, "factor"),
+    };
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "# nThread 1 nGpus {} minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {} \
+         agg iters: {} validation: {} graph: 0",
+        options.local_ranks.unwrap_or(1),
+        options.min_bytes,
+        options.max_bytes,
+        options.warmup_iterations,
+        options.iterations,
+        options.aggregated,
+        options.checks,
+    );
+    match options.blocking {
+        1 => text.push_str("# Blocking Enabled: barrier after each call\n"),
+        3 => text.push_str("# Blocking Enabled: barrier after each iteration, not timed\n"),
+        _ => {}
+    }
+    text.push_str("#\n# Using devices\n");
+    for (rank, line) in ranks.iter().enumerate() {
+        let RankLine { pid, host } = line;
+        let _ = writeln!(text, "#  Rank {rank:2} Group  0 Pid {pid:6} on {host:>10} cpu");
+    }
+    text + "#\n"
+}
+
+/// The three lines above the rows.
+#[must_use]
+pub fn columns() -> String {
+    let line = |first: [&str; 5], half: [&str; 4]| {
+        let [size, count, data_type, op, root] = first;
+        let [time, algorithm, bus, wrong] = half;
+        let half = format!("  {time:>7}  {algorithm:>6}  {bus:>6}  {wrong:>6}");
+        format!("# {size:>10}  {count:>12}  {data_type:>8}  {op:>6}  {root:>6}{half}{half}\n")
+    };
+    format!(
+        "# {:>10}  {:>12}  {:>8}  {:>6}  {:>6}           out-of-place                       \
+         in-place          \n{}{}",
+        "",
+        "",
+        "",
+        "",
+        "",
+        line(["size", "count", "type", "redop", "root"], ["time", "algbw", "busbw", "#wrong"]),
+        line(["(B)", "(elements)", "", "", ""], ["(us)", "(GB/s)", "(GB/s)", ""]),
+    )
+}
+
+/// One row with its line end. A collective without an in-place form has `nan` where its times would
+/// be, and `N/A` for the wrong elements.
+#[must_use]
+pub fn row(row: &Row) -> String {
+    let mut text = format!(
+        "{:12}  {:12}  {:>8}  {:>6}  {:6}",
+        row.size_bytes, row.count, row.data_type, row.op, row.root
+    );
+    text.push_str(&half(Some(&row.out_of_place)));
+    text.push_str(&half(row.in_place.as_ref()));
+    text.push('\n');
+    text
+}
+
+fn half(half: Option<&Half>) -> String {
+    let [time, algorithm, bus] = match half {
+        Some(half) => [half.times.mean_us, half.algorithm_gbps, half.bus_gbps],
+        None => [f64::NAN; 3],
+    };
+    let wrong = half.and_then(|half| half.wrong).map_or("N/A".to_owned(), |w| general(w as f64));
+    format!("  {}  {}  {}  {wrong:>6}", fitted(time, 7), fitted(algorithm, 6), fitted(bus, 6))
+}
+
+/// Everything below the last row.
+#[must_use]
+pub fn footer(program: &str, failed: u64, average_bus_gbps: f64) -> String {
+    let verdict = if failed == 0 { "OK" } else { "FAILED" };
+    format!(
+        "# Out of bounds values : {failed} {verdict}\n# Avg bus bandwidth    : {} \n#\n\
+         # Collective test concluded: {program}\n",
+        general(average_bus_gbps)
+    )
+}
+
+/// A number in so many columns, with as many of two decimals as fit.
+#[must_use]
+pub fn fitted(value: f64, width: usize) -> String {
+    if value.is_nan() {
+        return format!("{:>width$}", "nan");
+    }
+    let decimals = [2, 1, 0].into_iter().map(|decimals| format!("{value:width$.decimals$}"));
+    let fitting = decimals.into_iter().find(|text| text.len() <= width);
+    fitting.unwrap_or_else(|| exponential(value, if width >= 7 { 1 } else { 0 }))
+}
+
+fn exponential(value: f64, decimals: usize) -> String {
+    let text = format!("{value:.decimals$e}");
+    match text.split_once('e') {
+        Some((mantissa, exponent)) if exponent.starts_with('-') => {
+            format!("{mantissa}e-{:0>2}", &exponent[1..])
+        }
+        Some((mantissa, exponent)) => format!("{mantissa}e+{exponent:0>2}"),
+        None => text,
+    }
+}
+
+/// A number as C's `%g` writes it: six significant digits, no zeros at the end.
+#[must_use]
+pub fn general(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}").to_lowercase();
+    }
+    let trim = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    let rounded = format!("{value:.5e}");
+    let (mantissa, exponent) = rounded.split_once('e').unwrap_or((&rounded, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-4..6).contains(&exponent) {
+        return trim(&format!("{value:.*}", (5 - exponent) as usize));
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{}e{sign}{:02}", trim(mantissa), exponent.abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::timing::Times;
+    use super::*;
+
+    #[test]
+    fn numbers_look_as_c_prints_them() {
+        for (value, text) in [
+            (0.0, "0"),
+            (1.5, "1.5"),
+            (12.345_678, "12.3457"),
+            (100_000.0, "100000"),
+            (1_048_576.0, "1.04858e+06"),
+            (0.000_123_456_78, "0.000123457"),
+            (0.000_012_345, "1.2345e-05"),
+            (999_999.9, "1e+06"),
+            (f64::NAN, "nan"),
+        ] {
+            assert_eq!(general(value), text);
+        }
+        assert_eq!(fitted(3.456, 7), "   3.46");
+        assert_eq!(fitted(12_345.678, 7), "12345.7");
+        assert_eq!(fitted(1_234_567.8, 7), "1234568");
+        assert_eq!(fitted(123_456_789.0, 7), "1.2e+08");
+        assert_eq!(fitted(12_345_678.0, 6), "1e+07");
+        assert_eq!(fitted(f64::NAN, 6), "   nan");
+    }
+
+    #[test]
+    fn a_row_has_the_columns_of_nccl_tests() {
+        let times = Times { mean_us: 13.27, ..Times::default() };
+        let half = Half { times, algorithm_gbps: 4.94, bus_gbps: 4.94, wrong: Some(0) };
+        let mut values = Row {
+            size_bytes: 65536,
+            count: 16384,
+            data_type: "float".to_owned(),
+            op: "sum".to_owned(),
+            root: -1,
+            plan: None,
+            out_of_place: half,
+            in_place: Some(half),
+        };
+        assert_eq!(
+            row(&values),
+            "       65536         16384     float     sum      -1    13.27    4.94    4.94       0    \
+             13.27    4.94    4.94       0\n"
+        );
+        values.in_place = None;
+        let fields: Vec<String> = row(&values).split_whitespace().map(str::to_owned).collect();
+        assert_eq!(fields.len(), 13);
+        assert_eq!(fields[9..], ["nan", "nan", "nan", "N/A"]);
+        let widths = row(&values).len();
+        assert!(columns().lines().skip(1).all(|line| line.len() == widths - 1));
+    }
+}

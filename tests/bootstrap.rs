@@ -1,0 +1,404 @@
+//! Joining over real sockets, with threads as ranks, and with processes where one must die.
+
+use ferroccl::bootstrap::{
+    BootstrapError, ControlPlane, ControlTiming, Endpoint, Failure, FailureReason, Join,
+    JoinFailure, Listening, MemberJoinError, Reach, Secret, UniqueId, join,
+};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(20);
+const CHILD: &str = "FERROCCL_TEST_BOOTSTRAP_CHILD";
+
+fn options(rank: u32, ranks: u32, id: &UniqueId) -> Join {
+    let mut options = Join::new(rank, ranks, id.clone());
+    options.limits.deadline = SOON;
+    options
+}
+
+type Joined = Result<ControlPlane, BootstrapError>;
+
+/// Joins `ranks` ranks as threads; `change` may alter or withhold (`false`) a rank.
+fn joined(ranks: u32, change: impl Fn(&mut Join) -> bool) -> Vec<Option<Joined>> {
+    let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
+    let mut listener = Some(listener);
+    let threads: Vec<_> = (0..ranks)
+        .map(|rank| {
+            let mut options = options(rank, ranks, &id);
+            if rank == 0 {
+                options.listener = listener.take();
+            }
+            change(&mut options).then(|| thread::spawn(move || join(options)))
+        })
+        .collect();
+    drop(listener);
+    threads.into_iter().map(|thread| thread.map(|thread| thread.join().unwrap())).collect()
+}
+
+fn all(ranks: u32) -> Vec<ControlPlane> {
+    joined(ranks, |_| true).into_iter().map(|plane| plane.unwrap().unwrap()).collect()
+}
+
+fn each<T: Send>(planes: &[ControlPlane], run: impl Fn(&ControlPlane) -> T + Sync) -> Vec<T> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = planes.iter().map(|plane| scope.spawn(|| run(plane))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+fn awaited_failure(plane: &ControlPlane, within: Duration) -> (Failure, Duration) {
+    let start = Instant::now();
+    loop {
+        if let Some(failure) = plane.failure() {
+            assert!(plane.has_failed());
+            return (failure, start.elapsed());
+        }
+        assert!(start.elapsed() < within, "rank {} noticed nothing", plane.rank());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn ranks_join_exchange_and_leave() {
+    for ranks in [1, 2, 8, 17] {
+        let planes = all(ranks);
+        let gathered = each(&planes, |plane| {
+            assert_eq!(plane.roster().members.len(), ranks as usize);
+            assert_eq!(plane.roster().hosts(), 1);
+            plane.barrier(SOON).unwrap();
+            let blob = vec![plane.rank() as u8; 1 + 1000 * plane.rank() as usize];
+            let parts = plane.all_gather(blob, SOON).unwrap();
+            plane.barrier(SOON).unwrap();
+            parts
+        });
+        for parts in gathered {
+            for (rank, part) in parts.iter().enumerate() {
+                assert_eq!(part, &vec![rank as u8; 1 + 1000 * rank]);
+            }
+        }
+        let mut planes = planes;
+        // Rank 0 last, so that its linger is not part of this.
+        while let Some(plane) = planes.pop() {
+            assert_eq!(plane.failure(), None);
+            plane.close();
+        }
+    }
+}
+
+#[test]
+fn large_parts_pass() {
+    let planes = all(3);
+    let blob = vec![7u8; 900_000];
+    for parts in each(&planes, |plane| plane.all_gather(blob.clone(), SOON).unwrap()) {
+        assert!(parts.iter().all(|part| part == &blob));
+    }
+}
+
+#[test]
+fn rank_0_may_come_late() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let endpoint = Endpoint::new("localhost", port);
+    let id = UniqueId { endpoints: vec![endpoint], secret: Secret::from_bytes([3; 32]) };
+    let member = options(1, 2, &id);
+    let member = thread::spawn(move || join(member).map(drop));
+    thread::sleep(Duration::from_millis(400));
+    join(options(0, 2, &id)).unwrap();
+    member.join().unwrap().unwrap();
+}
+
+#[test]
+fn ipv6_works_where_the_host_has_it() {
+    let Ok(listener) = TcpListener::bind("[::1]:0") else { return };
+    let endpoint = Endpoint::new("::1", listener.local_addr().unwrap().port());
+    let id = UniqueId { endpoints: vec![endpoint], secret: Secret::from_bytes([3; 32]) };
+    let member = options(1, 2, &id);
+    let member = thread::spawn(move || join(member).map(drop));
+    let mut root = options(0, 2, &id);
+    root.listener = Some(listener);
+    join(root).unwrap();
+    member.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_missing_rank_is_named_everywhere() {
+    let results = joined(4, |options| {
+        options.limits.deadline = Duration::from_secs(2);
+        options.rank != 2
+    });
+    for result in results.into_iter().flatten() {
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("rank 2 did not"), "{text}");
+    }
+}
+
+#[test]
+fn a_missing_rank_0_is_named() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let endpoint = Endpoint::new("127.0.0.1", port);
+    let id = UniqueId { endpoints: vec![endpoint], secret: Secret::from_bytes([3; 32]) };
+    let mut options = options(1, 2, &id);
+    options.limits.deadline = Duration::from_millis(600);
+    let start = Instant::now();
+    let error = join(options).unwrap_err();
+    assert!(matches!(error, BootstrapError::RootMissing { rank: 1, .. }), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(3));
+}
+
+#[test]
+fn a_wrong_secret_is_refused_and_the_others_are_told_who_is_missing() {
+    let results = joined(3, |options| {
+        options.limits.deadline = Duration::from_secs(2);
+        if options.rank == 1 {
+            options.id.secret = Secret::from_bytes([9; 32]);
+        }
+        true
+    });
+    let texts: Vec<_> =
+        results.into_iter().map(|result| result.unwrap().unwrap_err().to_string()).collect();
+    assert!(texts[0].contains("rank 1 did not join"), "{}", texts[0]);
+    assert!(texts[0].contains("1 with another secret"), "{}", texts[0]);
+    assert!(texts[1].contains("different secrets"), "{}", texts[1]);
+    assert!(texts[2].contains("rank 1 did not join"), "{}", texts[2]);
+}
+
+#[test]
+fn a_duplicate_rank_and_a_different_configuration_end_it_for_all() {
+    let results = joined(4, |options| {
+        options.rank = options.rank.min(2);
+        true
+    });
+    for result in results.into_iter().flatten() {
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("two processes joined as rank 2"), "{text}");
+    }
+    let results = joined(3, |options| {
+        options.configuration = [u8::from(options.rank == 1); 32];
+        true
+    });
+    for result in results.into_iter().flatten() {
+        let text = result.unwrap_err().to_string();
+        assert!(text.contains("configuration of rank 1 differs"), "{text}");
+    }
+}
+
+#[test]
+fn strangers_do_not_disturb() {
+    let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut root = options(0, 2, &id);
+    root.listener = Some(listener);
+    let root = thread::spawn(move || join(root));
+    let mut strangers: Vec<_> = (0..80).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for (index, stranger) in strangers.iter_mut().enumerate() {
+        let bytes: Vec<u8> = (0..index * 37).map(|i| (i * 31 + index) as u8).collect();
+        let _ = stranger.write_all(&bytes);
+    }
+    // A slow one that begins well.
+    let mut slow = TcpStream::connect(address).unwrap();
+    slow.write_all(&[40, 0, 0, 0, 1]).unwrap();
+    let member = join(options(1, 2, &id)).unwrap();
+    let root = root.join().unwrap().unwrap();
+    // None of them was told anything.
+    for mut stranger in strangers {
+        let mut heard = Vec::new();
+        let _ = stranger.read_to_end(&mut heard);
+        assert!(heard.is_empty(), "{heard:?}");
+    }
+    drop(member);
+    drop(root);
+}
+
+#[test]
+fn another_protocol_version_is_told_so() {
+    let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut root = options(0, 2, &id);
+    root.listener = Some(listener);
+    root.limits.deadline = Duration::from_secs(2);
+    let root = thread::spawn(move || join(root));
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(&[39, 0, 0, 0, 1]).unwrap();
+    stream.write_all(b"FCCL\x63\x00").unwrap();
+    stream.write_all(&[0; 32]).unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).unwrap();
+    assert_eq!(answer, [6, 0, 0, 0, 7, 1, 1, 0, 99, 0], "refused: version 1 here, 99 there");
+    match root.join().unwrap().unwrap_err() {
+        BootstrapError::Root { failure: JoinFailure::Missing { ranks, .. }, strays } => {
+            assert_eq!((ranks, strays.wrong_version), (vec![1], 1));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn something_else_at_the_address_is_told_apart() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = Endpoint::new("127.0.0.1", listener.local_addr().unwrap().port());
+    let id = UniqueId { endpoints: vec![endpoint], secret: Secret::from_bytes([3; 32]) };
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n");
+        let _ = stream.read(&mut [0; 100]);
+    });
+    let error = join(options(1, 2, &id)).unwrap_err();
+    let alien = |error: &MemberJoinError| error.to_string().contains("no ferroccl rank 0");
+    assert!(matches!(&error, BootstrapError::Member { error, .. } if alien(error)), "{error}");
+    server.join().unwrap();
+}
+
+#[test]
+fn without_a_secret_only_loopback_is_joined() {
+    let public =
+        |host: &str| UniqueId { endpoints: vec![Endpoint::new(host, 1)], secret: Secret::PUBLIC };
+    let error = join(options(1, 2, &public("192.0.2.1"))).unwrap_err();
+    assert!(error.to_string().contains("FERROCCL_INSECURE_JOIN=1"), "{error}");
+    let mut root = options(0, 2, &public("192.0.2.1"));
+    root.listener = Some(TcpListener::bind("0.0.0.0:0").unwrap());
+    assert!(matches!(join(root).unwrap_err(), BootstrapError::NoSecret { .. }));
+    let mut root = options(0, 2, &public("192.0.2.1"));
+    root.listener = Some(TcpListener::bind("0.0.0.0:0").unwrap());
+    root.insecure = true;
+    root.limits.deadline = Duration::from_millis(50);
+    assert!(matches!(join(root).unwrap_err(), BootstrapError::Root { .. }));
+    let planes = joined(2, |options| {
+        options.id.secret = Secret::PUBLIC;
+        true
+    });
+    planes.into_iter().for_each(|plane| drop(plane.unwrap().unwrap()));
+}
+
+#[test]
+fn leaving_early_is_no_death_and_ends_exchanges() {
+    let mut planes = all(4);
+    planes.remove(2).close();
+    let errors = each(&planes, |plane| plane.barrier(SOON).unwrap_err().to_string());
+    for error in errors {
+        assert!(error.contains("rank 2 has left"), "{error}");
+    }
+    thread::sleep(Duration::from_millis(50));
+    assert!(planes.iter().all(|plane| plane.failure().is_none() && plane.has_left(2)));
+    // Rank 0 leaves before the others: no death either.
+    planes.remove(0).close();
+    thread::sleep(Duration::from_millis(50));
+    assert!(planes.iter().all(|plane| plane.failure().is_none()));
+}
+
+#[test]
+fn an_abort_is_heard_by_all_with_its_reason() {
+    let planes = all(4);
+    planes[3].abort("disk full");
+    for plane in &planes {
+        let (failure, _) = awaited_failure(plane, Duration::from_secs(1));
+        assert_eq!(failure.to_string(), "rank 3 gave up: disk full");
+    }
+    assert!(planes[1].barrier(SOON).unwrap_err().to_string().contains("disk full"));
+}
+
+#[test]
+fn a_rank_that_takes_no_part_in_an_exchange_is_named_to_all() {
+    let planes = all(3);
+    let errors = each(&planes[..2], |plane| {
+        let patience = if plane.rank() == 0 { Duration::from_millis(200) } else { SOON };
+        plane.barrier(patience).unwrap_err().to_string()
+    });
+    assert!(errors[0].contains("rank 2 took no part"), "{}", errors[0]);
+    assert!(errors[1].contains("rank 2 failed, says rank 0"), "{}", errors[1]);
+}
+
+/// What a child process does: it joins, says so, and waits to die or to notice a death.
+#[test]
+fn child() {
+    let Ok(task) = std::env::var(CHILD) else { return };
+    let mut words = task.split(' ');
+    let mut number = || words.next().unwrap().parse::<u32>().unwrap();
+    let (rank, ranks) = (number(), number());
+    let id = words.next().unwrap().parse::<UniqueId>().unwrap();
+    let mut options = options(rank, ranks, &id);
+    options.timing = ControlTiming::default();
+    let plane = join(options).unwrap();
+    plane.barrier(SOON).unwrap();
+    println!("\nready");
+    let (failure, _) = awaited_failure(&plane, SOON);
+    println!("\nfailure {failure}");
+    // As a program that ends at once: nothing is dropped, nobody says goodbye.
+    std::mem::forget(plane);
+}
+
+struct Ranks(Vec<(Child, BufReader<std::process::ChildStdout>)>);
+
+impl Ranks {
+    fn start(ranks: u32) -> Ranks {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let endpoints = vec![Endpoint::new("127.0.0.1", port)];
+        let id = UniqueId { endpoints, secret: Secret::from_bytes([3; 32]) };
+        let children = (0..ranks).map(|rank| {
+            let mut child = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "bootstrap::child", "--nocapture"])
+                .env(CHILD, format!("{rank} {ranks} {}", id.to_secret_string()))
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let output = BufReader::new(child.stdout.take().unwrap());
+            (child, output)
+        });
+        let mut ranks = Ranks(children.collect());
+        for index in 0..ranks.0.len() {
+            assert_eq!(ranks.line(index, "ready"), "ready");
+        }
+        ranks
+    }
+
+    fn line(&mut self, index: usize, start: &str) -> String {
+        let lines = self.0[index].1.by_ref().lines().map(Result::unwrap);
+        let mut lines = lines.filter(|line| line.starts_with(start));
+        lines.next().unwrap_or_else(|| panic!("rank {index} said no {start}"))
+    }
+
+    fn signal(&self, index: usize, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.0[index].0);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Ranks {
+    fn drop(&mut self) {
+        for (child, _) in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn a_killed_rank_is_named_by_each_survivor_within_a_second() {
+    for victim in [0, 2, 3] {
+        let mut ranks = Ranks::start(4);
+        ranks.signal(victim, rustix::process::Signal::KILL);
+        let start = Instant::now();
+        for rank in (0..4).filter(|rank| *rank != victim) {
+            let line = ranks.line(rank, "failure");
+            let expected = Failure { rank: victim as u32, reason: FailureReason::HungUp };
+            assert_eq!(line, format!("failure {expected}"));
+        }
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    }
+}
+
+#[test]
+fn a_stopped_rank_is_named_by_each_survivor_within_four_seconds() {
+    for victim in [0, 1] {
+        let mut ranks = Ranks::start(3);
+        ranks.signal(victim, rustix::process::Signal::STOP);
+        let start = Instant::now();
+        for rank in (0..3).filter(|rank| *rank != victim) {
+            let line = ranks.line(rank, "failure");
+            assert!(line.starts_with(&format!("failure rank {victim} has been silent")), "{line}");
+        }
+        assert!(start.elapsed() > Duration::from_secs(2), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_millis(4500), "{:?}", start.elapsed());
+    }
+}

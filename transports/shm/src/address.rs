@@ -1,0 +1,129 @@
+//! Where a listener is: a random abstract name, valid on one boot of one host in one network
+//! namespace.
+
+use std::os::unix::fs::MetadataExt;
+
+use ccl_core::transport::{Address, TransportError};
+use rustix::net::SocketAddrUnix;
+
+use crate::os;
+
+const KIND: [u8; 4] = *b"shm1";
+
+/// The host and the part of it in which abstract names are visible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The kernel's random identity of this boot; other containers of the host have the same.
+    pub(crate) boot: [u8; 16],
+    /// The network namespace's inode; 0 if unknown.
+    pub(crate) network: u64,
+}
+
+impl Place {
+    /// Where this process is.
+    pub(crate) fn here() -> Result<Place, TransportError> {
+        let path = "/proc/sys/kernel/random/boot_id";
+        let boot = std::fs::read_to_string(path).ok().and_then(|text| parse_boot(&text));
+        let Some(boot) = boot else {
+            return Err(TransportError::Usage(format!(
+                "{path} cannot be read, so processes of this host cannot recognise each other; \
+                 mount /proc"
+            )));
+        };
+        let network = std::fs::metadata("/proc/self/ns/net").map_or(0, |meta| meta.ino());
+        Ok(Place { boot, network })
+    }
+}
+
+fn parse_boot(text: &str) -> Option<[u8; 16]> {
+    let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+    let value = u128::from_str_radix(&digits, 16).ok()?;
+    (digits.len() == 32).then(|| value.to_be_bytes())
+}
+
+/// A listener's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name(pub(crate) [u8; 16]);
+
+impl Name {
+    /// The name as the kernel shows it (after an `@`) in `/proc/net/unix`.
+    pub(crate) fn text(self) -> String {
+        format!("ferroccl-shm-{:032x}", u128::from_be_bytes(self.0))
+    }
+
+    /// The socket address.
+    pub(crate) fn socket(self) -> Result<SocketAddrUnix, TransportError> {
+        SocketAddrUnix::new_abstract_name(self.text().as_bytes())
+            .map_err(|error| os("naming the socket", error, "this is a defect of the transport"))
+    }
+}
+
+/// The address that peers are given.
+pub(crate) fn encode(name: Name, place: Place) -> Address {
+    let network = place.network.to_le_bytes();
+    Address([&KIND[..], &name.0, &place.boot, &network].concat())
+}
+
+/// The name in an address, if it can be reached from `here`.
+pub(crate) fn decode(address: &Address, here: Place) -> Result<Name, TransportError> {
+    let parsed = parse(&address.0).ok_or_else(|| {
+        let bytes = address.0.len();
+        TransportError::Usage(format!("{bytes} bytes that are no shared memory address"))
+    })?;
+    let (name, there) = parsed;
+    let refused = |reason: &str| TransportError::Refused {
+        peer: format!("shared memory listener {}", name.text()),
+        reason: reason.to_owned(),
+    };
+    if there.boot != here.boot {
+        return Err(refused(
+            "it is on another host (or this one was rebooted since), where shared memory cannot \
+             reach; use a network transport",
+        ));
+    }
+    if there.network != here.network {
+        return Err(refused(
+            "it is in another network namespace of this host, whose sockets cannot be seen from \
+             here; start both containers in the same one, or use a network transport",
+        ));
+    }
+    Ok(name)
+}
+
+fn parse(bytes: &[u8]) -> Option<(Name, Place)> {
+    let rest = bytes.strip_prefix(&KIND)?;
+    let (name, rest) = rest.split_first_chunk::<16>()?;
+    let (boot, rest) = rest.split_first_chunk::<16>()?;
+    let network = u64::from_le_bytes(rest.try_into().ok()?);
+    Some((Name(*name), Place { boot: *boot, network }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_elsewhere_say_so() {
+        let here = Place::here().unwrap();
+        let name = Name([7; 16]);
+        assert_eq!(decode(&encode(name, here), here), Ok(name));
+        let mut other = here;
+        other.boot[3] ^= 1;
+        let error = decode(&encode(name, other), here).unwrap_err().to_string();
+        assert!(error.contains("another host"), "{error}");
+        let other = Place { network: here.network + 1, ..here };
+        let error = decode(&encode(name, other), here).unwrap_err().to_string();
+        assert!(error.contains("namespace"), "{error}");
+    }
+
+    #[test]
+    fn other_bytes_are_no_address() {
+        let here = Place::here().unwrap();
+        let good = encode(Name([7; 16]), here).0;
+        let long = [&good[..], &[0]].concat();
+        for bytes in [&good[..good.len() - 1], &long, b"", b"shm1", &good[1..]] {
+            let error = decode(&Address(bytes.to_vec()), here).unwrap_err();
+            assert!(matches!(error, TransportError::Usage(_)), "{error}");
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! A lane: puts are copies into the peer's memory, immediates go through a ring.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Connected, EndpointId, Event, Lane, MrKey, RemoteKey, RemoteMr, TransportError, WorkRequest,
+};
+use ccl_memory::Region;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::device::{Registry, caps};
+use crate::handshake::{Link, RING, random};
+use crate::wire::{self, Offer, Received};
+use crate::{DESCRIPTORS, memory, os};
+
+/// How often it is checked whether the peers still live.
+const CHECK_EVERY: Duration = Duration::from_millis(10);
+
+/// Pieces of memory that a peer may share over the life of a connection.
+const OFFERS_MAX: usize = 1 << 16;
+
+/// Those of them that may wait to be imported: each holds a descriptor of this process.
+const WAITING_MAX: usize = 1024;
+
+/// A peer's memory that its socket has brought.
+#[derive(Debug)]
+struct Offered {
+    offer: Offer,
+    /// Until it is mapped.
+    file: Option<OwnedFd>,
+    region: Option<Region>,
+}
+
+#[derive(Debug)]
+struct Endpoint {
+    link: Link,
+    /// What this side has shared.
+    shared: BTreeMap<MrKey, RemoteKey>,
+    /// What the peer has shared, by its name for it.
+    offered: BTreeMap<u64, Offered>,
+    /// Offers that hold a descriptor.
+    waiting: usize,
+    /// Puts that are done and not yet reported.
+    unreported: usize,
+    /// Why the peer is lost, once that is known.
+    lost: Option<String>,
+    /// Whether that has been reported.
+    reported: bool,
+}
+
+impl Endpoint {
+    fn new(link: Link) -> Endpoint {
+        Endpoint {
+            link,
+            shared: BTreeMap::new(),
+            offered: BTreeMap::new(),
+            waiting: 0,
+            unreported: 0,
+            lost: None,
+            reported: false,
+        }
+    }
+
+    fn peer(&self) -> String {
+        self.link.peer.name.clone()
+    }
+
+    fn refused(&self, reason: &str) -> TransportError {
+        TransportError::Refused { peer: self.peer(), reason: reason.to_owned() }
+    }
+
+    fn check_present(&self) -> Result<(), TransportError> {
+        match &self.lost {
+            Some(reason) => Err(TransportError::Lost { peer: self.peer(), reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn share(
+        &mut self,
+        key: MrKey,
+        bytes: usize,
+        file: &OwnedFd,
+    ) -> Result<RemoteKey, TransportError> {
+        if let Some(known) = self.shared.get(&key) {
+            return Ok(known.clone());
+        }
+        self.check_present()?;
+        let offer = Offer { id: key.0, bytes, nonce: random()? };
+        let message = offer.encode();
+        let sent = wire::send(self.link.socket.as_fd(), &message, Some(file.as_fd()));
+        sent.map_err(|error| match error {
+            Errno::PIPE | Errno::CONNRESET => {
+                let reason = "it closed the connection".to_owned();
+                TransportError::Lost { peer: self.peer(), reason }
+            }
+            Errno::AGAIN | Errno::TOOMANYREFS => {
+                os("sending a descriptor", error, "let the peer import what was shared before")
+            }
+            error => os("sending a descriptor", error, DESCRIPTORS),
+        })?;
+        let remote = RemoteKey(message);
+        self.shared.insert(key, remote.clone());
+        Ok(remote)
+    }
+
+    /// The peer's memory, mapped; its descriptor is closed by that.
+    fn import(&mut self, key: &RemoteKey) -> Result<(u64, Region), TransportError> {
+        let Some(offer) = Offer::decode(&key.0) else {
+            let bytes = key.0.len();
+            return Err(TransportError::Usage(format!("{bytes} bytes that are no key of memory")));
+        };
+        if !self.offered.contains_key(&offer.id) {
+            self.receive_offers()?;
+        }
+        let peer = self.peer();
+        let found = self.offered.get_mut(&offer.id).filter(|found| found.offer == offer);
+        let Some(found) = found else {
+            return Err(self.refused(
+                "it has not shared the memory of this key over this connection; share memory \
+                 with each peer, before its key is sent",
+            ));
+        };
+        if let Some(region) = &found.region {
+            return Ok((offer.id, region.clone()));
+        }
+        // Taken even if the mapping fails: what was refused once stays refused.
+        let file = found.file.take().ok_or_else(|| TransportError::Refused {
+            peer: peer.clone(),
+            reason: "its memory was refused before".to_owned(),
+        })?;
+        self.waiting -= 1;
+        let region = memory::adopt(file, offer.bytes, &peer)?;
+        found.region = Some(region.clone());
+        Ok((offer.id, region))
+    }
+
+    fn receive_offers(&mut self) -> Result<(), TransportError> {
+        while self.waiting < WAITING_MAX && self.offered.len() < OFFERS_MAX {
+            match wire::receive(self.link.socket.as_fd(), true)? {
+                Received::Nothing => return Ok(()),
+                Received::Closed => {
+                    let reason = "it closed the connection and had not shared that memory";
+                    let (peer, reason) = (self.peer(), reason.to_owned());
+                    return Err(TransportError::Lost { peer, reason });
+                }
+                Received::Malformed => return Err(self.refused("it sent a malformed message")),
+                Received::Message(message, file) => self.take_offer(&message, file)?,
+            }
+        }
+        Err(self.refused("it shares more pieces of memory than are allowed"))
+    }
+
+    fn take_offer(&mut self, message: &[u8], file: Option<OwnedFd>) -> Result<(), TransportError> {
+        let (Some(offer), Some(file)) = (Offer::decode(message), file) else {
+            return Err(self.refused("it sent something that is no offer of memory"));
+        };
+        // A name used twice keeps its first meaning.
+        if let Entry::Vacant(place) = self.offered.entry(offer.id) {
+            place.insert(Offered { offer, file: Some(file), region: None });
+            self.waiting += 1;
+        }
+        Ok(())
+    }
+
+    /// Appends the immediates that have arrived, in order.
+    fn arrivals(&mut self, endpoint: EndpointId, events: &mut Vec<Event>) {
+        let incoming = &mut self.link.incoming;
+        // A peer that never stops must not keep this call from its end.
+        for _ in 0..RING.slots {
+            if !incoming.ready() {
+                return;
+            }
+            let (bytes, immediate) = incoming.head();
+            let Ok(immediate) = u32::try_from(immediate) else {
+                self.lost = Some(format!("{} wrote nonsense into its ring", self.link.peer.name));
+                return;
+            };
+            events.push(Event::Arrived { endpoint, immediate, bytes });
+            incoming.release();
+        }
+    }
+
+    /// Looks whether the peer still lives; one system call.
+    fn check_alive(&mut self) {
+        let socket = self.link.socket.as_fd();
+        let process = self.link.peer.process.as_ref();
+        let watch_process = match process {
+            Some(process) => PollFd::new(process, PollFlags::IN),
+            None => PollFd::from_borrowed_fd(socket, PollFlags::RDHUP),
+        };
+        let mut watched = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP), watch_process];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        if !matches!(poll(&mut watched, Some(&at_once)), Ok(1..)) {
+            return;
+        }
+        let [hung_up, ended] = watched.map(|watched| !watched.revents().is_empty());
+        let ended = ended && process.is_some();
+        let name = &self.link.peer.name;
+        if ended {
+            self.lost = Some(format!("{name} has ended; look into its log for the reason"));
+        } else if hung_up {
+            self.lost = Some(format!("{name} has closed the connection, or was killed"));
+        }
+    }
+}
+
+/// A lane of shared memory.
+#[derive(Debug)]
+pub(crate) struct ShmLane {
+    registry: Arc<Registry>,
+    message_bytes_max: usize,
+    /// By number; empty where detached. Numbers are not used again.
+    endpoints: Vec<Option<Box<Endpoint>>>,
+    /// Registrations that puts have named, valid while `withdrawals` is up to date.
+    local: BTreeMap<MrKey, Region>,
+    withdrawals: u64,
+    /// What the peers have shared and this side has imported. Numbers are not used again.
+    remote: Vec<Option<(EndpointId, Region)>>,
+    imported: BTreeMap<(EndpointId, u64), RemoteMr>,
+    /// Puts that are done and not yet reported.
+    done: Vec<u64>,
+    checked: Option<Instant>,
+}
+
+impl ShmLane {
+    pub(crate) fn new(registry: Arc<Registry>) -> ShmLane {
+        ShmLane {
+            withdrawals: registry.withdrawals(),
+            registry,
+            message_bytes_max: caps().message_bytes_max,
+            endpoints: Vec::new(),
+            local: BTreeMap::new(),
+            remote: Vec::new(),
+            imported: BTreeMap::new(),
+            done: Vec::new(),
+            checked: None,
+        }
+    }
+
+    fn endpoint(&mut self, id: EndpointId) -> Result<&mut Endpoint, TransportError> {
+        let EndpointId(number) = id;
+        let found = self.endpoints.get_mut(number as usize).and_then(Option::as_deref_mut);
+        found.ok_or_else(|| TransportError::Usage(format!("this lane has no endpoint {number}")))
+    }
+
+    /// Forgets registrations if any has been withdrawn.
+    fn refresh(&mut self) {
+        let withdrawals = self.registry.withdrawals();
+        if withdrawals != self.withdrawals {
+            self.local.clear();
+            self.withdrawals = withdrawals;
+        }
+    }
+
+    fn local(&mut self, key: MrKey) -> Result<&Region, TransportError> {
+        if !self.local.contains_key(&key) {
+            let region = self.registry.find(key)?.region;
+            self.local.insert(key, region);
+        }
+        self.local.get(&key).ok_or_else(|| {
+            TransportError::Usage("a registration was withdrawn while it was used".to_owned())
+        })
+    }
+
+    fn remote(&self, endpoint: EndpointId, mr: RemoteMr) -> Result<&Region, TransportError> {
+        let RemoteMr(number) = mr;
+        let index = usize::try_from(number).unwrap_or(usize::MAX);
+        match self.remote.get(index) {
+            Some(Some((owner, region))) if *owner == endpoint => Ok(region),
+            _ => Err(TransportError::Usage(format!(
+                "memory {number} was not imported from endpoint {}",
+                endpoint.0
+            ))),
+        }
+    }
+
+    /// Carries one put out; no if the ring is full.
+    fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
+        let WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id } = *request;
+        let bytes = local.bytes;
+        if bytes > self.message_bytes_max {
+            let most = self.message_bytes_max;
+            let text = format!("a put of {bytes} bytes; at most {most} are possible at once");
+            return Err(TransportError::Usage(text));
+        }
+        let range = |error| TransportError::Usage(format!("a put out of range: {error}"));
+        let from = self.local(local.key)?.part(local.offset, bytes).map_err(range)?;
+        let to = self.remote(endpoint, remote)?.part(remote_offset, bytes).map_err(range)?;
+        let peer = self.endpoint(endpoint)?;
+        if peer.lost.is_some() {
+            // Work for a lost peer is void: taken, and never done.
+            return Ok(true);
+        }
+        let full = immediate.is_some() && !peer.link.outgoing.ready();
+        if full || peer.unreported == RING.slots as usize {
+            return Ok(false);
+        }
+        // SAFETY: both parts are in range and alive; regions answer for races, and `copy` allows
+        // that the two overlap.
+        unsafe { std::ptr::copy(from.start(), to.start(), bytes) };
+        if let Some(immediate) = immediate {
+            peer.link.outgoing.publish(bytes, immediate.into());
+        }
+        peer.unreported += 1;
+        self.done.push(id);
+        Ok(true)
+    }
+}
+
+impl Lane for ShmLane {
+    fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
+        let link = connected.inner.into_any().downcast::<Link>().ok();
+        let link = link.filter(|link| link.device == self.registry.device).ok_or_else(|| {
+            TransportError::Usage("this connection was made by another device".to_owned())
+        })?;
+        let number = u32::try_from(self.endpoints.len())
+            .map_err(|_| TransportError::Usage("a lane has 2^32 endpoints at most".to_owned()))?;
+        self.endpoints.push(Some(Box::new(Endpoint::new(*link))));
+        Ok(EndpointId(number))
+    }
+
+    fn detach(&mut self, endpoint: EndpointId) {
+        // Dropping the link tells the peer.
+        let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take);
+        if found.is_none() {
+            return;
+        }
+        for entry in &mut self.remote {
+            entry.take_if(|(owner, _)| *owner == endpoint);
+        }
+        self.imported.retain(|(owner, _), _| *owner != endpoint);
+    }
+
+    fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
+        let registration = self.registry.find(key)?;
+        let peer = self.endpoint(endpoint)?;
+        let Some(file) = registration.file else {
+            return Err(TransportError::Usage(
+                "this memory was made elsewhere and only registered, so other processes cannot \
+                 map it; share memory that the device's allocate() made"
+                    .to_owned(),
+            ));
+        };
+        peer.share(key, registration.region.bytes(), &file)
+    }
+
+    fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
+        let (name, region) = self.endpoint(at)?.import(key)?;
+        if let Some(known) = self.imported.get(&(at, name)) {
+            return Ok(*known);
+        }
+        let number = RemoteMr(self.remote.len() as u64);
+        self.remote.push(Some((at, region)));
+        self.imported.insert((at, name), number);
+        Ok(number)
+    }
+
+    fn map(&mut self, at: EndpointId, key: &RemoteKey) -> Result<Region, TransportError> {
+        Ok(self.endpoint(at)?.import(key)?.1)
+    }
+
+    fn post(&mut self, _now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
+        self.refresh();
+        for (taken, request) in work.iter().enumerate() {
+            match self.put(request) {
+                Ok(true) => {}
+                Ok(false) => return Ok(taken),
+                // What is wrong with a later request is said when it comes first.
+                Err(error) if taken == 0 => return Err(error),
+                Err(_) => return Ok(taken),
+            }
+        }
+        Ok(work.len())
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
+        self.refresh();
+        events.extend(self.done.drain(..).map(|id| Event::Done { id }));
+        let check = self.checked.is_none_or(|checked| now.since(checked) >= CHECK_EVERY);
+        if check {
+            self.checked = Some(now);
+        }
+        for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
+            let Some(endpoint) = endpoint else { continue };
+            endpoint.unreported = 0;
+            if endpoint.reported {
+                continue;
+            }
+            // The look at the peer comes first: what it sent before it died is then in the ring.
+            if check && endpoint.lost.is_none() {
+                endpoint.check_alive();
+            }
+            let id = EndpointId(number as u32);
+            endpoint.arrivals(id, events);
+            if let Some(reason) = &endpoint.lost {
+                endpoint.reported = true;
+                events.push(Event::Lost { endpoint: id, reason: reason.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        if !self.done.is_empty() {
+            return Some(Instant::ZERO);
+        }
+        let watched = self.endpoints.iter().flatten().any(|endpoint| !endpoint.reported);
+        watched.then(|| self.checked.map_or(Instant::ZERO, |checked| checked + CHECK_EVERY))
+    }
+}

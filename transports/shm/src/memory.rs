@@ -1,0 +1,272 @@
+//! Memory that can be handed to another process: sealed memfds and their mappings.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ccl_core::transport::TransportError;
+use ccl_memory::Region;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::process::{Pid, Resource};
+
+use crate::{DESCRIPTORS, headroom, os};
+
+/// What a descriptor must have before it is mapped: its size can never change again, so no access
+/// inside the mapping can fail.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+/// From here on huge pages are asked for.
+const HUGE_BYTES: usize = 2 << 20;
+
+/// Memory is committed in steps, so that a signal costs only the step that it interrupts.
+const COMMIT_BYTES: usize = 64 << 20;
+
+const FREE_MEMORY: &str = "use less (fewer ranks, channels or slots, smaller buffers), or raise \
+                           the memory limit of the container or of `ulimit -v`";
+
+/// Memory of this process that can be shared.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// The memory as a descriptor.
+    pub(crate) file: OwnedFd,
+    /// The memory as this process sees it.
+    pub(crate) region: Region,
+}
+
+/// A mapping that ends with its last region.
+struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+    process: Pid,
+}
+
+// SAFETY: an address range that nothing but `drop` uses.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // A forked child has not inherited the mapping, but perhaps has something else there.
+        if rustix::process::getpid() == self.process {
+            // SAFETY: mapped by `map` with this length; no region is left.
+            let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.bytes) };
+        }
+    }
+}
+
+/// Zeroed memory of `bytes` bytes whose pages are there: neither shrinking nor a full memory
+/// limit can take them away later.
+pub(crate) fn allocate(bytes: usize) -> Result<Segment, TransportError> {
+    check_limits(bytes)?;
+    let file = create()?;
+    rustix::fs::ftruncate(&file, file_bytes(bytes) as u64)
+        .map_err(|error| os("ftruncate of shared memory", error, FREE_MEMORY))?;
+    rustix::fs::fcntl_add_seals(&file, SEALS)
+        .map_err(|error| os("sealing of shared memory", error, "this kernel is not usable"))?;
+    let region = map(file.as_fd(), bytes)?;
+    commit(file.as_fd(), &region)
+        .map_err(|error| os("committing shared memory", error, FREE_MEMORY))?;
+    Ok(Segment { file, region })
+}
+
+/// Maps a peer's memory of exactly `bytes` bytes after checking that it is what it should be.
+pub(crate) fn adopt(file: impl AsFd, bytes: usize, peer: &str) -> Result<Region, TransportError> {
+    let refused = |reason: String| TransportError::Refused { peer: peer.to_owned(), reason };
+    // Only memfds (and files of hugetlbfs) have seals; everything else answers with an error.
+    let seals = rustix::fs::fcntl_get_seals(file.as_fd()).unwrap_or(SealFlags::empty());
+    if !seals.contains(SEALS) {
+        return Err(refused("it sent a descriptor that is not sealed memory".to_owned()));
+    }
+    let found = rustix::fs::fstat(file.as_fd())
+        .map_err(|error| os("fstat of a peer's memory", error, "it cannot be used"))?
+        .st_size;
+    if u64::try_from(found) != Ok(file_bytes(bytes) as u64) {
+        return Err(refused(format!("it announced {bytes} bytes of memory and sent {found}")));
+    }
+    map(file.as_fd(), bytes)
+}
+
+/// Bytes of the file behind a region: a mapping cannot be empty.
+fn file_bytes(bytes: usize) -> usize {
+    bytes.max(1)
+}
+
+fn check_limits(bytes: usize) -> Result<(), TransportError> {
+    let bytes = file_bytes(bytes) as u64;
+    let left = headroom::available_bytes().unwrap_or(u64::MAX);
+    if bytes > left || bytes > isize::MAX as u64 {
+        return Err(TransportError::Os {
+            call: "allocation of shared memory",
+            code: Errno::NOMEM.raw_os_error(),
+            reason: format!("{bytes} bytes are wanted and {left} are available"),
+            advice: FREE_MEMORY,
+        });
+    }
+    // Checked here because going over this limit is answered with a deadly signal.
+    let limit = rustix::process::getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+    if bytes > limit {
+        return Err(TransportError::Os {
+            call: "allocation of shared memory",
+            code: Errno::FBIG.raw_os_error(),
+            reason: format!("{bytes} bytes are wanted and files may have {limit}"),
+            advice: "raise the limit with `ulimit -f unlimited`",
+        });
+    }
+    Ok(())
+}
+
+fn create() -> Result<OwnedFd, TransportError> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let name = "ferroccl";
+    let made = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Kernels before 6.3 do not know the flag.
+        Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
+        made => made,
+    };
+    made.map_err(|error| os("memfd_create", error, DESCRIPTORS))
+}
+
+fn map(file: BorrowedFd<'_>, bytes: usize) -> Result<Region, TransportError> {
+    let mapped_bytes = file_bytes(bytes);
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let address = unsafe {
+        rustix::mm::mmap(std::ptr::null_mut(), mapped_bytes, protection, MapFlags::SHARED, file, 0)
+    }
+    .map_err(|error| os("mmap of shared memory", error, FREE_MEMORY))?;
+    let start = NonNull::new(address.cast::<u8>())
+        .ok_or_else(|| os("mmap of shared memory", Errno::NOMEM, FREE_MEMORY))?;
+    let process = rustix::process::getpid();
+    let mapping = Mapping { start, bytes: mapped_bytes, process };
+    // SAFETY: the advice changes nothing but who inherits the range just mapped.
+    unsafe { rustix::mm::madvise(address, mapped_bytes, Advice::LinuxDontFork) }
+        .map_err(|error| os("madvise(MADV_DONTFORK)", error, "this kernel is not usable"))?;
+    if mapped_bytes >= HUGE_BYTES {
+        // Only a wish: without huge pages everything works, a little slower.
+        // SAFETY: as above, about the size of pages.
+        let _ = unsafe { rustix::mm::madvise(address, mapped_bytes, Advice::LinuxHugepage) };
+    }
+    // SAFETY: `mapping` keeps the range mapped, of a size that seals keep; no references into it
+    // are ever made.
+    Ok(unsafe { Region::new(start, bytes, Arc::new(mapping)) })
+}
+
+/// Makes every page exist. Through the mapping, so that huge pages are used and first accesses
+/// are quick; through the file on kernels before 5.14.
+fn commit(file: BorrowedFd<'_>, region: &Region) -> Result<(), Errno> {
+    let bytes = file_bytes(region.bytes());
+    match in_steps(bytes, |offset, step| populate(region, offset, step)) {
+        Err(Errno::INVAL) => in_steps(bytes, |offset, step| reserve(file, offset, step)),
+        done => done,
+    }
+}
+
+fn in_steps(
+    bytes: usize,
+    mut commit: impl FnMut(usize, usize) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    for offset in (0..bytes).step_by(COMMIT_BYTES) {
+        let step = COMMIT_BYTES.min(bytes - offset);
+        rustix::io::retry_on_intr(|| commit(offset, step))?;
+    }
+    Ok(())
+}
+
+fn populate(region: &Region, offset: usize, bytes: usize) -> Result<(), Errno> {
+    let at = region.start().wrapping_add(offset).cast();
+    // SAFETY: a part of the mapping; touching its pages does not change their bytes.
+    unsafe { rustix::mm::madvise(at, bytes, Advice::LinuxPopulateWrite) }
+}
+
+fn reserve(file: BorrowedFd<'_>, offset: usize, bytes: usize) -> Result<(), Errno> {
+    let flags = rustix::fs::FallocateFlags::empty();
+    rustix::fs::fallocate(file, flags, offset as u64, bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unsealed(bytes: u64) -> OwnedFd {
+        let file = create().unwrap();
+        rustix::fs::ftruncate(&file, bytes).unwrap();
+        file
+    }
+
+    #[test]
+    fn two_mappings_are_one_memory() {
+        for bytes in [0, 1, 4096, 5000, 3 << 20] {
+            let segment = allocate(bytes).unwrap();
+            let other = adopt(&segment.file, bytes, "test").unwrap();
+            assert_eq!((segment.region.bytes(), other.bytes()), (bytes, bytes));
+            let Some(last) = bytes.checked_sub(1) else { continue };
+            let mut byte = [1];
+            other.read(last, &mut byte).unwrap();
+            assert_eq!(byte, [0], "zeroed");
+            segment.region.write(last, &[9]).unwrap();
+            drop(segment);
+            other.read(last, &mut byte).unwrap();
+            assert_eq!(byte, [9]);
+        }
+    }
+
+    fn committed_bytes(file: &OwnedFd) -> i64 {
+        rustix::fs::fstat(file).unwrap().st_blocks * 512
+    }
+
+    #[test]
+    fn all_pages_are_there_at_once() {
+        let segment = allocate(3 << 20).unwrap();
+        assert_eq!(committed_bytes(&segment.file), 3 << 20);
+        // The way of older kernels.
+        let file = unsealed(3 << 20);
+        assert_eq!(committed_bytes(&file), 0);
+        rustix::fs::fcntl_add_seals(&file, SEALS).unwrap();
+        in_steps(3 << 20, |offset, step| reserve(file.as_fd(), offset, step)).unwrap();
+        assert_eq!(committed_bytes(&file), 3 << 20);
+    }
+
+    #[test]
+    fn every_byte_is_in_a_step() {
+        for bytes in [1, COMMIT_BYTES, COMMIT_BYTES + 1, 3 * COMMIT_BYTES] {
+            let mut next = 0;
+            let walk = |offset, step| {
+                assert!(offset == next && step <= COMMIT_BYTES);
+                next += step;
+                Ok(())
+            };
+            in_steps(bytes, walk).unwrap();
+            assert_eq!(next, bytes);
+        }
+    }
+
+    #[test]
+    fn more_than_there_is_is_an_error() {
+        for bytes in [1 << 50, isize::MAX as usize, usize::MAX] {
+            let error = allocate(bytes).unwrap_err();
+            let TransportError::Os { code, .. } = &error else { panic!("{error}") };
+            assert_eq!(*code, Errno::NOMEM.raw_os_error(), "{error}");
+        }
+    }
+
+    #[test]
+    fn memory_that_could_shrink_or_is_none_is_refused() {
+        let error = adopt(unsealed(4096), 4096, "somebody").unwrap_err();
+        assert!(error.to_string().contains("not sealed"), "{error}");
+        let half = unsealed(4096);
+        rustix::fs::fcntl_add_seals(&half, SealFlags::GROW | SealFlags::SEAL).unwrap();
+        assert!(adopt(half, 4096, "somebody").is_err(), "may shrink");
+        let (pipe, _end) = rustix::pipe::pipe().unwrap();
+        assert!(adopt(pipe, 4096, "somebody").is_err(), "a pipe");
+        let segment = allocate(4096).unwrap();
+        for wrong in [0, 1, 4095, 4097, usize::MAX] {
+            let error = adopt(&segment.file, wrong, "somebody").unwrap_err();
+            assert!(error.to_string().contains("announced"), "{error}");
+        }
+        assert!(rustix::fs::ftruncate(&segment.file, 0).is_err(), "sealed");
+        assert!(rustix::fs::ftruncate(&segment.file, 8192).is_err(), "sealed");
+    }
+}

@@ -1,0 +1,211 @@
+//! Messages on the socket between two processes: whole or not at all, with at most one
+//! descriptor.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ccl_core::transport::TransportError;
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown,
+};
+use rustix::process::{Pid, getpid};
+
+use crate::{DESCRIPTORS, os};
+
+/// A socket that is shut down when it is dropped, so that the peer notices even if a forked child
+/// still holds a copy. A copy that a forked child drops is only closed.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    descriptor: OwnedFd,
+    process: Pid,
+}
+
+impl Socket {
+    /// Takes a socket of this process over.
+    pub(crate) fn new(descriptor: OwnedFd) -> Socket {
+        Socket { descriptor, process: getpid() }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if getpid() == self.process {
+            let _ = rustix::net::shutdown(&self.descriptor, Shutdown::Both);
+        }
+    }
+}
+
+/// The longest message.
+pub(crate) const MESSAGE_BYTES: usize = 128;
+
+/// What a look at the socket gives.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// Nothing has arrived yet.
+    Nothing,
+    /// The other side is gone.
+    Closed,
+    /// A message of at most [`MESSAGE_BYTES`], and the descriptor that came with it.
+    Message(Vec<u8>, Option<OwnedFd>),
+    /// More than a message may have. All of it has been dropped and closed.
+    Malformed,
+}
+
+/// Sends a message without waiting.
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    message: &[u8],
+    descriptor: Option<BorrowedFd<'_>>,
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    }
+    // NOSIGNAL: a dead peer is an error here, not the end of this process.
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags)
+    })?;
+    Ok(())
+}
+
+/// Takes the next message without waiting. Without `descriptors` the kernel closes those that
+/// came along: a stranger's never enter this process.
+pub(crate) fn receive(
+    socket: BorrowedFd<'_>,
+    descriptors: bool,
+) -> Result<Received, TransportError> {
+    let mut bytes = [0; MESSAGE_BYTES];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let space = if descriptors { &mut space[..] } else { &mut [] };
+    let mut control = RecvAncillaryBuffer::new(space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let answer = rustix::io::retry_on_intr(|| {
+        let mut buffer = [IoSliceMut::new(&mut bytes)];
+        rustix::net::recvmsg(socket, &mut buffer, &mut control, flags)
+    });
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(Errno::AGAIN) => return Ok(Received::Nothing),
+        Err(Errno::CONNRESET | Errno::PIPE) => return Ok(Received::Closed),
+        Err(error) => return Err(os("recvmsg", error, "the connection is not usable")),
+    };
+    // Taken out at once: what is not kept is closed here.
+    let mut taken: Vec<OwnedFd> = Vec::new();
+    for part in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = part {
+            taken.extend(some);
+        }
+    }
+    if descriptors && answer.flags.contains(ReturnFlags::CTRUNC) && taken.is_empty() {
+        // There was room for one: this process could not take it.
+        return Err(os("receiving a descriptor", Errno::MFILE, DESCRIPTORS));
+    }
+    if answer.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) || taken.len() > 1 {
+        return Ok(Received::Malformed);
+    }
+    match bytes.get(..answer.bytes) {
+        Some([]) | None => Ok(Received::Closed),
+        Some(message) => Ok(Received::Message(message.to_vec(), taken.pop())),
+    }
+}
+
+/// Memory that one side offers to the other: goes along with its descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Offer {
+    /// The offering side's name for it, unique on its device.
+    pub(crate) id: u64,
+    /// Its length.
+    pub(crate) bytes: usize,
+    /// Ties the key that travels elsewhere to this offer.
+    pub(crate) nonce: [u8; 16],
+}
+
+impl Offer {
+    const KIND: &[u8] = b"offer";
+
+    /// As bytes, on the socket and in a remote key.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let (id, bytes) = (self.id.to_le_bytes(), (self.bytes as u64).to_le_bytes());
+        [Self::KIND, &id, &bytes, &self.nonce].concat()
+    }
+
+    /// From bytes, if they are an offer.
+    pub(crate) fn decode(message: &[u8]) -> Option<Offer> {
+        let rest = message.strip_prefix(Self::KIND)?;
+        let (id, rest) = rest.split_first_chunk()?;
+        let (bytes, rest) = rest.split_first_chunk()?;
+        Some(Offer {
+            id: u64::from_le_bytes(*id),
+            bytes: usize::try_from(u64::from_le_bytes(*bytes)).ok()?,
+            nonce: rest.try_into().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    use super::*;
+
+    fn pair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+    }
+
+    fn open_descriptors() -> usize {
+        std::fs::read_dir("/proc/self/fd").unwrap().count()
+    }
+
+    #[test]
+    fn messages_come_whole_with_their_descriptor() {
+        let (a, b) = pair();
+        assert!(matches!(receive(b.as_fd(), true), Ok(Received::Nothing)));
+        let offer = Offer { id: 7, bytes: 1 << 40, nonce: [3; 16] };
+        send(a.as_fd(), &offer.encode(), Some(a.as_fd())).unwrap();
+        let Ok(Received::Message(bytes, Some(_))) = receive(b.as_fd(), true) else { panic!() };
+        assert_eq!(Offer::decode(&bytes), Some(offer));
+        assert_eq!(Offer::decode(&bytes[1..]), None);
+        assert_eq!(Offer::decode(&[&bytes[..], &[0]].concat()), None);
+        assert_eq!(Offer::decode(&bytes[..20]), None);
+        drop(a);
+        assert!(matches!(receive(b.as_fd(), true), Ok(Received::Closed)));
+        assert_eq!(send(b.as_fd(), b"x", None), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn what_is_too_much_is_dropped_and_closed() {
+        let (a, b) = pair();
+        let before = open_descriptors();
+        send(a.as_fd(), &[1; MESSAGE_BYTES + 1], None).unwrap();
+        assert!(matches!(receive(b.as_fd(), true), Ok(Received::Malformed)));
+        send(a.as_fd(), b"hello", Some(a.as_fd())).unwrap();
+        let got = receive(b.as_fd(), false).unwrap();
+        assert!(matches!(got, Received::Malformed), "an unwanted descriptor");
+        let many = [a.as_fd(); 3];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+        let text = [IoSlice::new(b"many")];
+        rustix::net::sendmsg(&a, &text, &mut control, SendFlags::empty()).unwrap();
+        assert!(matches!(receive(b.as_fd(), true), Ok(Received::Malformed)));
+        // Other tests open and close descriptors at the same time.
+        let settled = (0..200).any(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            open_descriptors() <= before
+        });
+        assert!(settled, "descriptors leak");
+    }
+}

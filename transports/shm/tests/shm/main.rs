@@ -1,0 +1,6 @@
+//! The shared memory transport between processes.
+
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+mod processes;

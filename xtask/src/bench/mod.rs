@@ -1,0 +1,195 @@
+//! `cargo xtask bench`: all_reduce of float32 sums side by side with Open MPI in its default
+//! setting, interleaved so that both meet the same moods of the machine.
+
+mod mpi;
+mod ours;
+mod summary;
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::machine::Provenance;
+use crate::{Outcome, report};
+use summary::{Series, ratio, size};
+
+/// The size at which 8 ranks on the same cores are compared with 2.
+const CROWD_BYTES: u64 = 1 << 20;
+const CROWD_RANKS: usize = 8;
+const RANKS: usize = 2;
+
+/// Flags of `cargo xtask bench`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Sizes to measure, such as 8,64K,1M,64M.
+    #[arg(long, value_delimiter = ',', value_parser = parse_bytes, default_value = "8,64K,1M,64M")]
+    sizes: Vec<u64>,
+    /// How often each side is measured at each size, one after the other.
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Leave out 8 ranks on the same cores.
+    #[arg(long)]
+    no_crowd: bool,
+    /// Also write the table to this file.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+}
+
+/// One measurement in a process of its own.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    bytes: u64,
+    ranks: usize,
+    iterations: u32,
+    warmup: u32,
+}
+
+impl Job {
+    /// Iterations that take about a second: enough for a median, few enough for many rounds.
+    fn new(bytes: u64, ranks: usize) -> Job {
+        let (iterations, warmup) = match bytes {
+            0..=4096 => (20_000, 2_000),
+            4097..=262_144 => (4_000, 400),
+            262_145..=4_194_304 => (600, 60),
+            _ => (20, 4),
+        };
+        Job { bytes, ranks, iterations, warmup }
+    }
+}
+
+/// What one measurement found, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Sample {
+    median_us: f64,
+    p99_us: Option<f64>,
+}
+
+/// Measures, prints the tables, and writes them to a file where one is asked for.
+pub(crate) fn run(options: &Options) -> Outcome {
+    let program = ours::build()?;
+    let peer = mpi::build()?;
+    if peer.is_none() {
+        println!("{}", mpi::MISSING);
+    }
+    let mut rows = Vec::new();
+    for &bytes in &options.sizes {
+        let job = Job::new(bytes, RANKS);
+        let (ours, theirs) = interleave(&program, peer.as_ref(), job, options.rounds)?;
+        rows.push(row(bytes, &ours, theirs.as_ref()));
+    }
+    let mut text = format!("{}.\n\n", Provenance::now().sentence());
+    let note = if peer.is_some() { "" } else { "\nOpen MPI was not installed.\n" };
+    text.push_str(&format!(
+        "{RANKS} ranks, all_reduce, float32 sum, out of place; medians over {} interleaved rounds \
+         of the median over iterations, in µs; p99 likewise.\n\n{}{note}",
+        options.rounds,
+        report::table(&["size", "ours", "ours p99", "Open MPI", "p99", "ours / Open MPI"], &rows)
+    ));
+    if !options.no_crowd {
+        text.push_str(&crowd(&program, peer.as_ref(), options.rounds)?);
+    }
+    println!("\n{text}");
+    match &options.markdown {
+        Some(file) => fs::write(file, text)
+            .map_err(|error| format!("cannot write {}: {error}", file.display())),
+        None => Ok(()),
+    }
+}
+
+/// Measures ours, theirs, ours, theirs, ...
+fn interleave(
+    ours: &ours::Program,
+    theirs: Option<&mpi::Program>,
+    job: Job,
+    rounds: u32,
+) -> Outcome<(Series, Option<Series>)> {
+    let mut a = Series::default();
+    let mut b = theirs.map(|_| Series::default());
+    for round in 1..=rounds {
+        let sample = ours.measure(job)?;
+        a.push(sample);
+        let mut line = format!(
+            "{} x {}, round {round} of {rounds}: ours {:.2} µs",
+            size(job.bytes),
+            job.ranks,
+            sample.median_us
+        );
+        if let (Some(program), Some(series)) = (theirs, &mut b) {
+            let sample = program.measure(job)?;
+            series.push(sample);
+            line.push_str(&format!(", Open MPI {:.2} µs", sample.median_us));
+        }
+        println!("{line}");
+    }
+    Ok((a, b))
+}
+
+fn row(bytes: u64, ours: &Series, theirs: Option<&Series>) -> Vec<String> {
+    let time = |value: Option<f64>| value.map_or("-".to_owned(), |us| format!("{us:.2}"));
+    vec![
+        size(bytes),
+        time(ours.median_us()),
+        time(ours.p99_us()),
+        time(theirs.and_then(Series::median_us)),
+        time(theirs.and_then(Series::p99_us)),
+        theirs.map_or("-".to_owned(), |theirs| ratio(ours, theirs)),
+    ]
+}
+
+/// More ranks than cores: how much slower it is than one rank per core.
+fn crowd(ours: &ours::Program, theirs: Option<&mpi::Program>, rounds: u32) -> Outcome<String> {
+    let few = Job::new(CROWD_BYTES, RANKS);
+    let many = Job { ranks: CROWD_RANKS, iterations: few.iterations / 4, ..few };
+    let (ours_few, theirs_few) = interleave(ours, theirs, few, rounds)?;
+    let (ours_many, theirs_many) = interleave(ours, theirs, many, rounds)?;
+    let line = |name: &str, few: &Series, many: &Series| {
+        let time = |series: &Series| format!("{:.2}", series.median_us().unwrap_or(f64::NAN));
+        vec![name.to_owned(), time(few), time(many), ratio(many, few)]
+    };
+    let mut rows = vec![line("ours", &ours_few, &ours_many)];
+    if let (Some(few), Some(many)) = (&theirs_few, &theirs_many) {
+        rows.push(line("Open MPI", few, many));
+    }
+    let (few, many) = (format!("{RANKS} ranks"), format!("{CROWD_RANKS} ranks"));
+    Ok(format!(
+        "\n{} on the same cores, in µs:\n\n{}",
+        size(CROWD_BYTES),
+        report::table(&["", &few, &many, "ratio"], &rows)
+    ))
+}
+
+/// Reads sizes as nccl-tests writes them: `8`, `64K`, `16M`, `1G`.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let shift = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" => 10,
+        "m" => 20,
+        "g" => 30,
+        unit => return Err(format!("`{unit}` is no unit; use K, M or G")),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is no size, such as 64K"))?;
+    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= 4 << 30);
+    match bytes {
+        Some(bytes) if bytes >= 4 && bytes % 4 == 0 => Ok(bytes),
+        Some(_) => Err(format!("`{text}` is no whole number of float32 elements")),
+        None => Err(format!("`{text}` is more than 4G")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_and_written_alike() {
+        for (text, bytes) in [("8", 8), ("64K", 65_536), ("1m", 1 << 20), ("1G", 1 << 30)] {
+            assert_eq!(parse_bytes(text), Ok(bytes));
+        }
+        assert_eq!(size(65_536), "64 KiB");
+        for text in ["", "x", "3", "0", "8T", "-8", "8G", "99999999999G"] {
+            assert!(parse_bytes(text).is_err(), "{text}");
+        }
+    }
+}

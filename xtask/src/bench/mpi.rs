@@ -1,0 +1,83 @@
+//! The other side: Open MPI in its default setting, through a small C program of ours.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{Job, RANKS, Sample};
+use crate::workspace::{root, target_dir};
+use crate::{Outcome, process};
+
+/// What to say where there is no Open MPI.
+pub(super) const MISSING: &str =
+    "Open MPI is missing: only our side is measured. `cargo xtask setup` installs it.";
+
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// The compiled program.
+#[derive(Debug)]
+pub(super) struct Program {
+    binary: PathBuf,
+}
+
+/// Compiles the program; `None` where `mpicc` or `mpirun` is missing.
+pub(super) fn build() -> Outcome<Option<Program>> {
+    if !process::is_installed("mpicc") || !process::is_installed("mpirun") {
+        return Ok(None);
+    }
+    let dir = target_dir()?.join("bench");
+    fs::create_dir_all(&dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
+    let binary = dir.join("mpi_all_reduce");
+    let mut command = Command::new("mpicc");
+    command.args(["-O2", "-std=c11", "-Wall", "-Wextra", "-o"]).arg(&binary);
+    command.arg(root().join("xtask/bench/mpi_all_reduce.c"));
+    println!("$ {}", process::typed(&command));
+    process::capture(&mut command, DEADLINE)?;
+    Ok(Some(Program { binary }))
+}
+
+impl Program {
+    /// Runs the job once.
+    pub(super) fn measure(&self, job: Job) -> Outcome<Sample> {
+        let mut command = Command::new("mpirun");
+        command.args(["-n", &job.ranks.to_string(), "--allow-run-as-root"]);
+        // Bound to cores where there are enough of them; otherwise as Open MPI's manual has it.
+        command.args(if job.ranks > RANKS {
+            ["--oversubscribe", "--bind-to", "none"].as_slice()
+        } else {
+            ["--bind-to", "core"].as_slice()
+        });
+        command.arg(&self.binary);
+        command.args([job.bytes.to_string(), job.iterations.to_string(), job.warmup.to_string()]);
+        parse(&process::capture(&mut command, DEADLINE)?, job.bytes)
+    }
+}
+
+#[derive(Deserialize)]
+struct Row {
+    bytes: u64,
+    median_us: f64,
+    p99_us: f64,
+}
+
+fn parse(output: &str, bytes: u64) -> Outcome<Sample> {
+    let rows = output.lines().filter_map(|line| serde_json::from_str::<Row>(line).ok());
+    let row = rows.into_iter().find(|row| row.bytes == bytes);
+    row.map(|row| Sample { median_us: row.median_us, p99_us: Some(row.p99_us) })
+        .ok_or_else(|| format!("mpi_all_reduce printed no line for {bytes} bytes:\n{output}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_the_size_is_read() {
+        let output = "a warning\n{\"bytes\":8,\"median_us\":0.5,\"p99_us\":1.5}\n";
+        assert_eq!(parse(output, 8), Ok(Sample { median_us: 0.5, p99_us: Some(1.5) }));
+        assert!(parse(output, 16).unwrap_err().contains("16 bytes"));
+    }
+}

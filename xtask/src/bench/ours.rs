@@ -1,0 +1,105 @@
+//! Our side: the perf program, as a user would run it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Job, Sample};
+use crate::workspace::{cargo, target_dir};
+use crate::{Outcome, process};
+
+const EXAMPLE: &str = "all_reduce_perf";
+const BUILD_DEADLINE: Duration = Duration::from_secs(900);
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// The built perf program.
+#[derive(Debug)]
+pub(super) struct Program {
+    binary: PathBuf,
+    /// Where it writes its rows.
+    rows: PathBuf,
+}
+
+/// Builds the perf program in release mode.
+pub(super) fn build() -> Outcome<Program> {
+    let mut command = cargo(&["build", "--release", "--example", EXAMPLE]);
+    println!("$ {}", process::typed(&command));
+    process::capture(&mut command, BUILD_DEADLINE).map_err(|error| {
+        format!("the example `{EXAMPLE}` does not build or is missing: {error}")
+    })?;
+    let target = target_dir()?;
+    let dir = target.join("bench");
+    fs::create_dir_all(&dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
+    let binary = target.join("release/examples").join(EXAMPLE);
+    Ok(Program { binary, rows: dir.join("ours.json") })
+}
+
+impl Program {
+    /// Runs the job once.
+    pub(super) fn measure(&self, job: Job) -> Outcome<Sample> {
+        let bytes = job.bytes.to_string();
+        let mut command = Command::new(&self.binary);
+        command.args(["-b", &bytes, "-e", &bytes, "-g", &job.ranks.to_string(), "-c", "0"]);
+        command.args(["-n", &job.iterations.to_string(), "-w", &job.warmup.to_string()]);
+        command.arg("--json").arg(&self.rows);
+        process::capture(&mut command, DEADLINE)?;
+        let text = fs::read_to_string(&self.rows)
+            .map_err(|error| format!("cannot read {}: {error}", self.rows.display()))?;
+        parse_ours(&text, job.bytes)
+    }
+}
+
+/// Reads the row of that size from what `--json` wrote: an array of rows, an object that holds such
+/// an array, or one row per line.
+fn parse_ours(text: &str, bytes: u64) -> Outcome<Sample> {
+    let documents = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let mut rows = Vec::new();
+    for document in documents {
+        let document =
+            document.map_err(|error| format!("the perf program wrote no JSON: {error}"))?;
+        match document {
+            Value::Array(found) => rows.extend(found),
+            Value::Object(mut object) => match object.remove("rows") {
+                Some(Value::Array(found)) => rows.extend(found),
+                _ => rows.push(Value::Object(object)),
+            },
+            _ => {}
+        }
+    }
+    let row = rows.iter().find(|row| row["size_bytes"].as_u64() == Some(bytes));
+    let row = row.ok_or_else(|| format!("the perf program wrote no row of {bytes} bytes"))?;
+    let times = &row["out_of_place"];
+    let median_us = times["time_us_p50"]
+        .as_f64()
+        .ok_or("a row of the perf program lacks `out_of_place.time_us_p50`")?;
+    Ok(Sample { median_us, p99_us: times["time_us_p99"].as_f64() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_found_in_an_array_an_object_or_line_by_line() {
+        let row = r#"{"size_bytes": 8, "out_of_place": {"time_us_p50": 0.5, "time_us_p99": 2.0}}"#;
+        let other = r#"{"size_bytes": 16, "out_of_place": {"time_us_p50": 9.0}}"#;
+        let expected = Sample { median_us: 0.5, p99_us: Some(2.0) };
+        for text in [
+            format!("[{other}, {row}]"),
+            format!("{{\"version\": \"1\", \"rows\": [{other}, {row}]}}"),
+            format!("{{\"version\": \"1\"}}\n{other}\n{row}\n"),
+        ] {
+            assert_eq!(parse_ours(&text, 8), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert!(parse_ours("[]", 8).unwrap_err().contains("8 bytes"));
+        assert!(parse_ours("[{\"size_bytes\": 8}]", 8).unwrap_err().contains("time_us_p50"));
+        assert!(parse_ours("no", 8).unwrap_err().contains("no JSON"));
+    }
+}

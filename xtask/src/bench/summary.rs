@@ -1,0 +1,75 @@
+//! Medians and ratios over the rounds.
+
+use super::Sample;
+
+/// The samples of one side, in the order of the rounds.
+#[derive(Debug, Default)]
+pub(super) struct Series(Vec<Sample>);
+
+impl Series {
+    /// Adds the sample of the next round.
+    pub(super) fn push(&mut self, sample: Sample) {
+        self.0.push(sample);
+    }
+
+    /// Median over the rounds of each round's median, in microseconds.
+    pub(super) fn median_us(&self) -> Option<f64> {
+        median(self.0.iter().map(|sample| sample.median_us).collect())
+    }
+
+    /// Median over the rounds of each round's 99th percentile, in microseconds.
+    pub(super) fn p99_us(&self) -> Option<f64> {
+        median(self.0.iter().filter_map(|sample| sample.p99_us).collect())
+    }
+}
+
+/// Ratio of the medians, and in brackets the smallest and largest ratio of two neighbours in time.
+pub(super) fn ratio(upper: &Series, lower: &Series) -> String {
+    let (Some(a), Some(b)) = (upper.median_us(), lower.median_us()) else {
+        return "-".to_owned();
+    };
+    let pairs = upper.0.iter().zip(&lower.0).map(|(a, b)| a.median_us / b.median_us);
+    let (low, high) =
+        pairs.fold((f64::MAX, 0.0_f64), |(low, high), ratio| (low.min(ratio), high.max(ratio)));
+    format!("{:.2} ({low:.2}..{high:.2})", a / b)
+}
+
+/// Bytes in the largest unit that divides them.
+pub(super) fn size(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.iter().find(|(shift, _)| bytes > 0 && bytes.is_multiple_of(1_u64 << shift));
+    unit.map_or_else(|| format!("{bytes} B"), |(shift, name)| format!("{} {name}", bytes >> shift))
+}
+
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let upper = *values.get(middle)?;
+    if values.len() % 2 == 1 { Some(upper) } else { Some(f64::midpoint(values[middle - 1], upper)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn series(medians: &[f64]) -> Series {
+        Series(medians.iter().map(|&median_us| Sample { median_us, p99_us: None }).collect())
+    }
+
+    #[test]
+    fn the_median_shrugs_off_an_outlier() {
+        assert_eq!(series(&[3.0, 900.0, 1.0]).median_us(), Some(3.0));
+        assert_eq!(series(&[1.0, 2.0, 900.0, 4.0]).median_us(), Some(3.0));
+        assert_eq!(series(&[]).median_us(), None);
+        assert_eq!(series(&[1.0]).p99_us(), None);
+    }
+
+    #[test]
+    fn ratios_are_of_medians_with_the_range_of_neighbours() {
+        assert_eq!(
+            ratio(&series(&[2.0, 4.0, 3.0]), &series(&[2.0, 2.0, 2.0])),
+            "1.50 (1.00..2.00)"
+        );
+        assert_eq!(ratio(&series(&[]), &series(&[])), "-");
+    }
+}

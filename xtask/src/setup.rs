@@ -1,0 +1,94 @@
+//! `cargo xtask setup`: what the benchmarks can use beyond Rust. The tests need nothing.
+
+use std::process::Command;
+use std::time::Duration;
+
+use crate::{Outcome, process};
+
+/// Something to install from Debian.
+struct Package {
+    name: &'static str,
+    /// A program that tells whether it is there.
+    program: &'static str,
+    purpose: &'static str,
+}
+
+const PACKAGES: [Package; 2] = [
+    Package {
+        name: "openmpi-bin",
+        program: "mpirun",
+        purpose: "`cargo xtask bench` measures it side by side with ours",
+    },
+    Package {
+        name: "libopenmpi-dev",
+        program: "mpicc",
+        purpose: "`cargo xtask bench` compiles a small program of ours with it",
+    },
+];
+
+fn missing() -> Vec<&'static Package> {
+    PACKAGES.iter().filter(|package| !process::is_installed(package.program)).collect()
+}
+
+fn install_command(packages: &[&Package]) -> String {
+    let names: Vec<&str> = packages.iter().map(|package| package.name).collect();
+    format!("apt-get install --yes --no-install-recommends {}", names.join(" "))
+}
+
+/// One sentence on what is optional and not there.
+pub(crate) fn notice() -> String {
+    let missing = missing();
+    if missing.is_empty() {
+        return "Open MPI is installed; only `cargo xtask bench` uses it.".to_owned();
+    }
+    "Open MPI is not installed: only `cargo xtask bench` would use it, no test is skipped without \
+     it (`cargo xtask setup` installs it)."
+        .to_owned()
+}
+
+/// Installs what is missing, or prints the command where it may not.
+pub(crate) fn run() -> Outcome {
+    println!("The tests need Rust and a C linker and nothing else.");
+    for package in &PACKAGES {
+        let state = if process::is_installed(package.program) { "installed" } else { "missing" };
+        println!("{}: {state}; {}", package.name, package.purpose);
+    }
+    let missing = missing();
+    if missing.is_empty() {
+        println!("nothing to do");
+        return Ok(());
+    }
+    let install = install_command(&missing);
+    if !process::is_installed("apt-get") {
+        println!("This is no Debian. Install what your system calls Open MPI, with its `mpicc`.");
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() {
+        println!("Only root may install. Run:\n\n    sudo {install}\n");
+        return Ok(());
+    }
+    for line in ["apt-get update", &install] {
+        println!("$ {line}");
+        shell(line)?;
+    }
+    Ok(())
+}
+
+fn shell(line: &str) -> Outcome {
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command.args(words).env("DEBIAN_FRONTEND", "noninteractive");
+    let end = process::run(&mut command, Duration::from_secs(600), |line| println!("{line}"))?;
+    if end.success() { Ok(()) } else { Err(format!("`{line}`: {}", end.describe())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_missing_is_installed() {
+        let command = install_command(&[&PACKAGES[1]]);
+        assert!(command.ends_with("libopenmpi-dev") && !command.contains("openmpi-bin"));
+    }
+}

@@ -1,0 +1,271 @@
+//! `cargo xtask test`: the suites in order, each within its time budget.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::machine::{self, Provenance};
+use crate::suites::{self, SUITES, Suite};
+use crate::workspace::{self, Crate, cargo, root};
+use crate::{Outcome, process, report, setup};
+
+/// How much more time the longer runs may take.
+const FULL_FACTOR: u64 = 8;
+/// Where the last longer run is recorded, relative to the root.
+const FULL_RECORD: &str = "docs/full-run.md";
+
+/// Flags of `cargo xtask test`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The longer runs (more seeds, more ranks), recorded in docs/full-run.md.
+    #[arg(long)]
+    full: bool,
+    /// Run only this suite.
+    #[arg(long, value_name = "NAME", value_parser = known_suite)]
+    suite: Option<String>,
+}
+
+fn known_suite(name: &str) -> Result<String, String> {
+    let known: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
+    if known.contains(&name) {
+        Ok(name.to_owned())
+    } else {
+        Err(format!("the suites are {}", known.join(", ")))
+    }
+}
+
+/// Tests that passed and failed, as libtest counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+}
+
+impl Counts {
+    /// Adds what a line such as `test result: ok. 12 passed; 0 failed; ...` says.
+    fn add_line(&mut self, line: &str) {
+        let Some(rest) = line.trim_start().strip_prefix("test result: ") else { return };
+        let rest = rest.split_once(". ").map_or(rest, |(_, rest)| rest);
+        for part in rest.split("; ") {
+            match part.trim().split_once(' ') {
+                Some((number, "passed")) => self.passed += number.parse().unwrap_or(0),
+                Some((number, "failed")) => self.failed += number.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// How a suite went.
+#[derive(Debug)]
+struct Report {
+    name: &'static str,
+    elapsed: Duration,
+    budget: Duration,
+    counts: Counts,
+    /// Why the suite as such is no success; `None` if it is.
+    failure: Option<String>,
+    /// Something the reader should know although it is no failure.
+    warning: Option<String>,
+}
+
+impl Report {
+    /// The suite's tests. A suite that fails without a failing test (it did not build, it was
+    /// killed, it ran over its budget) counts as one failed test: "0 failed" must mean success.
+    fn counts(&self) -> Counts {
+        let Counts { passed, failed } = self.counts;
+        let failed = if self.failure.is_some() { failed.max(1) } else { failed };
+        Counts { passed, failed }
+    }
+
+    fn row(&self) -> Vec<String> {
+        let result = match (&self.failure, &self.warning) {
+            (Some(failure), _) => format!("FAILED: {failure}"),
+            (None, Some(warning)) => format!("ok, but {warning}"),
+            (None, None) => "ok".to_owned(),
+        };
+        let Counts { passed, failed } = self.counts;
+        let tests =
+            if passed + failed == 0 { "-".to_owned() } else { format!("{passed}/{failed}") };
+        vec![
+            self.name.to_owned(),
+            format!("{:.0} s", self.elapsed.as_secs_f64()),
+            format!("{} s", self.budget.as_secs()),
+            tests,
+            result,
+        ]
+    }
+}
+
+/// Runs the suites, prints the table and the counts; an error if anything failed.
+pub(crate) fn run(options: &Options) -> Outcome {
+    introduce();
+    let crates = workspace::crates()?;
+    let chosen = |suite: &&Suite| options.suite.as_deref().is_none_or(|name| name == suite.name);
+    let mut reports = Vec::new();
+    for suite in SUITES.iter().filter(chosen) {
+        let report = run_suite(suite, &crates, options.full)?;
+        // Whatever comes after a broken build would only repeat its errors.
+        let stop = suite.name == "build" && report.failure.is_some();
+        reports.push(report);
+        if stop {
+            println!("\nThe build failed: the suites after it were not run.");
+            break;
+        }
+    }
+    let table = table(&reports);
+    println!("\n{table}");
+    if options.full && options.suite.is_none() {
+        record(&table)?;
+    }
+    conclude(&reports)
+}
+
+fn introduce() {
+    println!("The tests need Rust and a C linker: nothing is installed.");
+    println!("{}", setup::notice());
+}
+
+fn table(reports: &[Report]) -> String {
+    let rows: Vec<Vec<String>> = reports.iter().map(Report::row).collect();
+    report::table(&["suite", "time", "budget", "passed/failed", "result"], &rows)
+}
+
+/// Prints the closing line, alone on its line and the last of the output.
+fn conclude(reports: &[Report]) -> Outcome {
+    let mut total = Counts::default();
+    for counts in reports.iter().map(Report::counts) {
+        total.passed += counts.passed;
+        total.failed += counts.failed;
+    }
+    let failed: Vec<&str> =
+        reports.iter().filter(|report| report.failure.is_some()).map(|r| r.name).collect();
+    println!("{} passed, {} failed", total.passed, total.failed);
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let again: Vec<String> =
+        failed.iter().map(|name| format!("`cargo xtask test --suite {name}`")).collect();
+    Err(format!("suites failed: {}; run one again with {}", failed.join(", "), again.join(", ")))
+}
+
+fn run_suite(suite: &'static Suite, crates: &[Crate], full: bool) -> Outcome<Report> {
+    let budget = Duration::from_secs(suite.budget_s * if full { FULL_FACTOR } else { 1 });
+    println!("\n== {}: {}", suite.name, suite.what);
+    println!("   {}; budget {} s", suite.needs, budget.as_secs());
+    let start = Instant::now();
+    let mut counts = Counts::default();
+    let mut failure = None;
+    for words in suites::commands(suite, crates) {
+        let mut command = cargo(&words);
+        if full {
+            command.env("FERROCCL_TEST_FULL", "1");
+        }
+        println!("   $ {}", process::typed(&command));
+        let left = (2 * budget).saturating_sub(start.elapsed());
+        let end = process::run(&mut command, left, |line| {
+            println!("{line}");
+            counts.add_line(line);
+        })?;
+        if !end.success() {
+            let step = process::typed(&command);
+            failure.get_or_insert(format!("`{step}`: {}", end.describe()));
+        }
+        if end == process::End::Deadline {
+            break;
+        }
+    }
+    let report = Report {
+        name: suite.name,
+        elapsed: start.elapsed(),
+        budget,
+        counts,
+        failure,
+        warning: None,
+    };
+    Ok(judge(report, suite.tests_min, machine::is_ci()))
+}
+
+/// Applies what a suite must fulfil beyond the success of its commands.
+fn judge(mut report: Report, tests_min: usize, strict: bool) -> Report {
+    let ran = report.counts.passed + report.counts.failed;
+    if ran < tests_min {
+        let message = format!("ran {ran} tests, at least {tests_min} were expected");
+        report.failure.get_or_insert(message);
+    }
+    if report.elapsed > report.budget {
+        let message = "over its time budget".to_owned();
+        if strict {
+            report.failure.get_or_insert(message);
+        } else {
+            report.warning = Some(message);
+        }
+    }
+    report
+}
+
+fn record(table: &str) -> Outcome {
+    let text = format!(
+        "# The last full run\n\nWritten by `cargo xtask test --full`: {}.\n\n{table}",
+        Provenance::now().sentence()
+    );
+    let path = root().join(FULL_RECORD);
+    fs::create_dir_all(root().join("docs"))
+        .and_then(|()| fs::write(&path, text))
+        .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    println!("recorded in {FULL_RECORD}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(elapsed_s: u64, counts: Counts) -> Report {
+        Report {
+            name: "s",
+            elapsed: Duration::from_secs(elapsed_s),
+            budget: Duration::from_secs(10),
+            counts,
+            failure: None,
+            warning: None,
+        }
+    }
+
+    #[test]
+    fn result_lines_are_summed() {
+        let mut counts = Counts::default();
+        counts.add_line("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured");
+        counts.add_line("test result: FAILED. 3 passed; 2 failed; 0 ignored; finished in 1.00s");
+        counts.add_line("test says_test_result ... ok");
+        assert_eq!(counts, Counts { passed: 15, failed: 2 });
+    }
+
+    #[test]
+    fn a_budget_is_enforced_under_ci_and_a_warning_elsewhere() {
+        let counts = Counts { passed: 1, failed: 0 };
+        assert!(judge(report(11, counts), 1, true).failure.is_some());
+        let elsewhere = judge(report(11, counts), 1, false);
+        assert!(elsewhere.failure.is_none() && elsewhere.warning.is_some());
+        let within = judge(report(9, counts), 1, true);
+        assert!(within.failure.is_none() && within.warning.is_none());
+    }
+
+    #[test]
+    fn a_suite_that_runs_nothing_fails_and_counts_as_failed() {
+        let empty = judge(report(1, Counts::default()), 1, false);
+        assert!(empty.failure.is_some());
+        assert_eq!(empty.counts(), Counts { passed: 0, failed: 1 });
+        assert!(conclude(&[empty]).is_err());
+    }
+
+    #[test]
+    fn failing_tests_are_not_counted_twice() {
+        let mut failing = report(1, Counts { passed: 4, failed: 3 });
+        failing.failure = Some("exit status 101".to_owned());
+        assert_eq!(failing.counts(), Counts { passed: 4, failed: 3 });
+        assert!(conclude(&[failing, report(1, Counts { passed: 1, failed: 0 })]).is_err());
+        assert!(conclude(&[report(1, Counts { passed: 1, failed: 0 })]).is_ok());
+    }
+}

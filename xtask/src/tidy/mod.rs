@@ -1,0 +1,136 @@
+//! `cargo xtask tidy`: the rules of the house that no compiler knows. Each rule is a pure function
+//! from text or metadata to [`Finding`]s, and has a test that plants a violation.
+
+mod docs;
+mod layers;
+mod purity;
+mod ratchet;
+mod sizes;
+mod source;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+
+use crate::Outcome;
+use crate::workspace::{self, Crate, root};
+
+/// Where the sizes of old giants are kept, relative to the root.
+const BASELINE: &str = "xtask/tidy-baseline.toml";
+
+/// One violation: where, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Finding {
+    path: String,
+    /// Counted from 1; 0 means the file as a whole.
+    line: usize,
+    message: String,
+}
+
+impl Finding {
+    fn new(path: &str, line: usize, message: impl Into<String>) -> Finding {
+        Finding { path: path.to_owned(), line, message: message.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.line {
+            0 => write!(formatter, "{}: {}", self.path, self.message),
+            line => write!(formatter, "{}:{line}: {}", self.path, self.message),
+        }
+    }
+}
+
+/// Checks every rule on the working tree and prints what it finds.
+pub(crate) fn run() -> Outcome {
+    let files = tree::text_files(&root())?;
+    let crates = workspace::crates()?;
+    let baseline = fs::read_to_string(root().join(BASELINE))
+        .map_err(|error| format!("cannot read {BASELINE}: {error}"))?;
+    let mut findings = check(&files, &crates, &baseline)?;
+    findings.sort();
+    for finding in &findings {
+        println!("{finding}");
+    }
+    println!("tidy: {} files, {} findings", files.len(), findings.len());
+    if findings.is_empty() {
+        Ok(())
+    } else {
+        Err("the tree is not tidy; the rules and their reasons are in CONTRIBUTING.md".to_owned())
+    }
+}
+
+/// All rules over a tree given as path and text, its crates, and the text of the baseline.
+fn check(
+    files: &BTreeMap<String, String>,
+    crates: &[Crate],
+    baseline: &str,
+) -> Outcome<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let mut giants = sizes::Giants::default();
+    for (path, text) in files {
+        findings.extend(docs::marks(path, text));
+        if path.ends_with(".md") {
+            findings.extend(docs::links(path, text, &|target| tree::exists(&root(), target)));
+        }
+        if path.ends_with(".rs") {
+            findings.extend(sizes::columns(path, text));
+            match source::read(text) {
+                Ok(source) => {
+                    giants.collect(path, text, &source);
+                    findings.extend(purity::environment(path, &source));
+                    findings.extend(purity::core(path, &source));
+                }
+                Err(error) => findings.push(Finding::new(path, error.line, error.message)),
+            }
+        }
+    }
+    findings.extend(ratchet::compare(BASELINE, &giants, &ratchet::parse(baseline)?));
+    findings.extend(layers::edges(crates));
+    let architecture = files.get("ARCHITECTURE.md").map(String::as_str);
+    findings.extend(docs::architecture(architecture, crates));
+    Ok(findings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_is_reached() {
+        let mark = concat!("TO", "DO");
+        let files = BTreeMap::from([
+            ("README.md".to_owned(), "[gone](no/such/file.md)\n".to_owned()),
+            ("src/a.rs".to_owned(), format!("// {mark}\nfn a() {{ std::env::var(\"A\"); }}\n")),
+            ("src/b.rs".to_owned(), format!("//{}\n", "x".repeat(100))),
+            ("src/c.rs".to_owned(), "//\n".repeat(1001)),
+            ("src/d.rs".to_owned(), "fn broken( {\n".to_owned()),
+            ("ccl-core/src/e.rs".to_owned(), "use std::fs;\n".to_owned()),
+        ]);
+        let lost = Crate {
+            name: "lost".to_owned(),
+            dir: "lost".to_owned(),
+            dependencies: Vec::new(),
+            tests: Vec::new(),
+        };
+        let findings = check(&files, &[lost], "").unwrap();
+        let found: Vec<&str> = findings.iter().map(|finding| finding.path.as_str()).collect();
+        let expected = [
+            "README.md",
+            "ccl-core/src/e.rs",
+            "src/a.rs",
+            "src/a.rs",
+            "src/b.rs",
+            "src/d.rs",
+            "src/c.rs",
+            "lost",
+            "ARCHITECTURE.md",
+        ];
+        for path in expected {
+            assert!(found.contains(&path), "nothing found in {path}: {findings:#?}");
+        }
+        assert_eq!(found.iter().filter(|path| **path == "src/a.rs").count(), 2, "{findings:#?}");
+    }
+}

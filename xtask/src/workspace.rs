@@ -1,0 +1,149 @@
+//! What `cargo metadata` says about our own crates.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::{Outcome, process};
+
+/// The directory of the workspace: the one above this crate.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).to_path_buf()
+}
+
+/// A `cargo` command that runs in the workspace's root.
+pub(crate) fn cargo(args: &[impl AsRef<OsStr>]) -> Command {
+    let mut command = Command::new("cargo");
+    command.current_dir(root()).args(args);
+    command
+}
+
+/// Where cargo puts what it builds.
+pub(crate) fn target_dir() -> Outcome<PathBuf> {
+    Ok(metadata()?.target_directory)
+}
+
+/// What a dependency is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The crate itself, or its build script.
+    Build,
+    /// Only its tests, examples and benchmarks.
+    Dev,
+}
+
+/// One crate of the workspace. Directories are relative to the root, which itself is "".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Crate {
+    pub(crate) name: String,
+    pub(crate) dir: String,
+    /// Directories of the workspace crates it depends on.
+    pub(crate) dependencies: Vec<(String, Purpose)>,
+    /// Names of its integration test binaries.
+    pub(crate) tests: Vec<String>,
+}
+
+/// The crates of the workspace, as `cargo metadata` lists them.
+pub(crate) fn crates() -> Outcome<Vec<Crate>> {
+    Ok(ours(&metadata()?))
+}
+
+fn metadata() -> Outcome<Metadata> {
+    let mut command = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
+    parse(&process::capture(&mut command, Duration::from_secs(60))?)
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+    workspace_root: PathBuf,
+    target_directory: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+    manifest_path: PathBuf,
+    dependencies: Vec<Dependency>,
+    targets: Vec<Target>,
+}
+
+#[derive(Deserialize)]
+struct Dependency {
+    kind: Option<String>,
+    path: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+    kind: Vec<String>,
+}
+
+fn parse(json: &str) -> Outcome<Metadata> {
+    serde_json::from_str(json)
+        .map_err(|error| format!("cannot read the output of `cargo metadata`: {error}"))
+}
+
+fn ours(metadata: &Metadata) -> Vec<Crate> {
+    let root = &metadata.workspace_root;
+    let relative =
+        |dir: &Path| dir.strip_prefix(root).unwrap_or(dir).to_string_lossy().into_owned();
+    let crates = metadata.packages.iter().map(|package| Crate {
+        name: package.name.clone(),
+        dir: package.manifest_path.parent().map(relative).unwrap_or_default(),
+        dependencies: package
+            .dependencies
+            .iter()
+            .filter_map(|dependency| {
+                let dev = dependency.kind.as_deref() == Some("dev");
+                let purpose = if dev { Purpose::Dev } else { Purpose::Build };
+                dependency.path.as_deref().map(|path| (relative(path), purpose))
+            })
+            .collect(),
+        tests: package
+            .targets
+            .iter()
+            .filter(|target| target.kind.iter().any(|kind| kind == "test"))
+            .map(|target| target.name.clone())
+            .collect(),
+    });
+    crates.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_is_reduced_to_our_crates_and_their_edges() {
+        let json = r#"{"workspace_root": "/w", "target_directory": "/t",
+            "packages": [{"name": "a",
+            "manifest_path": "/w/rooms/a/Cargo.toml",
+            "dependencies": [{"kind": null, "path": "/w/b"}, {"kind": "dev", "path": "/w"},
+                {"kind": "build", "path": "/w/c"}, {"kind": null}],
+            "targets": [{"name": "a", "kind": ["lib"]}, {"name": "t", "kind": ["test"]}]}]}"#;
+        let expected = Crate {
+            name: "a".to_owned(),
+            dir: "rooms/a".to_owned(),
+            dependencies: vec![
+                ("b".to_owned(), Purpose::Build),
+                (String::new(), Purpose::Dev),
+                ("c".to_owned(), Purpose::Build),
+            ],
+            tests: vec!["t".to_owned()],
+        };
+        assert_eq!(ours(&parse(json).unwrap()), [expected]);
+        assert!(parse("no JSON").is_err_and(|error| error.contains("cargo metadata")));
+    }
+
+    #[test]
+    fn this_crate_finds_itself() {
+        let crates = crates().unwrap();
+        assert!(crates.iter().any(|found| found.name == "xtask" && found.dir == "xtask"));
+    }
+}
