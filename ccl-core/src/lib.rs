@@ -2,8 +2,8 @@
 //! is written down ([`schedule`]) by which algorithms ([`algorithm`]), which one is taken
 //! ([`select`]), proved right ([`verify`]), made ready to run ([`lower`]) and carried out
 //! ([`execution`]); what joins ranks ([`transport`]) and how they find and trust each other
-//! ([`bootstrap`]), and what is in flight between them ([`admission`]); every tunable ([`config`]). No clock, thread, file, socket or environment is
-//! touched here.
+//! ([`bootstrap`]), and what is in flight between them ([`admission`]); every tunable ([`config`]).
+//! No clock, thread, file, socket or environment is touched here.
 
 #![forbid(unsafe_code)]
 

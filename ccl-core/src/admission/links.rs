@@ -405,7 +405,6 @@ impl MessageLinks {
 
     fn lose(&mut self, endpoint: EndpointId, reason: String) {
         let Some(&rank) = self.ranks.get(&endpoint) else { return };
-        self.queue.retain(|WorkRequest::Put { endpoint: to, .. }| *to != endpoint);
         if let Some(Some(peer)) = self.peers.get_mut(rank as usize) {
             let void: usize = peer.links.iter_mut().map(|(_, outbound)| outbound.forget()).sum();
             self.counters.in_flight_bytes -= void as u64;

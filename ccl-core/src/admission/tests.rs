@@ -1,1 +1,177 @@
+//! The counting, at the edges; what it is for is tested over the simulated transport.
 
+use super::inbound::Inbound;
+use super::name::{ahead, behind};
+use super::offer::Offer;
+use super::outbound::{Outbound, Verdict};
+use super::*;
+use crate::transport::RemoteKey;
+
+const WRAP: u64 = 1 << 24;
+
+fn config(slots: u32, slots_min: u32, budget_bytes: usize) -> Config {
+    Config { channels: 2, slots, slots_min, slot_bytes: 100 - HEADER_BYTES, budget_bytes }
+}
+
+#[test]
+fn names_survive_their_immediates() {
+    for channel in [0, 1, CHANNELS_MAX - 1] {
+        for number in [0, 1, WRAP - 1, WRAP, 5 * WRAP + 77] {
+            for name in [Name::message(channel, number), Name::grant(channel, number)] {
+                assert_eq!(Name::decode(name.encode()), name);
+            }
+        }
+    }
+    let (message, grant) = (Name::message(3, 4).encode(), Name::grant(3, 4).encode());
+    assert_ne!(message, grant);
+    assert_ne!(message, Name::message(4, 4).encode());
+}
+
+#[test]
+fn distances_wrap() {
+    assert_eq!(ahead(WRAP - 2, 3), 5);
+    assert_eq!(ahead(7 * WRAP + 9, 9), 0);
+    assert!(behind(ahead(10, 9)) && behind(ahead(WRAP, WRAP as u32 - 5)));
+    assert!(!behind(ahead(10, 11)));
+}
+
+/// Sends `messages` through a pair of ends in the worst order that the slots allow.
+fn pump(slots: u32, messages: u64) {
+    let (mut outbound, mut inbound) = (Outbound::new(slots), Inbound::new(slots));
+    outbound.open(slots);
+    let (mut stalls, mut sent, mut taken) = (0, 0, 0);
+    while taken < messages {
+        let mut under_way = Vec::new();
+        while outbound.ready(&mut stalls) {
+            under_way.push((outbound.staging(), outbound.next() as u32 & (WRAP as u32 - 1)));
+            outbound.sent(1);
+            sent += 1;
+        }
+        assert!(!under_way.is_empty() && sent - taken <= u64::from(slots));
+        for &(staging, number) in under_way.iter().rev() {
+            let slot = inbound.expect(number).unwrap();
+            inbound.arrive(slot);
+            assert_eq!(inbound.expect(number), None, "a name is good for once");
+            assert_eq!(outbound.done(staging), 1);
+        }
+        let mut grants = Vec::new();
+        while inbound.ready() {
+            grants.extend(inbound.release());
+            taken += 1;
+        }
+        // The newest first: the older ones are late.
+        let low = |below: &u64| *below as u32 & (WRAP as u32 - 1);
+        let verdicts: Vec<_> =
+            grants.iter().rev().map(|below| outbound.grant(low(below))).collect();
+        assert_eq!(verdicts.first(), Some(&Verdict::Taken), "{slots} slots: nothing granted");
+        assert!(verdicts[1..].iter().all(|verdict| *verdict == Verdict::Late));
+        let stale = (taken.wrapping_sub(1)) as u32 & (WRAP as u32 - 1);
+        assert_eq!(inbound.expect(stale), None, "a lap later it is stale");
+    }
+    assert!(stalls > 0);
+}
+
+#[test]
+fn messages_flow_over_many_laps() {
+    for slots in [1, 2, 3, 4, 7, 8, 64] {
+        pump(slots, 1000);
+    }
+}
+
+#[test]
+fn numbers_that_wrap_change_nothing() {
+    pump(256, WRAP + 5000);
+}
+
+#[test]
+fn nobody_grants_more_than_there_are_slots() {
+    let mut outbound = Outbound::new(4);
+    outbound.open(4);
+    assert_eq!(outbound.grant(5), Verdict::Forged);
+    outbound.sent(1);
+    assert_eq!(outbound.grant(5), Verdict::Taken);
+    assert_eq!(outbound.grant(5), Verdict::Late);
+    assert_eq!(outbound.grant(4), Verdict::Late);
+    assert_eq!(outbound.grant(1 << 20), Verdict::Forged);
+    assert_eq!(outbound.forget(), 1);
+    assert!(!outbound.ready(&mut 0));
+}
+
+#[test]
+fn a_staging_slot_is_not_filled_before_it_is_done() {
+    let mut outbound = Outbound::new(2);
+    outbound.open(3);
+    let mut stalls = 0;
+    for (slot, staging) in [(0, 0), (1, 1)] {
+        assert!(outbound.ready(&mut stalls));
+        assert_eq!((outbound.slot(), outbound.staging()), (slot, staging));
+        outbound.sent(100);
+    }
+    assert!(!outbound.ready(&mut stalls) && !outbound.ready(&mut stalls));
+    assert_eq!(stalls, 1, "a stall counts once");
+    assert_eq!(outbound.done(1), 100);
+    assert!(!outbound.ready(&mut stalls), "the other one is free");
+    assert_eq!(outbound.done(0), 100);
+    assert!(outbound.ready(&mut stalls));
+    assert_eq!((outbound.slot(), outbound.staging()), (2, 0));
+    assert_eq!((outbound.done(0), outbound.done(7)), (0, 0), "what nobody sent is not done");
+}
+
+#[test]
+fn the_receiver_expects_only_what_it_granted() {
+    let inbound = Inbound::new(4);
+    assert_eq!(inbound.expect(3), Some(3));
+    for number in [4, 5, 1 << 20, WRAP as u32 - 1] {
+        assert_eq!(inbound.expect(number), None, "{number}");
+    }
+    let mut nothing_there = Inbound::new(1);
+    assert_eq!(nothing_there.release(), None, "what has not come is not given back");
+}
+
+#[test]
+fn a_budget_is_shared_among_the_links() {
+    // Three peers on two channels: six links, whose messages have 100 bytes.
+    for (budget, slots_min, slots) in [
+        (100_000, 0, 8),
+        (4800, 1, 8),
+        (4799, 1, 7),
+        (1200, 1, 2),
+        (1199, 1, 1),
+        (0, 0, 1),
+        (0, 2, 2),
+    ] {
+        let config = config(8, slots_min, budget);
+        assert_eq!(config.granted_slots(3), slots, "{budget}");
+        assert_eq!(config.in_flight_bytes_max(3), slots as usize * 600);
+    }
+    assert_eq!(config(8, 1, 100).in_flight_bytes_max(0), 0);
+}
+
+#[test]
+fn sizes_that_cannot_be_are_refused() {
+    let good = config(4, 1, 1000);
+    good.check(100).unwrap();
+    for bad in [
+        Config { channels: 0, ..good },
+        Config { channels: CHANNELS_MAX + 1, ..good },
+        Config { slots: 0, ..good },
+        Config { slots: SLOTS_MAX + 1, ..good },
+        Config { slot_bytes: 100 - HEADER_BYTES + 1, ..good },
+        Config { slot_bytes: usize::MAX, ..good },
+    ] {
+        let error = bad.check(100).unwrap_err().to_string();
+        assert!(error.contains("use "), "{error}");
+    }
+}
+
+#[test]
+fn offers_survive_their_journey_and_nonsense_does_not() {
+    let key = RemoteKey(vec![1, 2, 3]);
+    let offer = Offer { channels: 3, slots: 8, slot_bytes: 5 << 33, key };
+    let bytes = offer.encode();
+    assert_eq!(Offer::decode(&bytes), Ok(offer));
+    assert!(Offer::decode(&bytes[..20]).is_err());
+    let mut other = bytes.clone();
+    other[0] = 9;
+    assert!(Offer::decode(&other).unwrap_err().contains("version 9"));
+}

@@ -99,10 +99,6 @@ impl<F: Faults> Lane for FaultInjector<F> {
                 self.pending.clear();
                 return if taken == 0 { Err(error) } else { Ok(taken) };
             }
-            if self.pending.len() == 1 && self.pending[0] == request {
-                self.pending.clear();
-                return Ok(taken);
-            }
             taken += 1;
             if !self.pending.is_empty() {
                 return Ok(taken);

@@ -1,6 +1,8 @@
 //! How connections end: nothing is written afterwards, and the other side learns of it.
 
-use crate::pair::{Pair, bytes_of};
+use ccl_core::transport::Event;
+
+use crate::pair::{Pair, bytes_of, join};
 use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
@@ -83,7 +85,7 @@ fn death(fixture: &dyn Fixture) -> Outcome {
 }
 
 fn dropped(fixture: &dyn Fixture) -> Outcome {
-    let [accepted, connected] = crate::pair::join(fixture, b"")?;
+    let [accepted, connected] = join(fixture, b"")?;
     let mut lane = fixture.device(0).lane().map_err(failed("making a lane"))?;
     let endpoint = lane.attach(accepted).map_err(failed("attaching"))?;
     drop(connected);
@@ -94,14 +96,14 @@ fn dropped(fixture: &dyn Fixture) -> Outcome {
         lane.poll(fixture.now(), &mut events).map_err(failed("polling"))?;
         fixture.idle();
     }
-    let lost = |event: &ccl_core::transport::Event| matches!(event, ccl_core::transport::Event::Lost { endpoint: at, .. } if *at == endpoint);
+    let lost = |event: &Event| matches!(event, Event::Lost { endpoint: at, .. } if *at == endpoint);
     ensure!(events.iter().all(lost), "{events:?}");
     PASSED
 }
 
 fn others(fixture: &dyn Fixture) -> Outcome {
     let pair = &mut Pair::new(fixture, 64)?;
-    let [accepted, connected] = crate::pair::join(fixture, b"second")?;
+    let [accepted, connected] = join(fixture, b"second")?;
     let extra = pair.ends[0].lane.attach(accepted).map_err(failed("attaching"))?;
     drop(connected);
     pair.until(fixture, "the loss is told", |pair| pair.ends[0].lost() > 0)?;

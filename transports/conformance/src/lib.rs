@@ -18,6 +18,7 @@
 mod claims;
 mod connecting;
 mod ending;
+mod links;
 mod memory;
 mod pair;
 mod putting;
@@ -150,8 +151,14 @@ impl fmt::Display for Report {
 
 /// Runs every point on a fixture of its own.
 pub fn run(make: impl Fn() -> Box<dyn Fixture>) -> Report {
-    let families =
-        [connecting::POINTS, memory::POINTS, putting::POINTS, claims::POINTS, ending::POINTS];
+    let families = [
+        connecting::POINTS,
+        memory::POINTS,
+        putting::POINTS,
+        claims::POINTS,
+        ending::POINTS,
+        links::POINTS,
+    ];
     let points = families.into_iter().flatten().map(|point| {
         let verdict = (point.check)(&*make()).unwrap_or_else(Verdict::Failed);
         (point.name, verdict)

@@ -28,12 +28,17 @@ struct SimListener {
     rejected: u64,
 }
 
-pub(crate) fn listen(world: &World, rank: u32, secret: &Secret) -> Box<dyn Listener> {
+pub(crate) fn listen(
+    world: &World,
+    rank: u32,
+    secret: &Secret,
+) -> Result<Box<dyn Listener>, TransportError> {
     let mut state = world.state();
+    state.check_rank(rank)?;
     let number = state.fresh();
     state.listeners.insert(number, ListenerState { rank, inbox: VecDeque::new() });
     let (world, secret) = (world.clone(), secret.clone());
-    Box::new(SimListener { world, number, rank, secret, rejected: 0 })
+    Ok(Box::new(SimListener { world, number, rank, secret, rejected: 0 }))
 }
 
 impl Listener for SimListener {
@@ -93,6 +98,15 @@ impl Side {
 }
 
 impl State {
+    /// Whoever is not of this world neither listens nor connects.
+    fn check_rank(&self, rank: u32) -> Result<(), TransportError> {
+        let ranks = self.ranks.len();
+        if (rank as usize) < ranks {
+            return Ok(());
+        }
+        Err(TransportError::Usage(format!("there is no rank {rank} in a world of {ranks}")))
+    }
+
     fn take_request(&mut self, listener: u64) -> Option<Request> {
         self.listeners.get_mut(&listener)?.inbox.pop_front()
     }
@@ -150,6 +164,7 @@ pub(crate) fn connect(
         )));
     }
     let mut state = world.state();
+    state.check_rank(rank)?;
     let attempt = state.fresh();
     state.attempts.insert(attempt, Attempt::Pending);
     let from = Some((attempt, rank, secret.clone()));

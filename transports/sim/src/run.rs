@@ -214,7 +214,7 @@ fn wake(world: &World, wakes: &mut [Option<Instant>]) {
     let conditions = world.conditions();
     for (rank, wake) in wakes.iter_mut().enumerate() {
         if world.take_dirty(rank as u32) {
-            let late = conditions.latency * (conditions.slowness(rank as u32) - 1);
+            let late = conditions.latency.saturating_mul(conditions.slowness(rank as u32) - 1);
             let at = now + late;
             *wake = Some(wake.map_or(at, |before| before.min(at)));
         }

@@ -23,6 +23,9 @@ pub struct Stats {
     pub overtakings: u64,
     /// Puts that came to nothing because an end was gone.
     pub void: u64,
+    /// Puts whose local bytes were changed before they were done, which nobody may do: had the
+    /// acknowledgement been lost, other bytes would have been sent again.
+    pub changed: u64,
 }
 
 #[derive(Debug, Default)]
@@ -125,7 +128,7 @@ pub(crate) enum Happening {
     /// The receiver learns of a put.
     Arrive { flight: Box<Flight> },
     /// The sender learns of it.
-    Acknowledge { link: usize, side: usize, id: u64 },
+    Acknowledge { flight: Box<Flight>, digest: u64 },
     /// A second copy comes in.
     Duplicate(u64),
     /// A connection breaks.
@@ -239,7 +242,7 @@ impl State {
         match happening {
             Happening::Deliver(flight) => self.deliver(flight),
             Happening::Arrive { flight } => self.arrive(&flight),
-            Happening::Acknowledge { link, side, id } => self.acknowledge(link, side, id),
+            Happening::Acknowledge { flight, digest } => self.acknowledge(&flight, digest),
             Happening::Duplicate(flight) => {
                 // Whoever is told apart by number is not delivered twice.
                 debug_assert!(!self.flights.contains_key(&flight));
@@ -298,7 +301,7 @@ impl State {
             .collect();
         for link in links {
             let late = self.jitter();
-            let at = now + self.conditions.keepalive + late;
+            let at = now + self.conditions.keepalive.saturating_add(late);
             self.schedule(at, Happening::Fail { link, reason: "it no longer answers" });
         }
     }

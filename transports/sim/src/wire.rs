@@ -11,12 +11,13 @@ impl State {
     /// A random time of at most the jitter.
     pub(crate) fn jitter(&mut self) -> Duration {
         let most = self.conditions.jitter.as_nanos() as u64;
-        Duration::from_nanos(self.random.below(most + 1))
+        Duration::from_nanos(self.random.below(most.saturating_add(1)))
     }
 
     /// The latency between two ranks.
     pub(crate) fn latency(&self, a: u32, b: u32) -> Duration {
-        self.conditions.latency * self.conditions.slowness(a).max(self.conditions.slowness(b))
+        let slowness = self.conditions.slowness(a).max(self.conditions.slowness(b));
+        self.conditions.latency.saturating_mul(slowness)
     }
 
     /// Sends a put off: draws everything that will happen to it.
@@ -27,7 +28,8 @@ impl State {
         let bytes = flight.local.bytes;
         let seconds = bytes as f64 / self.conditions.bandwidth_bytes_per_s * f64::from(slowness);
         let start = self.links[link].sides[side].busy_until.max(self.now);
-        let sent = start + Duration::from_secs_f64(seconds);
+        // A link without bandwidth never sends.
+        let sent = start + Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         self.links[link].sides[side].busy_until = sent;
         self.stats.puts += 1;
         self.links[link].sides[side].outstanding += 1;
@@ -66,7 +68,7 @@ impl State {
             }
             self.stats.lost += 1;
             at = at + wait;
-            wait *= 2;
+            wait = wait.saturating_mul(2);
         }
         (at, false)
     }
@@ -76,10 +78,11 @@ impl State {
         let mut hold = self.jitter();
         let spike = self.conditions.spike;
         if self.random.chance(self.conditions.reordering) {
-            hold += Duration::from_nanos(self.random.below(spike.as_nanos() as u64 + 1));
+            let part = self.random.below((spike.as_nanos() as u64).saturating_add(1));
+            hold = hold.saturating_add(Duration::from_nanos(part));
         }
         if self.random.chance(self.conditions.delay_spikes) {
-            hold += spike;
+            hold = hold.saturating_add(spike);
         }
         hold
     }
@@ -110,9 +113,9 @@ impl State {
         let side = &mut self.links[flight.link].sides[flight.side];
         self.stats.overtakings += u64::from(flight.number < side.last_number);
         side.last_number = side.last_number.max(flight.number);
-        let back = self.now + self.latency(from, to);
-        let (link, side, id) = (flight.link, flight.side, flight.id);
-        self.schedule(back, Happening::Acknowledge { link, side, id });
+        let back = self.now + self.latency(from, to) + self.hold();
+        let (acknowledged, digest) = (Box::new(flight.clone()), digest(&self.buffer));
+        self.schedule(back, Happening::Acknowledge { flight: acknowledged, digest });
         if flight.immediate.is_none() {
             return;
         }
@@ -143,7 +146,7 @@ impl State {
     fn give_up(&mut self, link: usize) {
         if !self.conditions.silent_crashes {
             let doublings = (1u32 << self.conditions.retransmissions_max.min(16)) - 1;
-            let at = self.now + self.conditions.retransmit_after * doublings;
+            let at = self.now + self.conditions.retransmit_after.saturating_mul(doublings);
             self.schedule(at, Happening::Fail { link, reason: "it does not acknowledge" });
         }
     }
@@ -161,16 +164,29 @@ impl State {
         }
     }
 
-    pub(crate) fn acknowledge(&mut self, link: usize, side: usize, id: u64) {
-        let connection = &mut self.links[link];
+    pub(crate) fn acknowledge(&mut self, flight: &Flight, before: u64) {
+        let connection = &mut self.links[flight.link];
         if !connection.open {
             return;
         }
-        let side = &mut connection.sides[side];
+        let side = &mut connection.sides[flight.side];
         side.outstanding = side.outstanding.saturating_sub(1);
         let (lane, rank) = (side.lane, side.rank);
-        if let (Some((lane, _)), false) = (lane, self.has_crashed(rank)) {
-            self.tell(lane, Event::Done { id });
-        }
+        let (Some((lane, _)), false) = (lane, self.has_crashed(rank)) else { return };
+        self.buffer.resize(flight.local.bytes, 0);
+        let source = self.memory.get(&flight.local.key.0);
+        let unchanged = source.is_some_and(|source| {
+            source.region.read(flight.local.offset, &mut self.buffer).is_ok()
+                && digest(&self.buffer) == before
+        });
+        self.stats.changed += u64::from(!unchanged);
+        self.tell(lane, Event::Done { id: flight.id });
     }
+}
+
+/// A number that is another one for almost all other bytes.
+fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |digest, byte| {
+        (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Address, Caps, Connecting, Device, Event, FaultInjector, Faults, Lane, Listener, MrKey, Secret,
-    TransportError, WorkRequest,
+    Address, Caps, Connecting, Device, DeviceId, Event, FaultInjector, Faults, Lane, Listener,
+    MrKey, Secret, Transport, TransportError, WorkRequest,
 };
 use ccl_memory::Region;
 use ccl_transport_conformance::{Fixture, Report, Verdict, run};
@@ -55,7 +55,6 @@ impl Fixture for Simulated {
     }
 
     fn kill(&self, side: usize) -> bool {
-        self.world.crash_after(side as u32, 1);
         self.world.crash_at(side as u32, self.world.now());
         true
     }
@@ -313,4 +312,15 @@ fn a_door_that_is_open_to_all_is_noticed() {
     let report = report_of_devices(|device| lying(device, |lying| lying.gullible = true));
     is_noticed(&report, "a wrong secret");
     is_noticed(&report, "connecting ends at its deadline");
+}
+
+#[test]
+fn ranks_that_do_not_exist_reach_nobody() {
+    let world = World::new(2, Conditions::default(), 1);
+    let error = world.device(2).listen(&Secret([0; 32])).unwrap_err();
+    assert!(error.to_string().contains("no rank 2"), "{error}");
+    let transport = world.transport(1);
+    let info = &transport.devices()[0];
+    assert!(transport.open(&info.id).is_ok());
+    assert!(transport.open(&DeviceId("sim0".to_owned())).is_err());
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ccl_transport_sim::{Conditions, Outcome, Random, World};
 
 use crate::harness::{DEADLINE, Job, Simulated, connect, mapped, operate, seeds};
-use crate::schedules::direct;
+use crate::schedules::find;
 use crate::weather::draw;
 
 /// Every survivor that has a result has the right one, and `fits` accepts every error. Returns
@@ -99,10 +99,9 @@ fn the_deadline_ends_what_a_silent_crash_leaves() {
 
 #[test]
 fn a_crash_before_the_start_names_the_dead_at_once() {
-    let job = Job::new(4, direct, 1000);
+    let job = Job::new(4, find("direct"), 1000);
     let world = World::new(4, Conditions::default(), 1);
     let links = connect(&job, &world, &mut |_, lane| lane);
-    world.crash_after(2, 1);
     world.crash_at(2, world.now());
     let inputs = job.inputs(1);
     let simulated = operate(&job, &inputs, &world, links);

@@ -1,14 +1,15 @@
-//! One all_reduce, over mapped slots in memory or over a simulated network.
+//! One collective, over mapped slots in memory or over a simulated network.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::admission::{Config, Counters, MessageLinks};
+use ccl_core::algorithm::{Algorithm, Params};
 use ccl_core::execution::{Execution, Numbers, Progress};
 use ccl_core::lower::{Alias, lower};
-use ccl_core::schedule::Layout;
+use ccl_core::schedule::{Buffer, Layout, RankSchedule};
 use ccl_core::transport::Lane;
-use ccl_core::types::{DataType, ReduceOp};
+use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
 use ccl_kernels_cpu::ports::{CallMemory, CpuPorts, Links};
 use ccl_kernels_cpu::{Kernel, Scalar};
@@ -16,15 +17,17 @@ use ccl_memory::Region;
 use ccl_memory::slots::{Receiver, Sender, Shape};
 use ccl_transport_sim::{Operation, Outcome, Random, World, mesh, run};
 
-use crate::schedules::{Make, SLOTS_MIN};
+use crate::schedules::SLOTS_MIN;
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
 /// What is run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Job {
+    pub(crate) algorithm: &'static Algorithm,
     pub(crate) ranks: u32,
-    pub(crate) make: Make,
+    pub(crate) root: Rank,
+    /// Elements of an even block; uneven ones vary around it.
     pub(crate) count: usize,
     pub(crate) data_type: DataType,
     pub(crate) op: ReduceOp,
@@ -33,7 +36,7 @@ pub(crate) struct Job {
 
 impl Job {
     /// A float32 sum with small slots, so that there are many messages.
-    pub(crate) fn new(ranks: u32, make: Make, count: usize) -> Job {
+    pub(crate) fn new(ranks: u32, algorithm: &'static Algorithm, count: usize) -> Job {
         let config = Config {
             channels: 1,
             slots: 4,
@@ -41,16 +44,86 @@ impl Job {
             slot_bytes: 256,
             budget_bytes: 1 << 20,
         };
-        Job { ranks, make, count, data_type: DataType::Float32, op: ReduceOp::Sum, config }
+        let (data_type, op) = (DataType::Float32, ReduceOp::Sum);
+        Job { algorithm, ranks, root: 0, count, data_type, op, config }
     }
 
-    fn numbers(&self, split: u32) -> Numbers {
-        let layout = Layout::even(self.count, split, 1);
+    /// What to call it when it fails.
+    pub(crate) fn name(&self) -> String {
+        let Job { algorithm, ranks, root, count, data_type, op, config } = self;
+        let (collective, name) = (algorithm.collective, algorithm.name);
+        format!(
+            "{collective} {name} of {count} {data_type} {op}, {ranks} ranks, root {root}, \
+             {config:?}"
+        )
+    }
+
+    fn schedule(&self, rank: Rank) -> RankSchedule {
+        (self.algorithm.schedule)(&Params { rank, ranks: self.ranks, root: self.root })
+    }
+
+    /// The links' sizes, with slots that hold at least one element of each part.
+    fn links(&self) -> Config {
+        let widest = self.schedule(0).message_parts as usize * self.data_type.bytes();
+        let slot_bytes = self.config.slot_bytes.max(widest.next_multiple_of(64));
+        Config { slot_bytes, ..self.config }
+    }
+
+    /// The most bytes that may be under way towards a rank.
+    pub(crate) fn in_flight_bytes_max(&self) -> usize {
+        self.links().in_flight_bytes_max(self.ranks as usize - 1)
+    }
+
+    fn uneven(&self, block: u32) -> usize {
+        (self.count * (block as usize * 5 % 4)) / 2
+    }
+
+    /// Elements of each block of a buffer; none where there is no buffer.
+    fn blocks(&self, rank: Rank, buffer: Buffer) -> Vec<usize> {
+        use Collective as C;
+        let (input, here) = (buffer == Buffer::Input, rank == self.root);
+        let blocks = || 0..self.ranks;
+        let uneven = || blocks().map(|block| self.uneven(block)).collect();
+        let pair = |peer: Rank| {
+            let (from, to) = if input { (rank, peer) } else { (peer, rank) };
+            self.uneven(from * 3 + to)
+        };
+        match (self.algorithm.collective, input) {
+            (C::Barrier, _) => vec![1],
+            (C::AllReduce, _) | (C::AllGather | C::Gather, true) => vec![self.count],
+            (C::ReduceScatter | C::Scatter, false) => vec![self.count],
+            (C::Reduce, true) | (C::Broadcast, false) => vec![self.count],
+            (C::Reduce | C::Broadcast, _) if here => vec![self.count],
+            (C::AllGather | C::ReduceScatter | C::AllToAll, _) => {
+                blocks().map(|_| self.count).collect()
+            }
+            (C::Gather | C::Scatter, _) if here => blocks().map(|_| self.count).collect(),
+            (C::AllGatherV | C::GatherV, true) => vec![self.uneven(rank)],
+            (C::ReduceScatterV | C::ScatterV, false) => vec![self.uneven(rank)],
+            (C::AllGatherV | C::ReduceScatterV, _) => uneven(),
+            (C::GatherV | C::ScatterV, _) if here => uneven(),
+            (C::AllToAllV, _) => blocks().map(pair).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn bytes(&self, rank: Rank, buffer: Buffer) -> usize {
+        self.blocks(rank, buffer).iter().sum::<usize>() * self.data_type.bytes()
+    }
+
+    fn layout(&self, rank: Rank, buffer: Buffer, split: u32) -> Layout {
+        let counts = self.blocks(rank, buffer);
+        let starts: Vec<usize> =
+            counts.iter().scan(0, |at, count| Some(std::mem::replace(at, *at + count))).collect();
+        Layout::vector(&counts, &starts, split, 1)
+    }
+
+    fn numbers(&self, rank: Rank, split: u32) -> Numbers {
         Numbers {
-            input: layout.clone(),
-            output: layout,
+            input: self.layout(rank, Buffer::Input, split),
+            output: self.layout(rank, Buffer::Output, split),
             element_bytes: self.data_type.bytes(),
-            slot_bytes: self.config.slot_bytes,
+            slot_bytes: self.links().slot_bytes,
         }
     }
 
@@ -81,8 +154,9 @@ impl Job {
             }
         };
         let width = self.data_type.bytes();
+        let count = |rank| self.bytes(rank, Buffer::Input) / width;
         (0..self.ranks)
-            .map(|_| (0..self.count).flat_map(|_| element()[..width].to_vec()).collect())
+            .map(|rank| (0..count(rank)).flat_map(|_| element()[..width].to_vec()).collect())
             .collect()
     }
 }
@@ -101,13 +175,13 @@ fn prepare<L: Links>(
     input: &[u8],
     links: L,
 ) -> (Execution, CpuPorts<L>, Buffers) {
-    let schedule = (job.make)(rank, job.ranks);
-    let program = Arc::new(lower(&schedule, Alias::default()));
+    let schedule = job.schedule(rank);
+    let program = Arc::new(lower(&schedule, Alias::APART));
     let mut execution = Execution::new(program, job.config.channels);
-    execution.start(&job.numbers(schedule.split));
+    execution.start(&job.numbers(rank, schedule.split));
     let mut buffers = Buffers {
         input: input.to_vec(),
-        output: vec![0xee; input.len()],
+        output: vec![0xee; job.bytes(rank, Buffer::Output)],
         scratch: vec![0; execution.scratch_bytes()],
     };
     let kernel = Kernel::select(job.data_type, job.op, Scalar::NONE, job.ranks);
@@ -129,7 +203,7 @@ fn prepare<L: Links>(
 
 /// The outputs of all ranks over mapped slots, the ranks taking turns.
 pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let shape = Shape { slots: job.config.slots, slot_bytes: job.config.slot_bytes };
+    let shape = Shape { slots: job.config.slots, slot_bytes: job.links().slot_bytes };
     let (ranks, channels) = (job.ranks as usize, job.config.channels as usize);
     let index = |to: usize, from: usize, channel: usize| (to * ranks + from) * channels + channel;
     let regions: Vec<Region> =
@@ -158,7 +232,7 @@ pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
         !done
     } {
         turns += 1;
-        assert!(turns < 1_000_000, "{job:?} does not end over mapped slots");
+        assert!(turns < 1_000_000, "{} does not end over mapped slots", job.name());
     }
     all.into_iter().map(|(_, _, buffers)| buffers.output).collect()
 }
@@ -195,7 +269,7 @@ pub(crate) type Wrap<'a> = &'a mut dyn FnMut(u32, Box<dyn Lane>) -> Box<dyn Lane
 
 /// Connects the ranks of a world.
 pub(crate) fn connect(job: &Job, world: &World, wrap: Wrap<'_>) -> Vec<MessageLinks> {
-    mesh(world, job.config, wrap).unwrap()
+    mesh(world, job.links(), wrap).unwrap()
 }
 
 /// Runs the job over connected ranks.

@@ -6,11 +6,11 @@ use ccl_core::transport::{Event, FaultInjector, Faults, Lane, WorkRequest};
 use ccl_transport_sim::{Conditions, World};
 
 use crate::harness::{Job, Simulated, connect, mapped, operate};
-use crate::schedules::ring;
+use crate::schedules::find;
 
 /// Runs a ring with these faults on every rank's lane.
 fn with_faults<F: Faults + 'static>(mut faults: impl FnMut() -> F) -> (Simulated, Vec<Vec<u8>>) {
-    let mut job = Job::new(3, ring, 6000);
+    let mut job = Job::new(3, find("ring"), 6000);
     job.config.slots = 4;
     let inputs = job.inputs(1);
     let world = World::new(3, Conditions { depth_max: 16, ..Conditions::default() }, 1);
@@ -190,14 +190,15 @@ fn an_immediate_before_its_bytes_is_noticed() {
 /// Loses one message without a word.
 #[derive(Debug, Default)]
 struct Hole {
-    puts: u32,
+    messages: u32,
 }
 
 impl Faults for Hole {
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, events: &mut Vec<Event>) {
-        self.puts += 1;
-        let WorkRequest::Put { id, .. } = work;
-        if self.puts == 10 {
+        let WorkRequest::Put { id, local, .. } = work;
+        // Grants are empty, and the next one makes up for a lost one.
+        self.messages += u32::from(local.bytes > 0);
+        if self.messages == 10 && local.bytes > 0 {
             events.push(Event::Done { id });
         } else {
             posted.push(work);
@@ -210,4 +211,28 @@ fn a_message_that_never_comes_ends_at_the_deadline() {
     let (simulated, expected) = with_faults(Hole::default);
     let error = simulated.check(&expected).unwrap_err();
     assert!(error.contains("no end in time") && error.contains("rank"), "{error}");
+}
+
+/// Cuts the last byte off every tenth message.
+#[derive(Debug, Default)]
+struct Short {
+    messages: u32,
+}
+
+impl Faults for Short {
+    fn work(&mut self, mut work: WorkRequest, posted: &mut Vec<WorkRequest>, _: &mut Vec<Event>) {
+        let WorkRequest::Put { local, .. } = &mut work;
+        self.messages += u32::from(local.bytes > 0);
+        if self.messages % 10 == 9 && local.bytes > 0 {
+            local.bytes -= 1;
+        }
+        posted.push(work);
+    }
+}
+
+#[test]
+fn messages_of_another_length_than_they_say_are_refused() {
+    let (simulated, expected) = with_faults(Short::default);
+    assert!(simulated.check(&expected).is_err());
+    assert!(simulated.refused() > 0);
 }
