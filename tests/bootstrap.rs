@@ -184,6 +184,10 @@ fn a_duplicate_rank_and_a_different_configuration_end_it_for_all() {
     }
 }
 
+fn dial(address: std::net::SocketAddr) -> TcpStream {
+    TcpStream::connect_timeout(&address, Duration::from_secs(5)).unwrap()
+}
+
 #[test]
 fn strangers_do_not_disturb() {
     let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
@@ -191,13 +195,13 @@ fn strangers_do_not_disturb() {
     let mut root = options(0, 2, &id);
     root.listener = Some(listener);
     let root = thread::spawn(move || join(root));
-    let mut strangers: Vec<_> = (0..80).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut strangers: Vec<_> = (0..80).map(|_| dial(address)).collect();
     for (index, stranger) in strangers.iter_mut().enumerate() {
         let bytes: Vec<u8> = (0..index * 37).map(|i| (i * 31 + index) as u8).collect();
         let _ = stranger.write_all(&bytes);
     }
     // A slow one that begins well.
-    let mut slow = TcpStream::connect(address).unwrap();
+    let mut slow = dial(address);
     slow.write_all(&[40, 0, 0, 0, 1]).unwrap();
     let member = join(options(1, 2, &id)).unwrap();
     let root = root.join().unwrap().unwrap();
@@ -219,7 +223,7 @@ fn another_protocol_version_is_told_so() {
     root.listener = Some(listener);
     root.limits.deadline = Duration::from_secs(2);
     let root = thread::spawn(move || join(root));
-    let mut stream = TcpStream::connect(address).unwrap();
+    let mut stream = dial(address);
     stream.write_all(&[39, 0, 0, 0, 1]).unwrap();
     stream.write_all(b"FCCL\x63\x00").unwrap();
     stream.write_all(&[0; 32]).unwrap();
@@ -365,6 +369,7 @@ impl Ranks {
 }
 
 impl Drop for Ranks {
+    #[expect(clippy::disallowed_methods, reason = "it was killed: the wait ends at once")]
     fn drop(&mut self) {
         for (child, _) in &mut self.0 {
             let _ = child.kill();

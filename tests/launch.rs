@@ -127,7 +127,9 @@ fn ranks_die_with_their_launcher() {
     };
     std::thread::sleep(Duration::from_millis(100));
     child.kill().unwrap();
-    child.wait().unwrap();
+    while child.try_wait().unwrap().is_none() {
+        std::thread::yield_now();
+    }
     let lives = |pid: &&u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // A zombie that its new parent has not looked at yet lives no more.

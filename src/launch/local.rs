@@ -186,6 +186,7 @@ impl Drop for Group {
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "it was killed: the wait ends at once")]
 fn end(child: &mut Child) {
     let _ = child.kill();
     let _ = child.wait();

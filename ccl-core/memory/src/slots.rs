@@ -86,13 +86,13 @@ impl Fifo {
     fn word32(&self, offset: usize) -> &crate::sync::AtomicU32 {
         // SAFETY: inside the region as above; headers are aligned to cache lines and the region
         // to 8 bytes at least; only atomics touch header words.
-        unsafe { &*self.region.start().add(self.header() + offset).cast() }
+        unsafe { &*self.region.start().wrapping_add(self.header() + offset).cast() }
     }
 
     #[inline]
     fn word64(&self, offset: usize) -> &crate::sync::AtomicU64 {
         // SAFETY: as `word32`; TAG and the line of grants are multiples of 8.
-        unsafe { &*self.region.start().add(self.header() + offset).cast() }
+        unsafe { &*self.region.start().wrapping_add(self.header() + offset).cast() }
     }
 
     #[inline]

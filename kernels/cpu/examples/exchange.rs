@@ -1,212 +1,216 @@
-//! What the schedule interpreter costs: a 2-rank float32 sum all_reduce through schedule, program
-//! and mapped slots, against a bare hand-written exchange of the same bytes, in one run.
+//! What the engine costs: a 2-rank float32 sum all_reduce through schedule, program and mapped
+//! slots, against a bare hand-written exchange of the same bytes, in one run, medians.
 //!
 //! `cargo run --release -p ccl-kernels-cpu --example exchange`
 
+use std::error::Error;
 use std::hint::black_box;
 use std::sync::Arc;
-use std::sync::Barrier;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use ccl_core::algorithm::{self, Params};
 use ccl_core::execution::{Execution, Numbers, Progress};
 use ccl_core::lower::{Alias, lower};
-use ccl_core::schedule::{Builder, Layout, RankSchedule, input, output, scratch};
-use ccl_core::types::{DataType, ReduceOp};
+use ccl_core::schedule::Layout;
+use ccl_core::types::{Collective, DataType, ReduceOp};
 use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
 use ccl_kernels_cpu::ports::{CallMemory, CpuPorts};
 use ccl_kernels_cpu::{Kernel, Scalar, Term};
-use ccl_memory::Region;
 use ccl_memory::slots::{Receiver, Sender, Shape};
+use ccl_memory::{Region, RegionError};
 
-fn one_shot(rank: u32) -> RankSchedule {
-    let other = 1 - rank;
-    let mut b = Builder::new(rank, 2, 1);
-    b.send(other, input(0));
-    let theirs = scratch(0, 0, input(0));
-    b.recv(other, theirs);
-    let (first, second) = if rank == 0 { (input(0), theirs) } else { (theirs, input(0)) };
-    b.reduce_last(output(0), &[first.into(), second.into()]);
-    b.finish()
-}
-
-fn two_shot(rank: u32) -> RankSchedule {
-    let other = 1 - rank;
-    let mut b = Builder::new(rank, 2, 2);
-    b.send(other, input(other));
-    let theirs = scratch(0, 0, input(rank));
-    b.recv(other, theirs);
-    let (first, second) = if rank == 0 { (input(rank), theirs) } else { (theirs, input(rank)) };
-    b.reduce_last(output(rank), &[first.into(), second.into()]);
-    b.send(other, output(rank));
-    b.recv(other, output(other));
-    b.finish()
-}
+type Failure = Box<dyn Error + Send + Sync>;
 
 const SHAPE: Shape = Shape { slots: 8, slot_bytes: 128 << 10 };
+/// Up to here both ranks send all they have, beyond it each reduces a half.
+const ONE_SHOT_BYTES_MAX: usize = 8 << 10;
+const REPETITIONS: usize = 7;
 
-fn ours(rank: u32, regions: &[Region; 2], bytes: usize, iterations: usize, start: &Barrier) -> f64 {
-    let schedule = if bytes <= 8192 { one_shot(rank) } else { two_shot(rank) };
-    let program = Arc::new(lower(&schedule, Alias::default()));
-    let count = bytes / 4;
-    let layout = Layout::even(count, schedule.split, 16);
-    let numbers = Numbers {
-        input: layout.clone(),
-        output: layout,
-        element_bytes: 4,
-        slot_bytes: SHAPE.slot_bytes,
-    };
-    let mut execution = Execution::new(program, 1);
-    start.wait();
-    let duplex = Duplex {
-        receiver: Receiver::new(&regions[rank as usize], SHAPE).unwrap(),
-        sender: Sender::new(&regions[1 - rank as usize], SHAPE).unwrap(),
-    };
-    let mut links = vec![None, None];
-    links[1 - rank as usize] = Some(duplex);
-    let mut ports = CpuPorts::new(MappedLinks::new(1, links, vec![None, None]), 2);
-    let input = vec![rank as f32 + 1.0; count];
-    let mut output = vec![0f32; count];
-    let kernel = Kernel::select(DataType::Float32, ReduceOp::Sum, Scalar::NONE, 2);
-    let mut times = Vec::new();
-    for _ in 0..9 {
-        start.wait();
-        let begin = Instant::now();
-        for tag in 0..iterations {
-            // SAFETY: the vectors live through the loop and nobody else touches them.
-            let call = unsafe {
-                CallMemory::new(
-                    input.as_ptr().cast(),
-                    output.as_mut_ptr().cast(),
-                    std::ptr::null_mut(),
-                    kernel,
-                    tag as u64,
-                )
-            };
+/// Where both threads meet, spinning.
+#[derive(Default)]
+struct Gate(AtomicU64);
+
+impl Gate {
+    fn meet(&self) {
+        let all = self.0.fetch_add(1, Ordering::SeqCst) / 2 * 2 + 2;
+        while self.0.load(Ordering::SeqCst) < all {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// One of two ranks, which are threads.
+struct Rank<'a> {
+    rank: usize,
+    regions: &'a [Region; 2],
+    gate: &'a Gate,
+    bytes: usize,
+    iterations: usize,
+}
+
+impl Rank<'_> {
+    /// Median time of an exchange, in microseconds.
+    fn time(
+        &self,
+        mut exchange: impl FnMut(&[f32], &mut [f32]) -> Result<(), RegionError>,
+    ) -> Result<f64, Failure> {
+        let input = vec![self.rank as f32 + 1.0; self.bytes / 4];
+        let mut output = vec![0f32; self.bytes / 4];
+        let mut times = Vec::new();
+        for _ in 0..REPETITIONS {
+            self.gate.meet();
+            let begin = Instant::now();
+            for _ in 0..self.iterations {
+                exchange(&input, &mut output)?;
+            }
+            times.push(begin.elapsed().as_secs_f64() * 1e6 / self.iterations as f64);
+        }
+        if black_box(&output).iter().any(|x| *x != 3.0) {
+            return Err("wrong data".into());
+        }
+        Ok(median(times))
+    }
+
+    /// Through the engine.
+    fn ours(&self) -> Result<f64, Failure> {
+        let name = if self.bytes <= ONE_SHOT_BYTES_MAX { "direct" } else { "direct_two_phase" };
+        let algorithm = algorithm::find(Collective::AllReduce, name)?;
+        let schedule = (algorithm.schedule)(&Params { rank: self.rank as u32, ranks: 2, root: 0 });
+        let layout = Layout::even(self.bytes / 4, schedule.split, 16);
+        let (input, output) = (layout.clone(), layout);
+        let numbers = Numbers { input, output, element_bytes: 4, slot_bytes: SHAPE.slot_bytes };
+        let mut execution = Execution::new(Arc::new(lower(&schedule, Alias::APART)), 1);
+        let receiver = Receiver::new(&self.regions[self.rank], SHAPE)?;
+        self.gate.meet();
+        let sender = Sender::new(&self.regions[1 - self.rank], SHAPE)?;
+        let mut links = vec![None, None];
+        links[1 - self.rank] = Some(Duplex { sender, receiver });
+        let mut ports = CpuPorts::new(MappedLinks::new(1, links, vec![None, None]), 2);
+        let mut tag = 0;
+        self.time(|input, output| {
+            tag += 1;
+            let (input, output) = (input.as_ptr().cast(), output.as_mut_ptr().cast());
+            // SAFETY: the slices live through the call, of their length, and nobody else touches
+            // them; the program needs no scratch.
+            let call = unsafe { CallMemory::new(input, output, std::ptr::null_mut(), sum(), tag) };
             ports.bind(call);
             execution.start(&numbers);
             while execution.advance(&mut ports) != Progress::Done {
                 std::hint::spin_loop();
             }
-        }
-        times.push(begin.elapsed().as_secs_f64() / iterations as f64);
+            Ok(())
+        })
     }
-    assert!(black_box(&output).iter().all(|x| *x == 3.0));
-    median(times)
-}
 
-/// The same exchange without schedule, interpreter or slots: two buffers, two flags.
-fn bare(rank: u32, regions: &[Region; 2], bytes: usize, iterations: usize, start: &Barrier) -> f64 {
-    let count = bytes / 4;
-    let input = vec![rank as f32 + 1.0; count];
-    let mut output = vec![0f32; count];
-    let half = if bytes <= 8192 { 0 } else { count / 2 };
-    let mine = &regions[rank as usize];
-    let other = &regions[1 - rank as usize];
-    let kernel = Kernel::select(DataType::Float32, ReduceOp::Sum, Scalar::NONE, 2);
-    let mut times = Vec::new();
-    let mut number = 0u32;
-    start.wait();
-    for _ in 0..9 {
-        start.wait();
-        let begin = Instant::now();
-        for _ in 0..iterations {
+    /// By hand: two places in turn, each with a flag before the data.
+    fn bare(&self) -> Result<f64, Failure> {
+        self.gate.meet();
+        let mut number = 0u32;
+        self.time(|input, output| {
             number += 1;
-            bare_once(rank, mine, other, &input, &mut output, half, number, kernel);
-        }
-        times.push(begin.elapsed().as_secs_f64() / iterations as f64);
+            let half = if self.bytes <= ONE_SHOT_BYTES_MAX { 0 } else { input.len() / 2 };
+            if half == 0 {
+                self.send(0, number, input)?;
+                self.wait(0, number)?;
+                self.add(0, number, input, output);
+                return Ok(());
+            }
+            let (low, high) = (0..half, half..input.len());
+            let (own, theirs) = if self.rank == 0 { (low, high) } else { (high, low) };
+            self.send(1, number, &input[theirs.clone()])?;
+            self.wait(1, number)?;
+            self.add(1, number, &input[own.clone()], &mut output[own.clone()]);
+            self.send(2, number, &output[own])?;
+            self.wait(2, number)?;
+            let from = place(2, number) + skip(theirs.len() * 4);
+            let to = bytes_of_mut(&mut output[theirs]);
+            self.regions[self.rank].read(from, to)
+        })
     }
-    assert!(black_box(&output).iter().all(|x| *x == 3.0));
-    median(times)
-}
 
-#[allow(clippy::too_many_arguments)]
-fn bare_once(
-    rank: u32,
-    mine: &Region,
-    other: &Region,
-    input: &[f32],
-    output: &mut [f32],
-    half: usize,
-    number: u32,
-    kernel: Kernel,
-) {
-    let flag = |region: &Region, phase: usize, slot: usize| -> *const AtomicU32 {
-        region.start().wrapping_add(slot * (256 << 10) + phase * (128 << 10)).cast()
-    };
-    let slot = number as usize % 2;
-    let wait = |phase: usize| {
-        // SAFETY: inside the region, aligned.
-        while unsafe { &*flag(mine, phase, slot) }.load(Ordering::Acquire) != number {
+    fn send(&self, phase: usize, number: u32, data: &[f32]) -> Result<(), RegionError> {
+        let (other, at) = (&self.regions[1 - self.rank], place(phase, number));
+        other.write(at + skip(data.len() * 4), bytes_of(data))?;
+        other.word32(at)?.store(number, Ordering::Release);
+        Ok(())
+    }
+
+    fn wait(&self, phase: usize, number: u32) -> Result<(), RegionError> {
+        let flag = self.regions[self.rank].word32(place(phase, number))?;
+        while flag.load(Ordering::Acquire) != number {
             std::hint::spin_loop();
         }
-    };
-    let send = |phase: usize, from: &[f32]| {
-        let at = flag(other, phase, slot);
-        // SAFETY: inside the region; the flag's line holds 12 floats, longer ones start after it.
-        unsafe {
-            let skip = if from.len() <= 12 { 16 } else { 64 };
-            let to = at.cast::<u8>().add(skip).cast_mut().cast::<f32>();
-            std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len());
-            (*at).store(number, Ordering::Release);
-        }
-    };
-    let got = |phase: usize, count: usize| {
-        flag(mine, phase, slot).cast::<u8>().wrapping_add(if count <= 12 { 16 } else { 64 })
-    };
-    let sum = |to: &mut [f32], own: &[f32], theirs: *const u8| {
-        let terms = [own.as_ptr().cast(), theirs].map(Term::new);
-        // SAFETY: all of the slices' length.
-        unsafe { kernel.fold(&[to.as_mut_ptr().cast()], &terms, own.len(), true) };
-    };
-    if half == 0 {
-        send(0, input);
-        wait(0);
-        sum(output, input, got(0, input.len()));
-        return;
+        Ok(())
     }
-    let (low, high) = (0..half, half..input.len());
-    let (own, theirs) = if rank == 0 { (low, high) } else { (high, low) };
-    send(0, &input[theirs.clone()]);
-    wait(0);
-    sum(&mut output[own.clone()], &input[own.clone()], got(0, own.len()));
-    send(1, &output[own]);
-    wait(1);
-    // SAFETY: the peer's half lies in the slot.
-    unsafe {
-        let to = output[theirs.clone()].as_mut_ptr().cast::<u8>();
-        std::ptr::copy_nonoverlapping(got(1, theirs.len()), to, theirs.len() * 4);
+
+    fn add(&self, phase: usize, number: u32, own: &[f32], to: &mut [f32]) {
+        let at = place(phase, number) + skip(own.len() * 4);
+        let theirs = self.regions[self.rank].start().wrapping_add(at).cast_const();
+        let terms = [Term::new(own.as_ptr().cast()), Term::new(theirs)];
+        // SAFETY: both terms and the target have the slice's length; the peer has published its
+        // part and writes there again only after our next message.
+        unsafe { sum().fold(&[to.as_mut_ptr().cast()], &terms, own.len(), true) };
     }
+}
+
+fn sum() -> Kernel {
+    Kernel::select(DataType::Float32, ReduceOp::Sum, Scalar::NONE, 2)
+}
+
+/// First byte of a phase's place for this exchange.
+fn place(phase: usize, number: u32) -> usize {
+    (phase * 2 + number as usize % 2) * (256 << 10)
+}
+
+/// Data of up to 48 bytes shares the flag's cache line.
+fn skip(bytes: usize) -> usize {
+    if bytes <= 48 { 16 } else { 64 }
+}
+
+fn bytes_of(data: &[f32]) -> &[u8] {
+    // SAFETY: floats are plain bytes.
+    unsafe { std::slice::from_raw_parts(data.as_ptr().cast(), size_of_val(data)) }
+}
+
+fn bytes_of_mut(data: &mut [f32]) -> &mut [u8] {
+    // SAFETY: floats are plain bytes, and any bytes are floats.
+    unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast(), size_of_val(data)) }
 }
 
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
-    times[times.len() / 2] * 1e6
+    times[times.len() / 2]
 }
 
-type Exchange = fn(u32, &[Region; 2], usize, usize, &Barrier) -> f64;
-
-fn both(exchange: Exchange, bytes: usize, iterations: usize) -> f64 {
+/// The slower rank's time.
+fn both(
+    exchange: fn(&Rank<'_>) -> Result<f64, Failure>,
+    bytes: usize,
+    iterations: usize,
+) -> Result<f64, Failure> {
     let regions = [Region::private(2 << 20), Region::private(2 << 20)];
-    let start = Barrier::new(2);
+    let gate = Gate::default();
+    let rank = |rank| Rank { rank, regions: &regions, gate: &gate, bytes, iterations };
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| exchange(1, &regions, bytes, iterations, &start));
-        let mine = exchange(0, &regions, bytes, iterations, &start);
-        mine.max(other.join().unwrap())
+        let other = scope.spawn(|| exchange(&rank(1)));
+        let mine = exchange(&rank(0))?;
+        let theirs = other.join().map_err(|_| "the other rank panicked")??;
+        Ok(mine.max(theirs))
     })
 }
 
-fn main() {
+fn main() -> Result<(), Failure> {
     println!("{:>8} {:>10} {:>10} {:>6}", "bytes", "ours us", "bare us", "ratio");
-    for (bytes, iterations) in
-        [(8, 200_000), (1024, 100_000), (8192, 50_000), (65536, 10_000), (131072, 5_000)]
-    {
-        let (mut a, mut b) = (Vec::new(), Vec::new());
+    let sizes = [(8, 50_000), (1024, 30_000), (8192, 10_000), (65536, 3_000), (131_072, 1_500)];
+    for (bytes, iterations) in sizes {
+        let (mut ours, mut bare) = (Vec::new(), Vec::new());
         for _ in 0..5 {
-            a.push(both(ours, bytes, iterations) / 1e6);
-            b.push(both(bare, bytes, iterations) / 1e6);
+            ours.push(both(Rank::ours, bytes, iterations)?);
+            bare.push(both(Rank::bare, bytes, iterations)?);
         }
-        let (a, b) = (median(a), median(b));
-        println!("{bytes:>8} {a:>10.3} {b:>10.3} {:>6.2}", a / b);
+        let (ours, bare) = (median(ours), median(bare));
+        println!("{bytes:>8} {ours:>10.3} {bare:>10.3} {:>6.2}", ours / bare);
     }
+    Ok(())
 }
