@@ -45,8 +45,8 @@ pub struct Config {
     pub slots: u32,
     /// The longest payload of a message; the same on all ranks.
     pub slot_bytes: usize,
-    /// Slots that each link has even if the budget holds fewer: what the plans that will run are
-    /// proved to need; 0 counts as 1.
+    /// Slots that each link has even if the budget holds fewer; 0 counts as 1. With two, what
+    /// arrives can be passed on slot by slot ([`crate::lower::lower_for_slots`]).
     pub slots_min: u32,
     /// Bytes that all peers together may have under way towards this rank.
     pub budget_bytes: usize,

@@ -102,13 +102,18 @@ fn a_crash_before_the_start_names_the_dead_at_once() {
     let job = Job::new(4, find("direct"), 1000);
     let world = World::new(4, Conditions::default(), 1);
     let links = connect(&job, &world, &mut |_, lane| lane);
-    world.crash_at(2, world.now());
+    let crashed = world.now();
+    world.crash_at(2, crashed);
     let inputs = job.inputs(1);
     let simulated = operate(&job, &inputs, &world, links);
     for (rank, outcome) in simulated.outcomes.iter().enumerate() {
         match outcome {
             Outcome::Crashed => assert_eq!(rank, 2),
-            Outcome::Failed { error, .. } => assert!(error.contains("rank 2 is gone"), "{error}"),
+            Outcome::Failed { error, at } => {
+                assert!(error.contains("rank 2 is gone"), "{error}");
+                // Whoever sends learns it from what is not acknowledged, long before the rest.
+                assert!(*at - crashed < Conditions::default().keepalive / 2, "{at:?}");
+            }
             Outcome::Done { .. } => panic!("rank {rank} cannot have a result"),
         }
     }

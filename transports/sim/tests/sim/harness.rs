@@ -6,8 +6,9 @@ use std::time::Duration;
 use ccl_core::admission::{Config, Counters, MessageLinks};
 use ccl_core::algorithm::{Algorithm, Params};
 use ccl_core::execution::{Execution, Numbers, Progress};
-use ccl_core::lower::{Alias, lower};
-use ccl_core::schedule::{Buffer, Layout, RankSchedule};
+use ccl_core::lower::{Alias, lower_for_slots};
+use ccl_core::schedule::shape::{Blocks, Seat, Sizes};
+use ccl_core::schedule::{Layout, RankSchedule};
 use ccl_core::transport::Lane;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
@@ -16,8 +17,6 @@ use ccl_kernels_cpu::{Kernel, Scalar};
 use ccl_memory::Region;
 use ccl_memory::slots::{Receiver, Sender, Shape};
 use ccl_transport_sim::{Operation, Outcome, Random, World, mesh, run};
-
-use crate::schedules::SLOTS_MIN;
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -37,13 +36,8 @@ pub(crate) struct Job {
 impl Job {
     /// A float32 sum with small slots, so that there are many messages.
     pub(crate) fn new(ranks: u32, algorithm: &'static Algorithm, count: usize) -> Job {
-        let config = Config {
-            channels: 1,
-            slots: 4,
-            slots_min: SLOTS_MIN,
-            slot_bytes: 256,
-            budget_bytes: 1 << 20,
-        };
+        let config =
+            Config { channels: 1, slots: 4, slots_min: 1, slot_bytes: 256, budget_bytes: 1 << 20 };
         let (data_type, op) = (DataType::Float32, ReduceOp::Sum);
         Job { algorithm, ranks, root: 0, count, data_type, op, config }
     }
@@ -74,57 +68,52 @@ impl Job {
         self.links().in_flight_bytes_max(self.ranks as usize - 1)
     }
 
-    fn uneven(&self, block: u32) -> usize {
-        (self.count * (block as usize * 5 % 4)) / 2
-    }
-
-    /// Elements of each block of a buffer; none where there is no buffer.
-    fn blocks(&self, rank: Rank, buffer: Buffer) -> Vec<usize> {
+    /// Where the blocks of input and output lie.
+    fn layouts(&self, rank: Rank, split: u32) -> (Layout, Layout) {
         use Collective as C;
-        let (input, here) = (buffer == Buffer::Input, rank == self.root);
-        let blocks = || 0..self.ranks;
-        let uneven = || blocks().map(|block| self.uneven(block)).collect();
-        let pair = |peer: Rank| {
-            let (from, to) = if input { (rank, peer) } else { (peer, rank) };
-            self.uneven(from * 3 + to)
+        let uneven = |block: u32| (self.count * (block as usize * 5 % 4)) / 2;
+        let counts = |count: &dyn Fn(Rank) -> usize| (0..self.ranks).map(count).collect::<Vec<_>>();
+        let (all, sent, received) = (
+            counts(&uneven),
+            counts(&|peer| uneven(rank * 3 + peer)),
+            counts(&|peer| uneven(peer * 3 + rank)),
+        );
+        let starts = [&all, &sent, &received].map(|counts| {
+            let next = |at: &mut usize, count: &usize| Some(std::mem::replace(at, *at + count));
+            counts.iter().scan(0, next).collect::<Vec<_>>()
+        });
+        let all = Blocks { counts: &all, starts: &starts[0] };
+        let send = Blocks { counts: &sent, starts: &starts[1] };
+        let recv = Blocks { counts: &received, starts: &starts[2] };
+        let sizes = match self.algorithm.collective {
+            C::AllToAllV => Sizes::Pairs { send, recv },
+            C::GatherV | C::ScatterV if rank != self.root => Sizes::Own(uneven(rank)),
+            C::AllGatherV | C::ReduceScatterV | C::GatherV | C::ScatterV => Sizes::PerRank(all),
+            _ => Sizes::Even(self.count),
         };
-        match (self.algorithm.collective, input) {
-            (C::Barrier, _) => vec![1],
-            (C::AllReduce, _) | (C::AllGather | C::Gather, true) => vec![self.count],
-            (C::ReduceScatter | C::Scatter, false) => vec![self.count],
-            (C::Reduce, true) | (C::Broadcast, false) => vec![self.count],
-            (C::Reduce | C::Broadcast, _) if here => vec![self.count],
-            (C::AllGather | C::ReduceScatter | C::AllToAll, _) => {
-                blocks().map(|_| self.count).collect()
-            }
-            (C::Gather | C::Scatter, _) if here => blocks().map(|_| self.count).collect(),
-            (C::AllGatherV | C::GatherV, true) => vec![self.uneven(rank)],
-            (C::ReduceScatterV | C::ScatterV, false) => vec![self.uneven(rank)],
-            (C::AllGatherV | C::ReduceScatterV, _) => uneven(),
-            (C::GatherV | C::ScatterV, _) if here => uneven(),
-            (C::AllToAllV, _) => blocks().map(pair).collect(),
-            _ => Vec::new(),
-        }
+        self.seat(rank).layouts(sizes, split, 1).unwrap()
     }
 
-    fn bytes(&self, rank: Rank, buffer: Buffer) -> usize {
-        self.blocks(rank, buffer).iter().sum::<usize>() * self.data_type.bytes()
+    fn seat(&self, rank: Rank) -> Seat {
+        let collective = self.algorithm.collective;
+        Seat { collective, rank, ranks: self.ranks, root: self.root }
     }
 
-    fn layout(&self, rank: Rank, buffer: Buffer, split: u32) -> Layout {
-        let counts = self.blocks(rank, buffer);
-        let starts: Vec<usize> =
-            counts.iter().scan(0, |at, count| Some(std::mem::replace(at, *at + count))).collect();
-        Layout::vector(&counts, &starts, split, 1)
+    /// Bytes of the rank's input and output.
+    fn bytes(&self, rank: Rank) -> (usize, usize) {
+        let (seat, (input, output)) = (self.seat(rank), self.layouts(rank, 1));
+        let (inputs, outputs) = seat.blocks();
+        let sum = |layout: &Layout, blocks: u32, there: bool| {
+            let elements: usize = (0..blocks).map(|block| layout.part(block).1).sum();
+            if there { elements * self.data_type.bytes() } else { 0 }
+        };
+        (sum(&input, inputs, seat.has_input()), sum(&output, outputs, seat.has_output()))
     }
 
     fn numbers(&self, rank: Rank, split: u32) -> Numbers {
-        Numbers {
-            input: self.layout(rank, Buffer::Input, split),
-            output: self.layout(rank, Buffer::Output, split),
-            element_bytes: self.data_type.bytes(),
-            slot_bytes: self.links().slot_bytes,
-        }
+        let (input, output) = self.layouts(rank, split);
+        let (element_bytes, slot_bytes) = (self.data_type.bytes(), self.links().slot_bytes);
+        Numbers { input, output, element_bytes, slot_bytes }
     }
 
     /// Data whose sum depends on the order in which it is added.
@@ -154,7 +143,7 @@ impl Job {
             }
         };
         let width = self.data_type.bytes();
-        let count = |rank| self.bytes(rank, Buffer::Input) / width;
+        let count = |rank| self.bytes(rank).0 / width;
         (0..self.ranks)
             .map(|rank| (0..count(rank)).flat_map(|_| element()[..width].to_vec()).collect())
             .collect()
@@ -176,12 +165,13 @@ fn prepare<L: Links>(
     links: L,
 ) -> (Execution, CpuPorts<L>, Buffers) {
     let schedule = job.schedule(rank);
-    let program = Arc::new(lower(&schedule, Alias::APART));
+    let slots = job.links().granted_slots(job.ranks as usize - 1);
+    let program = Arc::new(lower_for_slots(&schedule, Alias::APART, slots));
     let mut execution = Execution::new(program, job.config.channels);
     execution.start(&job.numbers(rank, schedule.split));
     let mut buffers = Buffers {
         input: input.to_vec(),
-        output: vec![0xee; job.bytes(rank, Buffer::Output)],
+        output: vec![0xee; job.bytes(rank).1],
         scratch: vec![0; execution.scratch_bytes()],
     };
     let kernel = Kernel::select(job.data_type, job.op, Scalar::NONE, job.ranks);
@@ -203,7 +193,9 @@ fn prepare<L: Links>(
 
 /// The outputs of all ranks over mapped slots, the ranks taking turns.
 pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let shape = Shape { slots: job.config.slots, slot_bytes: job.links().slot_bytes };
+    let config = job.links();
+    let slots = config.granted_slots(job.ranks as usize - 1);
+    let shape = Shape { slots, slot_bytes: config.slot_bytes };
     let (ranks, channels) = (job.ranks as usize, job.config.channels as usize);
     let index = |to: usize, from: usize, channel: usize| (to * ranks + from) * channels + channel;
     let regions: Vec<Region> =

@@ -4,10 +4,6 @@ use ccl_core::algorithm::{self, Algorithm, Params};
 use ccl_core::schedule::{Builder, RankSchedule, Terms, input, output, scratch};
 use ccl_core::types::Collective;
 
-/// Slots per link that all of them can do with: where ranks reduce messages right into the next
-/// ones, in a circle, one slot would be held on both sides of each of them.
-pub(crate) const SLOTS_MIN: u32 = 2;
-
 /// Every algorithm, by collective.
 pub(crate) fn all() -> Vec<&'static Algorithm> {
     algorithm::all().collect()

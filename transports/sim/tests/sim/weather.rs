@@ -6,7 +6,7 @@ use ccl_core::types::DataType;
 use ccl_transport_sim::{Conditions, Random, Stats, World};
 
 use crate::harness::{Job, connect, mapped, operate, seeds, simulate};
-use crate::schedules::{INCAST, SLOTS_MIN, all, find};
+use crate::schedules::{INCAST, all, find};
 
 /// A job and a world drawn from a seed.
 pub(crate) fn draw(seed: u64) -> (Job, World) {
@@ -18,7 +18,7 @@ pub(crate) fn draw(seed: u64) -> (Job, World) {
     job.root = random.below(u64::from(ranks)) as u32;
     let types = [DataType::Float32, DataType::Bfloat16, DataType::Int64, DataType::Uint8];
     job.data_type = types[random.below(4) as usize];
-    job.config.slots = SLOTS_MIN + random.below(6) as u32;
+    job.config.slots = 1 + random.below(6) as u32;
     job.config.channels = 1 + random.below(3) as u32;
     job.config.slot_bytes = 64 << random.below(4);
     job.config.budget_bytes = 1 << (8 + random.below(10));
@@ -76,7 +76,6 @@ fn the_budget_is_shared_and_reached() {
         [(100_000, 4), (4 * 7 * (16 + 256), 4), (7 * (16 + 256), 1), (1, 1)]
     {
         let mut job = Job::new(8, &INCAST, 20_000);
-        job.config.slots_min = 1;
         job.config.budget_bytes = budget_bytes;
         assert_eq!(job.config.granted_slots(7), slots);
         let allowed = job.config.in_flight_bytes_max(7);
