@@ -190,10 +190,9 @@ pub(super) mod tests {
                     assert_eq!(number(&stream), Some(1));
                     let key = text(&stream)?;
                     let map = map.lock().unwrap();
-                    let missing =
-                        |map: &mut std::collections::BTreeMap<_, _>| !map.contains_key(&key);
                     let soon = std::time::Duration::from_secs(60);
-                    drop(changed.wait_timeout_while(map, soon, missing).unwrap());
+                    let waited = changed.wait_timeout_while(map, soon, |m| !m.contains_key(&key));
+                    drop(waited.unwrap());
                     stream.write_all(&[0]).ok()?;
                 }
                 6 => {

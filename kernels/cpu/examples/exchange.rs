@@ -185,7 +185,7 @@ fn median(mut times: Vec<f64>) -> f64 {
 
 /// The slower rank's time.
 fn both(
-    exchange: fn(&Rank<'_>) -> Result<f64, Failure>,
+    exchange: impl Fn(&Rank<'_>) -> Result<f64, Failure> + Sync,
     bytes: usize,
     iterations: usize,
 ) -> Result<f64, Failure> {
@@ -206,8 +206,8 @@ fn main() -> Result<(), Failure> {
     for (bytes, iterations) in sizes {
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
         for _ in 0..5 {
-            ours.push(both(Rank::ours, bytes, iterations)?);
-            bare.push(both(Rank::bare, bytes, iterations)?);
+            ours.push(both(|rank| rank.ours(), bytes, iterations)?);
+            bare.push(both(|rank| rank.bare(), bytes, iterations)?);
         }
         let (ours, bare) = (median(ours), median(bare));
         println!("{bytes:>8} {ours:>10.3} {bare:>10.3} {:>6.2}", ours / bare);

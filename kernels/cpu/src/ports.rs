@@ -74,7 +74,7 @@ impl CallMemory {
     }
 
     /// Memory for a group of messages in many buffers: the program's layouts begin at *addresses*,
-    /// which the caller has exposed ([`pointer::expose_provenance`]).
+    /// which the caller has exposed (`expose_provenance`).
     ///
     /// # Safety
     ///
