@@ -162,7 +162,8 @@ impl Fake {
     }
 }
 
-/// Only the caller's own scalar is known here: ranks alternate between 1 and 2 as nccl-tests has it.
+/// Only the caller's own scalar is known here: ranks alternate between 1 and 2 as nccl-tests has
+/// it.
 fn scaled(request: &Request<'_>, rank: Rank, bits: u64) -> u64 {
     match (request.op, FloatFormat::of(request.data_type)) {
         (ReduceOp::PremulSum, _) if rank.is_multiple_of(2) => bits,

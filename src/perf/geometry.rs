@@ -121,8 +121,8 @@ fn is_divided(collective: Collective) -> bool {
     )
 }
 
-/// The counts of one row: `bytes` is the larger of the two buffers. A size that is shared out is cut
-/// down to whole blocks of 16 bytes, as in nccl-tests, unless `exact`.
+/// The counts of one row: `bytes` is the larger of the two buffers. A size that is shared out is
+/// cut down to whole blocks of 16 bytes, as in nccl-tests, unless `exact`.
 #[must_use]
 pub fn counts_of_size(
     collective: Collective,
@@ -149,9 +149,9 @@ pub fn counts_of_size(
     }
 }
 
-/// Elements from one rank to another when each rank sends `elements` in all: proportional to how far
-/// ahead the receiver is, counting oneself as one step. Every rank sends and receives the same total,
-/// and can work out its row and its column by itself.
+/// Elements from one rank to another when each rank sends `elements` in all: proportional to how
+/// far ahead the receiver is, counting oneself as one step. Every rank sends and receives the same
+/// total, and can work out its row and its column by itself.
 #[must_use]
 pub fn skewed_count(
     elements: usize,

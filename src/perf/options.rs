@@ -114,7 +114,8 @@ pub struct Options {
     #[arg(short = 'o', long = "op", value_name = "OP", default_value = "sum",
           value_parser = choice::<ReduceOp>)]
     pub op: Choice<ReduceOp>,
-    /// Element type: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2 all
+    /// Element type: int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2
+    /// all
     #[arg(short = 'd', long = "datatype", value_name = "TYPE", default_value = "float",
           value_parser = choice::<DataType>)]
     pub data_type: Choice<DataType>,

@@ -1,5 +1,5 @@
-//! A figure as SVG, written by hand: time (both axes logarithmic) and bus bandwidth against size, side
-//! by side, for any number of series. Other tools compare transports or commits with it.
+//! A figure as SVG, written by hand: time (both axes logarithmic) and bus bandwidth against size,
+//! side by side, for any number of series. Other tools compare transports or commits with it.
 
 use std::fmt::Write as _;
 

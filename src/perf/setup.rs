@@ -12,8 +12,8 @@ use super::subject::{Buffers, Request, Shape, Subject, SubjectError};
 use super::table::RankLine;
 use super::trial::Trial;
 
-/// Tells all ranks whether this one could do something on its own, so that nobody waits for a rank that
-/// has given up.
+/// Tells all ranks whether this one could do something on its own, so that nobody waits for a rank
+/// that has given up.
 ///
 /// # Errors
 /// This rank's error, or one that names the ranks that failed.
@@ -33,8 +33,8 @@ fn agree<T>(subject: &mut dyn Subject, own: Result<T, SubjectError>) -> Result<T
     }
 }
 
-/// Memory for buffers of up to `bytes` on every rank, and files that can be written on rank 0: better
-/// known before the measurement than after it.
+/// Memory for buffers of up to `bytes` on every rank, and files that can be written on rank 0:
+/// better known before the measurement than after it.
 ///
 /// # Errors
 /// This rank's error, or one that names the ranks that failed.

@@ -11,8 +11,8 @@ pub enum SizeError {
     Overflow(String),
 }
 
-/// Bytes from text: a decimal number, then nothing or K, M, G or T in either case, optionally followed
-/// by `B` or `iB`. Units are powers of 1024, fractions are cut off, as nccl-tests has it.
+/// Bytes from text: a decimal number, then nothing or K, M, G or T in either case, optionally
+/// followed by `B` or `iB`. Units are powers of 1024, fractions are cut off, as nccl-tests has it.
 ///
 /// # Errors
 /// [`SizeError`] when it is no size, or one that no buffer can have.

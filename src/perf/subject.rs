@@ -92,8 +92,8 @@ pub enum Shape<'a> {
 }
 
 /// The memory of one call: raw bytes of the element type. All ranks bring buffers of the same shape
-/// as in nccl-tests, so a rank that is not the root brings an output too (which stays untouched) and
-/// brings an input (which is not read).
+/// as in nccl-tests, so a rank that is not the root brings an output too (which stays untouched)
+/// and brings an input (which is not read).
 #[derive(Debug)]
 pub enum Buffers<'a> {
     /// Input and output apart.
@@ -103,9 +103,9 @@ pub enum Buffers<'a> {
         /// Written.
         output: &'a mut [u8],
     },
-    /// The larger of the two; the other one lies inside, where NCCL's in-place form has it: an input
-    /// of `all_gather` and `gather` and an output of `reduce_scatter` and `scatter` at block `rank`,
-    /// everything else at the start.
+    /// The larger of the two; the other one lies inside, where NCCL's in-place form has it: an
+    /// input of `all_gather` and `gather` and an output of `reduce_scatter` and `scatter` at block
+    /// `rank`, everything else at the start.
     InPlace(&'a mut [u8]),
 }
 

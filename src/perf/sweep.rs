@@ -1,5 +1,5 @@
-//! The program behind `all_reduce_perf` and its siblings: every type, operator and root that was asked
-//! for, over a range of sizes, out of place and in place.
+//! The program behind `all_reduce_perf` and its siblings: every type, operator and root that was
+//! asked for, over a range of sizes, out of place and in place.
 
 use std::io::Write;
 

@@ -1,16 +1,16 @@
 //! Timing of calls, and what is kept of the times.
 //!
-//! The clock is read once before and once after the timed loop for the mean, and after each iteration
-//! for the percentiles. A reading costs about 20 ns, which would distort calls of a few hundred
-//! nanoseconds, so calls of less than [`BATCHED_BELOW_BYTES`] are timed in batches of
-//! [`BATCH_ITERATIONS`] and each batch gives one sample, its mean: a percentile then says how batches
-//! vary, and single slow calls show up divided by the batch length. Nothing is subtracted.
+//! The clock is read once before and once after the timed loop for the mean, and after each
+//! iteration for the percentiles. A reading costs about 20 ns, which would distort calls of a few
+//! hundred nanoseconds, so calls of less than [`BATCHED_BELOW_BYTES`] are timed in batches of
+//! [`BATCH_ITERATIONS`] and each batch gives one sample, its mean: a percentile then says how
+//! batches vary, and single slow calls show up divided by the batch length. Nothing is subtracted.
 //!
-//! Every call of a row uses the same buffers, as in most MPI benchmarks; nccl-tests walks through a larger
-//! buffer instead, which for ranks on processors would measure the memory behind the caches.
+//! Every call of a row uses the same buffers, as in most MPI benchmarks; nccl-tests walks through a
+//! larger buffer instead, which for ranks on processors would measure the memory behind the caches.
 //!
-//! Percentiles are taken on each rank over its own samples, and the slowest rank's value is reported;
-//! the samples of all ranks are not brought together.
+//! Percentiles are taken on each rank over its own samples, and the slowest rank's value is
+//! reported; the samples of all ranks are not brought together.
 
 use std::time::{Duration, Instant};
 

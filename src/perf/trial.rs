@@ -110,8 +110,9 @@ impl Trial<'_> {
         memory.output.arm(output_bytes);
     }
 
-    /// Counts the wrong elements after a call that [`prepare`](Self::prepare) prepared with the same
-    /// arguments: of the output, of the input (which must not change), and overwritten guard bytes.
+    /// Counts the wrong elements after a call that [`prepare`](Self::prepare) prepared with the
+    /// same arguments: of the output, of the input (which must not change), and overwritten guard
+    /// bytes.
     #[must_use]
     pub fn wrong(&self, memory: &Memory, repetition: u64, in_place: bool) -> u64 {
         let layout = self.layout();
@@ -134,7 +135,8 @@ impl Trial<'_> {
 
     fn wrong_in(&self, buffer: &[u8], segments: &[Segment], repetition: u64) -> u64 {
         let mut rest = buffer;
-        // Successive blocks of a reduction or of one stream share a table only rarely, so none is kept.
+        // Successive blocks of a reduction or of one stream share a table only rarely, so none is
+        // kept.
         let mut wrong = 0;
         for &segment in segments {
             let (head, tail) = rest.split_at(self.bytes(segment.count));

@@ -57,7 +57,7 @@ impl FromStr for Endpoint {
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         let allowed = |c: char| !c.is_whitespace() && !c.is_control() && !",/[]".contains(c);
         match bare {
-            Some(host) if host.parse::<std::net::Ipv6Addr>().is_ok() => {
+            Some(host) if host.parse::<core::net::Ipv6Addr>().is_ok() => {
                 Ok(Endpoint::new(host, port))
             }
             None if !host.is_empty() && !host.contains(':') && host.chars().all(allowed) => {

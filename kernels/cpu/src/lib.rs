@@ -15,8 +15,8 @@
 //! * **float32 and float64** are reduced in their own type. An average is the sum divided by the
 //!   number of ranks, correctly rounded (not multiplied by a reciprocal).
 //! * **float16, bfloat16 and float8** are reduced in float32 over all terms of one fold and rounded
-//!   once, to nearest with ties to even, when the result is stored. Where an algorithm needs several
-//!   folds for one element, each of them rounds: those are the only intermediate roundings.
+//!   once, to nearest with ties to even, when the result is stored. Where an algorithm needs
+//!   several folds for one element, each of them rounds: those are the only intermediate roundings.
 //! * **Subnormals** are kept everywhere.
 //! * **Overflow**: float16 and bfloat16 go to infinity. Both float8 types saturate to their largest
 //!   finite number (448 and 57344), as CUDA's conversions that NCCL uses do (`__NV_SATFINITE`); so
@@ -174,8 +174,8 @@ impl Kernel {
     /// # Safety
     /// Each term is valid for reading and each destination for reading and writing `elements`
     /// elements, and nobody else writes to them (or reads a destination) meanwhile. A destination
-    /// may be *exactly equal* to a term (in place) and must otherwise overlap nothing, in particular
-    /// no other destination. Terms may overlap each other. No alignment is assumed.
+    /// may be *exactly equal* to a term (in place) and must otherwise overlap nothing, in
+    /// particular no other destination. Terms may overlap each other. No alignment is assumed.
     #[inline]
     pub unsafe fn fold(&self, dsts: &[*mut u8], terms: &[Term], elements: usize, finish: bool) {
         let loops = if finish { &self.last } else { &self.partial };

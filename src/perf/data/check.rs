@@ -1,10 +1,12 @@
 //! When an element that differs from the expected bits is right all the same.
 //!
-//! Only one case exists: the average of floats over a number of ranks that is no power of two. The sum
-//! is exact, but a library may divide it, or multiply it by a rounded reciprocal, in `f32` (in `f64` for
+//! Only one case exists: the average of floats over a number of ranks that is no power of two. The
+//! sum is exact, but a library may divide it, or multiply it by a rounded reciprocal, in `f32` (in
+//! `f64` for
 //! `double`), and then round once to the type. Such a result is right if it is as near to the true
-//! quotient as the nearest representable number, but for the error of that arithmetic: two roundings
-//! of `f32` (2^-22 is twice that) or of `f64` (2^-50). Everything else must match bit for bit.
+//! quotient as the nearest representable number, but for the error of that arithmetic: two
+//! roundings of `f32` (2^-22 is twice that) or of `f64` (2^-50). Everything else must match bit for
+//! bit.
 
 use ccl_core::types::{DataType, ReduceOp};
 

@@ -31,8 +31,8 @@ impl FloatFormat {
         (1 << (self.exponent_bits - 1)) - 1
     }
 
-    /// The bits of the nearest number, ties to even. Meant for numbers that are in range: what is too
-    /// large comes out as some bits with the largest exponent.
+    /// The bits of the nearest number, ties to even. Meant for numbers that are in range: what is
+    /// too large comes out as some bits with the largest exponent.
     #[must_use]
     pub fn encode(self, value: f64) -> u64 {
         let bits = value.to_bits();

@@ -2,14 +2,16 @@
 //!
 //! How exactness is reached, for `n` ranks and a type with `p` significant bits:
 //!
-//! * *sum*, *premul-sum* of floats: multiples of one power of two per element, whose magnitudes add up
-//!   to at most `2^p` over all ranks. So every partial sum, in any order, is representable. Where `n`
-//!   is so large that not every rank can contribute, the contributors rotate with the element.
-//! * *prod* of floats: powers of two near one and signs, and one rank per element with a full mantissa.
-//! * *sum*, *prod*, *premul-sum* of integers: any bits, since they wrap (odd factors for *prod*: even ones
-//!   would soon give zero).
-//! * *avg* of integers: magnitudes as small as needed for the sum not to overflow, so it does not matter
-//!   in which width a library sums before it divides.
+//! * *sum*, *premul-sum* of floats: multiples of one power of two per element, whose magnitudes add
+//!   up to at most `2^p` over all ranks. So every partial sum, in any order, is representable.
+//!   Where `n` is so large that not every rank can contribute, the contributors rotate with the
+//!   element.
+//! * *prod* of floats: powers of two near one and signs, and one rank per element with a full
+//!   mantissa.
+//! * *sum*, *prod*, *premul-sum* of integers: any bits, since they wrap (odd factors for *prod*:
+//!   even ones would soon give zero).
+//! * *avg* of integers: magnitudes as small as needed for the sum not to overflow, so it does not
+//!   matter in which width a library sums before it divides.
 //! * *min*, *max*: any finite normal number.
 
 use ccl_core::types::{DataType, Rank, ReduceOp};
@@ -140,7 +142,8 @@ impl Recipe {
                 let largest_factor = if op == ReduceOp::PremulSum { 2 } else { 1 };
                 let budget = (1 << (format.mantissa_bits + 1).min(40)) / largest_factor;
                 let value = self.within_budget(budget, stream, common, own);
-                // One exponent for all ranks, small enough for the sum in every type (e4m3 ends at 448).
+                // One exponent for all ranks, small enough for the sum in every type (e4m3 ends at
+                // 448).
                 let exponent = ((common >> 32) % 6) as i32 - 2;
                 format.encode(value as f64 * 2.0_f64.powi(exponent))
             }

@@ -1,7 +1,7 @@
 //! Elements by the million without making each by itself: the data repeat after a prime number of
 //! elements, so one table per stream is enough to fill and to compare buffers of any length with
-//! `memcpy` and `memcmp`. Being prime, the period meets no chunk or block boundary: a block that lands
-//! in another block's place does not look right.
+//! `memcpy` and `memcmp`. Being prime, the period meets no chunk or block boundary: a block that
+//! lands in another block's place does not look right.
 
 use super::check::accepts;
 use super::format::push_element;

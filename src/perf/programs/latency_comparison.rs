@@ -1,5 +1,5 @@
-//! `all_reduce_latency_comp`: one large all_reduce against many small ones of the same total, which is
-//! what bucketing gradients is about.
+//! `all_reduce_latency_comp`: one large all_reduce against many small ones of the same total, which
+//! is what bucketing gradients is about.
 
 use std::io::Write;
 

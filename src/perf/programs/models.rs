@@ -47,8 +47,8 @@ pub fn gpt_2() -> Parameters {
     parameters
 }
 
-/// Llama 3 8B (Meta, 2024): 32 layers of width 4096, 8 key-value heads, 128,256 tokens. One vector per
-/// unit that fully sharded training gathers: the embedding, each layer, and norm and output.
+/// Llama 3 8B (Meta, 2024): 32 layers of width 4096, 8 key-value heads, 128,256 tokens. One vector
+/// per unit that fully sharded training gathers: the embedding, each layer, and norm and output.
 #[must_use]
 pub fn llama_3_8b_units() -> Vec<Parameters> {
     let (width, key_value, hidden, tokens) = (4096, 1024, 14_336, 128_256);
@@ -75,8 +75,8 @@ const FIRST_BUCKET_BYTES: usize = 1 << 20;
 /// The other buckets, as DistributedDataParallel has them.
 const BUCKET_BYTES: usize = 25 << 20;
 
-/// The elements of each gradient bucket, in the order in which the backward pass fills them: a bucket is
-/// closed by the tensor that fills it.
+/// The elements of each gradient bucket, in the order in which the backward pass fills them: a
+/// bucket is closed by the tensor that fills it.
 #[must_use]
 pub fn gradient_buckets(parameters: &[usize], element_bytes: usize) -> Vec<usize> {
     let mut buckets = Vec::new();

@@ -1,8 +1,8 @@
-//! `training_buckets`: the collectives of a training step, without the computation in between: so all
-//! of the time is exposed, and the bandwidth is what a step without any overlap would see.
+//! `training_buckets`: the collectives of a training step, without the computation in between: so
+//! all of the time is exposed, and the bandwidth is what a step without any overlap would see.
 //!
-//! All calls of a step use the same memory, sized for the largest; a real step has its data spread over
-//! more memory, so small steps can be faster here than there.
+//! All calls of a step use the same memory, sized for the largest; a real step has its data spread
+//! over more memory, so small steps can be faster here than there.
 
 use std::io::Write;
 

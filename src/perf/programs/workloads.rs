@@ -1,4 +1,5 @@
-//! Training steps as lists of collectives. Every rank works out the same list, each with its own counts.
+//! Training steps as lists of collectives. Every rank works out the same list, each with its own
+//! counts.
 
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
@@ -146,7 +147,8 @@ impl Scene {
         [there, back].map(|counts| self.call(Collective::AllToAllV, data_type, counts)).to_vec()
     }
 
-    /// Per layer: tokens to their experts and back, in the forward pass and again in the backward pass.
+    /// Per layer: tokens to their experts and back, in the forward pass and again in the backward
+    /// pass.
     fn experts(self) -> Vec<Trial<'static>> {
         let layers: Vec<Vec<Trial<'static>>> = (0..EXPERT_LAYERS)
             .map(|layer| {
@@ -162,8 +164,8 @@ impl Scene {
         forward.chain(backward).cloned().collect()
     }
 
-    /// Elements that `from` sends to each rank in a layer: each token draws distinct experts, expert
-    /// number k of the layer's own ranking being drawn with a weight of 1/k.
+    /// Elements that `from` sends to each rank in a layer: each token draws distinct experts,
+    /// expert number k of the layer's own ranking being drawn with a weight of 1/k.
     fn routed(self, layer: u64, from: Rank) -> Vec<usize> {
         let experts = EXPERTS_MIN.max(self.ranks);
         let weights: Vec<f64> = (1..=experts).map(|place| 1.0 / f64::from(place)).collect();

@@ -1,5 +1,5 @@
-//! Scatter and all-gather `broadcast`: the root's buffer is cut into a part for each rank, scattered
-//! down a binomial tree, and gathered around a ring.
+//! Scatter and all-gather `broadcast`: the root's buffer is cut into a part for each rank,
+//! scattered down a binomial tree, and gathered around a ring.
 //!
 //! ```text
 //!   root ──► 4 5 6 7 to rank 4, which ──► 6 7 to rank 6, …     then each part once around
