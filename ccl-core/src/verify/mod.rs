@@ -22,6 +22,8 @@
 //!   the kept slot is free and the step is possible. Hence a receiver's byte budget, from which
 //!   further slots are granted in any order, is safe if it holds one slot per active sender
 //!   ([`Violation::Budget`]) and the program completes with one.
+//!   By the same argument fewer waits never hurt: ranks whose programs infer dependencies for the
+//!   in-place form and ranks whose programs do not ([`Alias::APART`]) get on with each other.
 //! * **No race**. A vector clock per strand says which earlier tasks certainly happened before:
 //!   those of the same strand, those before a unit that was awaited *in the turn that was awaited*,
 //!   and those before a message that was read. Slots coming back order nothing here: that would be

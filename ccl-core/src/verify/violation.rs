@@ -180,8 +180,8 @@ pub enum Violation {
     },
     /// Less than one slot per active sender.
     #[error(
-        "rank {rank} has {senders} active senders on {channels} channels and needs {needed_bytes} B \
-         for one slot each; its budget is {budget_bytes} B: raise the budget or use smaller slots"
+        "rank {rank} has {senders} active senders on {channels} channels and needs {needed_bytes} \
+         B for one slot each; its budget is {budget_bytes} B: raise the budget or use smaller slots"
     )]
     Budget {
         /// Whose.
