@@ -30,17 +30,21 @@ pub(super) struct Segment {
 impl Segment {
     /// The division for a communicator: slots as large as configured, or as the budget allows.
     pub(super) fn new(ranks: u32, config: &Config) -> Segment {
-        let links = ranks.saturating_sub(1).max(1) as usize * config.channels as usize;
-        let share = config.budget_bytes.0 / links / config.slots as usize;
+        // A program may have written a zero, which the environment cannot.
+        let (channels, slots) = (config.channels.max(1), config.slots.max(1));
+        let links = u64::from(ranks.saturating_sub(1).max(1)) * u64::from(channels);
+        let share = config.budget_bytes.0 as u64 / links / u64::from(slots);
+        let share = usize::try_from(share).unwrap_or(usize::MAX);
         let slot_bytes = config.slot_bytes.0.min(share).max(SLOT_BYTES_MIN) / 64 * 64;
-        let shape = Shape { slots: config.slots, slot_bytes };
-        Segment { ranks, channels: config.channels, shape }
+        Segment { ranks, channels, shape: Shape { slots, slot_bytes } }
     }
 
-    /// Bytes of one rank's segment.
+    /// Bytes of one rank's segment; the most there are if the settings come to more.
     pub(super) fn bytes(&self) -> usize {
-        let peers = self.ranks.saturating_sub(1) as usize;
-        HEAD + peers * self.channels as usize * self.shape.link_bytes()
+        let links = u128::from(self.ranks.saturating_sub(1)) * u128::from(self.channels);
+        let slot_bytes = self.shape.slot_bytes as u128 + 64;
+        let link_bytes = 64 + u128::from(self.shape.slots) * slot_bytes;
+        usize::try_from(HEAD as u128 + links * link_bytes).unwrap_or(usize::MAX)
     }
 
     /// The formula behind [`Segment::bytes`], with its numbers.
