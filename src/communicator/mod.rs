@@ -241,6 +241,7 @@ impl Communicator {
     ///
     /// As a collective and as joining.
     pub fn split(&mut self, color: i64, key: i64) -> Result<Option<Communicator>, Error> {
+        self.usable()?;
         self.splits += 1;
         let own = Choice { color, key };
         let timeout = self.engine.config.join_timeout;
@@ -316,9 +317,19 @@ impl Communicator {
     }
 
     fn usable(&self) -> Result<(), Error> {
-        match &self.broken {
+        if let Some(cause) = &self.broken {
+            return Err(Error::Broken { cause: cause.clone() });
+        }
+        if !self.control.has_failed() {
+            return Ok(());
+        }
+        match self.control.failure() {
             None => Ok(()),
-            Some(cause) => Err(Error::Broken { cause: cause.clone() }),
+            Some(failure) => Err(Error::RankFailed {
+                rank: failure.rank,
+                reason: failure.reason.to_string(),
+                during: format!("rank {} in a new call", self.rank()),
+            }),
         }
     }
 
