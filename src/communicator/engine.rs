@@ -2,7 +2,7 @@
 //! went wrong when one does not end.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ccl_core::algorithm::{Algorithm, Params};
 use ccl_core::config::Config;
@@ -98,6 +98,8 @@ pub(super) struct Engine {
     scratch: Region,
     sequence: u64,
     uses: u64,
+    /// Since when polls of the started call have moved nothing.
+    idle_since: Option<Instant>,
 }
 
 /// A call that was checked and planned, and may be under way.
@@ -163,6 +165,7 @@ impl Engine {
             scratch: Region::private(0),
             sequence: 0,
             uses: 0,
+            idle_since: None,
         }
     }
 
@@ -265,6 +268,7 @@ impl Engine {
             self.recent = None;
             self.plans[running.plan].numbers.clone_from(numbers);
         }
+        self.idle_since = None;
         let plan = &mut self.plans[running.plan];
         plan.execution.start(&plan.numbers);
         let scratch = self.scratch_for(running.plan);
@@ -287,11 +291,16 @@ impl Engine {
         loop {
             match execution.advance(&mut self.ports) {
                 Progress::Done => return Ok(true),
-                Progress::Moved => {}
+                Progress::Moved => self.idle_since = None,
                 Progress::Blocked => break,
             }
         }
-        self.look_around(running, Duration::ZERO)?;
+        let now = Instant::now();
+        let stalled = now - *self.idle_since.get_or_insert(now);
+        self.look_around(running, stalled)?;
+        if stalled > self.config.timeout {
+            return Err(self.deadline(running, stalled));
+        }
         Ok(false)
     }
 

@@ -135,6 +135,7 @@ impl Communicator {
     ///
     /// When a call failed; the request's own error comes with [`Communicator::wait`].
     pub fn test<B>(&mut self, request: &Request<B>) -> Result<bool, Error> {
+        self.check_owner(request)?;
         self.advance_requests()?;
         let pending = self.requests.queue.iter().find(|pending| pending.id == request.id);
         Ok(pending.is_none_or(|pending| matches!(pending.state, State::Ended(_))))
@@ -147,9 +148,7 @@ impl Communicator {
     /// When the call failed or did not make progress for `timeout`. The buffers are then given up
     /// only where nothing can write to them any more.
     pub fn wait<B: 'static>(&mut self, request: Request<B>, timeout: Duration) -> Result<B, Error> {
-        if request.communicator != self.id {
-            return Err(usage("the request is of another communicator".to_owned()));
-        }
+        self.check_owner(&request)?;
         while let Some(front) = self.requests.queue.front().map(|pending| pending.id) {
             if front > request.id || self.ended(request.id) {
                 break;
@@ -165,6 +164,13 @@ impl Communicator {
         keep.downcast::<B>()
             .map(|buffers| *buffers)
             .map_err(|_| usage("the request's buffers are of another type".to_owned()))
+    }
+
+    fn check_owner<B>(&self, request: &Request<B>) -> Result<(), Error> {
+        if request.communicator == self.id {
+            return Ok(());
+        }
+        Err(usage("the request is of another communicator".to_owned()))
     }
 
     /// Brings every started call to its end: blocking calls come after them.
