@@ -102,34 +102,58 @@ impl Wiring {
         bytes: usize,
         prepare: impl FnOnce(&Region) -> Result<(), Error>,
     ) -> Result<Vec<Region>, Error> {
-        let made = self.device.allocate(bytes);
-        // Everybody takes part in the exchange, so that one rank without memory fails all alike.
-        let blob = match &made {
-            Ok((own, key)) => {
-                prepare(own)?;
-                let mut keys = Vec::new();
-                for endpoint in &self.endpoints {
-                    let shared = endpoint.map(|endpoint| self.lane.share(endpoint, *key));
-                    keys.push(shared.transpose()?.map_or(Vec::new(), |key| key.0));
-                }
-                encode(&keys)
-            }
-            Err(_) => Vec::new(),
-        };
+        // Everybody takes part in both exchanges, so that what one rank cannot do fails all alike.
+        let made = self.make(bytes, prepare);
+        let blob = made.as_ref().map_or(Vec::new(), |(_, keys)| encode(keys));
         let keys = self.control.all_gather(blob, self.timeout)?;
-        let (own, _) = made?;
-        let rank = self.control.rank() as usize;
+        let mapped = made.and_then(|(own, _)| self.map(bytes, own, &keys));
+        let done = self.control.all_gather(vec![u8::from(mapped.is_ok())], self.timeout)?;
+        let regions = mapped?;
+        match done.iter().position(|done| done != &[1]) {
+            None => Ok(regions),
+            Some(peer) => Err(usage(format!(
+                "rank {peer} could not make {bytes} bytes of shared memory or map those of its \
+                 peers; its own error says why"
+            ))),
+        }
+    }
+
+    /// Makes this rank's memory, and a key to it for each peer.
+    fn make(
+        &mut self,
+        bytes: usize,
+        prepare: impl FnOnce(&Region) -> Result<(), Error>,
+    ) -> Result<(Region, Vec<Vec<u8>>), Error> {
+        let (own, key) = self.device.allocate(bytes)?;
+        prepare(&own)?;
+        let mut keys = vec![(bytes as u64).to_le_bytes().to_vec()];
+        for endpoint in &self.endpoints {
+            let shared = endpoint.map(|endpoint| self.lane.share(endpoint, key));
+            keys.push(shared.transpose()?.map_or(Vec::new(), |key| key.0));
+        }
+        Ok((own, keys))
+    }
+
+    /// Maps the memory of all peers, which must be as large as this rank's.
+    fn map(&mut self, bytes: usize, own: Region, keys: &[Vec<u8>]) -> Result<Vec<Region>, Error> {
+        let rank = self.control.rank();
         let mut regions = Vec::new();
         for (peer, blob) in keys.iter().enumerate() {
-            regions.push(match self.endpoints[peer] {
-                None => own.clone(),
-                Some(endpoint) => {
-                    let key = decode(blob, rank).ok_or_else(|| {
-                        usage(format!("rank {peer} could not make {bytes} bytes of shared memory"))
-                    })?;
-                    self.lane.map(endpoint, &RemoteKey(key))?
-                }
-            });
+            let Some(endpoint) = self.endpoints[peer] else {
+                regions.push(own.clone());
+                continue;
+            };
+            let failed =
+                || usage(format!("rank {peer} could not make {bytes} bytes of shared memory"));
+            let theirs = decode(blob, 0).ok_or_else(failed)?;
+            if theirs != (bytes as u64).to_le_bytes() {
+                let theirs = theirs.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+                return Err(usage(format!(
+                    "rank {rank} asks for {bytes} bytes on each rank, but rank {peer} for {theirs}"
+                )));
+            }
+            let key = decode(blob, rank as usize + 1).ok_or_else(failed)?;
+            regions.push(self.lane.map(endpoint, &RemoteKey(key))?);
         }
         Ok(regions)
     }
