@@ -7,6 +7,10 @@ mod bootstrap;
 #[cfg(test)]
 mod collectives;
 #[cfg(test)]
+mod communicators;
+#[cfg(test)]
+mod deterministic;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod harness;
@@ -14,3 +18,5 @@ mod harness;
 mod launch;
 #[cfg(test)]
 mod messages;
+#[cfg(test)]
+mod requests;

@@ -1,0 +1,199 @@
+//! Communicators made from others, memory that they share, and their ends.
+
+use crate::harness::{config, config_with, joining, ranks, ranks_with};
+use ferroccl::{Communicator, Reduction};
+use std::time::{Duration, Instant};
+
+/// The ranks that a communicator's members had in another one.
+fn members(of: &mut Communicator, rank: u32) -> Vec<u32> {
+    let mut all = vec![0; of.ranks() as usize];
+    of.all_gather(&[rank], &mut all).unwrap();
+    all
+}
+
+#[test]
+fn colors_and_keys_make_communicators() {
+    ranks(5, |c| {
+        let rank = c.rank();
+        // Keys in reverse: the highest rank comes first.
+        let mut half = c.split(i64::from(rank % 2), -i64::from(rank)).unwrap().unwrap();
+        let wanted: &[u32] = if rank.is_multiple_of(2) { &[4, 2, 0] } else { &[3, 1] };
+        assert_eq!(members(&mut half, rank), wanted);
+        assert_eq!(wanted[half.rank() as usize], rank);
+        // Equal keys: by rank. Both communicators go on side by side.
+        let mut same = c.split(7, 3).unwrap().unwrap();
+        for _ in 0..10 {
+            assert_eq!(members(&mut same, rank), [0, 1, 2, 3, 4]);
+            assert_eq!(members(&mut half, rank), wanted);
+            assert_eq!(members(c, rank), [0, 1, 2, 3, 4]);
+        }
+    });
+}
+
+#[test]
+fn negative_colors_get_none_and_lonely_ranks_one_of_their_own() {
+    ranks(4, |c| {
+        let color = if c.rank() == 2 { -1 } else { i64::MAX - i64::from(c.rank()) };
+        let part = c.split(color, 0).unwrap();
+        assert_eq!(part.is_none(), c.rank() == 2);
+        if let Some(mut part) = part {
+            assert_eq!((part.rank(), part.ranks()), (0, 1));
+            assert_eq!(members(&mut part, c.rank()), [c.rank()]);
+        }
+        assert!(c.split(-1, 0).unwrap().is_none());
+        c.barrier().unwrap();
+    });
+}
+
+#[test]
+fn splits_nest_and_outlive_their_parents() {
+    let listed = ranks(4, |c| {
+        let rank = c.rank();
+        let mut pair = {
+            let mut half = c.split(i64::from(rank / 2), 0).unwrap().unwrap();
+            half.split(0, -i64::from(half.rank())).unwrap().unwrap()
+        };
+        members(&mut pair, rank)
+    });
+    assert_eq!(listed, [[1, 0], [1, 0], [3, 2], [3, 2]]);
+}
+
+#[test]
+fn a_parts_failure_leaves_the_whole_unharmed() {
+    ranks(4, |c| {
+        let mut half = c.split(i64::from(c.rank() % 2), 0).unwrap().unwrap();
+        if half.rank() == 0 {
+            half.abort_handle().abort("enough of this half");
+        } else {
+            let error = half.barrier().unwrap_err().to_string();
+            assert!(error.contains("enough of this half"), "{error}");
+        }
+        c.barrier().unwrap();
+    });
+}
+
+#[test]
+fn symmetric_memory_is_as_large_on_all_ranks() {
+    for n in [1, 3] {
+        ranks(n, move |c| {
+            let rank = c.rank();
+            let mut buffer = c.alloc::<f64>(100_001).unwrap();
+            assert_eq!(
+                (buffer.len(), buffer.ranks(), buffer.is_empty()),
+                (100_001, n as usize, false)
+            );
+            let mut end = [1.0; 2];
+            buffer.read(99_999, &mut end).unwrap();
+            assert_eq!(end, [0.0; 2], "it begins zeroed");
+            buffer.write(99_999, &[f64::from(rank), 7.0]).unwrap();
+            c.barrier().unwrap();
+            buffer.read(99_999, &mut end).unwrap();
+            assert_eq!(end, [f64::from(rank), 7.0], "nobody else writes to it");
+            assert!(buffer.write(100_000, &[0.0; 2]).is_err());
+            assert!(buffer.read(usize::MAX, &mut end).is_err());
+            let empty = c.alloc::<u8>(0).unwrap();
+            assert!(empty.is_empty());
+            drop(buffer);
+            c.barrier().unwrap();
+        });
+    }
+}
+
+#[test]
+fn memory_that_cannot_be_had_is_an_error_for_all_and_harms_nothing() {
+    let errors = ranks(3, |c| {
+        // More than an address space holds, and more than this machine has.
+        let absurd = c.alloc::<u64>(usize::MAX / 4).unwrap_err().to_string();
+        let large = c.alloc::<u8>(1 << 46).unwrap_err().to_string();
+        let uneven = c.alloc::<u8>(100 + c.rank() as usize).unwrap_err().to_string();
+        c.barrier().unwrap();
+        c.alloc::<u8>(1000).unwrap();
+        [absurd, large, uneven]
+    });
+    for [absurd, large, uneven] in errors {
+        assert!(absurd.contains("more than memory can hold"), "{absurd}");
+        assert!(large.contains("memory"), "{large}");
+        assert!(uneven.contains("rank ") && uneven.contains("bytes"), "{uneven}");
+    }
+}
+
+#[test]
+fn an_abort_from_another_thread_ends_a_wait() {
+    let errors = ranks(3, |c| {
+        if c.rank() == 2 {
+            // Until it calls, it cannot know; then it learns the cause at once.
+            std::thread::sleep(Duration::from_millis(500));
+            return (c.barrier().unwrap_err().to_string(), Duration::ZERO);
+        }
+        let handle = c.abort_handle();
+        let is_first = c.rank() == 0;
+        let begun = Instant::now();
+        let aborter = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            if is_first {
+                handle.abort("the user pressed a key");
+            }
+        });
+        let error = c.all_reduce_in_place(&mut [1u8], Reduction::Sum).unwrap_err().to_string();
+        aborter.join().unwrap();
+        (error, begun.elapsed())
+    });
+    for (error, took) in errors {
+        assert!(error.contains("rank 0") && error.contains("the user pressed a key"), "{error}");
+        assert!(took < Duration::from_secs(5), "{took:?}");
+    }
+}
+
+#[test]
+fn one_rank_needs_nobody() {
+    let mut c = Communicator::alone(config()).unwrap();
+    assert_eq!((c.rank(), c.ranks(), c.transport()), (0, 1, "self"));
+    let mut value = [3.0f32, 4.0];
+    c.all_reduce_in_place(&mut value, Reduction::PremulSum(2.0)).unwrap();
+    assert_eq!(value, [6.0, 8.0]);
+    c.all_reduce_in_place(&mut value, Reduction::Avg).unwrap();
+    assert_eq!(value, [6.0, 8.0]);
+    c.barrier().unwrap();
+    assert_eq!(c.split(0, 0).unwrap().unwrap().ranks(), 1);
+    c.abort_handle().abort("over");
+    let error = c.barrier().unwrap_err().to_string();
+    assert!(error.contains("rank 0 failed") && error.contains("over"), "{error}");
+}
+
+#[test]
+fn settings_that_make_no_sense_do_not_crash() {
+    for change in [
+        |c: &mut ferroccl::Config| c.slots = 0,
+        |c: &mut ferroccl::Config| c.channels = 0,
+        |c: &mut ferroccl::Config| c.slots = u32::MAX,
+        |c: &mut ferroccl::Config| c.channels = u32::MAX,
+        |c: &mut ferroccl::Config| c.slot_bytes.0 = 0,
+        |c: &mut ferroccl::Config| (c.slot_bytes.0, c.budget_bytes.0) = (usize::MAX, usize::MAX),
+        |c: &mut ferroccl::Config| c.budget_bytes.0 = 0,
+    ] {
+        let config = config_with(change);
+        let results = joining(
+            2,
+            move |_| config.clone(),
+            |joined| match joined {
+                Ok(mut c) => c.barrier().map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            },
+        );
+        assert!(results.iter().all(|r| r.is_ok() == results[0].is_ok()), "{results:?}");
+    }
+}
+
+#[test]
+fn communicators_come_and_go() {
+    let small = config_with(|config| config.slot_bytes.0 = 4096);
+    for _ in 0..10 {
+        ranks_with(4, small.clone(), |c| c.barrier().unwrap());
+    }
+    ranks(2, |c| {
+        for _ in 0..20 {
+            let mut part = c.split(0, 0).unwrap().unwrap();
+            part.barrier().unwrap();
+        }
+    });
+}

@@ -1,0 +1,250 @@
+//! Calls that do not block.
+
+use crate::harness::{config_with, ranks, ranks_with};
+use ferroccl::communicator::{Call, Request};
+use ferroccl::{Collective, Communicator, DataType, Error, Reduction};
+use std::time::{Duration, Instant};
+
+const SOON: Duration = Duration::from_secs(60);
+
+type Owned = Request<(Vec<u64>, Vec<u64>)>;
+
+/// Starts the sum of `rank + seed + index` over all ranks.
+fn start(c: &mut Communicator, seed: u64, count: usize) -> Owned {
+    let first = u64::from(c.rank()) + seed;
+    let input = (0..count as u64).map(|index| first + index).collect();
+    c.start_all_reduce(input, vec![0; count], Reduction::Sum).unwrap()
+}
+
+fn sums(ranks: u32, seed: u64, count: usize) -> Vec<u64> {
+    let n = u64::from(ranks);
+    (0..count as u64).map(|index| n * (n - 1) / 2 + n * (seed + index)).collect()
+}
+
+/// Waits for what [`start`] started.
+fn finish(c: &mut Communicator, request: Owned, seed: u64, count: usize) {
+    let (input, output) = c.wait(request, SOON).unwrap();
+    assert_eq!((input.len(), input.first().copied()), (count, first(c, seed, count)));
+    assert!(output == sums(c.ranks(), seed, count), "seed {seed}, count {count}");
+}
+
+fn first(c: &Communicator, seed: u64, count: usize) -> Option<u64> {
+    (count > 0).then(|| u64::from(c.rank()) + seed)
+}
+
+const COUNTS: [usize; 7] = [1, 300_000, 0, 5, 40_000, 1, 300_000];
+
+#[test]
+fn many_are_queued_and_waited_for_in_order() {
+    for n in [1, 2, 3] {
+        ranks(n, |c| {
+            let started: Vec<_> = (0..).zip(COUNTS).map(|(seed, n)| start(c, seed, n)).collect();
+            for ((seed, count), request) in (0..).zip(COUNTS).zip(started) {
+                finish(c, request, seed, count);
+            }
+        });
+    }
+}
+
+#[test]
+fn they_may_be_waited_for_out_of_order_and_differently_on_each_rank() {
+    ranks(3, |c| {
+        let started = (0..).zip(COUNTS).map(|(seed, n)| (seed, n, start(c, seed, n)));
+        let mut started: Vec<_> = started.collect();
+        match c.rank() {
+            0 => started.reverse(),
+            1 => started.rotate_left(3),
+            _ => started.swap(1, 6),
+        }
+        for (seed, count, request) in started {
+            finish(c, request, seed, count);
+        }
+    });
+}
+
+#[test]
+fn polling_moves_them() {
+    ranks(2, |c| {
+        let (a, b) = (start(c, 1, 100_000), start(c, 2, 3));
+        let begun = Instant::now();
+        while !c.test(&b).unwrap() {
+            assert!(begun.elapsed() < SOON);
+        }
+        assert!(c.test(&a).unwrap(), "they end in order");
+        finish(c, b, 2, 3);
+        finish(c, a, 1, 100_000);
+    });
+}
+
+#[test]
+fn blocking_calls_come_after_what_is_queued() {
+    ranks(3, |c| {
+        let (a, b) = (start(c, 7, 50_000), start(c, 8, 2));
+        let mut value = [c.rank() + 1];
+        c.all_reduce_in_place(&mut value, Reduction::Sum).unwrap();
+        assert_eq!(value, [6]);
+        let (own, mut got) = (c.rank(), [0]);
+        let (next, previous) = ((own + 1) % 3, (own + 2) % 3);
+        c.group().send(&[own], next).recv(&mut got, previous).run().unwrap();
+        assert_eq!(got, [previous]);
+        finish(c, b, 8, 2);
+        finish(c, a, 7, 50_000);
+    });
+}
+
+/// One rank blocks where the others do not: it is the same call.
+#[test]
+fn blocking_and_not_blocking_ranks_meet() {
+    ranks(3, |c| {
+        for seed in 0..10 {
+            if c.rank() == 1 {
+                let input: Vec<u64> = (0..1000).map(|index| 1 + seed + index).collect();
+                let mut output = vec![0; 1000];
+                c.all_reduce(&input, &mut output, Reduction::Sum).unwrap();
+                assert!(output == sums(3, seed, 1000));
+            } else {
+                let request = start(c, seed, 1000);
+                finish(c, request, seed, 1000);
+            }
+        }
+    });
+}
+
+#[test]
+fn leaked_requests_hurt_nobody() {
+    ranks(2, |c| {
+        for seed in 0..5 {
+            std::mem::forget(start(c, seed, 70_000));
+            drop(start(c, seed, 10));
+            let request = start(c, seed, 9);
+            c.barrier().unwrap();
+            finish(c, request, seed, 9);
+        }
+        // Some are still under way when the communicator goes.
+        std::mem::forget(start(c, 1, 500_000));
+    });
+}
+
+/// Other collectives, with their plans used by several requests at once.
+#[test]
+fn kinds_may_be_mixed() {
+    ranks(2, |c| {
+        let rank = c.rank() as u8;
+        let gather = c.start_all_gather(vec![rank; 3], vec![9; 6]).unwrap();
+        let longer = c.start_all_gather(vec![rank + 5; 4], vec![9; 8]).unwrap();
+        let sum = start(c, 4, 6);
+        let scatter =
+            c.start_reduce_scatter(vec![1u8, 2, 3, 4], vec![0; 2], Reduction::Prod).unwrap();
+        let call = Call { root: 1, ..Call::even(Collective::Broadcast, DataType::Uint8, 2) };
+        let broadcast = c.start(&call, vec![rank, 8], vec![0, 0]).unwrap();
+        assert_eq!(c.wait(broadcast, SOON).unwrap().1, [1, 8]);
+        assert_eq!(c.wait(longer, SOON).unwrap().1, [5, 5, 5, 5, 6, 6, 6, 6]);
+        assert_eq!(c.wait(gather, SOON).unwrap().1, [0, 0, 0, 1, 1, 1]);
+        assert_eq!(c.wait(scatter, SOON).unwrap().1, [[1, 4], [9, 16]][c.rank() as usize]);
+        finish(c, sum, 4, 6);
+    });
+}
+
+#[test]
+fn a_wait_for_a_peer_that_does_not_come_ends_in_time() {
+    let results = ranks(2, |c| {
+        if c.rank() == 1 {
+            std::thread::sleep(Duration::from_secs(1));
+            return (String::new(), String::new(), Duration::ZERO);
+        }
+        let (a, b) = (start(c, 1, 10), start(c, 2, 10));
+        let begun = Instant::now();
+        let error = c.wait(b, Duration::from_millis(200)).unwrap_err().to_string();
+        (error, c.wait(a, SOON).unwrap_err().to_string(), begun.elapsed())
+    });
+    let (error, later, took) = &results[0];
+    assert!(error.contains("no progress") && error.contains("rank 1"), "{error}");
+    assert!(later.contains(error.as_str()), "the other one ends with the same cause: {later}");
+    assert!(*took < Duration::from_millis(900), "{took:?}");
+}
+
+#[test]
+fn failures_reach_requests_that_are_polled() {
+    let results = ranks(2, |c| {
+        if c.rank() == 1 {
+            return String::new();
+        }
+        let request = start(c, 1, 10);
+        let begun = Instant::now();
+        loop {
+            match c.test(&request) {
+                Ok(ended) => assert!(!ended),
+                Err(error) => return error.to_string(),
+            }
+            assert!(begun.elapsed() < Duration::from_secs(5), "nobody said that rank 1 has left");
+        }
+    });
+    assert!(results[0].contains("rank 1"), "{results:?}");
+}
+
+#[test]
+fn polling_ends_too() {
+    let impatient = config_with(|config| config.timeout = Duration::from_millis(300));
+    let results = ranks_with(2, impatient, |c| {
+        let begun = Instant::now();
+        if c.rank() == 1 {
+            std::thread::sleep(Duration::from_secs(1));
+            return (String::new(), Duration::ZERO);
+        }
+        let request = start(c, 1, 10);
+        loop {
+            match c.test(&request) {
+                Ok(ended) => assert!(!ended && begun.elapsed() < SOON),
+                Err(error) => return (error.to_string(), begun.elapsed()),
+            }
+        }
+    });
+    let (error, took) = &results[0];
+    assert!(error.contains("waiting for a message from rank 1"), "{error}");
+    assert!(*took < Duration::from_millis(900), "{took:?}");
+}
+
+#[test]
+fn what_does_not_fit_is_refused_at_the_start() {
+    ranks(2, |c| {
+        let short = c.start_all_reduce(vec![1u8; 4], vec![0; 3], Reduction::Sum).unwrap_err();
+        assert!(matches!(&short, Error::Usage(text) if text.contains("output")), "{short}");
+        let call = Call::even(Collective::AllReduce, DataType::Float32, 1);
+        let other = c.start(&call, vec![1i32], vec![0]).unwrap_err();
+        assert!(other.to_string().contains("float"), "{other}");
+        let mut alone = Communicator::alone(config_with(|_| {})).unwrap();
+        let own = start(c, 3, 4);
+        assert!(alone.test(&own).unwrap_err().to_string().contains("another communicator"));
+        let theirs = start(&mut alone, 0, 1);
+        assert!(c.wait(theirs, SOON).unwrap_err().to_string().contains("another communicator"));
+        finish(c, own, 3, 4);
+    });
+}
+
+#[test]
+fn more_requests_than_plans_are_kept() {
+    let small = config_with(|config| config.slots = 2);
+    ranks_with(3, small, |c| {
+        let n = c.ranks();
+        let mut started = Vec::new();
+        for round in 0..40u32 {
+            for collective in [Collective::Reduce, Collective::Broadcast] {
+                let call = Call { root: round % n, ..Call::even(collective, DataType::Uint32, 7) };
+                for algorithm in ["direct", "tree", "ring", "double_tree"] {
+                    let call = Call { algorithm: Some(algorithm), ..call };
+                    let request = c.start(&call, vec![round + 1; 7], vec![0; 7]).unwrap();
+                    started.push((collective, round, request));
+                }
+            }
+        }
+        for (collective, round, request) in started {
+            let (_, output) = c.wait(request, SOON).unwrap();
+            let is_root = c.rank() == round % n;
+            match collective {
+                Collective::Broadcast => assert_eq!(output, [round + 1; 7]),
+                _ if is_root => assert_eq!(output, [n * (round + 1); 7]),
+                _ => {}
+            }
+        }
+    });
+}
