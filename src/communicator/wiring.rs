@@ -73,12 +73,12 @@ impl Wiring {
                     false
                 }
                 Err(failed) => {
-                    error = Some(failed);
+                    error = Some((*peer, failed.to_string()));
                     false
                 }
             });
-            if let Some(error) = error {
-                return Err(error.into());
+            if let Some((peer, reason)) = error {
+                return Err(Error::RankFailed { rank: peer, reason, during: connecting_of(rank) });
             }
             let idle = arrived.is_empty();
             for (peer, connected) in arrived {
@@ -224,6 +224,10 @@ fn caller(connected: &Connected, rank: Rank, ranks: u32) -> Result<Rank, Error> 
     }
 }
 
+fn connecting_of(rank: Rank) -> String {
+    format!("rank {rank} in connecting to its peers")
+}
+
 /// Pauses, unless somebody is known to be dead or the time is up.
 fn await_more(
     control: &ControlPlane,
@@ -232,7 +236,7 @@ fn await_more(
     late: bool,
     timeout: Duration,
 ) -> Result<(), Error> {
-    let during = format!("rank {rank} connecting to its peers");
+    let during = connecting_of(rank);
     if let Some(failure) = control.failure() {
         let reason = failure.reason.to_string();
         return Err(Error::RankFailed { rank: failure.rank, reason, during });
