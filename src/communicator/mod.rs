@@ -151,6 +151,7 @@ impl Communicator {
         secret: Secret,
         config: Config,
     ) -> Result<Communicator, Error> {
+        ccl_core::select::check_configured(&config.algorithm)?;
         let ranks = control.ranks();
         if control.roster().hosts() > 1 {
             return Err(usage(format!(

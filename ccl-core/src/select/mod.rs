@@ -41,6 +41,16 @@ pub enum ChoiceError {
     /// There is none of that name.
     #[error(transparent)]
     Unknown(#[from] UnknownAlgorithm),
+    /// The configuration asks for one that no collective has.
+    #[error(
+        "FERROCCL_ALGO={name}: no collective has such an algorithm or family; there are: {known}"
+    )]
+    Configured {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
     /// It does not keep the order that the deterministic mode demands.
     #[error(
         "{collective} by \"{name}\" does not reduce in rank order, which \
@@ -80,6 +90,23 @@ pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
     }
     let (name, reason) = default(situation);
     Ok(Choice { algorithm: algorithm::find(collective, name)?, reason })
+}
+
+/// Whether some collective has an algorithm of that name or family: what the configuration may ask
+/// for.
+///
+/// # Errors
+///
+/// If none has; the error lists the names.
+pub fn check_configured(name: &str) -> Result<(), ChoiceError> {
+    let names = |algorithm: &Algorithm| [algorithm.name, family_name(algorithm.family)];
+    if name.is_empty() || algorithm::all().any(|algorithm| names(algorithm).contains(&name)) {
+        return Ok(());
+    }
+    let mut known: Vec<&str> = algorithm::all().flat_map(names).collect();
+    known.sort_unstable();
+    known.dedup();
+    Err(ChoiceError::Configured { name: name.to_owned(), known: known.join(" ") })
 }
 
 fn family_name(family: Family) -> &'static str {
