@@ -3,7 +3,7 @@
 
 use std::cmp::Ordering;
 
-use ccl_core::schedule::shape::{Blocks, Seat, Sizes};
+use ccl_core::schedule::shape::{Blocks, Seat, ShapeError, Sizes};
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
 use super::error::Error;
@@ -60,7 +60,9 @@ impl<'a> Call<'a> {
                 let (input, output) = self.seat(0, ranks).blocks();
                 count.saturating_mul(input.max(output) as usize)
             }
-            Sizes::PerRank(blocks) => blocks.counts.iter().sum(),
+            Sizes::PerRank(blocks) => {
+                blocks.counts.iter().fold(0, |sum, &count| sum.saturating_add(count))
+            }
             // Counts are local here: the choice must not depend on them.
             Sizes::Own(_) | Sizes::Pairs { .. } => 0,
         }
@@ -90,6 +92,7 @@ impl<'a> Call<'a> {
             let root = self.root;
             return Err(usage(format!("{}: root {root} of {ranks} ranks", self.collective)));
         }
+        self.check_blocks(ranks)?;
         let seat = self.seat(rank, ranks);
         let (input, output) = seat.blocks();
         let (input, output) = match self.sizes {
@@ -118,6 +121,26 @@ impl<'a> Call<'a> {
             )));
         };
         Ok((input, output))
+    }
+}
+
+impl Call<'_> {
+    /// Whether there is a block for each rank, where there are blocks.
+    fn check_blocks(&self, ranks: u32) -> Result<(), Error> {
+        let collective = self.collective;
+        let all = match self.sizes {
+            Sizes::Even(_) | Sizes::Own(_) => return Ok(()),
+            Sizes::PerRank(blocks) => [blocks, blocks],
+            Sizes::Pairs { send, recv } => [send, recv],
+        };
+        let mut lengths = all.into_iter().map(|blocks| (blocks.counts.len(), blocks.starts.len()));
+        match lengths.find(|given| *given != (ranks as usize, ranks as usize)) {
+            None => Ok(()),
+            Some((counts, starts)) => {
+                let error = ShapeError::Length { collective, ranks, counts, starts };
+                Err(usage(error.to_string()))
+            }
+        }
     }
 }
 

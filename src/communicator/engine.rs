@@ -389,10 +389,13 @@ impl Engine {
         let record = self.peer_records.get(peer as usize).and_then(Option::as_ref);
         let theirs = record.and_then(CallRecord::read);
         let own = running.what.to_string();
+        let bytes = mismatch.bytes;
         let theirs = match (theirs, mismatch.tag == MESSAGE_TAG) {
-            (_, true) => format!("a send of {} bytes", mismatch.bytes),
-            (Some(record), false) if mismatch.tag == record.tag(true) => record.to_string(),
-            _ => format!("something that sends {} bytes", mismatch.bytes),
+            (_, true) => format!("a send of {bytes} bytes"),
+            (Some(record), false) if mismatch.tag == record.tag(true) => {
+                format!("{record} (a message of {bytes} bytes)")
+            }
+            _ => format!("something that sends {bytes} bytes"),
         };
         let expected = mismatch.expected_bytes;
         self.disagree(format!("{own} (a message of {expected} bytes)"), peer, theirs)
@@ -513,11 +516,6 @@ impl Engine {
         let Plan { numbers, split, .. } = &mut self.plans[plan];
         let width = call.data_type.bytes();
         numbers.element_bytes = width;
-        if let Sizes::PerRank(blocks) | Sizes::Pairs { send: blocks, .. } = call.sizes
-            && blocks.counts.len() != blocks.starts.len()
-        {
-            return Err(usage(format!("{}: counts and starts differ in number", call.collective)));
-        }
         let seat = call.seat(self.rank, self.ranks);
         let grain = (64 / width).max(1);
         let (input, output) =
@@ -581,4 +579,34 @@ fn check_overlap(
          this rank's block of the larger one",
         call.collective
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn overlap(input: usize, output: usize, in_place: bool) -> Result<(), Error> {
+        let memory = [0u8; 64];
+        let buffers = Buffers {
+            input: memory[input..].as_ptr(),
+            input_bytes: 16,
+            output: memory[output..].as_ptr().cast_mut(),
+            output_bytes: 16,
+            in_place,
+        };
+        let call = Call::even(Collective::AllReduce, DataType::Float32, 4);
+        check_overlap(&call, &buffers, 16, 16)
+    }
+
+    /// The safe interface cannot make such buffers; others can.
+    #[test]
+    fn buffers_that_overlap_must_be_the_in_place_form() {
+        for (input, output) in [(0, 0), (0, 12), (15, 0), (20, 8)] {
+            let error = overlap(input, output, false).unwrap_err().to_string();
+            assert!(error.contains("overlap but are not the in-place form"), "{error}");
+            overlap(input, output, true).unwrap();
+        }
+        overlap(0, 16, false).unwrap();
+        overlap(32, 16, false).unwrap();
+    }
 }

@@ -76,7 +76,14 @@ impl CallRecord {
 
 impl std::fmt::Display for CallRecord {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} #{} of {} × {}", self.collective, self.sequence, self.count, self.data_type)?;
+        let CallRecord { collective, sequence, count, data_type, .. } = self;
+        match takes_counts(*collective) {
+            false => write!(f, "{collective} #{sequence} of {count} × {data_type}")?,
+            true if *count == 0 => write!(f, "{collective} #{sequence} of {data_type}")?,
+            true => {
+                write!(f, "{collective} #{sequence} of {data_type}, counts' digest {count:016x}")?
+            }
+        }
         if self.collective.reduces() {
             write!(f, ", {}", self.op)?;
         }
@@ -85,6 +92,15 @@ impl std::fmt::Display for CallRecord {
         }
         Ok(())
     }
+}
+
+/// Whether the count of a record stands for many, or for none that all ranks know.
+fn takes_counts(collective: Collective) -> bool {
+    use Collective as C;
+    matches!(
+        collective,
+        C::AllGatherV | C::ReduceScatterV | C::AllToAllV | C::GatherV | C::ScatterV
+    )
 }
 
 #[cfg(test)]
