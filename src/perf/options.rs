@@ -7,9 +7,7 @@ use ccl_core::types::{DataType, Rank, ReduceOp};
 use clap::builder::TypedValueParser as _;
 
 use super::sizes::{Step, parse_size};
-
-/// The most ranks that one program starts by itself.
-pub const LOCAL_RANKS_MAX: u32 = 4096;
+use crate::launch::LOCAL_RANKS_MAX;
 
 /// The most iterations, and calls in one: each timed iteration keeps a sample.
 const COUNT_MAX: i64 = 10_000_000;
@@ -132,7 +130,7 @@ pub struct Options {
     #[arg(short = 'a', long = "average", value_name = "MODE", default_value = "1",
           value_parser = average)]
     pub average: Average,
-    /// Ranks that this program starts on this machine (1 to 4096); without it the program is
+    /// Ranks that this program starts on this machine (1 to 512); without it the program is
     /// one rank of the launcher that started it, or the only rank
     #[arg(short = 'g', long = "ngpus", value_name = "RANKS",
           value_parser = clap::value_parser!(u32).range(1..=i64::from(LOCAL_RANKS_MAX)))]
@@ -302,8 +300,8 @@ mod tests {
     fn bad_input_is_told_what_to_do() {
         for (line, said) in [
             ("-b 2M -e 1M", "over -e"),
-            ("-g 0", "1..=4096"),
-            ("-g 10000", "1..=4096"),
+            ("-g 0", "1..=512"),
+            ("-g 10000", "1..=512"),
             ("-b 99999999999G", "more than this machine"),
             ("-b twelve", "is not a size"),
             ("-f 1", "-f 1"),
