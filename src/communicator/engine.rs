@@ -239,8 +239,8 @@ impl Engine {
         let plan = self.message_plan(messages)?;
         let numbers = &mut self.plans[plan].numbers;
         let (sends, recvs) = (&messages.sends, &messages.recvs);
-        numbers.input.rebind_vector(&sends.bytes, &sends.addresses);
-        numbers.output.rebind_vector(&recvs.bytes, &recvs.addresses);
+        numbers.input.set_vector(&sends.bytes, &sends.addresses, 1, 1);
+        numbers.output.set_vector(&recvs.bytes, &recvs.addresses, 1, 1);
         let kernel = Kernel::select(DataType::Uint8, ReduceOp::Sum, Scalar::NONE, 1);
         let what = What::Messages { sends: sends.peers.len(), recvs: recvs.peers.len() };
         Ok(Running { plan, what, memory: Memory::Addresses { kernel }, numbers: None })
@@ -511,17 +511,16 @@ impl Engine {
         Ok(self.touch(at))
     }
 
-    /// Puts a call's numbers into its plan; allocates only for uneven counts that have changed.
+    /// Puts a call's numbers into its plan; allocates only for more uneven counts than before.
     fn bind(&mut self, plan: usize, call: &Call<'_>) -> Result<(), Error> {
         let Plan { numbers, split, .. } = &mut self.plans[plan];
         let width = call.data_type.bytes();
         numbers.element_bytes = width;
         let seat = call.seat(self.rank, self.ranks);
         let grain = (64 / width).max(1);
-        let (input, output) =
-            seat.layouts(call.sizes, *split, grain).map_err(|error| usage(error.to_string()))?;
-        (numbers.input, numbers.output) = (input, output);
-        Ok(())
+        let (input, output) = (&mut numbers.input, &mut numbers.output);
+        let bound = seat.bind(call.sizes, (*split, grain), input, output);
+        bound.map_err(|error| usage(error.to_string()))
     }
 
     /// Scratch memory for the run that a plan has started.

@@ -32,6 +32,16 @@ pub(super) struct Messages {
     pub(super) recvs: Side,
 }
 
+impl Messages {
+    fn clear(&mut self) {
+        for side in [&mut self.sends, &mut self.recvs] {
+            side.peers.clear();
+            side.addresses.clear();
+            side.bytes.clear();
+        }
+    }
+}
+
 /// A group of sends and receives in the making. Messages between two ranks are matched in the
 /// order in which both sides name them; lengths must be equal.
 #[derive(Debug)]
@@ -44,7 +54,8 @@ pub struct Group<'c, 'b> {
 
 impl<'c, 'b> Group<'c, 'b> {
     pub(super) fn new(communicator: &'c mut Communicator) -> Self {
-        Group { communicator, messages: Messages::default(), buffers: PhantomData }
+        let messages = std::mem::take(&mut communicator.spare_messages);
+        Group { communicator, messages, buffers: PhantomData }
     }
 
     /// Adds a send to `peer`; to this rank itself if a receive from itself is in the group too.
@@ -68,5 +79,14 @@ impl<'c, 'b> Group<'c, 'b> {
     /// A peer that does not exist, lengths that differ, a failed rank, a deadline.
     pub fn run(self) -> Result<(), Error> {
         self.communicator.run_messages(&self.messages)
+    }
+}
+
+/// The next group takes the memory of this one's lists.
+impl Drop for Group<'_, '_> {
+    fn drop(&mut self) {
+        let mut messages = std::mem::take(&mut self.messages);
+        messages.clear();
+        self.communicator.spare_messages = messages;
     }
 }

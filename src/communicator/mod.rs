@@ -52,6 +52,8 @@ pub struct Communicator {
     engine: Engine,
     wiring: Option<Wiring>,
     requests: Requests,
+    /// Empty lists of the last group, for the next one.
+    spare_messages: Messages,
     control: Arc<ControlPlane>,
     secret: Secret,
     broken: Option<String>,
@@ -174,6 +176,7 @@ impl Communicator {
             engine,
             wiring,
             requests: Requests::default(),
+            spare_messages: Messages::default(),
             control,
             secret,
             broken: None,

@@ -8,7 +8,7 @@ use crate::schedule::{Buffer, Counters, DEPTH, Layout, TERM};
 use crate::types::Rank;
 
 /// The numbers of one call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Numbers {
     /// Where the parts of the input lie.
     pub input: Layout,
@@ -18,6 +18,21 @@ pub struct Numbers {
     pub element_bytes: usize,
     /// The longest payload of a message; it must hold [`Program::message_parts`] elements.
     pub slot_bytes: usize,
+}
+
+/// `clone_from` reuses memory, as that of [`Layout`] does.
+impl Clone for Numbers {
+    fn clone(&self) -> Numbers {
+        let Numbers { input, output, element_bytes, slot_bytes } = self;
+        let (input, output) = (input.clone(), output.clone());
+        Numbers { input, output, element_bytes: *element_bytes, slot_bytes: *slot_bytes }
+    }
+
+    fn clone_from(&mut self, from: &Numbers) {
+        self.input.clone_from(&from.input);
+        self.output.clone_from(&from.output);
+        (self.element_bytes, self.slot_bytes) = (from.element_bytes, from.slot_bytes);
+    }
 }
 
 impl Numbers {

@@ -7,7 +7,7 @@ use std::ops::Range;
 /// A collective divides a buffer into *blocks* (one per rank for `all_gather`, a single one for
 /// `all_reduce`); an algorithm may cut every block further into `split` parts, which are what
 /// schedules number: part `s` of block `b` is number `b × split + s`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct Layout {
     blocks: Blocks,
     split: u32,
@@ -18,6 +18,23 @@ pub struct Layout {
 enum Blocks {
     Even { count: usize },
     Vector { starts: Vec<usize>, counts: Vec<usize> },
+}
+
+/// `clone_from` reuses memory: a call that differs from the last one in its counts binds without
+/// allocating.
+impl Clone for Layout {
+    fn clone(&self) -> Layout {
+        Layout { blocks: self.blocks.clone(), split: self.split, grain: self.grain }
+    }
+
+    fn clone_from(&mut self, from: &Layout) {
+        match &from.blocks {
+            Blocks::Even { count } => self.set_even(*count, from.split, from.grain),
+            Blocks::Vector { starts, counts } => {
+                self.set_vector(counts, starts, from.split, from.grain);
+            }
+        }
+    }
 }
 
 impl Layout {
@@ -35,20 +52,26 @@ impl Layout {
         Layout { blocks, split: split.max(1), grain: grain.max(1) }
     }
 
-    /// Rebinds an even layout to another count without allocating.
-    pub fn rebind(&mut self, count: usize) {
-        if let Blocks::Even { count: bound } = &mut self.blocks {
-            *bound = count;
-        }
+    /// Makes this what [`Layout::even`] would make. Does not allocate.
+    pub fn set_even(&mut self, count: usize, split: u32, grain: usize) {
+        (self.split, self.grain) = (split.max(1), grain.max(1));
+        self.blocks = Blocks::Even { count };
     }
 
-    /// Rebinds a vector layout; allocates only if there are more blocks than ever before.
-    pub fn rebind_vector(&mut self, new_counts: &[usize], new_starts: &[usize]) {
-        if let Blocks::Vector { starts, counts } = &mut self.blocks {
-            starts.clear();
-            starts.extend_from_slice(new_starts);
-            counts.clear();
-            counts.extend_from_slice(new_counts);
+    /// Makes this what [`Layout::vector`] would make; allocates only where it held fewer blocks
+    /// than that, or even ones.
+    pub fn set_vector(&mut self, counts: &[usize], starts: &[usize], split: u32, grain: usize) {
+        (self.split, self.grain) = (split.max(1), grain.max(1));
+        match &mut self.blocks {
+            Blocks::Vector { starts: own_starts, counts: own_counts } => {
+                own_starts.clear();
+                own_starts.extend_from_slice(starts);
+                own_counts.clear();
+                own_counts.extend_from_slice(counts);
+            }
+            Blocks::Even { .. } => {
+                self.blocks = Blocks::Vector { starts: starts.to_vec(), counts: counts.to_vec() };
+            }
         }
     }
 
@@ -143,6 +166,17 @@ mod tests {
                 }
                 assert_eq!(next, 3 * count);
             }
+        }
+    }
+
+    #[test]
+    fn layouts_are_reused_as_any_other() {
+        let vector = Layout::vector(&[10, 0, 3], &[100, 0, 7], 2, 4);
+        let all = [Layout::even(9, 3, 2), vector.clone(), Layout::vector(&[1], &[2], 1, 1), vector];
+        let mut reused = Layout::even(0, 1, 1);
+        for layout in all {
+            reused.clone_from(&layout);
+            assert_eq!(reused, layout);
         }
     }
 

@@ -120,32 +120,69 @@ impl Seat {
         split: u32,
         grain: usize,
     ) -> Result<(Layout, Layout), ShapeError> {
+        let (mut input, mut output) = (Layout::even(0, 1, 1), Layout::even(0, 1, 1));
+        self.bind(sizes, (split, grain), &mut input, &mut output)?;
+        Ok((input, output))
+    }
+
+    /// As [`Seat::layouts`], in the memory of layouts that were used before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Seat::layouts`]; what the layouts are then is unspecified.
+    pub fn bind(
+        &self,
+        sizes: Sizes<'_>,
+        (split, grain): (u32, usize),
+        input: &mut Layout,
+        output: &mut Layout,
+    ) -> Result<(), ShapeError> {
         use Collective as C;
-        let even = |count| Layout::even(count, split, grain);
-        let one = |count| Layout::vector(&[count], &[0], split, grain);
-        let vector = |blocks: Blocks<'_>| -> Result<Layout, ShapeError> {
+        let even = |layout: &mut Layout, count| layout.set_even(count, split, grain);
+        let one = |layout: &mut Layout, count| layout.set_vector(&[count], &[0], split, grain);
+        let vector = |layout: &mut Layout, blocks: Blocks<'_>| {
             self.check(blocks)?;
-            Ok(Layout::vector(blocks.counts, blocks.starts, split, grain))
+            layout.set_vector(blocks.counts, blocks.starts, split, grain);
+            Ok(())
         };
-        let own =
-            |blocks: Blocks<'_>| one(blocks.counts.get(self.rank as usize).copied().unwrap_or(0));
+        let own = |layout: &mut Layout, blocks: Blocks<'_>| {
+            one(layout, blocks.counts.get(self.rank as usize).copied().unwrap_or(0));
+        };
         match (self.collective, sizes) {
-            (C::Barrier, _) => Ok((even(1), even(1))),
-            (C::AllGatherV | C::GatherV, Sizes::PerRank(all)) => Ok((own(all), vector(all)?)),
-            (C::ReduceScatterV | C::ScatterV, Sizes::PerRank(all)) => Ok((vector(all)?, own(all))),
-            (C::GatherV, Sizes::Own(count)) if self.rank != self.root => Ok((one(count), even(0))),
-            (C::ScatterV, Sizes::Own(count)) if self.rank != self.root => Ok((even(0), one(count))),
+            (C::Barrier, _) => {
+                even(input, 1);
+                even(output, 1);
+            }
+            (C::AllGatherV | C::GatherV, Sizes::PerRank(all)) => {
+                own(input, all);
+                vector(output, all)?;
+            }
+            (C::ReduceScatterV | C::ScatterV, Sizes::PerRank(all)) => {
+                vector(input, all)?;
+                own(output, all);
+            }
+            (C::GatherV, Sizes::Own(count)) if self.rank != self.root => {
+                one(input, count);
+                even(output, 0);
+            }
+            (C::ScatterV, Sizes::Own(count)) if self.rank != self.root => {
+                even(input, 0);
+                one(output, count);
+            }
             (C::AllToAllV | C::SendRecv, Sizes::Pairs { send, recv }) => {
-                Ok((vector(send)?, vector(recv)?))
+                vector(input, send)?;
+                vector(output, recv)?;
             }
             (collective, Sizes::Even(count)) if !takes_counts(collective) => {
-                Ok((even(count), even(count)))
+                even(input, count);
+                even(output, count);
             }
             (collective, _) => {
                 let wanted = wanted(collective, self.rank == self.root);
-                Err(ShapeError::Kind { collective, rank: self.rank, wanted })
+                return Err(ShapeError::Kind { collective, rank: self.rank, wanted });
             }
         }
+        Ok(())
     }
 
     fn check(&self, blocks: Blocks<'_>) -> Result<(), ShapeError> {
