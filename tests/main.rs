@@ -18,5 +18,7 @@ mod harness;
 mod launch;
 #[cfg(test)]
 mod messages;
+#[cfg(all(test, feature = "cli"))]
+mod perf;
 #[cfg(test)]
 mod requests;

@@ -1,0 +1,149 @@
+//! The perf programs from end to end, as a user calls them.
+
+use crate::harness::processes::{Ended, Processes};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+const LONG: Duration = Duration::from_secs(100);
+
+/// The folder of the built programs. Tests are not given the examples that belong to them, so
+/// they are brought up to date first.
+fn examples() -> &'static PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        // <target>/<profile>/deps/<this test>
+        let own = std::env::current_exe().unwrap();
+        let profile = own.ancestors().nth(2).unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--offline", "--examples", "--manifest-path"]);
+        cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+        cargo.arg("--target-dir").arg(profile.parent().unwrap());
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        let built = Processes::start([cargo]).end(Duration::from_secs(900)).remove(0);
+        assert!(built.status.success(), "{}", built.output);
+        profile.join("examples")
+    })
+}
+
+fn perf(program: &str, arguments: &str) -> Ended {
+    let mut command = Command::new(examples().join(program));
+    command.args(arguments.split_whitespace());
+    Processes::start([command]).end(LONG).remove(0)
+}
+
+/// Rows of the table: those that begin with a size.
+fn rows(output: &str) -> Vec<Vec<&str>> {
+    output
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|cells| cells.len() > 8 && cells[0].parse::<u64>().is_ok())
+        .collect()
+}
+
+/// Runs a program with `-c 1`: all sizes are there and nothing is wrong.
+fn all_right(program: &str, arguments: &str, expected_rows: usize) {
+    let ended = perf(program, arguments);
+    assert_eq!(ended.status.code(), Some(0), "{program} {arguments}: {}", ended.output);
+    let rows = rows(&ended.output);
+    assert_eq!(rows.len(), expected_rows, "{program} {arguments}: {}", ended.output);
+    for row in rows {
+        // Out of place and, last, in place.
+        let wrong = [row[row.len() - 5], row[row.len() - 1]];
+        assert!(wrong.iter().all(|wrong| ["0", "N/A"].contains(wrong)), "{}", ended.output);
+        assert!(wrong.contains(&"0"), "something was checked: {}", ended.output);
+    }
+}
+
+#[test]
+fn all_reduce_perf_finds_nothing_wrong() {
+    for ranks in [1, 2, 3] {
+        all_right("all_reduce_perf", &format!("-g {ranks} -b 0 -e 1M -f 16 -c 1 -n 2 -w 1"), 6);
+    }
+}
+
+#[test]
+fn its_siblings_find_nothing_wrong() {
+    for program in [
+        "all_gather_perf",
+        "reduce_scatter_perf",
+        "broadcast_perf",
+        "reduce_perf",
+        "gather_perf",
+        "scatter_perf",
+        "alltoall_perf",
+        "alltoallv_perf",
+        "sendrecv_perf",
+    ] {
+        all_right(program, "-g 3 -b 1000 -e 100k -f 10 -c 1 -n 2 -w 1", 3);
+    }
+}
+
+#[test]
+fn every_type_and_operation_is_right() {
+    let ended = perf("all_reduce_perf", "-g 2 -b 1k -e 1k -d all -o all -c 1 -n 1 -w 0");
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.output);
+    assert!(rows(&ended.output).len() >= 12 * 5, "{}", ended.output);
+}
+
+#[test]
+fn wrong_flags_are_told_apart_from_failures() {
+    for (arguments, words) in [
+        ("-b 2M -e 1M", &["-b", "-e"][..]),
+        ("-b twelve", &["twelve"]),
+        ("--no-such-flag", &["--no-such-flag"]),
+        ("-d float33", &["float33"]),
+        ("-o median", &["median"]),
+        ("-g 0", &["--ngpus", "1..=512"]),
+        ("-g 10000", &["10000", "1..=512"]),
+        ("-g 513", &["--ngpus"]),
+        ("-g 2 -r 5 -b 8 -e 8", &["-r 5", "2 ranks"]),
+    ] {
+        let program = if arguments.contains("-r") { "broadcast_perf" } else { "all_reduce_perf" };
+        let ended = perf(program, arguments);
+        assert_eq!(ended.status.code(), Some(2), "{arguments}: {}", ended.output);
+        for word in words {
+            assert!(ended.output.contains(word), "{arguments}: no {word} in {}", ended.output);
+        }
+    }
+}
+
+#[test]
+fn an_unknown_algorithm_ends_all_ranks_with_its_alternatives() {
+    let ended = perf("all_reduce_perf", "-g 3 -b 8 -e 8 --algo rign");
+    assert!(!ended.status.success());
+    assert!(ended.output.contains("choose one of: "), "{}", ended.output);
+}
+
+#[test]
+fn the_json_report_has_every_row_with_its_plan() {
+    let path = std::env::temp_dir().join(format!("ferroccl-{}.json", std::process::id()));
+    let arguments = format!("-g 2 -b 8 -e 80000 -f 100 -n 3 --json {}", path.display());
+    let ended = perf("all_reduce_perf", &arguments);
+    assert!(ended.status.success(), "{}", ended.output);
+    let text = std::fs::read_to_string(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3, "{text}");
+    for row in rows {
+        let plan = &row["plan"];
+        assert!(plan["algorithm"].as_str().is_some_and(|name| !name.is_empty()), "{row}");
+        assert!(plan["detail"]["slots"].as_u64().is_some(), "{row}");
+    }
+}
+
+#[test]
+fn the_other_programs_run() {
+    for (program, arguments) in [
+        ("p2p_matrix", "-g 3 -n 2 -w 1 -e 64k -c 1"),
+        ("all_reduce_latency_comp", "-g 2 -n 2 -w 1 -b 64k -e 64k -c 1 --pieces 10"),
+        ("training_buckets", "-g 2 -n 1 -w 0 -c 1 --scale 0.001"),
+    ] {
+        let ended = perf(program, arguments);
+        assert_eq!(ended.status.code(), Some(0), "{program}: {}", ended.output);
+    }
+}
