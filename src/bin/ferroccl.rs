@@ -45,7 +45,8 @@ struct Explain {
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
     bytes: usize,
     /// Ranks, all on one host
-    #[arg(short = 'n', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(short = 'n', long, default_value_t = 2,
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: u32,
     /// The rank whose schedule is shown
     #[arg(long, default_value_t = 0)]
