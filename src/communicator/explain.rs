@@ -136,7 +136,7 @@ impl fmt::Display for Explanation {
         let Explanation { transport, channels, slots, slot_bytes, .. } = self;
         writeln!(
             f,
-            "  transport  {transport}, {channels} channels, {slots} slots of {slot_bytes} bytes"
+            "  transport  {transport}, channels: {channels}, slots: {slots} of {slot_bytes} bytes"
         )?;
         let Explanation { pieces, piece_elements, schedule_ops, .. } = self;
         writeln!(
