@@ -6,6 +6,7 @@ mod element;
 mod engine;
 mod error;
 mod explain;
+mod fork;
 mod group;
 mod record;
 mod request;
@@ -56,6 +57,7 @@ pub struct Communicator {
     secret: Secret,
     broken: Option<String>,
     splits: u64,
+    generation: u32,
 }
 
 /// Ends a communicator from any thread.
@@ -145,6 +147,7 @@ impl Communicator {
         secret: Secret,
         config: Config,
     ) -> Result<Communicator, Error> {
+        fork::watch();
         let ranks = control.ranks();
         if control.roster().hosts() > 1 {
             return Err(usage(format!(
@@ -171,6 +174,7 @@ impl Communicator {
             secret,
             broken: None,
             splits: 0,
+            generation: fork::generation(),
         })
     }
 
@@ -235,6 +239,7 @@ impl Communicator {
     ///
     /// As a collective and as joining.
     pub fn split(&mut self, color: i64, key: i64) -> Result<Option<Communicator>, Error> {
+        self.usable()?;
         self.splits += 1;
         let own = Choice { color, key };
         let timeout = self.engine.config.join_timeout;
@@ -311,10 +316,15 @@ impl Communicator {
     }
 
     fn usable(&self) -> Result<(), Error> {
+        self.not_forked()?;
         match &self.broken {
             None => Ok(()),
             Some(cause) => Err(Error::Broken { cause: cause.clone() }),
         }
+    }
+
+    fn not_forked(&self) -> Result<(), Error> {
+        if self.generation == fork::generation() { Ok(()) } else { Err(Error::Forked) }
     }
 
     /// Remembers an error that ends the communicator, and tells the other ranks of it.

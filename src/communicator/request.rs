@@ -135,6 +135,7 @@ impl Communicator {
     ///
     /// When a call failed; the request's own error comes with [`Communicator::wait`].
     pub fn test<B>(&mut self, request: &Request<B>) -> Result<bool, Error> {
+        self.not_forked()?;
         self.advance_requests()?;
         let pending = self.requests.queue.iter().find(|pending| pending.id == request.id);
         Ok(pending.is_none_or(|pending| matches!(pending.state, State::Ended(_))))
@@ -147,6 +148,7 @@ impl Communicator {
     /// When the call failed or did not make progress for `timeout`. The buffers are then given up
     /// only where nothing can write to them any more.
     pub fn wait<B: 'static>(&mut self, request: Request<B>, timeout: Duration) -> Result<B, Error> {
+        self.not_forked()?;
         if request.communicator != self.id {
             return Err(usage("the request is of another communicator".to_owned()));
         }
