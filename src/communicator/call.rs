@@ -1,6 +1,8 @@
 //! One call of a collective, before it is planned: checked here, so that nothing moves when
 //! something is wrong.
 
+use std::cmp::Ordering;
+
 use ccl_core::schedule::shape::{Blocks, Seat, Sizes};
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
@@ -41,6 +43,13 @@ impl<'a> Call<'a> {
 
     pub(super) fn seat(&self, rank: Rank, ranks: u32) -> Seat {
         Seat { collective: self.collective, rank, ranks, root: self.root }
+    }
+
+    /// How the input compares with the output in blocks. A single rank has one block on either
+    /// side, but it may begin anywhere in the buffer that would be the larger one.
+    fn proportion(&self) -> Ordering {
+        let (input, output) = self.seat(0, 2).blocks();
+        input.cmp(&output)
     }
 
     /// Elements that the larger of the two buffers holds on the rank that has it, or the closest
@@ -91,7 +100,7 @@ impl<'a> Call<'a> {
             Sizes::PerRank(blocks) => {
                 let own = blocks.counts.get(rank as usize).copied();
                 let all = extent(blocks);
-                if input > output { (all, own) } else { (own, all) }
+                if self.proportion() == Ordering::Greater { (all, own) } else { (own, all) }
             }
             Sizes::Pairs { send, recv } => (extent(send), extent(recv)),
         };
@@ -153,7 +162,7 @@ impl Buffers {
 
     /// NCCL's in-place form in the larger of the two buffers: the smaller one is this rank's
     /// block of it.
-    pub(super) fn in_place(buffer: &mut [u8], call: &Call<'_>, rank: Rank, ranks: u32) -> Buffers {
+    pub(super) fn in_place(buffer: &mut [u8], call: &Call<'_>, rank: Rank) -> Buffers {
         let (start, bytes) = (buffer.as_mut_ptr(), buffer.len());
         let whole = Buffers {
             input: start,
@@ -162,14 +171,13 @@ impl Buffers {
             output_bytes: bytes,
             in_place: true,
         };
-        let (input, output) = call.seat(rank, ranks).blocks();
         let (offset, own) = call.own_block(rank);
         let (offset, own) = (offset.min(bytes), own.min(bytes - offset.min(bytes)));
         let at = start.wrapping_add(offset);
-        match input.cmp(&output) {
-            std::cmp::Ordering::Equal => whole,
-            std::cmp::Ordering::Less => Buffers { input: at, input_bytes: own, ..whole },
-            std::cmp::Ordering::Greater => Buffers { output: at, output_bytes: own, ..whole },
+        match call.proportion() {
+            Ordering::Equal => whole,
+            Ordering::Less => Buffers { input: at, input_bytes: own, ..whole },
+            Ordering::Greater => Buffers { output: at, output_bytes: own, ..whole },
         }
     }
 }

@@ -295,8 +295,7 @@ impl Communicator {
                 call.collective
             )));
         }
-        let (rank, ranks) = (self.rank(), self.ranks());
-        self.run(call, Buffers::in_place(buffer, call, rank, ranks))
+        self.run(call, Buffers::in_place(buffer, call, self.rank()))
     }
 
     fn run_messages(&mut self, messages: &Messages) -> Result<(), Error> {
