@@ -124,5 +124,9 @@ fn show_config(json: bool) -> Result<(), Box<dyn Error>> {
         let _ = writeln!(out, "{}{alias} = {}", tunable.variable, tunable.value);
         let _ = writeln!(out, "    {} [default {}{agreed}]", tunable.doc, tunable.default);
     }
+    let _ = writeln!(out, "\nHow ranks find and trust each other, where no launcher tells them:");
+    for (variable, meaning) in ferroccl::launch::VARIABLES {
+        let _ = writeln!(out, "{variable}\n    {meaning}");
+    }
     Ok(())
 }

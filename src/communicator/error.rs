@@ -76,8 +76,8 @@ pub enum Error {
     },
     /// This process is a forked child of the one that joined.
     #[error(
-        "this process was forked from the rank that joined the communicator; only that rank can use \
-         it. Join after the fork, or exec another program"
+        "this process was forked from the rank that joined the communicator; only that rank can \
+         use it. Join after the fork, or exec another program"
     )]
     Forked,
     /// The communicator was broken by an earlier error.
