@@ -123,7 +123,19 @@ impl Communicator {
         id: UniqueId,
         config: Config,
     ) -> Result<Communicator, Error> {
-        Communicator::joined(Join::new(rank, ranks, id), config)
+        Communicator::join_with(Join::new(rank, ranks, id), config)
+    }
+
+    /// Joins as `how` says: with a socket that listens already, for example. Its configuration
+    /// digest and its timing come from `config`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::join`].
+    pub fn join_with(mut how: Join, config: Config) -> Result<Communicator, Error> {
+        configure(&mut how, &config);
+        let secret = how.id.secret.clone();
+        Communicator::wired(Arc::new(join(how)?), secret, config)
     }
 
     /// A communicator of one rank, which needs nobody.
@@ -134,12 +146,6 @@ impl Communicator {
     pub fn alone(config: Config) -> Result<Communicator, Error> {
         let secret = Secret::from_bytes(random_bytes()?);
         Communicator::join(0, 1, UniqueId { endpoints: Vec::new(), secret }, config)
-    }
-
-    fn joined(mut how: Join, config: Config) -> Result<Communicator, Error> {
-        configure(&mut how, &config);
-        let secret = how.id.secret.clone();
-        Communicator::wired(Arc::new(join(how)?), secret, config)
     }
 
     fn wired(
@@ -273,7 +279,7 @@ impl Communicator {
         let id = UniqueId { endpoints: vec![endpoint], secret };
         let mut how = Join::new(place as Rank, members.len() as u32, id);
         how.listener = listening.map(|listening| listening.listener);
-        Communicator::joined(how, self.engine.config.clone()).map(Some)
+        Communicator::join_with(how, self.engine.config.clone()).map(Some)
     }
 
     fn run(&mut self, call: &Call<'_>, buffers: Buffers) -> Result<(), Error> {

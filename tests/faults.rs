@@ -1,0 +1,294 @@
+//! Ranks that are killed, stopped, that leave, or that never come: the others end soon, each with
+//! an error that names them, and nothing is left behind.
+
+use crate::harness::processes::{Case, Ended, Processes, arguments, command, say, was_killed};
+use crate::harness::{config_with, ranks, ranks_with};
+use ferroccl::{Communicator, Error, Reduction, launch};
+use rustix::process::Signal;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::{Duration, Instant};
+
+pub(crate) const CASES: &[Case] = &[("work", work), ("launched", launched)];
+
+/// What [`work`] does, and for how many turns (without end, if that is not said).
+const WORK: &str = "FERROCCL_TEST_WORK";
+const TURNS: &str = "FERROCCL_TEST_TURNS";
+const JOINED: Duration = Duration::from_secs(60);
+/// The promise: so soon after a death all others have ended.
+const ENDED: Duration = Duration::from_secs(5);
+
+/// Makes one kind of call again and again.
+fn work() -> Result<(), Error> {
+    let mut communicator = Communicator::from_environment()?;
+    let work = std::env::var(WORK).unwrap_or_default();
+    let (collective, bytes) = work.split_once(' ').unwrap();
+    let mut buffer = vec![1u8; bytes.parse().unwrap()];
+    let mut output = buffer.clone();
+    let turns = std::env::var(TURNS).map_or(u64::MAX, |turns| turns.parse().unwrap());
+    for turn in 0..turns {
+        match collective {
+            "all_reduce" => communicator.all_reduce(&buffer, &mut output, Reduction::Max)?,
+            "all_to_all" => communicator.all_to_all(&buffer, &mut output)?,
+            "broadcast" => communicator.broadcast(&mut buffer, 1)?,
+            "barrier" => communicator.barrier()?,
+            other => panic!("{other}"),
+        }
+        if turn == 20 {
+            say("working");
+        }
+    }
+    Ok(())
+}
+
+/// Starts ranks as `-g 4` does; each of them does [`work`].
+fn launched() -> Result<(), Error> {
+    if std::env::var_os("FERROCCL_RANK").is_some() {
+        return work();
+    }
+    let exit = launch::spawn_local(4, &std::env::current_exe().unwrap(), &arguments())?;
+    say(&format!("ended {exit:?}"));
+    std::process::exit(i32::from(exit.code));
+}
+
+/// Each survivor has ended with an error of its own that names the victim.
+fn assert_named(ended: &[Ended], victim: usize) {
+    for (rank, ended) in ended.iter().enumerate() {
+        if rank == victim {
+            assert!(was_killed(ended), "{ended:?}");
+            continue;
+        }
+        assert_eq!(ended.status.code(), Some(1), "{}", ended.output);
+        let error = ended.error();
+        assert!(error.starts_with(&format!("rank {rank} in ")), "{error}");
+        assert!(error.contains(&format!(": rank {victim} failed: ")), "{error}");
+    }
+}
+
+/// What processes hold that could outlive them.
+struct Traces {
+    pids: Vec<u32>,
+    sockets: BTreeSet<String>,
+}
+
+impl Traces {
+    /// Looks at living processes: none may have anything under /dev/shm.
+    fn of(pids: Vec<u32>) -> Traces {
+        let mut inodes = BTreeSet::new();
+        for pid in &pids {
+            let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+            assert!(maps.contains("memfd:"), "shared memory is anonymous: {maps}");
+            assert!(!maps.contains("/dev/shm"), "{maps}");
+            for entry in fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten() {
+                let Ok(target) = fs::read_link(entry.path()) else { continue };
+                let target = target.to_string_lossy().into_owned();
+                assert!(!target.starts_with("/dev/shm"), "{target}");
+                let inode = target.strip_prefix("socket:[").and_then(|t| t.strip_suffix(']'));
+                inodes.extend(inode.map(str::to_owned));
+            }
+        }
+        let sockets = unix_sockets().into_iter().filter(|(inode, _)| inodes.contains(inode));
+        Traces { pids, sockets: sockets.map(|(_, name)| name).collect() }
+    }
+
+    /// After all have ended.
+    fn assert_gone(&self) {
+        let start = Instant::now();
+        for pid in &self.pids {
+            // Who has lost its parent is reaped by another, in that one's own time.
+            while fs::read_to_string(format!("/proc/{pid}/stat"))
+                .is_ok_and(|stat| !stat.contains(") Z "))
+            {
+                assert!(start.elapsed() < ENDED, "process {pid} is left running");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        let left: Vec<_> =
+            unix_sockets().into_values().filter(|name| self.sockets.contains(name)).collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+/// Names of this host's named Unix sockets, by inode.
+fn unix_sockets() -> BTreeMap<String, String> {
+    let table = fs::read_to_string("/proc/net/unix").unwrap();
+    let named = |line: &str| {
+        let mut words = line.split_whitespace().skip(6);
+        Some((words.next()?.to_owned(), words.next()?.to_owned()))
+    };
+    table.lines().filter_map(named).collect()
+}
+
+fn working(n: u32, work: &str, more: &[(&str, &str)]) -> Processes {
+    let ranks = Processes::ranks(n, "work", |_, command| {
+        command.env(WORK, work).envs(more.iter().copied());
+    });
+    for rank in 0..n as usize {
+        ranks.await_text(rank, "working", JOINED);
+    }
+    ranks
+}
+
+fn killed(work: &str, victims: &[usize]) {
+    for &victim in victims {
+        let ranks = working(4, work, &[]);
+        let traces = Traces::of((0..4).map(|rank| ranks.id(rank)).collect());
+        ranks.signal(victim, Signal::KILL);
+        assert_named(&ranks.end(ENDED), victim);
+        traces.assert_gone();
+    }
+}
+
+#[test]
+fn a_rank_is_killed_in_a_large_all_reduce() {
+    killed("all_reduce 1048576", &[0, 1, 3]);
+}
+
+#[test]
+fn a_rank_is_killed_in_a_small_all_reduce() {
+    killed("all_reduce 8", &[0, 1, 3]);
+}
+
+#[test]
+fn a_rank_is_killed_in_an_all_to_all() {
+    killed("all_to_all 400000", &[0, 3]);
+}
+
+/// The root of a broadcast does not wait for anybody as long as there are slots.
+#[test]
+fn a_rank_is_killed_in_a_broadcast() {
+    killed("broadcast 300000", &[0, 1, 3]);
+    killed("broadcast 8", &[1, 2]);
+}
+
+/// Processes that a process has started, by their rank.
+fn children(parent: u32) -> BTreeMap<usize, u32> {
+    let tasks = fs::read_dir(format!("/proc/{parent}/task")).unwrap().flatten();
+    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    let pids: Vec<u32> = lists
+        .flat_map(|list| list.split(' ').filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect();
+    let rank = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let mut variables = environment.split(|byte| *byte == 0);
+        let rank = variables.find_map(|variable| variable.strip_prefix(b"FERROCCL_RANK="))?;
+        String::from_utf8_lossy(rank).parse().ok()
+    };
+    pids.into_iter().filter_map(|pid| Some((rank(&pid)?, pid))).collect()
+}
+
+#[test]
+fn a_rank_is_killed_under_the_launcher() {
+    for (victim, work) in [(0, "all_reduce 1048576"), (1, "all_reduce 8"), (3, "broadcast 100000")]
+    {
+        let mut launcher = command("launched");
+        launcher.env(WORK, work);
+        let launcher = Processes::start([launcher]);
+        let start = Instant::now();
+        while launcher.output(0).matches("working").count() < 4 {
+            assert!(start.elapsed() < JOINED, "{}", launcher.output(0));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let ranks = children(launcher.id(0));
+        assert_eq!(ranks.len(), 4, "{ranks:?}");
+        let traces = Traces::of(ranks.values().copied().collect());
+        let pid = rustix::process::Pid::from_raw(ranks[&victim] as i32).unwrap();
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+        let ended = launcher.end(ENDED).remove(0);
+        let text = format!("ended LocalExit {{ code: 137, failed: Some({victim}) }}");
+        assert!(ended.output.contains(&text), "{}", ended.output);
+        assert_eq!(ended.status.code(), Some(137));
+        for rank in (0..4).filter(|rank| *rank != victim) {
+            let front = if rank == 0 { String::new() } else { format!("[rank {rank}] ") };
+            let start = format!("{front}error: rank {rank} in ");
+            let line = ended.output.lines().find(|line| line.starts_with(&start));
+            let line = line.unwrap_or_else(|| panic!("no {start}: {}", ended.output));
+            assert!(line.contains(&format!(": rank {victim} failed: ")), "{line}");
+        }
+        traces.assert_gone();
+    }
+}
+
+const SHORT_LIVES: [(&str, &str); 2] =
+    [("FERROCCL_HEARTBEAT", "100ms"), ("FERROCCL_DEAD_AFTER", "1s")];
+
+#[test]
+fn a_rank_that_is_stopped_for_long_is_dead() {
+    for victim in [0, 2] {
+        let ranks = working(4, "all_reduce 100000", &SHORT_LIVES);
+        ranks.signal(victim, Signal::STOP);
+        for rank in (0..4).filter(|rank| *rank != victim) {
+            ranks.await_text(rank, "error: ", ENDED);
+        }
+        ranks.signal(victim, Signal::CONT);
+        for (rank, ended) in ranks.end(ENDED).iter().enumerate() {
+            assert_eq!(ended.status.code(), Some(1), "{}", ended.output);
+            let named = format!("rank {victim} failed: ");
+            assert!(rank == victim || ended.error().contains(&named), "{}", ended.output);
+            assert!(rank != victim || ended.error().contains("failed"), "{}", ended.output);
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_is_stopped_for_a_moment_goes_on() {
+    let ranks = working(3, "all_reduce 4000", &[(TURNS, "20000")]);
+    ranks.signal(1, Signal::STOP);
+    std::thread::sleep(Duration::from_secs(1));
+    ranks.signal(1, Signal::CONT);
+    for ended in ranks.end(JOINED) {
+        assert!(ended.status.success() && ended.output.contains("\nwell"), "{}", ended.output);
+    }
+}
+
+#[test]
+fn a_rank_that_leaves_is_named() {
+    for leaver in [0, 1] {
+        let errors = ranks(3, move |c| {
+            if c.rank() == leaver {
+                return String::new();
+            }
+            let mut value = [1.0f32];
+            c.all_reduce_in_place(&mut value, Reduction::Sum).unwrap_err().to_string()
+        });
+        for (rank, error) in errors.iter().enumerate().filter(|(rank, _)| *rank != leaver as usize)
+        {
+            assert!(error.contains(&format!("rank {leaver} ")), "{rank}: {error}");
+            assert!(error.contains("left the communicator"), "{rank}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_never_calls_is_named() {
+    let impatient = config_with(|config| config.timeout = Duration::from_secs(1));
+    let errors = ranks_with(3, impatient, |c| {
+        let begun = Instant::now();
+        if c.rank() == 2 {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        let error = c.barrier().unwrap_err().to_string();
+        (error, begun.elapsed())
+    });
+    for (error, took) in &errors[..2] {
+        assert!(error.contains("a message from rank 2"), "{error}");
+        assert!(*took > Duration::from_millis(900) && *took < ENDED, "{took:?}");
+    }
+    let (late, _) = &errors[2];
+    assert!(late.contains("no progress for"), "who comes late learns why: {late}");
+}
+
+/// After a failure every later call ends at once, with the same cause.
+#[test]
+fn a_broken_communicator_stays_broken_and_says_why() {
+    let errors = ranks(2, |c| {
+        if c.rank() == 1 {
+            return Vec::new();
+        }
+        (0..3).map(|_| c.barrier().unwrap_err().to_string()).collect()
+    });
+    for error in &errors[0][1..] {
+        assert_eq!(*error, errors[0][1]);
+        assert!(error.contains("broken") && error.contains(&errors[0][0]), "{error}");
+    }
+}

@@ -1,0 +1,86 @@
+//! Ranks to test with: threads of this process, or processes of their own. Nothing here waits
+//! without a deadline.
+
+pub(crate) mod data;
+pub(crate) mod processes;
+
+use ferroccl::bootstrap::{Join, Listening, Reach};
+use ferroccl::{Communicator, Config, Error};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a test's ranks may take together: far more than they need on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A configuration with which a defect ends as an error long before [`PATIENCE`].
+pub(crate) fn config() -> Config {
+    let mut config = Config::default();
+    config.timeout = Duration::from_secs(60);
+    config
+}
+
+/// The default configuration, changed.
+pub(crate) fn config_with(change: impl FnOnce(&mut Config)) -> Config {
+    let mut config = config();
+    change(&mut config);
+    config
+}
+
+/// Runs `run` on every rank of a communicator of `n` threads; returns what they return, by rank.
+pub(crate) fn ranks<T: Send + 'static>(
+    n: u32,
+    run: impl Fn(&mut Communicator) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    ranks_with(n, config(), run)
+}
+
+/// As [`ranks`], with a configuration.
+pub(crate) fn ranks_with<T: Send + 'static>(
+    n: u32,
+    config: Config,
+    run: impl Fn(&mut Communicator) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    joining(n, move |_| config.clone(), move |communicator| run(&mut communicator.unwrap()))
+}
+
+/// Joins `n` threads, each with its own configuration, and hands each what came of it.
+pub(crate) fn joining<T: Send + 'static>(
+    n: u32,
+    config: impl Fn(u32) -> Config + Send + Sync + 'static,
+    run: impl Fn(Result<Communicator, Error>) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
+    let mut listener = Some(listener);
+    let shared = Arc::new((config, run));
+    let (sender, receiver) = mpsc::channel();
+    let threads: Vec<_> = (0..n)
+        .map(|rank| {
+            let mut how = Join::new(rank, n, id.clone());
+            how.listener = listener.take();
+            let (shared, sender) = (Arc::clone(&shared), sender.clone());
+            let body = move || {
+                let (config, run) = &*shared;
+                let result = run(Communicator::join_with(how, config(rank)));
+                // Nobody listens any more if the test has failed already.
+                let _ = sender.send((rank, result));
+            };
+            thread::Builder::new().name(format!("rank {rank}")).spawn(body).unwrap()
+        })
+        .collect();
+    drop(sender);
+    let mut results: Vec<Option<T>> = (0..n).map(|_| None).collect();
+    let deadline = Instant::now() + PATIENCE;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    // Ends when all have sent, or at the first silence: a rank that panicked sends nothing.
+    while let Ok((rank, result)) = receiver.recv_timeout(left()) {
+        results[rank as usize] = Some(result);
+    }
+    for (rank, thread) in threads.into_iter().enumerate() {
+        assert!(thread.is_finished() || results[rank].is_some(), "rank {rank} hangs");
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+    results.into_iter().map(Option::unwrap).collect()
+}

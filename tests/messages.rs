@@ -1,0 +1,171 @@
+//! Sends and receives between two ranks, alone and in groups.
+
+use crate::harness::data::bits;
+use crate::harness::{config_with, ranks, ranks_with};
+use ccl_core::config::Bytes;
+use ferroccl::{Communicator, Error};
+use std::time::Duration;
+
+/// The `index`th message from one rank to another.
+fn message(from: u32, to: u32, index: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| bits(from as usize, to as usize * 64 + index, at) as u8).collect()
+}
+
+/// Larger than all the slots of a link.
+const LARGE: usize = 3_000_001;
+
+#[test]
+fn large_messages_go_around_a_ring_in_groups() {
+    for n in [1, 2, 3, 5] {
+        ranks(n, move |c| {
+            let (next, previous) = ((c.rank() + 1) % n, (c.rank() + n - 1) % n);
+            let data = message(c.rank(), next, 0, LARGE);
+            let mut got = vec![0; LARGE];
+            c.group().send(&data, next).recv(&mut got, previous).run().unwrap();
+            assert!(got == message(previous, c.rank(), 0, LARGE));
+        });
+    }
+}
+
+#[test]
+fn small_sends_leave_before_they_are_received() {
+    ranks(3, |c| {
+        let (next, previous) = ((c.rank() + 1) % 3, (c.rank() + 2) % 3);
+        for index in 0..100 {
+            let mut got = [0; 33];
+            c.send(&message(c.rank(), next, index, 33), next).unwrap();
+            c.recv(&mut got, previous).unwrap();
+            assert_eq!(got, *message(previous, c.rank(), index, 33));
+        }
+    });
+}
+
+#[test]
+fn a_group_sends_several_messages_to_one_peer_in_order() {
+    let lengths = [5, 0, 400_000, 1, 131_072, 131_073, 0, 7];
+    ranks(2, move |c| {
+        let peer = 1 - c.rank();
+        let data: Vec<_> =
+            lengths.iter().enumerate().map(|(i, n)| message(c.rank(), peer, i, *n)).collect();
+        let mut got: Vec<_> = lengths.iter().map(|n| vec![0; *n]).collect();
+        let mut group = c.group();
+        for (data, got) in data.iter().zip(&mut got) {
+            group = group.send(data, peer).recv(got, peer);
+        }
+        group.run().unwrap();
+        for (index, got) in got.iter().enumerate() {
+            assert!(*got == message(peer, c.rank(), index, lengths[index]), "message {index}");
+        }
+    });
+}
+
+#[test]
+fn a_rank_sends_to_itself() {
+    for n in [1, 3] {
+        ranks(n, |c| {
+            let rank = c.rank();
+            let (first, second) = (message(rank, rank, 0, 70_000), message(rank, rank, 1, 3));
+            let (mut a, mut b) = (vec![0; 70_000], vec![0; 3]);
+            c.group()
+                .send(&first, rank)
+                .send(&second, rank)
+                .recv(&mut a, rank)
+                .recv(&mut b, rank)
+                .run()
+                .unwrap();
+            assert!(a == first && b == second);
+        });
+    }
+}
+
+/// Everybody sends to everybody, with lengths of all kinds; some pairs not at all, some twice.
+fn irregular(c: &mut Communicator) {
+    let (rank, n) = (c.rank(), c.ranks());
+    for round in 0..20 {
+        let length = |from: u32, to: u32, index: usize| match (bits(
+            from as usize,
+            to as usize,
+            round * 2 + index,
+        )) % 5
+        {
+            0 => None,
+            1 => Some(0),
+            2 => Some(13 + round),
+            3 => Some(9001),
+            _ => Some(50_000 + round),
+        };
+        let pairs = || (0..n).flat_map(|peer| (0..2).map(move |index| (peer, index)));
+        let sends: Vec<_> = pairs()
+            .filter_map(|(peer, i)| Some((peer, message(rank, peer, i, length(rank, peer, i)?))))
+            .collect();
+        let mut recvs: Vec<_> = pairs()
+            .filter_map(|(peer, i)| Some((peer, i, vec![0; length(peer, rank, i)?])))
+            .collect();
+        let mut group = c.group();
+        for (peer, data) in &sends {
+            group = group.send(data, *peer);
+        }
+        for (peer, _, data) in &mut recvs {
+            group = group.recv(data, *peer);
+        }
+        group.run().unwrap();
+        for (peer, index, got) in recvs {
+            assert!(got == message(peer, rank, index, got.len()), "round {round} from {peer}");
+        }
+    }
+}
+
+#[test]
+fn irregular_groups() {
+    for n in [2, 5] {
+        ranks(n, irregular);
+    }
+    for (slots, channels) in [(1, 1), (2, 2)] {
+        let small = config_with(|config| {
+            (config.slots, config.channels) = (slots, channels);
+            config.slot_bytes = Bytes(4096);
+        });
+        ranks_with(3, small, irregular);
+    }
+}
+
+#[test]
+fn a_pair_that_sends_too_much_before_it_receives_is_told_for_whom_it_waits() {
+    let impatient = config_with(|config| config.timeout = Duration::from_millis(300));
+    let errors = ranks_with(2, impatient, |c| {
+        let peer = 1 - c.rank();
+        c.send(&vec![0u8; LARGE], peer).unwrap_err()
+    });
+    let waits = |error: &&Error| matches!(error, Error::Deadline { .. });
+    let error = errors.iter().find(waits).unwrap().to_string();
+    assert!(error.contains("waiting for room at rank"), "{error}");
+}
+
+#[test]
+fn messages_that_do_not_fit_each_other_are_errors() {
+    let errors = ranks(2, |c| match c.rank() {
+        0 => c.send(&[1u8; 10], 1).and_then(|()| c.barrier()).unwrap_err().to_string(),
+        _ => c.recv(&mut [0u8; 11], 0).unwrap_err().to_string(),
+    });
+    assert!(errors[1].contains("10 bytes") && errors[1].contains("11 bytes"), "{errors:?}");
+    assert!(errors[0].contains("10 bytes"), "{errors:?}");
+    let errors = ranks(2, |c| match c.rank() {
+        0 => c.send(&[1u8; 10], 1).and_then(|()| c.barrier()).unwrap_err().to_string(),
+        _ => c.barrier().unwrap_err().to_string(),
+    });
+    assert!(errors[1].contains("a send of 10 bytes"), "{errors:?}");
+}
+
+#[test]
+fn peers_that_do_not_exist_and_lonely_self_sends_are_refused() {
+    let errors = ranks(2, |c| {
+        let texts = [
+            c.send(&[1u8], 2).unwrap_err(),
+            c.recv(&mut [1u8], 7).unwrap_err(),
+            c.send(&[1u8], c.rank()).unwrap_err(),
+        ];
+        c.barrier().unwrap();
+        texts.map(|error| error.to_string())
+    });
+    assert!(errors[0][0].contains('2') && errors[0][1].contains('7'), "{errors:?}");
+}
