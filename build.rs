@@ -4,14 +4,18 @@
 use std::process::Command;
 
 fn main() {
-    println!("cargo:rerun-if-changed=.git/HEAD");
     println!("cargo:rerun-if-changed=build.rs");
-    let commit = Command::new("git")
-        .args(["rev-parse", "--short=12", "HEAD"])
-        .output()
-        .ok()
-        .filter(|output| output.status.success())
-        .and_then(|output| String::from_utf8(output.stdout).ok())
-        .map_or_else(|| "unknown".to_owned(), |commit| commit.trim().to_owned());
-    println!("cargo:rustc-env=FERROCCL_COMMIT={commit}");
+    // The log of HEAD grows with every commit; HEAD itself names a branch and stays the same.
+    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+        println!("cargo:rerun-if-changed={log}");
+    }
+    let commit = git(&["rev-parse", "--short=12", "HEAD"]);
+    println!("cargo:rustc-env=FERROCCL_COMMIT={}", commit.as_deref().unwrap_or("unknown"));
+}
+
+/// What git prints; none where there is no git or no repository.
+fn git(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("git").args(arguments).output().ok()?;
+    let text = output.status.success().then(|| String::from_utf8(output.stdout).ok())??;
+    Some(text.trim().to_owned())
 }

@@ -9,3 +9,8 @@ pub mod perf;
 pub use ccl_core::config::Config;
 pub use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 pub use communicator::{Communicator, Element, Error, Reduction};
+
+/// The examples of the README are tested like any other.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -302,7 +302,7 @@ fn no_dev_shm_is_needed() {
         let tried = Command::new(outer[0]).args(&outer[1..]).args(["sh", "-c", mount]).status();
         tried.is_ok_and(|status| status.success())
     };
-    let Some(outer) = namespaces.into_iter().find(|outer| works(&outer)) else {
+    let Some(outer) = namespaces.into_iter().find(|outer| works(outer)) else {
         println!("skipped: this user may not mount anything, not even in a namespace of its own");
         return;
     };

@@ -18,7 +18,8 @@ mod harness;
 mod launch;
 #[cfg(test)]
 mod messages;
-#[cfg(all(test, feature = "cli"))]
+#[cfg(test)]
+#[cfg(feature = "cli")]
 mod perf;
 #[cfg(test)]
 mod requests;

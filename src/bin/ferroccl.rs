@@ -45,7 +45,8 @@ struct Explain {
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
     bytes: usize,
     /// Ranks, all on one host
-    #[arg(short = 'n', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(short = 'n', long, default_value_t = 2,
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: u32,
     /// The rank whose schedule is shown
     #[arg(long, default_value_t = 0)]
@@ -122,6 +123,10 @@ fn show_config(json: bool) -> Result<(), Box<dyn Error>> {
         let agreed = if tunable.agreed { "; equal on all ranks" } else { "" };
         let _ = writeln!(out, "{}{alias} = {}", tunable.variable, tunable.value);
         let _ = writeln!(out, "    {} [default {}{agreed}]", tunable.doc, tunable.default);
+    }
+    let _ = writeln!(out, "\nHow ranks find and trust each other, where no launcher tells them:");
+    for (variable, meaning) in ferroccl::launch::VARIABLES {
+        let _ = writeln!(out, "{variable}\n    {meaning}");
     }
     Ok(())
 }

@@ -312,8 +312,11 @@ impl Engine {
             let Engine { plans, ports, manners, .. } = self;
             let execution = &mut plans[running.plan].execution;
             match execution.advance(ports) {
-                Progress::Done => return Ok(()),
-                Progress::Moved => wait.reset(),
+                Progress::Done => {
+                    wait.over(manners);
+                    return Ok(());
+                }
+                Progress::Moved => wait.over(manners),
                 Progress::Blocked => {
                     let mut arrived = || execution.advance(ports) != Progress::Blocked;
                     if let Some(stalled) = wait.pause(manners, &mut arrived) {

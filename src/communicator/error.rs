@@ -74,6 +74,12 @@ pub enum Error {
         /// For whom it waits.
         waiting: String,
     },
+    /// This process is a forked child of the one that joined.
+    #[error(
+        "this process was forked from the rank that joined the communicator; only that rank can \
+         use it. Join after the fork, or exec another program"
+    )]
+    Forked,
     /// The communicator was broken by an earlier error.
     #[error("this communicator is broken since an earlier operation failed: {cause}")]
     Broken {
@@ -86,6 +92,6 @@ impl Error {
     /// Whether the communicator is unharmed.
     #[must_use]
     pub fn is_harmless(&self) -> bool {
-        matches!(self, Error::Usage(_) | Error::Algorithm(_) | Error::Config(_))
+        matches!(self, Error::Usage(_) | Error::Algorithm(_) | Error::Config(_) | Error::Forked)
     }
 }

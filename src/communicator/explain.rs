@@ -136,12 +136,12 @@ impl fmt::Display for Explanation {
         let Explanation { transport, channels, slots, slot_bytes, .. } = self;
         writeln!(
             f,
-            "  transport  {transport}, {channels} channels, {slots} slots of {slot_bytes} bytes"
+            "  transport  {transport}, channels: {channels}, slots: {slots} of {slot_bytes} bytes"
         )?;
         let Explanation { pieces, piece_elements, schedule_ops, .. } = self;
         writeln!(
             f,
-            "  pieces     {pieces} of at most {piece_elements} elements per part; {schedule_ops} ops"
+            "  pieces     {pieces} of up to {piece_elements} elements per part; {schedule_ops} ops"
         )?;
         writeln!(f, "  scratch    {} bytes on this rank", self.scratch_bytes)?;
         writeln!(f, "  shared     {}", self.shared_formula)?;

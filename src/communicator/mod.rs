@@ -6,6 +6,7 @@ mod element;
 mod engine;
 mod error;
 mod explain;
+mod fork;
 mod group;
 mod record;
 mod request;
@@ -58,6 +59,7 @@ pub struct Communicator {
     secret: Secret,
     broken: Option<String>,
     splits: u64,
+    generation: u32,
 }
 
 /// Ends a communicator from any thread.
@@ -153,6 +155,7 @@ impl Communicator {
         secret: Secret,
         config: Config,
     ) -> Result<Communicator, Error> {
+        fork::watch();
         ccl_core::select::check_configured(&config.algorithm)?;
         let ranks = control.ranks();
         if control.roster().hosts() > 1 {
@@ -181,6 +184,7 @@ impl Communicator {
             secret,
             broken: None,
             splits: 0,
+            generation: fork::generation(),
         })
     }
 
@@ -321,6 +325,7 @@ impl Communicator {
     }
 
     fn usable(&self) -> Result<(), Error> {
+        self.not_forked()?;
         if let Some(cause) = &self.broken {
             return Err(Error::Broken { cause: cause.clone() });
         }
@@ -335,6 +340,10 @@ impl Communicator {
                 during: format!("rank {} in a new call", self.rank()),
             }),
         }
+    }
+
+    fn not_forked(&self) -> Result<(), Error> {
+        if self.generation == fork::generation() { Ok(()) } else { Err(Error::Forked) }
     }
 
     /// Remembers an error that ends the communicator, and tells the other ranks of it.

@@ -135,6 +135,7 @@ impl Communicator {
     ///
     /// When a call failed; the request's own error comes with [`Communicator::wait`].
     pub fn test<B>(&mut self, request: &Request<B>) -> Result<bool, Error> {
+        self.not_forked()?;
         self.check_owner(request)?;
         self.advance_requests()?;
         let pending = self.requests.queue.iter().find(|pending| pending.id == request.id);
@@ -148,6 +149,7 @@ impl Communicator {
     /// When the call failed or did not make progress for `timeout`. The buffers are then given up
     /// only where nothing can write to them any more.
     pub fn wait<B: 'static>(&mut self, request: Request<B>, timeout: Duration) -> Result<B, Error> {
+        self.not_forked()?;
         self.check_owner(&request)?;
         while let Some(front) = self.requests.queue.front().map(|pending| pending.id) {
             if front > request.id || self.ended(request.id) {

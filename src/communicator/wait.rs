@@ -1,5 +1,10 @@
-//! How a rank waits: spins while an answer is likely within a microsecond, yields while others
-//! may need the core, then sleeps until its doorbell rings.
+//! How a rank waits: spins while an answer is likely soon, yields while others may need the core,
+//! then sleeps until its doorbell rings.
+//!
+//! Spinning helps only if the peer runs meanwhile. Two ranks that share a core, because there are
+//! more ranks than cores or because another process burns one, would each spin away the time in
+//! which the other could answer. So the spin adapts: it halves whenever a wait outlasts it, and
+//! doubles, up to the configured time, whenever an answer comes within it.
 
 use std::time::{Duration, Instant};
 
@@ -8,13 +13,17 @@ use ccl_memory::doorbell::Doorbell;
 
 /// The longest sleep without looking around: bounds what a missed ring costs.
 const SLEEP_MAX: Duration = Duration::from_millis(5);
+/// The shortest spin.
+const SPIN_MIN: Duration = Duration::from_micros(1);
 /// Empty looks between two looks at the clock.
 const LOOKS_PER_TICK: u32 = 64;
 
 /// The manners of waiting, fixed when the communicator is made.
 #[derive(Debug)]
 pub(super) struct Manners {
+    /// How long to spin now.
     spin: Duration,
+    spin_max: Duration,
     park_after: Duration,
     doorbell: Option<Doorbell>,
 }
@@ -23,8 +32,14 @@ impl Manners {
     /// Ranks that share cores with each other do not spin.
     pub(super) fn new(config: &Config, local_ranks: usize, doorbell: Option<Doorbell>) -> Manners {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let spin = if local_ranks > cores { Duration::ZERO } else { config.spin };
-        Manners { spin, park_after: config.park_after, doorbell }
+        let spin_max = if local_ranks > cores { Duration::ZERO } else { config.spin };
+        Manners { spin: spin_max, spin_max, park_after: config.park_after, doorbell }
+    }
+
+    /// A wait has ended with an answer, after yielding or not.
+    fn learn(&mut self, yielded: bool) {
+        let spin = if yielded { self.spin / 2 } else { self.spin * 2 };
+        self.spin = spin.clamp(SPIN_MIN.min(self.spin_max), self.spin_max);
     }
 }
 
@@ -33,14 +48,17 @@ impl Manners {
 pub(super) struct Wait {
     looks: u32,
     since: Option<Instant>,
+    yielded: bool,
 }
 
 impl Wait {
-    /// Something moved: the wait begins anew. No clock is read.
+    /// Something moved: the wait, if there was one, is over. No clock is read.
     #[inline]
-    pub(super) fn reset(&mut self) {
-        self.looks = 0;
-        self.since = None;
+    pub(super) fn over(&mut self, manners: &mut Manners) {
+        if self.since.is_some() {
+            manners.learn(self.yielded);
+            *self = Wait::default();
+        }
     }
 
     /// Nothing moved. Returns how long that has been so whenever the clock was read: then it is
@@ -52,7 +70,10 @@ impl Wait {
         arrived: &mut dyn FnMut() -> bool,
     ) -> Option<Duration> {
         self.looks += 1;
-        if !self.looks.is_multiple_of(LOOKS_PER_TICK) && !manners.spin.is_zero() {
+        if !self.looks.is_multiple_of(LOOKS_PER_TICK)
+            && !self.yielded
+            && !manners.spin_max.is_zero()
+        {
             std::hint::spin_loop();
             return None;
         }
@@ -63,13 +84,14 @@ impl Wait {
     fn tick(&mut self, manners: &Manners, arrived: &mut dyn FnMut() -> bool) -> Option<Duration> {
         let now = Instant::now();
         let waited = now - *self.since.get_or_insert(now);
+        self.yielded |= waited >= manners.spin;
         if waited > manners.park_after
             && let Some(doorbell) = &manners.doorbell
         {
             doorbell.sleep(SLEEP_MAX, arrived);
             return Some(waited);
         }
-        if waited >= manners.spin {
+        if self.yielded {
             std::thread::yield_now();
         }
         Some(waited)

@@ -2,16 +2,7 @@
 //! torchrun, Open MPI, MPICH, Slurm or our own variables ([`from_environment`]), and local ranks
 //! started by ourselves ([`spawn_local`]).
 //!
-//! | variable | meaning |
-//! |---|---|
-//! | `FERROCCL_RANK`, `FERROCCL_RANKS` | rank and number of ranks; with `FERROCCL_COMM_ID` |
-//! | `FERROCCL_LOCAL_RANK`, `FERROCCL_LOCAL_RANKS` | the same among the ranks of this host |
-//! | `FERROCCL_COMM_ID` | `HOST:PORT` where rank 0 listens, or a unique id; for any launcher |
-//! | `FERROCCL_SECRET` | text that all ranks know; whoever does not know it cannot join |
-//! | `FERROCCL_SECRET_FILE` | a file with that text, readable by its owner alone |
-//! | `FERROCCL_INSECURE_JOIN` | 1: join without a secret, beyond loopback too |
-//! | `FERROCCL_BOOTSTRAP_HOST` | name or address under which the others reach rank 0's host |
-//! | `FERROCCL_LISTEN_FD` | rank 0: a listening socket that it inherits (set by [`spawn_local`]) |
+//! Our own variables are in the table [`VARIABLES`].
 //!
 //! Without a secret, over loopback, any user of this host can join.
 
@@ -29,7 +20,7 @@ mod wire;
 pub use detect::{Launcher, from_environment};
 pub use local::{LOCAL_RANKS_MAX, LocalExit, spawn_local};
 pub use meet::Meeting;
-pub use variables::variable;
+pub use variables::{VARIABLES, variable};
 
 use crate::bootstrap::{BootstrapError, Endpoint, Secret, UniqueId};
 use ccl_core::types::Rank;

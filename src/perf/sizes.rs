@@ -7,7 +7,10 @@ pub enum SizeError {
     #[error("\"{0}\" is not a size; write bytes with an optional unit, such as 8, 32k, 16M or 1G")]
     Malformed(String),
     /// More bytes than can be addressed.
-    #[error("\"{0}\" is more than this machine can address; the limit is {max} bytes", max = isize::MAX)]
+    #[error(
+        "\"{0}\" is more than this machine can address; the limit is {max} bytes",
+        max = isize::MAX
+    )]
     Overflow(String),
 }
 

@@ -31,8 +31,8 @@ pub fn header(program: &str, options: &Options, transport: &str, ranks: &[RankLi
     // Writing to a String cannot fail.
     let _ = writeln!(
         text,
-        "# nThread 1 nGpus {} minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} iters: {} \
-         agg iters: {} validation: {} graph: 0",
+        "# nThread 1 nGpus {} minBytes {} maxBytes {} step: {step}({unit}) warmup iters: {} \
+         iters: {} agg iters: {} validation: {} graph: 0",
         options.local_ranks.unwrap_or(1),
         options.min_bytes,
         options.max_bytes,
@@ -196,8 +196,8 @@ mod tests {
         };
         assert_eq!(
             row(&values),
-            "       65536         16384     float     sum      -1    13.27    4.94    4.94       0    \
-             13.27    4.94    4.94       0\n"
+            "       65536         16384     float     sum      -1    13.27    4.94    4.94       \
+             0    13.27    4.94    4.94       0\n"
         );
         values.in_place = None;
         let fields: Vec<String> = row(&values).split_whitespace().map(str::to_owned).collect();

@@ -19,6 +19,7 @@ pub(crate) type Case = (&'static str, fn() -> Result<(), Error>);
 
 /// One rank, in the process that [`Processes`] starts; passes at once everywhere else.
 #[test]
+#[expect(clippy::exit, reason = "it stands for a program, whose status is not that of a test")]
 fn rank() {
     let Ok(name) = std::env::var(CASE) else { return };
     let cases = bad_input::CASES.iter().chain(faults::CASES);

@@ -47,7 +47,8 @@ pub struct Tunable {
 }
 
 macro_rules! config {
-    ($($field:ident: $type:ty = $default:expr, $variable:literal, $alias:expr, $agreed:literal, $doc:literal;)*) => {
+    ($($field:ident: $type:ty = $default:expr,
+       $variable:literal, $alias:expr, $agreed:literal, $doc:literal;)*) => {
         /// Every tunable's value.
         #[derive(Clone, Debug, PartialEq, Eq)]
         #[non_exhaustive]

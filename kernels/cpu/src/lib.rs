@@ -2,7 +2,7 @@
 //!
 //! Every step of every collective is one primitive, the *fold*: some terms are combined element
 //! by element, strictly from left to right, and the result is stored to one or more destinations.
-//! [`Kernel`] is a fold made ready for a type, an operator and this processor; [`copy`] and
+//! [`Kernel`] is a fold made ready for a type, an operator and this processor; [`copy()`] and
 //! [`copy_streaming`] move bytes without looking at them.
 //!
 //! # What the numbers are

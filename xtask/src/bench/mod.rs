@@ -67,6 +67,7 @@ struct Sample {
 
 /// Measures, prints the tables, and writes them to a file where one is asked for.
 pub(crate) fn run(options: &Options) -> Outcome {
+    let exchange = engine_overhead()?;
     let program = ours::build()?;
     let peer = mpi::build()?;
     if peer.is_none() {
@@ -86,6 +87,10 @@ pub(crate) fn run(options: &Options) -> Outcome {
         options.rounds,
         report::table(&["size", "ours", "ours p99", "Open MPI", "p99", "ours / Open MPI"], &rows)
     ));
+    text.push_str(&format!(
+        "\nThe engine against a bare exchange of the same bytes between two threads, medians:\n\n\
+         ```text\n{exchange}```\n"
+    ));
     if !options.no_crowd {
         text.push_str(&crowd(&program, peer.as_ref(), options.rounds)?);
     }
@@ -95,6 +100,20 @@ pub(crate) fn run(options: &Options) -> Outcome {
             .map_err(|error| format!("cannot write {}: {error}", file.display())),
         None => Ok(()),
     }
+}
+
+/// What schedule, program and slots cost, as the exchange benchmark prints it.
+fn engine_overhead() -> Outcome<String> {
+    let arguments = ["run", "--release", "--package", "ccl-kernels-cpu", "--example", "exchange"];
+    let output = std::process::Command::new(env!("CARGO"))
+        .args(arguments)
+        .stderr(std::process::Stdio::inherit())
+        .output()
+        .map_err(|error| format!("cannot run cargo: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("the exchange benchmark failed: {}", output.status));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// Measures ours, theirs, ours, theirs, ...

@@ -1,0 +1,27 @@
+//! Notices forks: a child must not use what its parent shares with other ranks.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How many forks lie between this process and the one that started.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// This process's generation; a child of a fork has another one than its parent. One load.
+#[inline]
+pub(super) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// Begins to count forks.
+pub(super) fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler only adds to an atomic, which is allowed in a forked child. Should
+        // there be no memory for it, forks go unnoticed; nothing else depends on it.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
