@@ -93,9 +93,12 @@ impl<'a> Call<'a> {
             return Err(usage(format!("{}: root {root} of {ranks} ranks", self.collective)));
         }
         self.check_blocks(ranks)?;
+        self.check_own_blocks(rank)?;
         let seat = self.seat(rank, ranks);
         let (input, output) = seat.blocks();
         let (input, output) = match self.sizes {
+            // One element, whatever the caller says: that is what the schedule moves.
+            _ if self.collective == Collective::Barrier => (Some(1), Some(1)),
             Sizes::Even(count) => {
                 (count.checked_mul(input as usize), count.checked_mul(output as usize))
             }
@@ -125,6 +128,21 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
+    /// What a rank keeps for itself is as long in the input as in the output.
+    fn check_own_blocks(&self, rank: Rank) -> Result<(), Error> {
+        let Sizes::Pairs { send, recv } = self.sizes else { return Ok(()) };
+        let own = |blocks: Blocks<'_>| blocks.counts.get(rank as usize).copied();
+        match (own(send), own(recv)) {
+            (from, to) if from == to => Ok(()),
+            (from, to) => Err(usage(format!(
+                "{}: rank {rank} sends {} elements to itself but expects {}",
+                self.collective,
+                from.unwrap_or(0),
+                to.unwrap_or(0)
+            ))),
+        }
+    }
+
     /// Whether there is a block for each rank, where there are blocks.
     fn check_blocks(&self, ranks: u32) -> Result<(), Error> {
         let collective = self.collective;

@@ -1,19 +1,18 @@
-//! Runs calls: plans them, binds them, drives their executions over the ports, and names what
-//! went wrong when one does not end.
+//! Runs calls: plans them, binds them, and drives their executions over the ports.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ccl_core::algorithm::{Algorithm, Params};
 use ccl_core::config::Config;
-use ccl_core::execution::{Execution, Link, Numbers, Progress};
+use ccl_core::execution::{Execution, Numbers, Progress};
 use ccl_core::lower::{Alias, lower_for_slots};
 use ccl_core::schedule::shape::Sizes;
 use ccl_core::schedule::{Layout, RankSchedule};
 use ccl_core::select::{Choice, Situation, choose};
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_kernels_cpu::mapped::MappedLinks;
-use ccl_kernels_cpu::ports::{CallMemory, CpuPorts, Mismatch};
+use ccl_kernels_cpu::ports::{CallMemory, CpuPorts};
 use ccl_kernels_cpu::{Kernel, Scalar};
 use ccl_memory::Region;
 
@@ -23,12 +22,13 @@ use super::group::Messages;
 use super::record::CallRecord;
 use super::segment::Segment;
 use super::wait::{Manners, Wait};
+use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
 
 /// The most plans kept; the one that was not used for longest makes room.
 const PLANS_MAX: usize = 64;
 /// What point-to-point messages carry instead of a call's tag: they belong to no numbered call.
-const MESSAGE_TAG: u64 = u64::MAX;
+pub(super) const MESSAGE_TAG: u64 = u64::MAX;
 
 /// What a plan was made for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +39,10 @@ pub(super) enum PlanKey {
 
 /// A program made ready, with the numbers it was last bound to.
 #[derive(Debug)]
-struct Plan {
+pub(super) struct Plan {
     key: PlanKey,
     split: u32,
-    execution: Execution,
+    pub(super) execution: Execution,
     numbers: Numbers,
     used: u64,
     /// Calls that wait their turn with it.
@@ -57,9 +57,12 @@ struct Recent {
     op: ReduceOp,
     scalar: [u8; 8],
     root: Rank,
-    count: usize,
+    /// None for uneven calls, which are prepared each time.
+    count: Option<usize>,
     in_place: bool,
     algorithm: Option<&'static str>,
+    /// What the record says of the algorithm.
+    asked: u8,
     plan: usize,
     kernel: Kernel,
     input_bytes: usize,
@@ -69,7 +72,7 @@ struct Recent {
 impl Recent {
     #[inline]
     fn is(&self, call: &Call<'_>, in_place: bool) -> bool {
-        matches!(call.sizes, Sizes::Even(count) if count == self.count)
+        matches!(call.sizes, Sizes::Even(count) if Some(count) == self.count)
             && self.collective == call.collective
             && self.data_type == call.data_type
             && self.op == call.op
@@ -93,7 +96,11 @@ pub(super) struct Engine {
     pub(super) own_record: Option<Region>,
     /// By rank; none for this rank.
     pub(super) peer_records: Vec<Option<Region>>,
-    plans: Vec<Plan>,
+    /// The connections behind the links; none for a single rank.
+    pub(super) wiring: Option<Wiring>,
+    /// Peers whose connection is gone, and how that was noticed.
+    pub(super) lost: Vec<(Rank, String)>,
+    pub(super) plans: Vec<Plan>,
     recent: Option<Recent>,
     scratch: Region,
     sequence: u64,
@@ -105,8 +112,8 @@ pub(super) struct Engine {
 /// A call that was checked and planned, and may be under way.
 #[derive(Debug)]
 pub(super) struct Running {
-    plan: usize,
-    what: What,
+    pub(super) plan: usize,
+    pub(super) what: What,
     memory: Memory,
     /// Of a call that waits its turn: others may use its plan with other numbers meanwhile.
     numbers: Option<Numbers>,
@@ -125,7 +132,7 @@ unsafe impl Send for Memory {}
 
 /// Names what runs, in messages.
 #[derive(Clone, Copy, Debug)]
-enum What {
+pub(super) enum What {
     Call(CallRecord),
     Messages { sends: usize, recvs: usize },
 }
@@ -147,7 +154,6 @@ impl Engine {
         segment: Segment,
         links: MappedLinks,
         manners: Manners,
-        records: (Option<Region>, Vec<Option<Region>>),
     ) -> Engine {
         let (rank, ranks) = (control.rank(), control.ranks());
         Engine {
@@ -158,8 +164,10 @@ impl Engine {
             segment,
             ports: CpuPorts::new(links, ranks as usize),
             manners,
-            own_record: records.0,
-            peer_records: records.1,
+            own_record: None,
+            peer_records: Vec::new(),
+            wiring: None,
+            lost: Vec::new(),
             plans: Vec::new(),
             recent: None,
             scratch: Region::private(0),
@@ -174,7 +182,7 @@ impl Engine {
         let segment = Segment::new(1, &config);
         let manners = Manners::new(&config, 1, None);
         let links = MappedLinks::new(1, Vec::new(), Vec::new());
-        Engine::new(control, config, segment, links, manners, (None, Vec::new()))
+        Engine::new(control, config, segment, links, manners)
     }
 
     /// Checks, plans and binds a call. Nothing is sent.
@@ -185,7 +193,7 @@ impl Engine {
             self.prepare(call, buffers.in_place)?;
         }
         let Some(recent) = &self.recent else { return Err(usage("nothing prepared".to_owned())) };
-        let Recent { plan, kernel, input_bytes, output_bytes, .. } = *recent;
+        let Recent { plan, kernel, input_bytes, output_bytes, asked, .. } = *recent;
         check_buffer(call, "input", input_bytes, buffers.input_bytes)?;
         check_buffer(call, "output", output_bytes, buffers.output_bytes)?;
         check_overlap(call, &buffers, input_bytes, output_bytes)?;
@@ -196,6 +204,7 @@ impl Engine {
             data_type: call.data_type,
             op: call.op,
             root: call.root,
+            algorithm: asked,
             count: call.compared_count(),
         };
         let tag = record.tag(self.config.check_calls);
@@ -219,10 +228,10 @@ impl Engine {
             op: call.op,
             scalar: call.scalar,
             root: call.root,
-            // Uneven calls are prepared each time: no count can be this one.
-            count: if let Sizes::Even(count) = call.sizes { count } else { usize::MAX },
+            count: if let Sizes::Even(count) = call.sizes { Some(count) } else { None },
             in_place,
             algorithm: call.algorithm.map(|_| algorithm.name),
+            asked: call.algorithm.map_or(0, |_| registry_number(algorithm)),
             plan,
             kernel,
             input_bytes,
@@ -237,6 +246,7 @@ impl Engine {
     pub(super) fn begin_messages(&mut self, messages: &Messages) -> Result<Running, Error> {
         self.recent = None;
         let plan = self.message_plan(messages)?;
+        messages.check_own(self.rank)?;
         let numbers = &mut self.plans[plan].numbers;
         let (sends, recvs) = (&messages.sends, &messages.recvs);
         numbers.input.set_vector(&sends.bytes, &sends.addresses, 1, 1);
@@ -318,8 +328,15 @@ impl Engine {
                 }
                 Progress::Moved => wait.over(manners),
                 Progress::Blocked => {
-                    let mut arrived = || execution.advance(ports) != Progress::Blocked;
-                    if let Some(stalled) = wait.pause(manners, &mut arrived) {
+                    let mut moved = false;
+                    let mut arrived = || {
+                        moved |= execution.advance(ports) != Progress::Blocked;
+                        moved
+                    };
+                    let stalled = wait.pause(manners, &mut arrived);
+                    if moved {
+                        wait.over(manners);
+                    } else if let Some(stalled) = stalled {
                         self.look_around(running, stalled)?;
                         if stalled > timeout {
                             return Err(self.deadline(running, stalled));
@@ -328,101 +345,6 @@ impl Engine {
                 }
             }
         }
-    }
-
-    /// Looks for a reason why nothing moves.
-    #[cold]
-    fn look_around(&mut self, running: &Running, stalled: Duration) -> Result<(), Error> {
-        if let Some(mismatch) = self.ports.mismatch() {
-            return Err(self.mismatch(running, mismatch));
-        }
-        if let Some(failure) = self.control.failure() {
-            return Err(Error::RankFailed {
-                rank: failure.rank,
-                reason: failure.reason.to_string(),
-                during: self.during(running),
-            });
-        }
-        if stalled > Duration::from_millis(10) {
-            self.compare_calls(running)?;
-            self.look_for_leavers(running)?;
-        }
-        Ok(())
-    }
-
-    /// Whether a rank that makes a call of the same number makes another call.
-    fn compare_calls(&self, running: &Running) -> Result<(), Error> {
-        let What::Call(own) = running.what else { return Ok(()) };
-        if !self.config.check_calls {
-            return Ok(());
-        }
-        for (peer, record) in self.peer_records.iter().enumerate() {
-            if let Some(theirs) = record.as_ref().and_then(CallRecord::read)
-                && !own.agrees(&theirs)
-            {
-                return Err(self.disagree(own.to_string(), peer as Rank, theirs.to_string()));
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether a rank that we wait for has left for good.
-    fn look_for_leavers(&mut self, running: &Running) -> Result<(), Error> {
-        let gone = |engine: &Engine| {
-            let waits = engine.plans[running.plan].execution.waits_for();
-            waits.into_iter().find(|(link, _)| engine.control.has_left(link.peer))
-        };
-        if gone(self).is_none() {
-            return Ok(());
-        }
-        // What it had sent before it left has arrived by now.
-        while self.plans[running.plan].execution.advance(&mut self.ports) == Progress::Moved {}
-        match gone(self) {
-            Some((Link { peer, .. }, _)) => Err(Error::RankFailed {
-                rank: peer,
-                reason: "it left the communicator while others still need it".to_owned(),
-                during: self.during(running),
-            }),
-            None => Ok(()),
-        }
-    }
-
-    fn mismatch(&self, running: &Running, mismatch: Mismatch) -> Error {
-        let peer = mismatch.peer;
-        let record = self.peer_records.get(peer as usize).and_then(Option::as_ref);
-        let theirs = record.and_then(CallRecord::read);
-        let own = running.what.to_string();
-        let bytes = mismatch.bytes;
-        let theirs = match (theirs, mismatch.tag == MESSAGE_TAG) {
-            (_, true) => format!("a send of {bytes} bytes"),
-            (Some(record), false) if mismatch.tag == record.tag(true) => {
-                format!("{record} (a message of {bytes} bytes)")
-            }
-            _ => format!("something that sends {bytes} bytes"),
-        };
-        let expected = mismatch.expected_bytes;
-        self.disagree(format!("{own} (a message of {expected} bytes)"), peer, theirs)
-    }
-
-    fn disagree(&self, own: String, peer: Rank, theirs: String) -> Error {
-        Error::Mismatch { rank: self.rank, own, peer, theirs }
-    }
-
-    fn deadline(&self, running: &Running, stalled: Duration) -> Error {
-        let waits = self.plans[running.plan].execution.waits_for();
-        let list: Vec<String> = waits
-            .iter()
-            .take(4)
-            .map(|(link, receive)| match receive {
-                true => format!("a message from rank {}", link.peer),
-                false => format!("room at rank {}", link.peer),
-            })
-            .collect();
-        Error::Deadline { during: self.during(running), stalled, waiting: list.join(", ") }
-    }
-
-    fn during(&self, running: &Running) -> String {
-        format!("rank {} in {}", self.rank, running.what)
     }
 
     /// The plan for an algorithm and root, made now if it is new.
@@ -534,6 +456,15 @@ impl Engine {
         }
         self.scratch.start()
     }
+}
+
+/// 1 + the algorithm's place in the registry, which is the same on all ranks.
+fn registry_number(algorithm: &Algorithm) -> u8 {
+    let same = |other: &&Algorithm| {
+        (other.collective, other.name) == (algorithm.collective, algorithm.name)
+    };
+    let place = ccl_core::algorithm::all().position(|other| same(&other));
+    place.and_then(|place| u8::try_from(place + 1).ok()).unwrap_or(0)
 }
 
 /// What the planner takes for a call.

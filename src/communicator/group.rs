@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 use ccl_core::types::Rank;
 
+use super::call::usage;
 use super::element::Element;
 use super::{Communicator, Error};
 
@@ -33,6 +34,22 @@ pub(super) struct Messages {
 }
 
 impl Messages {
+    /// Each message to oneself is received with the length it is sent with.
+    pub(super) fn check_own(&self, rank: Rank) -> Result<(), Error> {
+        let own = |side: &Side| -> Vec<usize> {
+            let pairs = side.peers.iter().zip(&side.bytes);
+            pairs.filter(|(peer, _)| **peer == rank).map(|(_, bytes)| *bytes).collect()
+        };
+        if !self.sends.peers.contains(&rank) || own(&self.sends) == own(&self.recvs) {
+            return Ok(());
+        }
+        Err(usage(format!(
+            "rank {rank} sends {:?} bytes to itself but receives {:?}",
+            own(&self.sends),
+            own(&self.recvs)
+        )))
+    }
+
     fn clear(&mut self) {
         for side in [&mut self.sends, &mut self.recvs] {
             side.peers.clear();

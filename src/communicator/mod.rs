@@ -5,6 +5,7 @@ mod call;
 mod element;
 mod engine;
 mod error;
+mod exchange;
 mod explain;
 mod fork;
 mod group;
@@ -13,10 +14,11 @@ mod request;
 mod segment;
 mod symmetric;
 mod wait;
+mod watch;
 mod wiring;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 use bytemuck::{Pod, Zeroable};
 use ccl_core::config::Config;
@@ -31,6 +33,7 @@ use crate::bootstrap::{
 use crate::launch;
 use call::{Buffers, usage};
 use engine::Engine;
+use exchange::{Topic, exchange};
 use group::Messages;
 use request::Requests;
 use wiring::Wiring;
@@ -51,7 +54,6 @@ pub use symmetric::SymmetricBuffer;
 pub struct Communicator {
     id: u64,
     engine: Engine,
-    wiring: Option<Wiring>,
     requests: Requests,
     /// Empty lists of the last group, for the next one.
     spare_messages: Messages,
@@ -65,14 +67,17 @@ pub struct Communicator {
 /// Ends a communicator from any thread.
 #[derive(Clone, Debug)]
 pub struct AbortHandle {
-    control: Arc<ControlPlane>,
+    /// Weak: a handle that outlives its communicator does not keep the rank from leaving.
+    control: Weak<ControlPlane>,
 }
 
 impl AbortHandle {
     /// Ends the communicator on all ranks: whatever is under way, or called later, fails with
     /// this reason.
     pub fn abort(&self, reason: &str) {
-        self.control.abort(reason);
+        if let Some(control) = self.control.upgrade() {
+            control.abort(reason);
+        }
     }
 }
 
@@ -125,7 +130,9 @@ impl Communicator {
         id: UniqueId,
         config: Config,
     ) -> Result<Communicator, Error> {
-        Communicator::join_with(Join::new(rank, ranks, id), config)
+        let mut how = Join::new(rank, ranks, id);
+        how.limits.deadline = config.join_timeout;
+        Communicator::join_with(how, config)
     }
 
     /// Joins as `how` says: with a socket that listens already, for example. Its configuration
@@ -165,19 +172,16 @@ impl Communicator {
                 control.roster().hosts()
             )));
         }
-        let (engine, wiring) = if ranks == 1 {
-            (Engine::alone(Arc::clone(&control), config), None)
+        let engine = if ranks == 1 {
+            Engine::alone(Arc::clone(&control), config)
         } else {
             let device = open_device(&config)?;
-            let mut wiring = Wiring::connect(Arc::clone(&control), device, &secret, &config)?;
-            let engine = wiring.engine(config, parking(), ranks as usize)?;
-            control.barrier(wiring.timeout)?;
-            (engine, Some(wiring))
+            let wiring = Wiring::connect(Arc::clone(&control), device, &secret, &config)?;
+            wiring.engine(config, parking(), ranks as usize)?
         };
         Ok(Communicator {
             id: next_id(),
             engine,
-            wiring,
             requests: Requests::default(),
             spare_messages: Messages::default(),
             control,
@@ -209,13 +213,13 @@ impl Communicator {
     /// The name of the transport that joins the ranks.
     #[must_use]
     pub fn transport(&self) -> &'static str {
-        if self.wiring.is_some() { "shm" } else { "self" }
+        if self.engine.wiring.is_some() { "shm" } else { "self" }
     }
 
     /// A handle that other threads can end this communicator with.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
-        AbortHandle { control: Arc::clone(&self.control) }
+        AbortHandle { control: Arc::downgrade(&self.control) }
     }
 
     /// A group of sends and receives that move side by side.
@@ -253,13 +257,12 @@ impl Communicator {
         self.splits += 1;
         let own = Choice { color, key };
         let timeout = self.engine.config.join_timeout;
-        let blob = bytemuck::bytes_of(&own).to_vec();
-        let all: Vec<Choice> = self
-            .control
-            .all_gather(blob, timeout)?
+        let blobs = exchange(&self.control, Topic::SplitChoice, bytemuck::bytes_of(&own), timeout)?;
+        let all = blobs
             .iter()
-            .map(|blob| bytemuck::pod_read_unaligned(blob))
-            .collect();
+            .map(|blob| bytemuck::try_pod_read_unaligned(blob))
+            .collect::<Result<Vec<Choice>, _>>()
+            .map_err(|_| usage("split: a rank's choice cannot be read".to_owned()))?;
         let mut members: Vec<(i64, Rank)> = (0..)
             .zip(&all)
             .filter(|(_, choice)| choice.color == color)
@@ -268,10 +271,13 @@ impl Communicator {
         members.sort_unstable();
         let place = members.iter().position(|(_, rank)| *rank == self.rank()).unwrap_or(0);
         let leads = color >= 0 && place == 0;
-        let listening = leads.then(|| Listening::new(&Reach::Loopback)).transpose()?;
-        let endpoint = listening.as_ref().and_then(|listening| listening.id.endpoints.first());
+        // A leader that cannot listen says so by an empty address: everybody fails at once.
+        let listening = leads.then(|| Listening::new(&Reach::Loopback)).transpose();
+        let listens = listening.as_ref().ok().and_then(Option::as_ref);
+        let endpoint = listens.and_then(|listening| listening.id.endpoints.first());
         let address = endpoint.map_or_else(String::new, Endpoint::to_string);
-        let addresses = self.control.all_gather(address.into_bytes(), timeout)?;
+        let addresses = exchange(&self.control, Topic::SplitAddress, address.as_bytes(), timeout)?;
+        let listening = listening?;
         if color < 0 {
             return Ok(None);
         }
@@ -283,6 +289,7 @@ impl Communicator {
         let id = UniqueId { endpoints: vec![endpoint], secret };
         let mut how = Join::new(place as Rank, members.len() as u32, id);
         how.listener = listening.map(|listening| listening.listener);
+        how.limits.deadline = timeout;
         Communicator::join_with(how, self.engine.config.clone()).map(Some)
     }
 
@@ -361,7 +368,6 @@ impl Communicator {
 
 fn configure(how: &mut Join, config: &Config) {
     how.configuration = config.digest();
-    how.limits.deadline = how.limits.deadline.min(config.join_timeout);
     how.timing.heartbeat = config.heartbeat;
     how.timing.silence = config.dead_after;
 }

@@ -1,8 +1,9 @@
 //! What each rank is doing, in memory that its peers can read: so that ranks which disagree, or
 //! wait for each other, can name both calls.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
+use ccl_core::algorithm;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_memory::{Region, RegionError};
 
@@ -18,6 +19,9 @@ pub(super) struct CallRecord {
     pub(super) data_type: DataType,
     pub(super) op: ReduceOp,
     pub(super) root: Rank,
+    /// The algorithm that the call asks for: 1 + its number in the registry; 0 for the choice that
+    /// all ranks make alike.
+    pub(super) algorithm: u8,
     /// Elements of an even call; a digest of the counts of an uneven one that all ranks know.
     pub(super) count: u64,
 }
@@ -38,11 +42,15 @@ impl CallRecord {
         let reduces = self.collective.reduces();
         let op = if reduces { self.op as u64 } else { 0 };
         let root = if self.collective.has_root() { u64::from(self.root) } else { 0 };
-        self.collective as u64 | (self.data_type as u64) << 8 | op << 16 | root << 32
+        let algorithm = u64::from(self.algorithm) << 24;
+        self.collective as u64 | (self.data_type as u64) << 8 | op << 16 | algorithm | root << 32
     }
 
     /// Shows the record to the peers.
     pub(super) fn publish(&self, to: &Region) -> Result<(), RegionError> {
+        // A reader that meets the record half written sees the number change.
+        to.word64(0)?.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
         to.word64(8)?.store(self.kind(), Ordering::Relaxed);
         to.word64(16)?.store(self.count, Ordering::Relaxed);
         // Release: the rest is there before the number.
@@ -55,6 +63,11 @@ impl CallRecord {
         let sequence = from.word64(0).ok()?.load(Ordering::Acquire);
         let kind = from.word64(8).ok()?.load(Ordering::Relaxed);
         let count = from.word64(16).ok()?.load(Ordering::Relaxed);
+        // Acquire: if the number is still the same, so was the rest while it was read.
+        fence(Ordering::Acquire);
+        if from.word64(0).ok()?.load(Ordering::Relaxed) != sequence {
+            return None;
+        }
         let pick = |shift: u32| (kind >> shift & 0xff) as u8;
         Some(CallRecord {
             sequence,
@@ -62,6 +75,7 @@ impl CallRecord {
             data_type: DataType::ALL.into_iter().find(|d| *d as u8 == pick(8))?,
             op: ReduceOp::ALL.into_iter().find(|o| *o as u8 == pick(16))?,
             root: (kind >> 32) as Rank,
+            algorithm: pick(24),
             count,
         })
         .filter(|record| record.sequence > 0)
@@ -90,6 +104,10 @@ impl std::fmt::Display for CallRecord {
         if self.collective.has_root() {
             write!(f, ", root {}", self.root)?;
         }
+        let index = usize::from(self.algorithm).checked_sub(1);
+        if let Some(asked) = index.and_then(|index| algorithm::all().nth(index)) {
+            write!(f, ", by {}", asked.name)?;
+        }
         Ok(())
     }
 }
@@ -114,6 +132,7 @@ mod tests {
             data_type: DataType::Bfloat16,
             op: ReduceOp::Max,
             root: 3,
+            algorithm: 0,
             count: 1000,
         }
     }
@@ -129,12 +148,13 @@ mod tests {
 
     #[test]
     fn every_field_changes_the_tag() {
-        let changes: [fn(&mut CallRecord); 6] = [
+        let changes: [fn(&mut CallRecord); 7] = [
             |r| r.sequence += 1,
             |r| r.collective = Collective::AllReduce,
             |r| r.data_type = DataType::Int8,
             |r| r.op = ReduceOp::Sum,
             |r| r.root = 0,
+            |r| r.algorithm = 3,
             |r| r.count -= 1,
         ];
         for change in changes {

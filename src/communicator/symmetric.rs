@@ -6,7 +6,7 @@ use ccl_memory::Region;
 
 use super::call::usage;
 use super::element::Element;
-use super::{Communicator, Error};
+use super::{Communicator, Error, fork};
 
 /// This rank's part of memory that every local rank maps. It is never lent as a slice to more
 /// than this rank's own calls: peers reach it only through collectives that this rank takes
@@ -16,6 +16,7 @@ pub struct SymmetricBuffer<T> {
     regions: Vec<Region>,
     own: usize,
     count: usize,
+    generation: u32,
     elements: PhantomData<T>,
 }
 
@@ -38,6 +39,15 @@ impl<T: Element> SymmetricBuffer<T> {
         self.regions.len()
     }
 
+    /// This rank's memory, which a forked child does not have.
+    fn own_region(&self) -> Result<&Region, Error> {
+        if self.generation == fork::generation() {
+            Ok(&self.regions[self.own])
+        } else {
+            Err(Error::Forked)
+        }
+    }
+
     /// Copies `data` to the elements from `start` on.
     ///
     /// # Errors
@@ -45,7 +55,7 @@ impl<T: Element> SymmetricBuffer<T> {
     /// When it does not fit.
     pub fn write(&mut self, start: usize, data: &[T]) -> Result<(), Error> {
         let offset = start.saturating_mul(size_of::<T>());
-        let region = &self.regions[self.own];
+        let region = self.own_region()?;
         region.write(offset, bytemuck::cast_slice(data)).map_err(|error| usage(error.to_string()))
     }
 
@@ -56,7 +66,7 @@ impl<T: Element> SymmetricBuffer<T> {
     /// When there are not so many.
     pub fn read(&self, start: usize, data: &mut [T]) -> Result<(), Error> {
         let offset = start.saturating_mul(size_of::<T>());
-        let region = &self.regions[self.own];
+        let region = self.own_region()?;
         let bytes = bytemuck::cast_slice_mut(data);
         region.read(offset, bytes).map_err(|error| usage(error.to_string()))
     }
@@ -74,11 +84,12 @@ impl Communicator {
         let bytes = count
             .checked_mul(size_of::<T>())
             .ok_or_else(|| usage(format!("{count} elements are more than memory can hold")))?;
-        let regions = match &mut self.wiring {
+        let regions = match &mut self.engine.wiring {
             Some(wiring) => wiring.share(bytes.max(1), |_| Ok(()))?,
             None => vec![Region::private(bytes)],
         };
         let own = self.rank() as usize;
-        Ok(SymmetricBuffer { regions, own, count, elements: PhantomData })
+        let generation = fork::generation();
+        Ok(SymmetricBuffer { regions, own, count, generation, elements: PhantomData })
     }
 }

@@ -17,6 +17,7 @@ use ccl_memory::slots::{Receiver, Sender};
 use super::call::usage;
 use super::engine::Engine;
 use super::error::Error;
+use super::exchange::{Topic, exchange};
 use super::segment::Segment;
 use super::wait::Manners;
 use crate::bootstrap::{ControlPlane, random_bytes};
@@ -44,10 +45,10 @@ impl Wiring {
         config: &Config,
     ) -> Result<Wiring, Error> {
         let timeout = config.join_timeout;
-        let nonces = control.all_gather(random_bytes()?.to_vec(), timeout)?.concat();
+        let nonces = exchange(&control, Topic::Nonces, &random_bytes()?, timeout)?.concat();
         let key = transport::Secret(secret.derive(&nonces));
         let mut listener = device.listen(&key)?;
-        let addresses = control.all_gather(listener.address().0, timeout)?;
+        let addresses = exchange(&control, Topic::Addresses, &listener.address().0, timeout)?;
         let (rank, ranks) = (control.rank(), control.ranks());
         let now = ccl_transport_shm::now;
         let deadline = now() + timeout;
@@ -105,9 +106,10 @@ impl Wiring {
         // Everybody takes part in both exchanges, so that what one rank cannot do fails all alike.
         let made = self.make(bytes, prepare);
         let blob = made.as_ref().map_or(Vec::new(), |(_, keys)| encode(keys));
-        let keys = self.control.all_gather(blob, self.timeout)?;
+        let keys = exchange(&self.control, Topic::SharedMemory, &blob, self.timeout)?;
         let mapped = made.and_then(|(own, _)| self.map(bytes, own, &keys));
-        let done = self.control.all_gather(vec![u8::from(mapped.is_ok())], self.timeout)?;
+        let done = [u8::from(mapped.is_ok())];
+        let done = exchange(&self.control, Topic::SharedMemoryDone, &done, self.timeout)?;
         let regions = mapped?;
         match done.iter().position(|done| done != &[1]) {
             None => Ok(regions),
@@ -160,7 +162,7 @@ impl Wiring {
 
     /// Makes the engine: links over shared segments.
     pub(super) fn engine(
-        &mut self,
+        mut self,
         config: Config,
         parking: Parking,
         local_ranks: usize,
@@ -203,7 +205,12 @@ impl Wiring {
         let manners = Manners::new(&config, local_ranks, own_doorbell);
         let links = MappedLinks::new(segment.channels, duplexes, doorbells);
         let control = Arc::clone(&self.control);
-        Ok(Engine::new(control, config, segment, links, manners, (own_record, records)))
+        exchange(&control, Topic::Ready, &[], self.timeout)?;
+        let mut engine = Engine::new(control, config, segment, links, manners);
+        engine.own_record = own_record;
+        engine.peer_records = records;
+        engine.wiring = Some(self);
+        Ok(engine)
     }
 }
 

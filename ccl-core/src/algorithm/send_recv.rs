@@ -61,6 +61,7 @@ pub fn send_recv(
         return Err(SendRecvError::Unmatched { rank, sends: own_sends, recvs: own_recvs });
     }
     let mut b = Builder::new(rank, ranks, 1);
+    b.whole_messages();
     for (part, peer) in (0..).zip(sends).filter(|(_, peer)| **peer != rank) {
         b.send(*peer, input(part));
     }

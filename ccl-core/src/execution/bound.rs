@@ -92,6 +92,8 @@ pub(super) struct BoundFold {
     pub(super) segments: (u32, u32),
     pub(super) recvs: (u32, u32),
     pub(super) sends: (u32, u32),
+    /// Elements over all pieces and segments.
+    pub(super) whole: usize,
     /// Which instruction of the strand, for reports.
     pub(super) instr: u32,
     pub(super) last: bool,
@@ -207,11 +209,14 @@ impl Bound {
         if segments.0 == segments.1 {
             return;
         }
+        let whole = self.segments[range(segments)].iter().map(|segment| segment.elements).sum();
         let sources = fold.sources.iter().map(|source| (&source.place, source.repeat));
         let recvs = self.bind_peers(sources, counters);
         let targets = fold.targets.iter().map(|target| (&target.place, target.repeat));
         let sends = self.bind_peers(targets, counters);
-        self.steps.push(Step::Fold(BoundFold { segments, recvs, sends, instr, last: fold.last }));
+        let last = fold.last;
+        let bound = BoundFold { segments, recvs, sends, whole, instr, last };
+        self.steps.push(Step::Fold(bound));
     }
 
     fn bind_peers<'a>(

@@ -51,19 +51,29 @@ pub struct Task<'a> {
     pub last: bool,
 }
 
+/// One message: a piece of what goes from one rank to another in one op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Its payload.
+    pub bytes: usize,
+    /// All pieces of the op together: both ends must mean the same length, not only the same
+    /// first pieces.
+    pub whole_bytes: usize,
+}
+
 /// The world as an execution sees it: links with slots, and something that combines memory.
 pub trait Ports {
     /// Whether the next message of the link has arrived. Cheap; asked again and again.
     fn readable(&mut self, link: Link) -> bool;
     /// Whether the link has a granted slot for the next message.
     fn writable(&mut self, link: Link) -> bool;
-    /// Looks at the link's next message, which has arrived: whether it is the `bytes` long message
-    /// of this call that the schedule expects. After a no, nothing is read from it.
-    fn accept(&mut self, link: Link, bytes: usize) -> bool;
+    /// Looks at the link's next message, which has arrived: whether it is the message of this call
+    /// that the schedule expects. After a no, nothing is read from it.
+    fn accept(&mut self, link: Link, message: Message) -> bool;
     /// Combines. Slots named by operands are readable or writable, as just asked.
     fn fold(&mut self, task: &Task<'_>);
     /// Sends what folds have put into the link's current slot.
-    fn publish(&mut self, link: Link, bytes: usize);
+    fn publish(&mut self, link: Link, message: Message);
     /// Gives the link's current received slot back to its sender.
     fn release(&mut self, link: Link);
     /// A strand has said that a unit is done. For checkers; ports that move data ignore it.
@@ -214,6 +224,7 @@ impl Execution {
         let mut piece = state.turn * *channels as usize + channel as usize;
         while piece < bound.pieces {
             if state.step == end {
+                // The last step is done for this piece, and all before it.
                 state.step = first;
                 state.turn += 1;
                 piece += *channels as usize;
@@ -244,8 +255,21 @@ impl Execution {
                     ports.done(Mark { channel, strand: strand as u32, unit: *unit, turn });
                 }
             }
-            state.step += 1;
             moved = true;
+            if !program.whole_messages {
+                state.step += 1;
+                continue;
+            }
+            // The next piece of the same message; after the last one the next message.
+            state.turn += 1;
+            piece += *channels as usize;
+            if piece >= bound.pieces && state.step + 1 < end {
+                state.step += 1;
+                state.turn = 0;
+                piece = channel as usize;
+            } else if piece >= bound.pieces {
+                *running -= 1;
+            }
         }
         moved
     }
@@ -279,7 +303,9 @@ impl Run<'_> {
             return false;
         }
         let message_bytes = elements * bound.element_bytes;
-        if !recvs.iter().all(|peer| ports.accept(link(peer), message_bytes)) {
+        let whole_bytes = self.fold.whole * bound.element_bytes;
+        let message = Message { bytes: message_bytes, whole_bytes };
+        if !recvs.iter().all(|peer| ports.accept(link(peer), message)) {
             return false;
         }
         let mut before = 0;
@@ -301,7 +327,7 @@ impl Run<'_> {
             }
             before += elements;
         }
-        sends.iter().for_each(|peer| ports.publish(link(peer), message_bytes));
+        sends.iter().for_each(|peer| ports.publish(link(peer), message));
         recvs.iter().for_each(|peer| ports.release(link(peer)));
         true
     }

@@ -116,6 +116,8 @@ pub struct Program {
     pub units: u32,
     /// Parts of each scratch buffer that is still needed after fusing; 0 for the others.
     pub scratch_parts: Vec<u32>,
+    /// As [`RankSchedule::whole_messages`].
+    pub whole_messages: bool,
     /// The most parts in one message.
     pub message_parts: u32,
     /// Peers that are sent to, ascending.

@@ -128,6 +128,7 @@ pub(super) fn assemble(
         scratch_parts,
         message_parts: schedule.message_parts,
         send_peers: peers(|unit| &unit.sends),
+        whole_messages: schedule.whole_messages,
         recv_peers: peers(|unit| &unit.recvs),
     }
 }

@@ -47,9 +47,16 @@ impl Builder {
             split,
             scratch_parts: Vec::new(),
             message_parts: 1,
+            whole_messages: false,
             body: Vec::new(),
         };
         Builder { schedule, open: Vec::new() }
+    }
+
+    /// Sends all pieces of an op before the next op: see [`RankSchedule::whole_messages`]. Only for
+    /// schedules whose ops do not wait for each other.
+    pub fn whole_messages(&mut self) {
+        self.schedule.whole_messages = true;
     }
 
     /// Whose schedule this is.

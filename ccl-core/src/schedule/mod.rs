@@ -222,6 +222,10 @@ pub struct RankSchedule {
     /// The largest number of parts in one message of *any* rank: a slot must hold that many
     /// pieces, and ranks must agree on the size of a piece.
     pub message_parts: u32,
+    /// Whether all pieces of an op come before the next op of its link, instead of all ops of a
+    /// piece before the next piece: so that the two ends of a link need to agree on the order of
+    /// messages only, not on which of them are grouped.
+    pub whole_messages: bool,
     /// In program order.
     pub body: Vec<Node>,
 }

@@ -7,7 +7,7 @@ use super::memory::{Memory, Stamp, Unordered};
 use super::spec::{Setup, mode};
 use super::value::{Exprs, GARBAGE, NOTHING, Value};
 use super::violation::{Access, Misfold, Spot, Violation};
-use crate::execution::{Link, Mark, Operand, Ports, Task};
+use crate::execution::{self, Link, Mark, Operand, Ports, Task};
 use crate::types::Rank;
 
 /// For each strand of all ranks, of one channel: how many of its tasks happened before.
@@ -574,16 +574,16 @@ impl Ports for RankPorts<'_> {
             && self.world.room(self.rank, link.peer, link.channel) > 0
     }
 
-    fn accept(&mut self, link: Link, bytes: usize) -> bool {
-        self.world.accept(self.rank, link, bytes)
+    fn accept(&mut self, link: Link, message: execution::Message) -> bool {
+        self.world.accept(self.rank, link, message.bytes)
     }
 
     fn fold(&mut self, task: &Task<'_>) {
         self.world.fold(self.rank, task);
     }
 
-    fn publish(&mut self, link: Link, bytes: usize) {
-        self.world.publish(self.rank, link, bytes);
+    fn publish(&mut self, link: Link, message: execution::Message) {
+        self.world.publish(self.rank, link, message.bytes);
     }
 
     fn release(&mut self, link: Link) {

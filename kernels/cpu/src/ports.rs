@@ -2,7 +2,7 @@
 //! brings messages into memory that this process can read and takes them from memory that it can
 //! write.
 
-use ccl_core::execution::{Link, Operand, Ports, Task};
+use ccl_core::execution::{Link, Message, Operand, Ports, Task};
 use ccl_core::types::Rank;
 
 use crate::{Kernel, Term};
@@ -48,7 +48,8 @@ pub struct CallMemory {
     output: usize,
     scratch: usize,
     kernel: Kernel,
-    /// Names the call: equal on all ranks that make the same call at the same point.
+    /// Names the call: equal on all ranks that make the same call at the same point; 0 to compare
+    /// nothing.
     tag: u64,
 }
 
@@ -82,6 +83,16 @@ impl CallMemory {
     #[must_use]
     pub unsafe fn absolute(kernel: Kernel, tag: u64) -> CallMemory {
         CallMemory { input: 0, output: 0, scratch: 0, kernel, tag }
+    }
+
+    /// What a message of this call carries: the call's tag, and in its lower half the length of the
+    /// whole, so that ends which agree only on the first pieces notice. 0 compares nothing.
+    #[inline]
+    fn tag_of(&self, message: Message) -> u64 {
+        if self.tag == 0 {
+            return 0;
+        }
+        self.tag ^ (message.whole_bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 
     /// The address of an operand outside slots.
@@ -166,9 +177,9 @@ impl<L: Links> Ports for CpuPorts<L> {
     }
 
     #[inline]
-    fn accept(&mut self, link: Link, expected_bytes: usize) -> bool {
+    fn accept(&mut self, link: Link, message: Message) -> bool {
         let Some(call) = &self.call else { return false };
-        let own_tag = call.tag;
+        let (expected_bytes, own_tag) = (message.bytes, call.tag_of(message));
         let (bytes, tag) = self.links.head(link);
         if bytes == expected_bytes && tag == own_tag {
             return true;
@@ -212,9 +223,9 @@ impl<L: Links> Ports for CpuPorts<L> {
     }
 
     #[inline]
-    fn publish(&mut self, link: Link, bytes: usize) {
-        let tag = self.call.map_or(0, |call| call.tag);
-        self.links.publish(link, bytes, tag);
+    fn publish(&mut self, link: Link, message: Message) {
+        let tag = self.call.map_or(0, |call| call.tag_of(message));
+        self.links.publish(link, message.bytes, tag);
     }
 
     #[inline]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::world::World;
 use crate::algorithm::Algorithm;
-use crate::execution::{Execution, Link, Numbers, Operand, Ports, Progress, Task};
+use crate::execution::{Execution, Link, Message, Numbers, Operand, Ports, Progress, Task};
 use crate::lower::lower_for_slots;
 use crate::schedule::{Buffer, RankSchedule};
 use crate::types::{Collective, Rank};
@@ -80,10 +80,16 @@ impl Ports for Host<'_> {
         wire.map_or(0, VecDeque::len) < net.slots
     }
 
-    fn accept(&mut self, link: Link, bytes: usize) -> bool {
+    fn accept(&mut self, link: Link, message: Message) -> bool {
         let net = self.net.borrow();
         let length = net.wires[&(link.peer, self.rank, link.channel)][0].len();
-        assert_eq!(length * ELEMENT_BYTES, bytes, "message of {} to {}", link.peer, self.rank);
+        assert_eq!(
+            length * ELEMENT_BYTES,
+            message.bytes,
+            "message of {} to {}",
+            link.peer,
+            self.rank
+        );
         true
     }
 
@@ -99,7 +105,7 @@ impl Ports for Host<'_> {
         }
     }
 
-    fn publish(&mut self, link: Link, bytes: usize) {
+    fn publish(&mut self, link: Link, Message { bytes, .. }: Message) {
         let message = self.filling.remove(&link).unwrap();
         assert_eq!(message.len() * ELEMENT_BYTES, bytes);
         let wire = (self.rank, link.peer, link.channel);
