@@ -334,3 +334,45 @@ fn a_rank_without_resources_fails_alone_and_is_named() {
         assert!(ended[1].error().contains(words), "{}", ended[1].output);
     }
 }
+
+#[test]
+fn a_rank_keeps_for_itself_as_much_as_it_expects() {
+    ranks(1, |c| {
+        let (counts, starts) = ([1], [0]);
+        let send = Blocks { counts: &counts, starts: &starts };
+        let recv = Blocks { counts: &[5], starts: &starts };
+        let error = c.all_to_all_v(&[1u8], send, &mut [0u8; 5], recv).unwrap_err().to_string();
+        assert!(error.contains("to itself"), "{error}");
+    });
+}
+
+#[test]
+fn a_barrier_touches_one_element_whatever_the_count() {
+    ranks(2, |c| {
+        let call = Call::even(Collective::Barrier, DataType::Float64, 0);
+        let error = c.call(&call, &[], &mut []).unwrap_err().to_string();
+        assert!(error.contains("must hold 1 elements"), "{error}");
+    });
+}
+
+#[test]
+fn ranks_that_ask_for_different_algorithms_are_named() {
+    let errors = ranks(2, |c| {
+        let name = ["ring", "direct_two_phase"][c.rank() as usize];
+        let algorithm = Some(name);
+        let call = Call { algorithm, ..Call::even(Collective::AllReduce, DataType::Uint8, 4096) };
+        c.call(&call, &[1; 4096], &mut [0; 4096])
+    });
+    let text: Vec<String> = errors.iter().map(|e| e.as_ref().unwrap_err().to_string()).collect();
+    assert!(text.iter().any(|t| t.contains("by ring") && t.contains("by direct_two")), "{text:?}");
+}
+
+#[test]
+fn ranks_at_different_exchanges_are_told_so() {
+    let errors = ranks(2, |c| match c.rank() {
+        0 => c.split(0, 0).map(drop),
+        _ => c.alloc::<f32>(10).map(drop),
+    });
+    let text = errors[0].as_ref().unwrap_err().to_string();
+    assert!(text.contains("split") && text.contains("alloc"), "{text}");
+}

@@ -260,6 +260,38 @@ fn a_rank_that_leaves_is_named() {
     }
 }
 
+/// A call on the root folds what several ranks send: that one of them is done and gone while
+/// another is late is no failure.
+#[test]
+fn a_rank_that_leaves_after_its_part_is_not_missed() {
+    ranks(3, |c| {
+        if c.rank() == 0 {
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let mut sum = [0u32; 5];
+        c.reduce(&[c.rank() + 1; 5], &mut sum, Reduction::Sum, 2).unwrap();
+        assert!(c.rank() != 2 || sum == [6; 5]);
+    });
+}
+
+/// Of the many that a rank waits for, the deadline names the one that has not come.
+#[test]
+fn a_deadline_names_nobody_whose_message_has_come() {
+    let impatient = config_with(|config| config.timeout = Duration::from_millis(500));
+    let errors = ranks_with(6, impatient, |c| {
+        if c.rank() == 5 {
+            std::thread::sleep(Duration::from_secs(1));
+            return String::new();
+        }
+        let mut sum = [0u8];
+        match c.reduce(&[1], &mut sum, Reduction::Sum, 0) {
+            Ok(()) => String::new(),
+            Err(error) => error.to_string(),
+        }
+    });
+    assert!(errors[0].contains("waiting for a message from rank 5."), "{}", errors[0]);
+}
+
 #[test]
 fn a_rank_that_never_calls_is_named() {
     let impatient = config_with(|config| config.timeout = Duration::from_secs(1));

@@ -173,3 +173,39 @@ fn peers_that_do_not_exist_and_lonely_self_sends_are_refused() {
     });
     assert!(errors[0][0].contains('2') && errors[0][1].contains('7'), "{errors:?}");
 }
+
+/// The ends of a link agree on the order of messages, not on how they are grouped.
+#[test]
+fn the_two_sides_may_group_differently() {
+    ranks(2, |c| {
+        let messages = [message(0, 1, 0, LARGE), message(0, 1, 1, LARGE / 3)];
+        if c.rank() == 0 {
+            messages.iter().for_each(|data| c.send(data, 1).unwrap());
+        } else {
+            let (mut first, mut second) = (vec![0; LARGE], vec![0; LARGE / 3]);
+            c.group().recv(&mut first, 0).recv(&mut second, 0).run().unwrap();
+            assert!(first == messages[0] && second == messages[1]);
+        }
+    });
+}
+
+/// Lengths are compared as a whole: here all pieces of the shorter one look alike.
+#[test]
+fn a_message_that_goes_on_is_noticed() {
+    let config = config_with(|config| config.slot_bytes = Bytes(4096));
+    let errors = ranks_with(2, config, |c| {
+        if c.rank() == 0 { c.send(&[1u8; 16384], 1) } else { c.recv(&mut [0u8; 8192], 0) }
+    });
+    let error = errors[1].as_ref().unwrap_err().to_string();
+    assert!(error.contains("disagree"), "{error}");
+}
+
+#[test]
+fn what_a_rank_sends_to_itself_is_as_long_as_it_expects() {
+    ranks(1, |c| {
+        let mut got = [0u8; 64];
+        let error = c.group().send(&[1u8; 3], 0).recv(&mut got, 0).run().unwrap_err();
+        assert!(error.to_string().contains("to itself"), "{error}");
+        assert!(matches!(error, Error::Usage(_)));
+    });
+}

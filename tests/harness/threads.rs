@@ -58,7 +58,11 @@ pub(crate) fn joining<T: Send + 'static>(
         results[rank as usize] = Some(result);
     }
     for (rank, thread) in threads.into_iter().enumerate() {
-        assert!(thread.is_finished() || results[rank].is_some(), "rank {rank} hangs");
+        // Who panicked has let go of its sender, but may still be unwinding.
+        while !thread.is_finished() {
+            assert!(Instant::now() < deadline, "rank {rank} hangs");
+            thread::sleep(Duration::from_millis(1));
+        }
         if let Err(panic) = thread.join() {
             std::panic::resume_unwind(panic);
         }
