@@ -158,7 +158,13 @@ impl ControlPlane {
     /// Whether this rank is known to have left in good order.
     #[must_use]
     pub fn has_left(&self, rank: Rank) -> bool {
-        self.shared.lock().left().contains(&rank)
+        !self.is_forked() && self.shared.lock().left().contains(&rank)
+    }
+
+    /// Whether this is the child of a fork: it has the connections, but not the thread, and the
+    /// lock may be held for ever by a thread that only its parent has.
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
     }
 
     /// Ends the communicator for all ranks, by this rank's own will.
@@ -168,7 +174,11 @@ impl ControlPlane {
 
     /// Ends the communicator for all ranks because `rank` was found failed, by a transport for
     /// example. The first failure that rank 0 learns of is the one that all ranks name.
+    /// The child of a fork reports nothing.
     pub fn report(&self, rank: Rank, reason: impl Into<String>) {
+        if self.is_forked() {
+            return;
+        }
         let shared = &self.shared;
         let mut control = shared.lock();
         control.report(rank, reason.into());
@@ -245,8 +255,7 @@ impl ControlPlane {
 impl Drop for ControlPlane {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        if self.process != std::process::id() {
-            // The child of a fork has the connections, but not the thread: it says nothing.
+        if self.is_forked() {
             return;
         }
         let patience = if self.rank == 0 { self.linger.max(FAREWELL) } else { FAREWELL };
@@ -356,5 +365,31 @@ impl Driver {
             }
             own != 0
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_forked_child_reports_nothing_and_waits_for_no_lock() {
+        let roster = Roster { members: Vec::new() };
+        let joined = Joined { roster, streams: BTreeMap::new(), early: Vec::new() };
+        let (timing, linger) = (ControlTiming::default(), Duration::ZERO);
+        let mut plane = ControlPlane::start(0, 1, joined, timing, linger).unwrap();
+        // As a child finds it: another process, and the lock held by a thread it does not have.
+        plane.process = plane.process.wrapping_add(1);
+        let shared = plane.shared.clone();
+        let held = shared.lock();
+        let (done, ended) = mpsc::channel();
+        let child = std::thread::spawn(move || {
+            plane.abort("in the child");
+            let _ = done.send((plane.has_left(0), plane.failure()));
+        });
+        assert_eq!(ended.recv_timeout(Duration::from_secs(5)), Ok((false, None)));
+        drop(held);
+        child.join().unwrap();
     }
 }
