@@ -95,6 +95,7 @@ fn large_parts_pass() {
     for parts in each(&planes, |plane| plane.all_gather(blob.clone(), SOON).unwrap()) {
         assert!(parts.iter().all(|part| part == &blob));
     }
+    planes.into_iter().rev().for_each(ControlPlane::close);
 }
 
 #[test]
@@ -272,7 +273,7 @@ fn without_a_secret_only_loopback_is_joined() {
         options.id.secret = Secret::PUBLIC;
         true
     });
-    planes.into_iter().for_each(|plane| drop(plane.unwrap().unwrap()));
+    planes.into_iter().rev().for_each(|plane| drop(plane.unwrap().unwrap()));
 }
 
 #[test]
@@ -286,9 +287,42 @@ fn leaving_early_is_no_death_and_ends_exchanges() {
     thread::sleep(Duration::from_millis(50));
     assert!(planes.iter().all(|plane| plane.failure().is_none() && plane.has_left(2)));
     // Rank 0 leaves before the others: no death either.
-    planes.remove(0).close();
+    let root = planes.remove(0);
+    let root = thread::spawn(move || root.close());
     thread::sleep(Duration::from_millis(50));
     assert!(planes.iter().all(|plane| plane.failure().is_none()));
+    drop(planes);
+    root.join().unwrap();
+}
+
+#[test]
+fn rank_0_stays_the_centre_until_the_others_are_done() {
+    for fails in [false, true] {
+        let mut planes = all(4);
+        let root = planes.remove(0);
+        let root = thread::spawn(move || root.close());
+        thread::sleep(Duration::from_millis(1600));
+        assert!(planes.iter().all(|plane| plane.has_left(0)));
+        if fails {
+            planes[2].abort("disk full");
+            for plane in &planes {
+                let (failure, _) = awaited_failure(plane, Duration::from_secs(1));
+                assert_eq!(failure.to_string(), "rank 3 gave up: disk full");
+            }
+        } else {
+            planes.remove(0).close();
+            let start = Instant::now();
+            while !planes.iter().all(|plane| plane.has_left(1)) {
+                assert!(start.elapsed() < Duration::from_secs(1), "nobody tells who left");
+                thread::sleep(Duration::from_millis(5));
+            }
+            assert!(!root.is_finished(), "others are not done");
+        }
+        let start = Instant::now();
+        drop(planes);
+        root.join().unwrap();
+        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    }
 }
 
 #[test]

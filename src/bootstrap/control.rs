@@ -17,6 +17,8 @@ use thiserror::Error;
 
 /// How long a rank that leaves tries to get its goodbye out.
 const FAREWELL: Duration = Duration::from_millis(500);
+/// How long rank 0 stays after a failure: nothing is left to be learned, but to be heard.
+const AFTERMATH: Duration = Duration::from_secs(1);
 /// How long a report may take to be sent before its caller goes on.
 const REPORT_MAX: Duration = Duration::from_millis(200);
 /// Bytes read from one peer before the others have their turn.
@@ -111,7 +113,8 @@ impl ControlPlane {
         let (roster, process) = (joined.roster, std::process::id());
         let mut plane = ControlPlane { rank, ranks, roster, linger, process, shared, thread: None };
         if ranks > 1 {
-            let driver = Driver { rank, shared: plane.shared.clone(), streams: joined.streams };
+            let (shared, streams) = (plane.shared.clone(), joined.streams);
+            let driver = Driver { rank, shared, streams, aftermath: None };
             let thread = std::thread::Builder::new()
                 .name("ferroccl-ctl".to_owned())
                 .spawn(move || driver.run())
@@ -158,7 +161,13 @@ impl ControlPlane {
     /// Whether this rank is known to have left in good order.
     #[must_use]
     pub fn has_left(&self, rank: Rank) -> bool {
-        self.shared.lock().left().contains(&rank)
+        !self.is_forked() && self.shared.lock().left().contains(&rank)
+    }
+
+    /// Whether this is the child of a fork: it has the connections, but not the thread, and the
+    /// lock may be held for ever by a thread that only its parent has.
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
     }
 
     /// Ends the communicator for all ranks, by this rank's own will.
@@ -168,7 +177,11 @@ impl ControlPlane {
 
     /// Ends the communicator for all ranks because `rank` was found failed, by a transport for
     /// example. The first failure that rank 0 learns of is the one that all ranks name.
+    /// The child of a fork reports nothing.
     pub fn report(&self, rank: Rank, reason: impl Into<String>) {
+        if self.is_forked() {
+            return;
+        }
         let shared = &self.shared;
         let mut control = shared.lock();
         control.report(rank, reason.into());
@@ -222,8 +235,9 @@ impl ControlPlane {
     }
 
     /// Leaves in good order: the others do not take it for a death. Rank 0 stays as the centre
-    /// for up to [`super::Join::linger`] while others are not done; after that, deaths among
-    /// those others go unnoticed here, and their transports must notice them.
+    /// for up to [`super::Join::linger`] while others are not done (1 s if a rank has failed);
+    /// after that, deaths among those others go unnoticed here, and their transports must notice
+    /// them. A thread that holds several ranks lets go of rank 0 last.
     pub fn close(self) {}
 
     fn time_out(&self, control: &mut Control, sequence: u64, by: Deadline) -> ExchangeError {
@@ -245,8 +259,7 @@ impl ControlPlane {
 impl Drop for ControlPlane {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        if self.process != std::process::id() {
-            // The child of a fork has the connections, but not the thread: it says nothing.
+        if self.is_forked() {
             return;
         }
         let patience = if self.rank == 0 { self.linger.max(FAREWELL) } else { FAREWELL };
@@ -271,6 +284,8 @@ struct Driver {
     rank: Rank,
     shared: Arc<Shared>,
     streams: BTreeMap<Rank, TcpStream>,
+    /// By when the thread ends after a failure, once this rank leaves.
+    aftermath: Option<Deadline>,
 }
 
 impl Driver {
@@ -288,13 +303,22 @@ impl Driver {
             // Only now: whoever sees the failure may end the process, and with it this thread.
             publish(&shared, &control);
             shared.changed.notify_all();
+            if shared.leaving.get().is_some() && control.failure().is_some() {
+                self.aftermath.get_or_insert(Deadline::after(AFTERMATH));
+            }
         }
     }
 
     fn is_done(&self) -> bool {
-        let Some(deadline) = self.shared.leaving.get() else { return false };
+        let Some(left) = self.left() else { return false };
         let control = self.shared.lock();
-        deadline.is_past() || self.streams.is_empty() || (self.rank == 0 && control.is_alone())
+        left.is_zero() || self.streams.is_empty() || (self.rank == 0 && control.is_alone())
+    }
+
+    /// The time that is left to this thread; no end is set before this rank leaves.
+    fn left(&self) -> Option<Duration> {
+        let left = self.shared.leaving.get()?.left();
+        Some(self.aftermath.map_or(left, |aftermath| left.min(aftermath.left())))
     }
 
     fn wait(&self) {
@@ -304,8 +328,8 @@ impl Driver {
             let ranks: Vec<_> = self.streams.keys().filter(unsent).copied().collect();
             (control.poll_timeout().since(now()), ranks)
         };
-        if let Some(deadline) = self.shared.leaving.get() {
-            timeout = timeout.min(deadline.left());
+        if let Some(left) = self.left() {
+            timeout = timeout.min(left);
         }
         let mut fds = Vec::with_capacity(1 + self.streams.len());
         fds.push((self.shared.wake.as_fd(), PollFlags::IN));
@@ -356,5 +380,31 @@ impl Driver {
             }
             own != 0
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_forked_child_reports_nothing_and_waits_for_no_lock() {
+        let roster = Roster { members: Vec::new() };
+        let joined = Joined { roster, streams: BTreeMap::new(), early: Vec::new() };
+        let (timing, linger) = (ControlTiming::default(), Duration::ZERO);
+        let mut plane = ControlPlane::start(0, 1, joined, timing, linger).unwrap();
+        // As a child finds it: another process, and the lock held by a thread it does not have.
+        plane.process = plane.process.wrapping_add(1);
+        let shared = plane.shared.clone();
+        let held = shared.lock();
+        let (done, ended) = mpsc::channel();
+        let child = std::thread::spawn(move || {
+            plane.abort("in the child");
+            let _ = done.send((plane.has_left(0), plane.failure()));
+        });
+        assert_eq!(ended.recv_timeout(Duration::from_secs(5)), Ok((false, None)));
+        drop(held);
+        child.join().unwrap();
     }
 }

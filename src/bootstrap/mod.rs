@@ -49,12 +49,13 @@ pub struct Join {
     /// Heartbeat and silence after it.
     pub timing: ControlTiming,
     /// How long rank 0 stays the centre after it is done, while others are not: at most so long
-    /// blocks [`ControlPlane::close`].
+    /// blocks [`ControlPlane::close`], which returns as soon as all others have left or died.
     pub linger: Duration,
 }
 
 impl Join {
-    /// With every option at its default: 60 s to join, heartbeat 0.5 s, silence 3 s.
+    /// With every option at its default: 60 s to join, heartbeat 0.5 s, silence 3 s, linger
+    /// 30 s.
     #[must_use]
     pub fn new(rank: Rank, ranks: u32, id: UniqueId) -> Join {
         Join {
@@ -66,7 +67,7 @@ impl Join {
             insecure: false,
             limits: JoinLimits::default(),
             timing: ControlTiming::default(),
-            linger: Duration::from_secs(1),
+            linger: Duration::from_secs(30),
         }
     }
 

@@ -92,7 +92,8 @@ struct Group {
     running: Vec<Running>,
     readers: mpsc::Receiver<()>,
     reader: Option<mpsc::Sender<()>>,
-    failed: Option<(u32, ExitStatus)>,
+    /// The first that ended badly, and its code.
+    failed: Option<(u32, u8)>,
 }
 
 struct Running {
@@ -159,7 +160,7 @@ impl Group {
         // Ends with an error as soon as the last reader has ended, which is what is awaited.
         let _ = self.readers.recv_timeout(DRAIN);
         match self.failed {
-            Some((rank, status)) => LocalExit { code: code(status), failed: Some(rank) },
+            Some((rank, code)) => LocalExit { code, failed: Some(rank) },
             None => LocalExit { code: 0, failed: None },
         }
     }
@@ -170,12 +171,19 @@ impl Group {
             Ok(None) => true,
             Ok(Some(status)) => {
                 if !status.success() {
-                    failed.get_or_insert((one.rank, status));
+                    failed.get_or_insert((one.rank, code(status)));
                 }
                 false
             }
-            // Not ours to wait for any more: somebody set SIGCHLD to be ignored.
-            Err(_) => false,
+            Err(error) => {
+                eprintln!(
+                    "[rank {}] has ended, and nobody knows how ({error}), so it counts as failed; \
+                     start this program without SIGCHLD being ignored",
+                    one.rank
+                );
+                failed.get_or_insert((one.rank, 1));
+                false
+            }
         });
     }
 }
@@ -211,5 +219,23 @@ fn pass_on(rank: u32, stderr: ChildStderr) {
                 let _ = std::io::stderr().write_all(&line);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{WaitOptions, waitpid};
+
+    #[test]
+    fn a_rank_that_ended_nobody_knows_how_counts_as_failed() {
+        let mut group = Group::new();
+        for (rank, program) in [(0, "true"), (1, "false")] {
+            group.add(rank, Command::new(program).spawn().unwrap()).unwrap();
+        }
+        // As the system does it where SIGCHLD is ignored.
+        let taken = Pid::from_child(&group.running[1].child);
+        waitpid(Some(taken), WaitOptions::empty()).unwrap();
+        assert_eq!(group.wait(), LocalExit { code: 1, failed: Some(1) });
     }
 }

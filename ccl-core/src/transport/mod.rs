@@ -206,7 +206,8 @@ pub trait Lane: Send + fmt::Debug {
     fn detach(&mut self, endpoint: EndpointId);
 
     /// Lets the endpoint's peer reach memory of this side. The key reaches the peer by whatever
-    /// way the caller likes, after this has returned.
+    /// way the caller likes, after this has returned. Where memory can be mapped, the peer can
+    /// import or map it even if it is deregistered here meanwhile.
     ///
     /// # Errors
     ///
@@ -220,11 +221,13 @@ pub trait Lane: Send + fmt::Debug {
     /// When the key is not of that peer.
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError>;
 
-    /// The peer's memory, to load from and store to; only with [`Caps::mapped`].
+    /// The peer's memory, to load from and store to; only with [`Caps::mapped`]. It stays as long
+    /// as the region (and its clones), whatever becomes of the endpoint. A key is mapped once:
+    /// keep the region. (One that was imported before, as often as wanted.)
     ///
     /// # Errors
     ///
-    /// When the key is not of that peer, or the transport cannot map.
+    /// When the key is not of that peer or has been mapped before, or the transport cannot map.
     fn map(&mut self, at: EndpointId, key: &RemoteKey) -> Result<Region, TransportError>;
 
     /// Posts work, in order, and returns how many requests were taken: fewer than given is

@@ -44,16 +44,21 @@ unsafe fn target<'a, U: Unit>(data: *mut u8, count: usize) -> &'a mut [Packed<U:
     unsafe { std::slice::from_raw_parts_mut(data.cast(), count) }
 }
 
-/// What a term is multiplied by: a factor of one changes no bit.
+/// What a term is multiplied by.
 #[inline(always)]
-fn factor<U: Unit>(parameters: &Parameters, term: Term) -> U::Acc {
-    if term.scaled { U::broadcast(parameters.scalar) } else { U::Acc::one() }
+fn factor<U: Unit>(parameters: &Parameters, term: Term) -> Option<U::Acc> {
+    term.scaled.then(|| U::broadcast(parameters.scalar))
 }
 
+/// A product is rounded to the type at once: the peers get it stored, and all ranks must add the
+/// same number.
 #[inline(always)]
-fn read<U: Unit, O: Op>(raw: Packed<U::Raw>, factor: U::Acc) -> U::Acc {
+fn read<U: Unit, O: Op>(raw: Packed<U::Raw>, factor: Option<U::Acc>) -> U::Acc {
     let value = U::widen(raw.0);
-    if O::SCALES { value.mul(factor) } else { value }
+    match factor {
+        Some(factor) if O::SCALES => U::widen(U::narrow(value.mul(factor))),
+        _ => value,
+    }
 }
 
 #[inline(always)]
@@ -65,8 +70,8 @@ fn write<U: Unit, O: Op>(acc: U::Acc, count: u32) -> Packed<U::Raw> {
 #[inline(always)]
 fn join<U: Unit, O: Op>(
     dst: &mut [Packed<U::Raw>],
-    (left, left_factor): (&[Packed<U::Raw>], U::Acc),
-    (right, right_factor): (&[Packed<U::Raw>], U::Acc),
+    (left, left_factor): (&[Packed<U::Raw>], Option<U::Acc>),
+    (right, right_factor): (&[Packed<U::Raw>], Option<U::Acc>),
     count: u32,
 ) {
     for ((dst, &left), &right) in dst.iter_mut().zip(left).zip(right) {
@@ -78,8 +83,8 @@ fn join<U: Unit, O: Op>(
 /// `dst = dst ⊕ right`.
 #[inline(always)]
 fn join_in_place<U: Unit, O: Op>(
-    (dst, left_factor): (&mut [Packed<U::Raw>], U::Acc),
-    (right, right_factor): (&[Packed<U::Raw>], U::Acc),
+    (dst, left_factor): (&mut [Packed<U::Raw>], Option<U::Acc>),
+    (right, right_factor): (&[Packed<U::Raw>], Option<U::Acc>),
     count: u32,
 ) {
     for (dst, &right) in dst.iter_mut().zip(right) {

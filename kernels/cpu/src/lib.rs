@@ -21,8 +21,9 @@
 //! * **Overflow**: float16 and bfloat16 go to infinity. Both float8 types saturate to their largest
 //!   finite number (448 and 57344), as CUDA's conversions that NCCL uses do (`__NV_SATFINITE`); so
 //!   does an infinity of e5m2 that takes part in a reduction.
-//! * **Premultiplied sums**: a scaled term is multiplied by the scalar in the accumulator's type
-//!   (one rounding) before it is added; multiply and add are never fused.
+//! * **Premultiplied sums**: a scaled term is multiplied by the scalar and rounded to the element's
+//!   type before it is added, as if the product had been stored and loaded: so it is the same
+//!   number where it is added and where it is sent. Multiply and add are never fused.
 //! * **NaN**: a fold that meets a NaN, or makes one (∞ − ∞, 0 × ∞), stores NaN, for every operator.
 //!   In particular minimum and maximum propagate it: NCCL's documentation says nothing about them,
 //!   and an operator that drops NaN on some paths would hide a diverged rank. The stored NaN is

@@ -11,8 +11,6 @@ pub(crate) trait Number: Copy + 'static {
     fn lane(self, lane: usize) -> Self::Lane;
     /// All of them, by their index.
     fn from_lanes(lane: impl FnMut(usize) -> Self::Lane) -> Self;
-    /// The neutral factor.
-    fn one() -> Self;
     /// Sum; integers wrap.
     fn add(self, other: Self) -> Self;
     /// Product; integers wrap.
@@ -39,10 +37,6 @@ macro_rules! integers {
             #[inline(always)]
             fn from_lanes(mut lane: impl FnMut(usize) -> Self) -> Self {
                 lane(0)
-            }
-            #[inline(always)]
-            fn one() -> Self {
-                1
             }
             #[inline(always)]
             fn add(self, other: Self) -> Self {
@@ -94,10 +88,6 @@ macro_rules! floats {
                 lane(0)
             }
             #[inline(always)]
-            fn one() -> Self {
-                1.0
-            }
-            #[inline(always)]
             fn add(self, other: Self) -> Self {
                 self + other
             }
@@ -139,10 +129,6 @@ impl<N: Number, const LANES: usize> Number for [N; LANES] {
     #[inline(always)]
     fn from_lanes(lane: impl FnMut(usize) -> N) -> Self {
         std::array::from_fn(lane)
-    }
-    #[inline(always)]
-    fn one() -> Self {
-        [N::one(); LANES]
     }
     #[inline(always)]
     fn add(self, other: Self) -> Self {

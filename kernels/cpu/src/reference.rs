@@ -41,7 +41,9 @@ pub fn fold(
             let value = decode(data_type, &term.0[start..start + width]);
             if scales(term) {
                 let factor = decode(data_type, &scalar.0[..width]);
-                wrap(data_type, combine(ReduceOp::Prod, value, factor))
+                // As if it had been stored and loaded.
+                let product = combine(ReduceOp::Prod, value, factor);
+                decode(data_type, &encode(data_type, product))
             } else {
                 value
             }

@@ -94,10 +94,6 @@ impl Number for Eight {
         lane(0)
     }
     #[inline(always)]
-    fn one() -> Self {
-        Eight::splat(1.0)
-    }
-    #[inline(always)]
     fn add(self, other: Self) -> Self {
         // SAFETY: the processor has AVX (see the type).
         Eight(unsafe { _mm256_add_ps(self.0, other.0) })

@@ -22,19 +22,25 @@ use crate::{DESCRIPTORS, memory, os};
 /// How often it is checked whether the peers still live.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
 
-/// Pieces of memory that a peer may share over the life of a connection.
+/// Pieces of memory of a peer that are remembered until they are mapped.
 const OFFERS_MAX: usize = 1 << 16;
 
-/// Those of them that may wait to be imported: each holds a descriptor of this process.
+/// Those of them that hold a descriptor of this process.
 const WAITING_MAX: usize = 1024;
+
+fn decode(key: &RemoteKey) -> Result<Offer, TransportError> {
+    Offer::decode(&key.0).ok_or_else(|| {
+        let bytes = key.0.len();
+        TransportError::Usage(format!("{bytes} bytes that are no key of memory"))
+    })
+}
 
 /// A peer's memory that its socket has brought.
 #[derive(Debug)]
 struct Offered {
     offer: Offer,
-    /// Until it is mapped.
+    /// None once mapping it has failed.
     file: Option<OwnedFd>,
-    region: Option<Region>,
 }
 
 #[derive(Debug)]
@@ -42,7 +48,7 @@ struct Endpoint {
     link: Link,
     /// What this side has shared.
     shared: BTreeMap<MrKey, RemoteKey>,
-    /// What the peer has shared, by its name for it.
+    /// What the peer has shared and this side has not mapped, by its name for it.
     offered: BTreeMap<u64, Offered>,
     /// Offers that hold a descriptor.
     waiting: usize,
@@ -110,26 +116,23 @@ impl Endpoint {
         Ok(remote)
     }
 
-    /// The peer's memory, mapped; its descriptor is closed by that.
-    fn import(&mut self, key: &RemoteKey) -> Result<(u64, Region), TransportError> {
-        let Some(offer) = Offer::decode(&key.0) else {
-            let bytes = key.0.len();
-            return Err(TransportError::Usage(format!("{bytes} bytes that are no key of memory")));
-        };
-        if !self.offered.contains_key(&offer.id) {
-            self.receive_offers()?;
-        }
+    /// The peer's memory, mapped; its descriptor is closed by that. Forgotten by that, too: the
+    /// mapping lives as long as the region that is handed out.
+    fn take(&mut self, offer: Offer) -> Result<Region, TransportError> {
+        let closed = !self.offered.contains_key(&offer.id) && self.receive_offers()?;
         let peer = self.peer();
         let found = self.offered.get_mut(&offer.id).filter(|found| found.offer == offer);
         let Some(found) = found else {
+            if closed {
+                let reason = "it closed the connection and had not shared that memory".to_owned();
+                return Err(TransportError::Lost { peer, reason });
+            }
             return Err(self.refused(
-                "it has not shared the memory of this key over this connection; share memory \
-                 with each peer, before its key is sent",
+                "it has not shared the memory of this key over this connection, or it has been \
+                 mapped before; share memory with each peer before its key is sent, and keep what \
+                 map() returns",
             ));
         };
-        if let Some(region) = &found.region {
-            return Ok((offer.id, region.clone()));
-        }
         // Taken even if the mapping fails: what was refused once stays refused.
         let file = found.file.take().ok_or_else(|| TransportError::Refused {
             peer: peer.clone(),
@@ -137,19 +140,17 @@ impl Endpoint {
         })?;
         self.waiting -= 1;
         let region = memory::adopt(file, offer.bytes, &peer)?;
-        found.region = Some(region.clone());
-        Ok((offer.id, region))
+        self.offered.remove(&offer.id);
+        Ok(region)
     }
 
-    fn receive_offers(&mut self) -> Result<(), TransportError> {
+    /// Takes in what the socket has brought; whether the peer has closed it. What it had sent
+    /// before that counts.
+    fn receive_offers(&mut self) -> Result<bool, TransportError> {
         while self.waiting < WAITING_MAX && self.offered.len() < OFFERS_MAX {
             match wire::receive(self.link.socket.as_fd(), true)? {
-                Received::Nothing => return Ok(()),
-                Received::Closed => {
-                    let reason = "it closed the connection and had not shared that memory";
-                    let (peer, reason) = (self.peer(), reason.to_owned());
-                    return Err(TransportError::Lost { peer, reason });
-                }
+                Received::Nothing => return Ok(false),
+                Received::Closed => return Ok(true),
                 Received::Malformed => return Err(self.refused("it sent a malformed message")),
                 Received::Message(message, file) => self.take_offer(&message, file)?,
             }
@@ -163,7 +164,7 @@ impl Endpoint {
         };
         // A name used twice keeps its first meaning.
         if let Entry::Vacant(place) = self.offered.entry(offer.id) {
-            place.insert(Offered { offer, file: Some(file), region: None });
+            place.insert(Offered { offer, file: Some(file) });
             self.waiting += 1;
         }
         Ok(())
@@ -223,7 +224,7 @@ pub(crate) struct ShmLane {
     withdrawals: u64,
     /// What the peers have shared and this side has imported. Numbers are not used again.
     remote: Vec<Option<(EndpointId, Region)>>,
-    imported: BTreeMap<(EndpointId, u64), RemoteMr>,
+    imported: BTreeMap<(EndpointId, u64), (Offer, RemoteMr)>,
     /// Puts that are done and not yet reported.
     done: Vec<u64>,
     checked: Option<Instant>,
@@ -253,10 +254,20 @@ impl ShmLane {
     /// Forgets registrations if any has been withdrawn.
     fn refresh(&mut self) {
         let withdrawals = self.registry.withdrawals();
-        if withdrawals != self.withdrawals {
-            self.local.clear();
-            self.withdrawals = withdrawals;
+        if withdrawals == self.withdrawals {
+            return;
         }
+        self.withdrawals = withdrawals;
+        self.local.clear();
+        for endpoint in self.endpoints.iter_mut().flatten() {
+            endpoint.shared.retain(|key, _| self.registry.find(*key).is_ok());
+        }
+    }
+
+    /// What was imported by this very key.
+    fn imported(&self, at: EndpointId, offer: Offer) -> Option<(RemoteMr, &Region)> {
+        let (_, mr) = self.imported.get(&(at, offer.id)).filter(|known| known.0 == offer)?;
+        Some((*mr, self.remote(at, *mr).ok()?))
     }
 
     fn local(&mut self, key: MrKey) -> Result<&Region, TransportError> {
@@ -339,6 +350,7 @@ impl Lane for ShmLane {
     }
 
     fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
+        self.refresh();
         let registration = self.registry.find(key)?;
         let peer = self.endpoint(endpoint)?;
         let Some(file) = registration.file else {
@@ -352,18 +364,23 @@ impl Lane for ShmLane {
     }
 
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
-        let (name, region) = self.endpoint(at)?.import(key)?;
-        if let Some(known) = self.imported.get(&(at, name)) {
-            return Ok(*known);
+        let offer = decode(key)?;
+        if let Some((known, _)) = self.imported(at, offer) {
+            return Ok(known);
         }
+        let region = self.endpoint(at)?.take(offer)?;
         let number = RemoteMr(self.remote.len() as u64);
         self.remote.push(Some((at, region)));
-        self.imported.insert((at, name), number);
+        self.imported.insert((at, offer.id), (offer, number));
         Ok(number)
     }
 
     fn map(&mut self, at: EndpointId, key: &RemoteKey) -> Result<Region, TransportError> {
-        Ok(self.endpoint(at)?.import(key)?.1)
+        let offer = decode(key)?;
+        if let Some((_, region)) = self.imported(at, offer) {
+            return Ok(region.clone());
+        }
+        self.endpoint(at)?.take(offer)
     }
 
     fn post(&mut self, _now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {

@@ -91,10 +91,17 @@ pub(crate) fn receive(
     let space = if descriptors { &mut space[..] } else { &mut [] };
     let mut control = RecvAncillaryBuffer::new(space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let answer = rustix::io::retry_on_intr(|| {
-        let mut buffer = [IoSliceMut::new(&mut bytes)];
-        rustix::net::recvmsg(socket, &mut buffer, &mut control, flags)
-    });
+    let mut take = || {
+        rustix::io::retry_on_intr(|| {
+            let mut buffer = [IoSliceMut::new(&mut bytes)];
+            rustix::net::recvmsg(socket, &mut buffer, &mut control, flags)
+        })
+    };
+    let answer = match take() {
+        // Said once, of a peer that left without reading all; what it had sent is still there.
+        Err(Errno::CONNRESET) => take(),
+        answer => answer,
+    };
     let answer = match answer {
         Ok(answer) => answer,
         Err(Errno::AGAIN) => return Ok(Received::Nothing),

@@ -173,6 +173,39 @@ each_type! {
     float8_e5m2 Float8E5m2;
 }
 
+/// What a fold of these terms stores.
+fn folded(kernel: &Kernel, terms: &[(&[u8], bool)], elements: usize) -> Vec<u8> {
+    let mut dst = vec![0; terms[0].0.len()];
+    let operands: Vec<Term> =
+        terms.iter().map(|&(data, scaled)| Term { data: data.as_ptr(), scaled }).collect();
+    // SAFETY: all are that long and the destination is apart.
+    unsafe { kernel.fold(&[dst.as_mut_ptr()], &operands, elements, true) };
+    dst
+}
+
+#[test]
+fn a_product_is_the_same_number_where_it_is_added_and_where_it_is_sent() {
+    for data_type in DataType::ALL {
+        let mut random = Random(11 + data_type as u64);
+        let mut term = || {
+            let bits = (0..777).map(|_| element_bits(data_type, &mut random)).collect::<Vec<_>>();
+            elements(data_type, bits)
+        };
+        let (own, theirs, third) = (term(), term(), term());
+        for level in SimdLevel::available() {
+            let (op, scalar) = (ReduceOp::PremulSum, factor(data_type));
+            let kernel = Kernel::select_with(data_type, op, scalar, RANKS, level);
+            let sent = folded(&kernel, &[(&own, true)], 777);
+            for others in [&[(&theirs[..], false)][..], &[(&theirs, false), (&third, false)]] {
+                let with = |own| [&[own], others].concat();
+                let here = folded(&kernel, &with((&own, true)), 777);
+                let there = folded(&kernel, &with((&sent, false)), 777);
+                assert_eq!(here, there, "{data_type} {level:?}, {} others", others.len());
+            }
+        }
+    }
+}
+
 #[test]
 fn one_buffer_may_be_both_terms_and_the_destination() {
     for level in SimdLevel::available() {

@@ -218,6 +218,58 @@ fn a_mapping_is_the_same_memory() {
     assert_eq!(b.lane.map(b.endpoint, &key).unwrap().start(), mapped.start());
 }
 
+/// Descriptors of this process, and mappings of shared memory.
+fn held() -> [usize; 2] {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    [descriptors, maps.lines().filter(|line| line.contains("memfd:ferroccl")).count()]
+}
+
+#[test]
+fn memory_that_both_sides_have_dropped_is_gone() {
+    let [mut a, mut b] = sides(64);
+    let before = held();
+    for round in 0..400 {
+        let (memory, key) = a.device.allocate(4096).unwrap();
+        let remote = a.lane.share(a.endpoint, key).unwrap();
+        // Before the peer has mapped it, or even read its socket.
+        a.device.deregister(key).unwrap();
+        usage(a.lane.share(a.endpoint, key));
+        let mapped = b.lane.map(b.endpoint, &remote).unwrap();
+        mapped.write(8, &[round as u8]).unwrap();
+        let mut back = [0];
+        memory.read(8, &mut back).unwrap();
+        assert_eq!(back, [round as u8]);
+        let error = b.lane.map(b.endpoint, &remote).unwrap_err();
+        assert!(error.to_string().contains("mapped before"), "{error}");
+    }
+    // Other tests of this process make memory, too: far fewer than 400 pieces.
+    let after = held();
+    for (before, after) in before.into_iter().zip(after) {
+        assert!(after < before + 200, "{before} descriptors or mappings became {after}");
+    }
+}
+
+#[test]
+fn memory_shared_before_the_peer_closed_is_still_mapped() {
+    for unread in [false, true] {
+        let [mut a, mut b] = sides(64);
+        let key = a.lane.share(a.endpoint, a.key).unwrap();
+        if unread {
+            // Closing with an unread message resets the connection.
+            b.lane.share(b.endpoint, b.key).unwrap();
+        }
+        a.memory.write(0, b"left").unwrap();
+        drop(a);
+        let mapped = b.lane.map(b.endpoint, &key).unwrap();
+        let mut text = [0; 4];
+        mapped.read(0, &mut text).unwrap();
+        assert_eq!(&text, b"left", "{unread}");
+        let error = b.lane.map(b.endpoint, &key).unwrap_err();
+        assert!(matches!(error, TransportError::Lost { .. }), "{error}");
+    }
+}
+
 #[test]
 fn only_allocated_memory_is_shared_but_any_is_a_source() {
     let [mut a, mut b] = sides(64);
