@@ -197,3 +197,18 @@ fn communicators_come_and_go() {
         }
     });
 }
+
+/// What is dropped is given back: descriptors and mappings do not pile up.
+#[test]
+fn memory_that_is_dropped_is_given_back() {
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    ranks(2, move |c| {
+        drop(c.alloc::<u8>(4096).unwrap());
+        let before = open();
+        for _ in 0..300 {
+            drop(c.alloc::<u8>(4096).unwrap());
+        }
+        let after = open();
+        assert!(after < before + 100, "{before} descriptors became {after}");
+    });
+}

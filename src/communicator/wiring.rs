@@ -6,7 +6,7 @@ use std::time::Duration;
 use ccl_core::bootstrap::Secret;
 use ccl_core::config::Config;
 use ccl_core::transport::{
-    self, Address, Connected, Connecting, Device, EndpointId, Lane, RemoteKey,
+    self, Address, Connected, Connecting, Device, EndpointId, Lane, MrKey, RemoteKey,
 };
 use ccl_core::types::Rank;
 use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
@@ -127,13 +127,21 @@ impl Wiring {
         prepare: impl FnOnce(&Region) -> Result<(), Error>,
     ) -> Result<(Region, Vec<Vec<u8>>), Error> {
         let (own, key) = self.device.allocate(bytes)?;
-        prepare(&own)?;
+        let keys = prepare(&own).and_then(|()| self.offer(bytes, key));
+        // It is mapped, never put to: once offered, it needs no registration and ends with its
+        // last region.
+        self.device.deregister(key)?;
+        Ok((own, keys?))
+    }
+
+    /// The size of this rank's memory, and a key to it for each peer.
+    fn offer(&mut self, bytes: usize, key: MrKey) -> Result<Vec<Vec<u8>>, Error> {
         let mut keys = vec![(bytes as u64).to_le_bytes().to_vec()];
         for endpoint in &self.endpoints {
             let shared = endpoint.map(|endpoint| self.lane.share(endpoint, key));
             keys.push(shared.transpose()?.map_or(Vec::new(), |key| key.0));
         }
-        Ok((own, keys))
+        Ok(keys)
     }
 
     /// Maps the memory of all peers, which must be as large as this rank's.
