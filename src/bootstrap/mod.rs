@@ -49,13 +49,13 @@ pub struct Join {
     /// Heartbeat and silence after it.
     pub timing: ControlTiming,
     /// How long rank 0 stays the centre after it is done, while others are not: at most so long
-    /// blocks [`ControlPlane::close`], which returns as soon as all others have left or died.
+    /// blocks [`ControlPlane::close`], which returns as soon as all others have left or died. After
+    /// that, transports notice who is gone, and deadlines the rest.
     pub linger: Duration,
 }
 
 impl Join {
-    /// With every option at its default: 60 s to join, heartbeat 0.5 s, silence 3 s, linger
-    /// 30 s.
+    /// With every option at its default: 60 s to join, heartbeat 0.5 s, silence 3 s, linger 5 s.
     #[must_use]
     pub fn new(rank: Rank, ranks: u32, id: UniqueId) -> Join {
         Join {
@@ -67,7 +67,7 @@ impl Join {
             insecure: false,
             limits: JoinLimits::default(),
             timing: ControlTiming::default(),
-            linger: Duration::from_secs(30),
+            linger: Duration::from_secs(5),
         }
     }
 
