@@ -1,6 +1,7 @@
 //! Several processes: this test binary starts itself again as the peer.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ fn read_line() -> String {
     line.trim().to_owned()
 }
 
-/// The same binary in another process; killed at the end of the test.
+/// The same binary in another process; killed at the end of the test, with what it has forked.
 struct Peer {
     child: Child,
     to: ChildStdin,
@@ -54,6 +55,7 @@ impl Peer {
             .env(ROLE, role)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .process_group(0)
             .spawn()
             .unwrap();
         let to = child.stdin.take().unwrap();
@@ -79,7 +81,9 @@ impl Peer {
 impl Drop for Peer {
     #[expect(clippy::disallowed_methods, reason = "it was killed: the wait ends at once")]
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        // Before the wait: as long as the child is not reaped, its group's number is its own.
+        let group = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         let _ = self.child.wait();
     }
 }
