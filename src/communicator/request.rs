@@ -142,12 +142,14 @@ impl Communicator {
         Ok(pending.is_none_or(|pending| matches!(pending.state, State::Ended(_))))
     }
 
-    /// Waits until a call has ended, at most `timeout`, and hands its buffers back.
+    /// Waits until a call has ended and hands its buffers back. Calls that were started before it
+    /// end first. Nothing may move for `timeout`: a collective cannot be taken back from the other
+    /// ranks, so running out of it breaks the communicator, like any other deadline. To look
+    /// without that risk there is [`Communicator::test`].
     ///
     /// # Errors
     ///
-    /// When the call failed or did not make progress for `timeout`. The buffers are then given up
-    /// only where nothing can write to them any more.
+    /// When the call failed or did not move for `timeout`; the buffers are then dropped.
     pub fn wait<B: 'static>(&mut self, request: Request<B>, timeout: Duration) -> Result<B, Error> {
         self.not_forked()?;
         self.check_owner(&request)?;
