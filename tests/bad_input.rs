@@ -88,11 +88,36 @@ fn roots_that_differ_are_named() {
         let root = u32::from(c.rank() == 1);
         c.reduce(&[1i32; 5], &mut [0; 5], Reduction::Sum, root)
     });
-    // Each root of a broadcast has all it needs: the next call tells.
     disagree(3, &["rank 1"], |c| {
         let root = u32::from(c.rank() == 1);
         c.broadcast(&mut [1i32; 5], root)
     });
+}
+
+/// Each of these roots has all it needs, and no call follows in which it could learn more.
+#[test]
+fn not_all_who_disagree_on_the_root_end_well() {
+    type Run = fn(&mut Communicator, u32) -> Result<(), Error>;
+    let runs: [Run; 4] = [
+        |c, root| c.broadcast(&mut [1i32; 5], root),
+        |c, root| c.reduce(&[1i32; 5], &mut [0; 5], Reduction::Sum, root),
+        |c, root| c.gather(&[1i32], &mut [0; 8], root),
+        |c, root| c.scatter(&[1i32; 8], &mut [0], root),
+    ];
+    // Of `n` ranks, `odd` names itself or its neighbour, the others rank 0.
+    for (n, odd, of) in [(2, 0, 1), (2, 1, 1), (3, 1, 1), (3, 2, 1), (5, 4, 4), (8, 3, 3)] {
+        for run in runs {
+            for round in 0..6 {
+                let ended = ranks(n, move |c| {
+                    let late = u64::from(c.rank() * 37 + round * 11) % 50;
+                    std::thread::sleep(Duration::from_micros(late * 4));
+                    let root = if c.rank() == odd { of } else { 0 };
+                    run(c, root).map_err(|error| error.to_string())
+                });
+                assert!(ended.iter().any(Result::is_err), "{odd} of {n} names {of}, {round}");
+            }
+        }
+    }
 }
 
 #[test]

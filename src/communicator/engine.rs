@@ -297,10 +297,13 @@ impl Engine {
 
     /// Does what can be done at once. Returns whether the call has ended.
     pub(super) fn poll(&mut self, running: &Running) -> Result<bool, Error> {
-        let execution = &mut self.plans[running.plan].execution;
         loop {
-            match execution.advance(&mut self.ports) {
-                Progress::Done => return Ok(true),
+            let Engine { plans, ports, .. } = self;
+            match plans[running.plan].execution.advance(ports) {
+                Progress::Done => {
+                    self.confirm(running)?;
+                    return Ok(true);
+                }
                 Progress::Moved => self.idle_since = None,
                 Progress::Blocked => break,
             }
@@ -324,7 +327,7 @@ impl Engine {
             match execution.advance(ports) {
                 Progress::Done => {
                     wait.over(manners);
-                    return Ok(());
+                    return self.confirm(running);
                 }
                 Progress::Moved => wait.over(manners),
                 Progress::Blocked => {

@@ -1,5 +1,6 @@
 //! Names why a call does not end: ranks that disagree, died, left, or do not come.
 
+use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use ccl_core::execution::{Link, Progress};
@@ -38,20 +39,92 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a rank that makes a call of the same number makes another call.
-    fn compare_calls(&self, running: &Running) -> Result<(), Error> {
+    /// A call has ended here: whether the others meant the same root.
+    ///
+    /// Where data has a direction, nobody answers the rank that only sends. Of two ranks that each
+    /// name themselves root of a broadcast, both would be content with data that the other did not
+    /// send. So each rank shows its record, sends, and then looks: for a message that it did not
+    /// expect, and, where more than one rank could be late, at the records of those it sent to.
+    /// With the fence, of two ranks that disagree the later one sees what the earlier one did.
+    #[inline]
+    pub(super) fn confirm(&mut self, running: &Running) -> Result<(), Error> {
+        match running.what {
+            What::Call(own) if self.config.check_calls && own.collective.has_root() => {
+                self.confirm_root(running, own)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn confirm_root(&mut self, running: &Running, own: CallRecord) -> Result<(), Error> {
+        // SeqCst: what we have shown and sent comes before what we read now.
+        fence(Ordering::SeqCst);
+        for peer in 0..self.ranks {
+            for channel in 0..self.segment.channels {
+                self.no_stray(own, Link { peer, channel })?;
+            }
+        }
+        if self.ranks > 2 {
+            for peer in &self.plans[running.plan].execution.program().send_peers {
+                self.compare_call(own, *peer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// That the next message on a link, if there is one, belongs to a later call.
+    #[inline]
+    fn no_stray(&mut self, own: CallRecord, link: Link) -> Result<(), Error> {
+        let links = self.ports.links();
+        if !links.readable(link) {
+            return Ok(());
+        }
+        let (bytes, tag) = links.head(link);
+        let ahead = ((tag >> 32) as u32).wrapping_sub(own.sequence as u32) as i32;
+        if tag >> 32 == MESSAGE_TAG >> 32 || ahead > 0 {
+            return Ok(());
+        }
+        let theirs = self.sent_by(link.peer, tag, bytes);
+        Err(self.disagree(format!("{own} (no message from it)"), link.peer, theirs))
+    }
+
+    /// Whether a rank makes another call of the same number, or has ended the call that we are in
+    /// without what we wait for.
+    fn compare_calls(&mut self, running: &Running) -> Result<(), Error> {
         let What::Call(own) = running.what else { return Ok(()) };
         if !self.config.check_calls {
             return Ok(());
         }
-        for (peer, record) in self.peer_records.iter().enumerate() {
-            if let Some(theirs) = record.as_ref().and_then(CallRecord::read)
-                && !own.agrees(&theirs)
-            {
-                return Err(self.disagree(own.to_string(), peer as Rank, theirs.to_string()));
+        for peer in 0..self.ranks {
+            self.compare_call(own, peer)?;
+        }
+        let ahead: Vec<_> = (0..self.ranks)
+            .filter_map(|peer| Some((peer, self.record_of(peer)?)))
+            .filter(|(_, theirs)| theirs.sequence > own.sequence)
+            .collect();
+        // Read after the records: what these ranks had sent in our call has arrived by now.
+        let awaited = self.awaited(running);
+        for (peer, theirs) in ahead {
+            if awaited.iter().any(|(link, _)| link.peer == peer) {
+                let number = own.sequence;
+                let theirs = format!("{theirs}, and ended #{number} without waiting for this rank");
+                return Err(self.disagree(own.to_string(), peer, theirs));
             }
         }
         Ok(())
+    }
+
+    fn compare_call(&self, own: CallRecord, peer: Rank) -> Result<(), Error> {
+        match self.record_of(peer) {
+            Some(theirs) if !own.agrees(&theirs) => {
+                Err(self.disagree(own.to_string(), peer, theirs.to_string()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn record_of(&self, peer: Rank) -> Option<CallRecord> {
+        self.peer_records.get(peer as usize)?.as_ref().and_then(CallRecord::read)
     }
 
     /// Whether a rank that we wait for has left, or its connection is gone.
@@ -107,22 +180,22 @@ impl Engine {
     }
 
     fn mismatch(&self, running: &Running, mismatch: Mismatch) -> Error {
-        let peer = mismatch.peer;
-        let record = self.peer_records.get(peer as usize).and_then(Option::as_ref);
-        let theirs = record.and_then(CallRecord::read);
-        let own = running.what.to_string();
-        let bytes = mismatch.bytes;
+        let own = format!("{} (a message of {} bytes)", running.what, mismatch.expected_bytes);
+        let theirs = self.sent_by(mismatch.peer, mismatch.tag, mismatch.bytes);
+        self.disagree(own, mismatch.peer, theirs)
+    }
+
+    /// Names the call that a message belongs to.
+    fn sent_by(&self, peer: Rank, tag: u64, bytes: usize) -> String {
         // The upper half of a tag is the number of the call, the lower half mixes all the rest.
-        let number = mismatch.tag >> 32;
-        let theirs = match theirs {
+        let number = tag >> 32;
+        match self.record_of(peer) {
             _ if number == MESSAGE_TAG >> 32 => format!("a send of {bytes} bytes"),
             Some(record) if number == record.tag(true) >> 32 => {
                 format!("{record} (a message of {bytes} bytes)")
             }
             _ => format!("something that sends {bytes} bytes"),
-        };
-        let expected = mismatch.expected_bytes;
-        self.disagree(format!("{own} (a message of {expected} bytes)"), peer, theirs)
+        }
     }
 
     fn disagree(&self, own: String, peer: Rank, theirs: String) -> Error {
