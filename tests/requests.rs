@@ -11,9 +11,12 @@ type Owned = Request<(Vec<u64>, Vec<u64>)>;
 
 /// Starts the sum of `rank + seed + index` over all ranks.
 fn start(c: &mut Communicator, seed: u64, count: usize) -> Owned {
-    let first = u64::from(c.rank()) + seed;
-    let input = (0..count as u64).map(|index| first + index).collect();
+    let input = of(c, seed, count);
     c.start_all_reduce(input, vec![0; count], Reduction::Sum).unwrap()
+}
+
+fn of(c: &Communicator, seed: u64, count: usize) -> Vec<u64> {
+    (0..count as u64).map(|index| u64::from(c.rank()) + seed + index).collect()
 }
 
 fn sums(ranks: u32, seed: u64, count: usize) -> Vec<u64> {
@@ -247,4 +250,89 @@ fn more_requests_than_plans_are_kept() {
             }
         }
     });
+}
+
+#[test]
+fn a_scope_ends_what_it_borrowed_for() {
+    for n in [1, 2, 3] {
+        ranks(n, move |c| {
+            let owned = start(c, 9, 1000);
+            let mut buckets: Vec<Vec<u64>> =
+                (0..).zip(COUNTS).map(|(seed, count)| of(c, seed, count)).collect();
+            let (input, mut all) = (of(c, 7, 100), vec![0; 100 * n as usize]);
+            c.scope(|scope| {
+                for (index, bucket) in buckets.iter_mut().enumerate() {
+                    let request = scope.start_all_reduce_in_place(bucket, Reduction::Sum)?;
+                    match index % 3 {
+                        0 => scope.wait(request, SOON)?,
+                        1 => drop(scope.test(&request)?),
+                        // A request that is dropped or leaked is none the worse.
+                        _ => drop(request),
+                    }
+                }
+                let call = Call::even(Collective::AllGather, DataType::Uint64, 100);
+                scope.start(&call, &input, &mut all).map(drop)
+            })
+            .unwrap()
+            .unwrap();
+            for ((seed, count), bucket) in (0..).zip(COUNTS).zip(buckets) {
+                assert!(bucket == sums(n, seed, count), "seed {seed}, count {count}");
+            }
+            let expected: Vec<u64> = (0..u64::from(n))
+                .flat_map(|rank| (0..100).map(move |index| rank + 7 + index))
+                .collect();
+            assert_eq!(all, expected);
+            finish(c, owned, 9, 1000);
+        });
+    }
+}
+
+#[test]
+fn a_scope_refuses_what_a_blocking_call_refuses() {
+    ranks(2, |c| {
+        let (mut bytes, mut two) = ([0u8; 5], [0i32; 2]);
+        let call = Call::even(Collective::AllReduce, DataType::Float32, 5);
+        let wrong = c.scope(|scope| scope.start_in_place(&call, &mut bytes).map(drop)).unwrap();
+        assert!(wrong.unwrap_err().to_string().contains("buffers of uint8"));
+        let call = Call::even(Collective::AllGather, DataType::Int32, 5);
+        let short = c.scope(|scope| scope.start_in_place(&call, &mut two).map(drop)).unwrap();
+        assert!(short.unwrap_err().is_harmless());
+        c.barrier().unwrap();
+    });
+}
+
+/// What was started cannot go on without the rank that panicked.
+#[test]
+fn a_panic_in_a_scope_ends_the_calls_of_all_ranks() {
+    let errors = ranks(3, |c| {
+        let mut buffer = of(c, 0, 1_000_000);
+        let rank = c.rank();
+        let scope = std::panic::AssertUnwindSafe(|| {
+            c.scope(|scope| {
+                let started = scope.start_all_reduce_in_place(&mut buffer, Reduction::Sum);
+                assert_ne!(rank, 1, "planted");
+                started.map(drop)
+            })
+        });
+        match std::panic::catch_unwind(scope) {
+            Ok(result) => result.and_then(|inner| inner),
+            Err(_) => c.barrier(),
+        }
+        .unwrap_err()
+        .to_string()
+    });
+    assert!(errors.iter().all(|error| error.contains("panicked")), "{errors:?}");
+}
+
+/// An error that nobody looked at is the scope's.
+#[test]
+fn a_scope_tells_of_failures_that_its_body_ignored() {
+    let errors = ranks(2, |c| {
+        let mut buffer = vec![0u64; 5 + c.rank() as usize];
+        let scope = c.scope(|scope| {
+            let _ = scope.start_all_reduce_in_place(&mut buffer, Reduction::Sum);
+        });
+        scope.unwrap_err().to_string()
+    });
+    assert!(errors.iter().all(|error| error.contains("disagree")), "{errors:?}");
 }

@@ -128,6 +128,18 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
+    /// In place, what comes takes the place of what goes.
+    pub(super) fn same_blocks(&self) -> Result<(), Error> {
+        match self.sizes {
+            Sizes::Pairs { send, recv } if send != recv => Err(usage(format!(
+                "{}: in place, what goes to a rank and what comes from it must have the same \
+                 place and count",
+                self.collective
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// What a rank keeps for itself is as long in the input as in the output.
     fn check_own_blocks(&self, rank: Rank) -> Result<(), Error> {
         let Sizes::Pairs { send, recv } = self.sizes else { return Ok(()) };

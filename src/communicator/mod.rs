@@ -11,6 +11,7 @@ mod fork;
 mod group;
 mod record;
 mod request;
+mod scope;
 mod segment;
 mod symmetric;
 mod wait;
@@ -45,6 +46,7 @@ pub use error::Error;
 pub use explain::{Explanation, explain};
 pub use group::Group;
 pub use request::Request;
+pub use scope::Scope;
 pub use symmetric::SymmetricBuffer;
 
 /// Ranks that do collectives together. All ranks make the same calls in the same order.
@@ -303,15 +305,7 @@ impl Communicator {
     }
 
     fn run_in_place(&mut self, call: &Call<'_>, buffer: &mut [u8]) -> Result<(), Error> {
-        if let Sizes::Pairs { send, recv } = call.sizes
-            && send != recv
-        {
-            return Err(usage(format!(
-                "{}: in place, what goes to a rank and what comes from it must have the same \
-                 place and count",
-                call.collective
-            )));
-        }
+        call.same_blocks()?;
         self.run(call, Buffers::in_place(buffer, call, self.rank()))
     }
 

@@ -2,7 +2,8 @@
 //! [`Communicator::wait`], in the order in which they were started.
 //!
 //! A request's buffers belong to the communicator until the request has ended, and come back with
-//! it. So a request that is leaked leaks its buffers and endangers nobody.
+//! it. So a request that is leaked leaks its buffers and endangers nobody. Requests that borrow
+//! their buffers are started in a [`Communicator::scope`].
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -10,7 +11,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use ccl_core::types::Collective;
+use ccl_core::types::{Collective, DataType};
 
 use super::call::{Buffers, Call, usage};
 use super::element::{Element, Reduction};
@@ -108,22 +109,32 @@ impl Communicator {
         input: Vec<T>,
         mut output: Vec<T>,
     ) -> Result<Request<Apart<T>>, Error> {
-        self.usable()?;
-        if call.data_type != T::DATA_TYPE {
-            return Err(usage(format!(
-                "{}: the call is of {}, the buffers of {}",
-                call.collective,
-                call.data_type,
-                T::DATA_TYPE
-            )));
-        }
         // The vectors' memory stays where it is when they are moved into the queue.
         let buffers = Buffers::apart(cast_slice(&input), cast_slice_mut(&mut output));
+        self.enqueue(call, T::DATA_TYPE, buffers, (input, output))
+    }
+
+    /// Starts a call, or lets it wait its turn. The buffers live until it has ended: `keep` holds
+    /// them, or the caller sees to it.
+    pub(super) fn enqueue<B: Send + 'static>(
+        &mut self,
+        call: &Call<'_>,
+        data_type: DataType,
+        buffers: Buffers,
+        keep: B,
+    ) -> Result<Request<B>, Error> {
+        self.usable()?;
+        if call.data_type != data_type {
+            return Err(usage(format!(
+                "{}: the call is of {}, the buffers of {data_type}",
+                call.collective, call.data_type,
+            )));
+        }
         let mut running = self.engine.begin(call, buffers)?;
         self.engine.keep(&mut running);
         let id = self.requests.next;
         self.requests.next += 1;
-        let keep: Box<dyn Any + Send> = Box::new((input, output));
+        let keep: Box<dyn Any + Send> = Box::new(keep);
         self.requests.queue.push_back(Pending { id, state: State::Queued(running), keep });
         self.advance_requests()?;
         Ok(Request { id, communicator: self.id, buffers: PhantomData })
@@ -184,6 +195,34 @@ impl Communicator {
             self.finish_front(timeout)?;
         }
         Ok(())
+    }
+
+    /// The number of the request that is started next.
+    pub(super) fn next_request(&self) -> u64 {
+        self.requests.next
+    }
+
+    /// Ends every open call with an error, here and on the other ranks.
+    pub(super) fn give_up_requests(&mut self, reason: &str) {
+        if self.first_open().is_some() {
+            let _ = self.broken(Error::Broken { cause: reason.to_owned() });
+            self.end_open(reason);
+        }
+    }
+
+    /// Forgets the requests from this number on, which have ended: with the first error, if
+    /// nobody has waited for it.
+    pub(super) fn take_results_from(&mut self, first: u64) -> Result<(), Error> {
+        let mut result = Ok(());
+        self.requests.queue.retain(|pending| {
+            if let (true, State::Ended(Err(cause)), Ok(())) =
+                (pending.id >= first, &pending.state, &result)
+            {
+                result = Err(Error::Broken { cause: cause.clone() });
+            }
+            pending.id < first
+        });
+        result
     }
 
     /// Whether nothing is under way.
@@ -259,9 +298,13 @@ impl Communicator {
         let error = self.broken(error);
         let cause = error.to_string();
         self.end(at, Some(running), Err(cause.clone()));
-        while let Some(open) = self.first_open() {
-            self.end(open, None, Err(cause.clone()));
-        }
+        self.end_open(&cause);
         error
+    }
+
+    fn end_open(&mut self, cause: &str) {
+        while let Some(open) = self.first_open() {
+            self.end(open, None, Err(cause.to_owned()));
+        }
     }
 }

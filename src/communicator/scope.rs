@@ -1,0 +1,147 @@
+//! Calls that do not block on borrowed buffers: all end before the scope does, so nothing of a
+//! request can outlive what it borrows, leaked or not.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use bytemuck::{cast_slice, cast_slice_mut};
+use ccl_core::types::Collective;
+
+use super::call::{Buffers, Call};
+use super::element::{Element, Reduction};
+use super::request::Request;
+use super::{Communicator, Error};
+
+/// Starts calls whose buffers live for `'env`; made by [`Communicator::scope`].
+#[derive(Debug)]
+pub struct Scope<'scope, 'env> {
+    communicator: &'scope mut Communicator,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// Ends what the scope started if the closure panics; else nothing is open when it is dropped.
+struct Unwinding<'c>(&'c mut Communicator);
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        // Nobody would move these calls any more, and the other ranks wait for them.
+        if self.0.not_forked().is_ok() {
+            self.0.give_up_requests("this rank panicked while the call was under way");
+        }
+    }
+}
+
+impl Communicator {
+    /// Runs `body`, which may start calls on buffers that it borrows from outside, and brings all
+    /// of them to their end before it returns.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), ferroccl::Error> {
+    /// # use ferroccl::{Communicator, Reduction};
+    /// let mut communicator = Communicator::from_environment()?;
+    /// let (mut early, mut late) = ([1.0f32; 1000], [2.0f32; 500]);
+    /// communicator.scope(|scope| {
+    ///     scope.start_all_reduce_in_place(&mut early, Reduction::Sum)?;
+    ///     // … compute what goes into the next bucket …
+    ///     scope.start_all_reduce_in_place(&mut late, Reduction::Sum)
+    /// })??;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// What is borrowed is out of reach until then:
+    ///
+    /// ```compile_fail,E0506
+    /// # use ferroccl::{Communicator, Error, Reduction};
+    /// fn race(communicator: &mut Communicator) -> Result<(), Error> {
+    ///     let mut buffer = [1.0f32; 1000];
+    ///     communicator.scope(|scope| {
+    ///         let request = scope.start_all_reduce_in_place(&mut buffer, Reduction::Sum)?;
+    ///         buffer[0] = 2.0;
+    ///         drop(request);
+    ///         Ok(())
+    ///     })?
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When a call that the scope started, or one that was under way before, fails.
+    pub fn scope<'env, R>(
+        &mut self,
+        body: impl FnOnce(&mut Scope<'_, 'env>) -> R,
+    ) -> Result<R, Error> {
+        let first = self.next_request();
+        let unwinding = Unwinding(self);
+        let result = body(&mut Scope { communicator: unwinding.0, env: PhantomData });
+        // Of a fork in the closure the child gets here too.
+        unwinding.0.not_forked()?;
+        unwinding.0.drain_requests()?;
+        unwinding.0.take_results_from(first).map(|()| result)
+    }
+}
+
+impl<'env> Scope<'_, 'env> {
+    /// Starts any call out of place.
+    ///
+    /// # Errors
+    ///
+    /// As the blocking call, for what can be seen before anything moves.
+    pub fn start<T: Element>(
+        &mut self,
+        call: &Call<'_>,
+        input: &'env [T],
+        output: &'env mut [T],
+    ) -> Result<Request<()>, Error> {
+        let buffers = Buffers::apart(cast_slice(input), cast_slice_mut(output));
+        self.communicator.enqueue(call, T::DATA_TYPE, buffers, ())
+    }
+
+    /// Starts any call in place: `buffer` is the larger of the two, the other one is this rank's
+    /// block of it.
+    ///
+    /// # Errors
+    ///
+    /// As the blocking call, for what can be seen before anything moves.
+    pub fn start_in_place<T: Element>(
+        &mut self,
+        call: &Call<'_>,
+        buffer: &'env mut [T],
+    ) -> Result<Request<()>, Error> {
+        call.same_blocks()?;
+        let buffers = Buffers::in_place(cast_slice_mut(buffer), call, self.communicator.rank());
+        self.communicator.enqueue(call, T::DATA_TYPE, buffers, ())
+    }
+
+    /// Starts [`Communicator::all_reduce_in_place`].
+    ///
+    /// # Errors
+    ///
+    /// As the blocking call, for what can be seen before anything moves.
+    pub fn start_all_reduce_in_place<T: Element>(
+        &mut self,
+        buffer: &'env mut [T],
+        op: Reduction<T>,
+    ) -> Result<Request<()>, Error> {
+        let call = Call::even(Collective::AllReduce, T::DATA_TYPE, buffer.len()).reducing(op);
+        self.start_in_place(&call, buffer)
+    }
+
+    /// As [`Communicator::test`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::test`].
+    pub fn test(&mut self, request: &Request<()>) -> Result<bool, Error> {
+        self.communicator.test(request)
+    }
+
+    /// As [`Communicator::wait`]; the buffers stay borrowed until the scope has ended.
+    ///
+    /// # Errors
+    ///
+    /// As [`Communicator::wait`].
+    pub fn wait(&mut self, request: Request<()>, timeout: Duration) -> Result<(), Error> {
+        self.communicator.wait(request, timeout)
+    }
+}
