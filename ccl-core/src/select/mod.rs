@@ -79,16 +79,20 @@ pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
         }
         return Err(ChoiceError::Excluded { collective, name: name.to_owned() });
     }
-    if !situation.configured.is_empty() {
-        let named = algorithm::of(collective).find(|algorithm| {
-            let names = [algorithm.name, family_name(algorithm.family)];
-            names.contains(&situation.configured) && allowed(situation, algorithm)
-        });
-        if let Some(algorithm) = named {
-            return Ok(Choice { algorithm, reason: "FERROCCL_ALGO asks for it" });
-        }
+    let named = |algorithm: &&Algorithm| {
+        let names = [algorithm.name, family_name(algorithm.family)];
+        !situation.configured.is_empty() && names.contains(&situation.configured)
+    };
+    let mut configured = algorithm::of(collective).filter(named).peekable();
+    let excluded = configured.peek().is_some();
+    if let Some(algorithm) = configured.find(|algorithm| allowed(situation, algorithm)) {
+        return Ok(Choice { algorithm, reason: "FERROCCL_ALGO asks for it" });
     }
     let (name, reason) = default(situation);
+    let reason = match excluded {
+        true => "FERROCCL_DETERMINISTIC=1 excludes what FERROCCL_ALGO asks for",
+        false => reason,
+    };
     Ok(Choice { algorithm: algorithm::find(collective, name)?, reason })
 }
 
@@ -153,5 +157,50 @@ fn default(situation: &Situation<'_>) -> (&'static str, &'static str) {
         C::AllToAll if each <= 256 && ranks > 16 => ("bruck", "small, many ranks: few steps"),
         C::Barrier => ("dissemination", "few steps"),
         _ => ("direct", "every byte goes straight to where it is needed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGE: Situation<'_> = Situation {
+        collective: Collective::AllReduce,
+        bytes: 1 << 20,
+        ranks: 4,
+        deterministic: false,
+        slot_bytes: 64 << 10,
+        call: None,
+        configured: "",
+    };
+
+    fn taken(situation: Situation<'_>) -> (&'static str, &'static str) {
+        let choice = choose(&situation).unwrap();
+        (choice.algorithm.name, choice.reason)
+    }
+
+    #[test]
+    fn the_configuration_is_obeyed_or_told_why_not() {
+        let ring = Situation { configured: "ring", ..LARGE };
+        assert_eq!(taken(ring), ("ring", "FERROCCL_ALGO asks for it"));
+        let (name, reason) = taken(Situation { deterministic: true, ..ring });
+        assert_eq!(name, "direct_two_phase");
+        assert!(reason.contains("FERROCCL_DETERMINISTIC=1 excludes"), "{reason}");
+        // A broadcast reduces nothing.
+        let broadcast =
+            Situation { collective: Collective::Broadcast, deterministic: true, ..ring };
+        assert_eq!(taken(broadcast), ("ring", "FERROCCL_ALGO asks for it"));
+    }
+
+    #[test]
+    fn a_call_that_asks_for_what_cannot_be_had_is_refused() {
+        let call = |name, deterministic| {
+            choose(&Situation { call: Some(name), deterministic, ..LARGE })
+                .map(|c| c.algorithm.name)
+        };
+        assert_eq!(call("ring", false), Ok("ring"));
+        assert!(matches!(call("ring", true), Err(ChoiceError::Excluded { .. })));
+        assert!(matches!(call("rign", false), Err(ChoiceError::Unknown(_))));
+        assert!(check_configured("rign").unwrap_err().to_string().contains("ring"));
     }
 }

@@ -1,5 +1,6 @@
 //! One collective, over mapped slots in memory or over a simulated network.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ pub(crate) struct Job {
     pub(crate) count: usize,
     pub(crate) data_type: DataType,
     pub(crate) op: ReduceOp,
+    /// Whether the smaller buffer is a block of the larger one.
+    pub(crate) in_place: bool,
     pub(crate) config: Config,
 }
 
@@ -39,17 +42,23 @@ impl Job {
         let config =
             Config { channels: 1, slots: 4, slots_min: 1, slot_bytes: 256, budget_bytes: 1 << 20 };
         let (data_type, op) = (DataType::Float32, ReduceOp::Sum);
-        Job { algorithm, ranks, root: 0, count, data_type, op, config }
+        Job { algorithm, ranks, root: 0, count, data_type, op, in_place: false, config }
     }
 
     /// What to call it when it fails.
     pub(crate) fn name(&self) -> String {
-        let Job { algorithm, ranks, root, count, data_type, op, config } = self;
+        let Job { algorithm, ranks, root, count, data_type, op, in_place, config } = self;
         let (collective, name) = (algorithm.collective, algorithm.name);
+        let place = if *in_place { "in place" } else { "out of place" };
         format!(
-            "{collective} {name} of {count} {data_type} {op}, {ranks} ranks, root {root}, \
+            "{collective} {name} of {count} {data_type} {op} {place}, {ranks} ranks, root {root}, \
              {config:?}"
         )
+    }
+
+    /// Whether there is an in-place form: messages in a group have none.
+    pub(crate) fn has_in_place(&self) -> bool {
+        self.algorithm.name != "send_recv"
     }
 
     fn schedule(&self, rank: Rank) -> RankSchedule {
@@ -72,11 +81,13 @@ impl Job {
     fn layouts(&self, rank: Rank, split: u32) -> (Layout, Layout) {
         use Collective as C;
         let uneven = |block: u32| (self.count * (block as usize * 5 % 4)) / 2;
+        // In place, what goes to a peer is as long as what comes from it.
+        let pair = |from: Rank, to: Rank| if self.in_place { from + to } else { from * 3 + to };
         let counts = |count: &dyn Fn(Rank) -> usize| (0..self.ranks).map(count).collect::<Vec<_>>();
         let (all, sent, received) = (
             counts(&uneven),
-            counts(&|peer| uneven(rank * 3 + peer)),
-            counts(&|peer| uneven(peer * 3 + rank)),
+            counts(&|peer| uneven(pair(rank, peer))),
+            counts(&|peer| uneven(pair(peer, rank))),
         );
         let starts = [&all, &sent, &received].map(|counts| {
             let next = |at: &mut usize, count: &usize| Some(std::mem::replace(at, *at + count));
@@ -108,6 +119,17 @@ impl Job {
             if there { elements * self.data_type.bytes() } else { 0 }
         };
         (sum(&input, inputs, seat.has_input()), sum(&output, outputs, seat.has_output()))
+    }
+
+    /// Where input and output begin in the buffer that they share in place.
+    fn shared(&self, rank: Rank) -> (usize, usize) {
+        let ((input, output), layouts) = (self.bytes(rank), self.layouts(rank, 1));
+        let own = |layout: &Layout| layout.part(rank).0 * self.data_type.bytes();
+        match input.cmp(&output) {
+            Ordering::Less if input > 0 => (own(&layouts.1), 0),
+            Ordering::Greater if output > 0 => (0, own(&layouts.0)),
+            _ => (0, 0),
+        }
     }
 
     fn numbers(&self, rank: Rank, split: u32) -> Numbers {
@@ -152,9 +174,32 @@ impl Job {
 
 /// One rank's buffers, which live as long as its ports use them.
 struct Buffers {
+    /// Empty in place.
     input: Vec<u8>,
+    /// In place, input and output.
     output: Vec<u8>,
     scratch: Vec<u8>,
+    /// Where the output begins.
+    start: usize,
+    bytes: usize,
+}
+
+impl Buffers {
+    fn new(job: &Job, rank: Rank, input: &[u8], scratch_bytes: usize) -> Buffers {
+        let (scratch, bytes) = (vec![0; scratch_bytes], job.bytes(rank).1);
+        if !job.in_place {
+            let (input, output) = (input.to_vec(), vec![0xee; bytes]);
+            return Buffers { input, output, scratch, start: 0, bytes };
+        }
+        let (at, start) = job.shared(rank);
+        let mut shared = vec![0xee; input.len().max(bytes)];
+        shared[at..at + input.len()].copy_from_slice(input);
+        Buffers { input: Vec::new(), output: shared, scratch, start, bytes }
+    }
+
+    fn into_output(self) -> Vec<u8> {
+        self.output[self.start..self.start + self.bytes].to_vec()
+    }
 }
 
 /// Everything of one rank, ready to run.
@@ -166,27 +211,27 @@ fn prepare<L: Links>(
 ) -> (Execution, CpuPorts<L>, Buffers) {
     let schedule = job.schedule(rank);
     let slots = job.links().granted_slots(job.ranks as usize - 1);
-    let program = Arc::new(lower_for_slots(&schedule, Alias::APART, slots));
+    let alias = match job.in_place {
+        true => Alias::of(job.algorithm.collective, rank, schedule.split),
+        false => Alias::APART,
+    };
+    let program = Arc::new(lower_for_slots(&schedule, alias, slots));
     let mut execution = Execution::new(program, job.config.channels);
     execution.start(&job.numbers(rank, schedule.split));
-    let mut buffers = Buffers {
-        input: input.to_vec(),
-        output: vec![0xee; job.bytes(rank).1],
-        scratch: vec![0; execution.scratch_bytes()],
-    };
+    let mut buffers = Buffers::new(job, rank, input, execution.scratch_bytes());
     let kernel = Kernel::select(job.data_type, job.op, Scalar::NONE, job.ranks);
     let mut ports = CpuPorts::new(links, job.ranks as usize);
-    // SAFETY: the vectors are returned along with the ports and are not touched until the run is
-    // over; they are as long as the layouts and the execution say.
-    let call = unsafe {
-        CallMemory::new(
-            buffers.input.as_ptr(),
-            buffers.output.as_mut_ptr(),
-            buffers.scratch.as_mut_ptr(),
-            kernel,
-            77,
-        )
+    let shared = buffers.output.as_mut_ptr();
+    let (input, output) = match job.in_place {
+        true => {
+            let (input, output) = job.shared(rank);
+            (shared.wrapping_add(input).cast_const(), shared.wrapping_add(output))
+        }
+        false => (buffers.input.as_ptr(), shared),
     };
+    // SAFETY: the vectors are returned along with the ports and are not touched until the run is
+    // over; they are as long as the layouts and the execution say, and overlap only in place.
+    let call = unsafe { CallMemory::new(input, output, buffers.scratch.as_mut_ptr(), kernel, 77) };
     ports.bind(call);
     (execution, ports, buffers)
 }
@@ -226,7 +271,7 @@ pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
         turns += 1;
         assert!(turns < 1_000_000, "{} does not end over mapped slots", job.name());
     }
-    all.into_iter().map(|(_, _, buffers)| buffers.output).collect()
+    all.into_iter().map(|(_, _, buffers)| buffers.into_output()).collect()
 }
 
 /// What came of a simulated run.
@@ -283,7 +328,7 @@ pub(crate) fn operate(
     }
     let outcomes = run(world, &mut operations, DEADLINE);
     let counters = operations.iter_mut().map(|op| op.links().counters()).collect();
-    let outputs = all.into_iter().map(|buffers| buffers.output).collect();
+    let outputs = all.into_iter().map(Buffers::into_output).collect();
     let links = operations.into_iter().map(|op| op.into_ports().into_links()).collect();
     Simulated { links, outcomes, outputs, counters }
 }

@@ -1,6 +1,8 @@
 //! The same program gives the same bits over the network and over mapped slots.
 
-use ccl_core::types::{DataType, ReduceOp};
+use ccl_core::algorithm::Order;
+use ccl_core::types::{Collective, DataType, ReduceOp};
+use ccl_kernels_cpu::{Scalar, reference};
 use ccl_transport_sim::{Conditions, World};
 
 use crate::harness::{Job, mapped, simulate};
@@ -47,6 +49,63 @@ fn all_ranks_roots_lengths_and_shapes_of_links() {
             }
         }
     }
+}
+
+#[test]
+fn in_place_and_out_of_place() {
+    for algorithm in all() {
+        for (ranks, count) in [(1, 5), (2, 1), (3, 200), (5, 0), (8, 301)] {
+            let roots = if algorithm.collective.has_root() { ranks } else { 1 };
+            for root in 0..roots {
+                let apart = Job { root, ..Job::new(ranks, algorithm, count) };
+                if !apart.has_in_place() {
+                    continue;
+                }
+                let place = Job { in_place: true, ..apart };
+                compare(&place, Conditions::hostile());
+                // The counts of pairs are other ones in place.
+                if algorithm.collective != Collective::AllToAllV {
+                    let inputs = place.inputs(1);
+                    assert_eq!(
+                        mapped(&place, &inputs),
+                        mapped(&apart, &inputs),
+                        "{}",
+                        place.name()
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// One fold over the ranks in their order, whatever the algorithm, the links and the weather.
+#[test]
+fn algorithms_in_rank_order_give_the_bits_of_one_fold() {
+    let mut seen = 0;
+    for algorithm in all() {
+        let reduces = matches!(algorithm.collective, Collective::AllReduce | Collective::Reduce);
+        if algorithm.order != Order::Rank || !reduces {
+            continue;
+        }
+        for data_type in [DataType::Float32, DataType::Bfloat16, DataType::Float64] {
+            for (ranks, slots, channels, slot_bytes) in
+                [(2, 1, 1, 64), (3, 4, 2, 256), (5, 2, 1, 4096), (8, 3, 3, 64)]
+            {
+                let mut job = Job { data_type, ..Job::new(ranks, algorithm, 500) };
+                (job.config.slots, job.config.channels) = (slots, channels);
+                job.config.slot_bytes = slot_bytes;
+                let inputs = job.inputs(6);
+                let terms: Vec<_> = inputs.iter().map(|input| (&input[..], false)).collect();
+                let scalar = (Scalar::NONE, ranks);
+                let fold = reference::fold(data_type, job.op, scalar, &terms, true).unwrap();
+                let world = World::new(ranks, Conditions::hostile(), 6);
+                let simulated = simulate(&job, &inputs, &world);
+                assert!(simulated.outputs[0] == fold, "{}", job.name());
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen >= 3 * 12, "{seen}");
 }
 
 /// The comparison is worth something: float sums here depend on the order of the terms.

@@ -4,9 +4,26 @@ use ccl_core::algorithm::{self, Algorithm, Params};
 use ccl_core::schedule::{Builder, RankSchedule, Terms, input, output, scratch};
 use ccl_core::types::Collective;
 
-/// Every algorithm, by collective.
+/// Every algorithm, by collective, and messages in groups.
 pub(crate) fn all() -> Vec<&'static Algorithm> {
-    algorithm::all().collect()
+    algorithm::all().chain([&MESSAGES]).collect()
+}
+
+/// A group of sends and receives in which each rank names all ranks, itself among them: its
+/// buffers are those of an all_to_all_v.
+pub(crate) const MESSAGES: Algorithm = Algorithm {
+    collective: Collective::AllToAllV,
+    family: algorithm::Family::Direct,
+    name: "send_recv",
+    summary: "grouped messages between all",
+    schedule: messages,
+    order: algorithm::Order::Rank,
+    steps: |_| 1,
+};
+
+fn messages(params: &Params) -> RankSchedule {
+    let all: Vec<u32> = (0..params.ranks).collect();
+    algorithm::send_recv(params.rank, params.ranks, &all, &all).unwrap()
 }
 
 /// The algorithms of `all_reduce`.

@@ -22,6 +22,7 @@ pub(crate) fn draw(seed: u64) -> (Job, World) {
     job.config.channels = 1 + random.below(3) as u32;
     job.config.slot_bytes = 64 << random.below(4);
     job.config.budget_bytes = 1 << (8 + random.below(10));
+    job.in_place = job.has_in_place() && random.chance(0.3);
     let mut conditions = Conditions::hostile();
     conditions.ordered = random.chance(0.2);
     conditions.depth_max = 1 + random.below(12) as usize;
