@@ -6,6 +6,7 @@ use super::{
 use crate::time::Instant;
 use ccl_memory::Region;
 use std::fmt;
+use std::time::Duration;
 
 /// What to do to work and events on their way through a [`FaultInjector`]. The defaults do
 /// nothing.
@@ -117,5 +118,13 @@ impl<F: Faults> Lane for FaultInjector<F> {
 
     fn poll_timeout(&self) -> Option<Instant> {
         self.lane.poll_timeout()
+    }
+
+    fn is_drained(&self) -> bool {
+        self.pending.is_empty() && self.lane.is_drained()
+    }
+
+    fn sleep(&mut self, longest: Duration) {
+        self.lane.sleep(longest);
     }
 }

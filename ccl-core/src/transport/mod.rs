@@ -8,6 +8,8 @@
 //! Nothing here blocks. What takes time is polled, with the time handed in, and has a deadline.
 
 mod fault;
+pub mod handshake;
+mod registry;
 
 use std::any::Any;
 use std::fmt;
@@ -19,6 +21,7 @@ use ccl_memory::Region;
 use crate::time::Instant;
 
 pub use fault::{FaultInjector, Faults};
+pub use registry::{Registration, Registry};
 
 /// A kind of connection between ranks, for example shared memory.
 pub trait Transport: Send + Sync + fmt::Debug {
@@ -248,6 +251,19 @@ pub trait Lane: Send + fmt::Debug {
 
     /// When to poll even if nothing seems to happen.
     fn poll_timeout(&self) -> Option<Instant>;
+
+    /// Whether everything that was posted is out of this process's hands: nobody need wait for
+    /// another [`Lane::poll`] of it. Where hardware or the peer's memory takes requests over when
+    /// they are posted, always.
+    fn is_drained(&self) -> bool {
+        true
+    }
+
+    /// Sleeps until something may have happened, at most so long. May return early, and does at
+    /// once where nothing can wake it.
+    fn sleep(&mut self, longest: Duration) {
+        let _ = longest;
+    }
 }
 
 /// Bytes of registered memory of this side.

@@ -1,0 +1,303 @@
+//! How two processes prove to each other that they know a secret, before anything else is read.
+//!
+//! ```text
+//! connector                         listener
+//!   hello: version, nonce, text  ─▶
+//!                                ◀─  challenge: version, nonce
+//!   proof                        ─▶
+//!                                ◀─  proof
+//! ```
+//!
+//! A proof is a keyed hash (HMAC-SHA256) over the protocol, the side, both nonces and the hello, so
+//! that no answer can be played back, on another connection or to its sender. The connector proves
+//! first: a stranger who connects learns nothing but a nonce.
+//!
+//! No I/O happens here: messages are handed in and out whole.
+
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+use super::Secret;
+
+/// A random number used once.
+pub type Nonce = [u8; 32];
+
+/// The longest message of a handshake whose hello has `hello` bytes.
+#[must_use]
+pub const fn message_bytes_max(hello: usize) -> usize {
+    64 + 2 + 32 + hello
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Connector,
+    Listener,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Hello,
+    Challenge,
+    Proof,
+}
+
+/// What a transport says of itself: both sides must agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocol {
+    /// Its name, at most 32 bytes: a proof for one protocol proves nothing in another.
+    pub name: &'static str,
+    /// Changes with every change of what the two sides send after the handshake.
+    pub version: u16,
+    /// The longest hello, in bytes.
+    pub hello_bytes_max: usize,
+}
+
+/// Why a peer is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// As the end of a sentence about the peer.
+    pub reason: String,
+    /// To be sent before hanging up, so that the peer learns why.
+    pub farewell: Option<Vec<u8>>,
+}
+
+/// What follows from a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// To be sent.
+    pub send: Option<Vec<u8>>,
+    /// Whether both sides have proved the secret.
+    pub proved: bool,
+}
+
+/// A connection whose sides have not proved the secret yet.
+#[derive(Debug)]
+pub struct Handshake {
+    protocol: Protocol,
+    side: Side,
+    stage: Stage,
+    secret: Secret,
+    connector_nonce: Nonce,
+    listener_nonce: Nonce,
+    hello: Vec<u8>,
+}
+
+impl Handshake {
+    /// The connecting side, and the message that it begins with.
+    #[must_use]
+    pub fn connector(
+        protocol: Protocol,
+        secret: &Secret,
+        nonce: Nonce,
+        hello: &[u8],
+    ) -> (Handshake, Vec<u8>) {
+        let mut made = Handshake::new(protocol, Side::Connector, secret, nonce);
+        made.hello = hello.to_vec();
+        let first = made.message("hello", &[&protocol.version.to_le_bytes(), &nonce, hello]);
+        (made, first)
+    }
+
+    /// The listening side, which is spoken to first.
+    #[must_use]
+    pub fn listener(protocol: Protocol, secret: &Secret, nonce: Nonce) -> Handshake {
+        Handshake::new(protocol, Side::Listener, secret, nonce)
+    }
+
+    fn new(protocol: Protocol, side: Side, secret: &Secret, nonce: Nonce) -> Handshake {
+        Handshake {
+            protocol,
+            side,
+            stage: if side == Side::Connector { Stage::Challenge } else { Stage::Hello },
+            secret: secret.clone(),
+            connector_nonce: nonce,
+            listener_nonce: nonce,
+            hello: Vec::new(),
+        }
+    }
+
+    /// What the connecting side said of itself; not to be believed before it has proved.
+    #[must_use]
+    pub fn hello(&self) -> &[u8] {
+        &self.hello
+    }
+
+    /// Takes a message of the peer.
+    ///
+    /// # Errors
+    ///
+    /// When the peer is to be refused.
+    pub fn take(&mut self, message: &[u8]) -> Result<Answer, Refusal> {
+        match self.stage {
+            Stage::Hello => self.take_hello(message),
+            Stage::Challenge => self.take_challenge(message),
+            Stage::Proof => self.take_proof(message),
+        }
+    }
+
+    /// Why the peer has probably hung up, as the end of a sentence about it, and whether that is a
+    /// refusal of this side.
+    #[must_use]
+    pub fn closed(&self) -> (&'static str, bool) {
+        if self.side == Side::Connector && self.stage == Stage::Proof {
+            let reason = "it closed the connection when this process had answered its challenge: \
+                          the secrets of the two differ";
+            return (reason, true);
+        }
+        ("it closed the connection before it had proved the secret", false)
+    }
+
+    fn take_hello(&mut self, message: &[u8]) -> Result<Answer, Refusal> {
+        let (version, rest) = self.versioned(message, "hello")?;
+        let own = self.protocol.version.to_le_bytes();
+        let challenge = self.message("challenge", &[&own, &self.listener_nonce]);
+        // Another version may say hello in another way, but must learn ours.
+        self.check_version(version)
+            .map_err(|refusal| Refusal { farewell: Some(challenge.clone()), ..refusal })?;
+        match rest.split_first_chunk() {
+            Some((nonce, hello)) if hello.len() <= self.protocol.hello_bytes_max => {
+                self.connector_nonce = *nonce;
+                self.hello = hello.to_vec();
+                self.stage = Stage::Proof;
+                Ok(Answer { send: Some(challenge), proved: false })
+            }
+            _ => Err(refuse("its hello has a wrong length")),
+        }
+    }
+
+    fn take_challenge(&mut self, message: &[u8]) -> Result<Answer, Refusal> {
+        let (version, rest) = self.versioned(message, "challenge")?;
+        self.check_version(version)?;
+        self.listener_nonce =
+            rest.try_into().map_err(|_| refuse("its challenge has a wrong length"))?;
+        self.stage = Stage::Proof;
+        Ok(Answer { send: Some(self.own_proof()), proved: false })
+    }
+
+    fn take_proof(&mut self, message: &[u8]) -> Result<Answer, Refusal> {
+        let other = match self.side {
+            Side::Connector => Side::Listener,
+            Side::Listener => Side::Connector,
+        };
+        let claimed = message.strip_prefix(&*self.message("proof", &[])).unwrap_or_default();
+        // `verify_slice` takes the same time wherever the difference is.
+        if self.proof(other).verify_slice(claimed).is_err() {
+            return Err(refuse("it does not know the secret of this communicator"));
+        }
+        let listens = self.side == Side::Listener;
+        Ok(Answer { send: listens.then(|| self.own_proof()), proved: true })
+    }
+
+    fn own_proof(&self) -> Vec<u8> {
+        self.message("proof", &[&self.proof(self.side).finalize().into_bytes()])
+    }
+
+    fn message(&self, kind: &str, parts: &[&[u8]]) -> Vec<u8> {
+        let mut message = format!("{} {kind}", self.protocol.name).into_bytes();
+        parts.iter().for_each(|part| message.extend_from_slice(part));
+        message
+    }
+
+    fn versioned<'a>(&self, message: &'a [u8], kind: &str) -> Result<(u16, &'a [u8]), Refusal> {
+        let rest = message.strip_prefix(&*self.message(kind, &[]));
+        let (version, rest) = rest
+            .and_then(<[u8]>::split_first_chunk)
+            .ok_or_else(|| refuse("it speaks no protocol that is known here"))?;
+        Ok((u16::from_le_bytes(*version), rest))
+    }
+
+    fn check_version(&self, version: u16) -> Result<(), Refusal> {
+        let Protocol { name, version: own, .. } = self.protocol;
+        if version == own {
+            return Ok(());
+        }
+        Err(refuse(&format!(
+            "it speaks version {version} of {name} and this process version {own}; run the same \
+             build on all ranks"
+        )))
+    }
+
+    fn proof(&self, side: Side) -> Hmac<Sha256> {
+        // A key of any length is accepted, so the error branch cannot be reached; an empty key
+        // there would prove nothing to anybody.
+        let mut proof = Hmac::<Sha256>::new_from_slice(&self.secret.0)
+            .unwrap_or_else(|_| Hmac::new(&Default::default()));
+        let side: &[u8] = match side {
+            Side::Connector => b"connector",
+            Side::Listener => b"listener ",
+        };
+        // All but the name and the hello have fixed lengths, and the name is fixed by the code, so
+        // no two inputs read alike.
+        proof.update(self.protocol.name.as_bytes());
+        proof.update(side);
+        proof.update(&self.protocol.version.to_le_bytes());
+        proof.update(&self.connector_nonce);
+        proof.update(&self.listener_nonce);
+        proof.update(&self.hello);
+        proof
+    }
+}
+
+fn refuse(reason: &str) -> Refusal {
+    Refusal { reason: reason.to_owned(), farewell: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROTOCOL: Protocol = Protocol { name: "test", version: 3, hello_bytes_max: 8 };
+    const SECRET: Secret = Secret([7; 32]);
+
+    fn pair(hello: &[u8], secret: &Secret) -> (Handshake, Handshake, Vec<u8>) {
+        let (connector, first) = Handshake::connector(PROTOCOL, secret, [1; 32], hello);
+        (connector, Handshake::listener(PROTOCOL, &SECRET, [2; 32]), first)
+    }
+
+    #[test]
+    fn who_knows_the_secret_is_let_in() {
+        let (mut connector, mut listener, hello) = pair(b"rank 3", &SECRET);
+        let challenge = listener.take(&hello).unwrap().send.unwrap();
+        let proof = connector.take(&challenge).unwrap().send.unwrap();
+        let answer = listener.take(&proof).unwrap();
+        assert!(answer.proved && listener.hello() == b"rank 3");
+        let last = connector.take(&answer.send.unwrap()).unwrap();
+        assert_eq!(last, Answer { send: None, proved: true });
+    }
+
+    #[test]
+    fn who_does_not_is_not() {
+        let (mut connector, mut listener, hello) = pair(b"", &Secret([8; 32]));
+        let challenge = listener.take(&hello).unwrap().send.unwrap();
+        let proof = connector.take(&challenge).unwrap().send.unwrap();
+        let refusal = listener.take(&proof).unwrap_err();
+        assert!(refusal.reason.contains("secret"), "{refusal:?}");
+        assert!(connector.closed().1);
+    }
+
+    #[test]
+    fn proofs_cannot_be_reflected_or_replayed() {
+        let (mut connector, mut listener, hello) = pair(b"a", &SECRET);
+        let challenge = listener.take(&hello).unwrap().send.unwrap();
+        let proof = connector.take(&challenge).unwrap().send.unwrap();
+        assert!(connector.take(&proof).is_err(), "its own proof");
+        let mut later = Handshake::listener(PROTOCOL, &SECRET, [3; 32]);
+        later.take(&hello).unwrap();
+        assert!(later.take(&proof).is_err(), "the proof of another connection");
+    }
+
+    #[test]
+    fn nonsense_and_other_versions_are_refused_and_told_why() {
+        let mut listener = Handshake::listener(PROTOCOL, &SECRET, [2; 32]);
+        for bytes in [&b""[..], b"GET / HTTP/1.1\r\n", b"test hello", b"test hello\x03\0short"] {
+            assert!(listener.take(bytes).is_err());
+        }
+        let newer = Protocol { version: 4, ..PROTOCOL };
+        let (mut connector, hello) = Handshake::connector(newer, &SECRET, [1; 32], b"");
+        let refusal = listener.take(&hello).unwrap_err();
+        assert!(refusal.reason.contains("version 4"), "{refusal:?}");
+        let theirs = connector.take(&refusal.farewell.unwrap()).unwrap_err();
+        assert!(theirs.reason.contains("version 3"), "{theirs:?}");
+        let (_, long) = Handshake::connector(PROTOCOL, &SECRET, [1; 32], &[0; 9]);
+        assert!(listener.take(&long).is_err());
+    }
+}

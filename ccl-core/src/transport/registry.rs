@@ -1,0 +1,95 @@
+//! The memory that is registered with a device: one table, for all lanes and threads.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ccl_memory::Region;
+
+use super::{MrKey, TransportError};
+
+/// Memory that puts may name, and what the transport keeps with it.
+#[derive(Clone, Debug)]
+pub struct Registration<T> {
+    /// The memory.
+    pub region: Region,
+    /// The transport's own.
+    pub with: T,
+}
+
+/// The registered memory of one device.
+#[derive(Debug)]
+pub struct Registry<T> {
+    device: u64,
+    next_key: AtomicU64,
+    withdrawals: AtomicU64,
+    memory: Mutex<BTreeMap<MrKey, Registration<T>>>,
+}
+
+impl<T: Clone> Default for Registry<T> {
+    fn default() -> Registry<T> {
+        Registry::new()
+    }
+}
+
+impl<T: Clone> Registry<T> {
+    /// An empty one, of a new device.
+    #[must_use]
+    pub fn new() -> Registry<T> {
+        static DEVICES: AtomicU64 = AtomicU64::new(0);
+        Registry {
+            device: DEVICES.fetch_add(1, Ordering::Relaxed),
+            next_key: AtomicU64::new(1),
+            withdrawals: AtomicU64::new(0),
+            memory: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    /// Tells this device's connections from another's.
+    #[must_use]
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// Grows with every deregistration: what a lane remembers from before is void.
+    #[must_use]
+    pub fn withdrawals(&self) -> u64 {
+        self.withdrawals.load(Ordering::Acquire)
+    }
+
+    /// What a key stands for.
+    ///
+    /// # Errors
+    ///
+    /// When it is not registered, or no longer.
+    pub fn find(&self, key: MrKey) -> Result<Registration<T>, TransportError> {
+        self.lock().get(&key).cloned().ok_or_else(|| unknown(key))
+    }
+
+    /// Registers memory.
+    pub fn add(&self, region: Region, with: T) -> MrKey {
+        let key = MrKey(self.next_key.fetch_add(1, Ordering::Relaxed));
+        self.lock().insert(key, Registration { region, with });
+        key
+    }
+
+    /// Forgets memory.
+    ///
+    /// # Errors
+    ///
+    /// When it is not registered.
+    pub fn remove(&self, key: MrKey) -> Result<(), TransportError> {
+        self.lock().remove(&key).ok_or_else(|| unknown(key))?;
+        self.withdrawals.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    // Nothing in the map can be half changed when a thread dies with the lock.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<MrKey, Registration<T>>> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn unknown(MrKey(key): MrKey) -> TransportError {
+    TransportError::Usage(format!("memory key {key} is not registered with this device"))
+}

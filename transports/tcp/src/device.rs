@@ -1,0 +1,100 @@
+//! The device: registered memory, and the maker of everything else.
+
+use std::sync::{Arc, RwLock};
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
+};
+use ccl_memory::Region;
+
+use crate::Options;
+use crate::acceptor::TcpListener;
+use crate::address::Place;
+use crate::connecting::TcpConnecting;
+use crate::lane::{DEPTH_MAX, TcpLane};
+
+/// The most connections per pair.
+const SOCKETS_MAX: u32 = 64;
+
+/// What the device can do.
+pub(crate) fn caps(options: &Options) -> Caps {
+    Caps {
+        mapped: false,
+        // Each stripe keeps its own order.
+        ordered: options.sockets <= 1,
+        // A length travels in 32 bits.
+        message_bytes_max: 1 << 31,
+        depth_max: DEPTH_MAX,
+        bandwidth_bytes_per_s: 2.0e9,
+        latency_ns: 10_000,
+    }
+}
+
+/// TCP over the interfaces of this host.
+#[derive(Debug)]
+pub struct TcpDevice {
+    caps: Caps,
+    options: Options,
+    registry: Arc<Registry<()>>,
+    /// Held for reading by lanes while they may write to registered memory.
+    writing: Arc<RwLock<()>>,
+}
+
+impl TcpDevice {
+    pub(crate) fn open(options: Options) -> Result<TcpDevice, TransportError> {
+        if !(1..=SOCKETS_MAX).contains(&options.sockets) {
+            return Err(TransportError::Usage(format!(
+                "{} sockets per pair of ranks; use 1 to {SOCKETS_MAX}",
+                options.sockets
+            )));
+        }
+        let (registry, writing) = (Arc::new(Registry::new()), Arc::default());
+        Ok(TcpDevice { caps: caps(&options), options, registry, writing })
+    }
+}
+
+impl Device for TcpDevice {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
+        let region = Region::private(bytes);
+        let key = self.registry.add(region.clone(), ());
+        Ok((region, key))
+    }
+
+    fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
+        Ok(self.registry.add(region.clone(), ()))
+    }
+
+    fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
+        self.registry.remove(key)?;
+        // Whoever was writing there is done; whoever comes later finds it withdrawn.
+        drop(self.writing.write());
+        Ok(())
+    }
+
+    fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
+        let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
+        Ok(Box::new(TcpListener::new(device, interfaces, secret)?))
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        secret: &Secret,
+        hello: &[u8],
+        deadline: Instant,
+    ) -> Result<Box<dyn Connecting>, TransportError> {
+        let (device, place) = (self.registry.device(), Place::decode(address)?);
+        let stripes = self.options.sockets as u16;
+        Ok(Box::new(TcpConnecting::new(device, place, secret, hello, stripes, deadline)?))
+    }
+
+    fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
+        let (registry, writing) = (Arc::clone(&self.registry), Arc::clone(&self.writing));
+        Ok(Box::new(TcpLane::new(registry, writing, self.options.resume_within)?))
+    }
+}

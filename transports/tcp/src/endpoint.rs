@@ -1,0 +1,308 @@
+//! A peer: its stripes, what it may write to, and how its breaks are mended.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{EndpointId, Event, MrKey, RemoteKey, TransportError};
+use ccl_memory::Region;
+
+use crate::acceptor::{self, Acceptor};
+use crate::connecting::Dialler;
+use crate::frame::Kind;
+use crate::incoming::{Arrival, End};
+use crate::link::{Hello, Link, LinkId, Way};
+use crate::outgoing::Put;
+use crate::stripe::Stripe;
+
+/// Frames that are acknowledged at the latest when so many more have come.
+const TELL_FRAMES: u32 = 64;
+/// How long an acknowledgement waits for a frame to ride on.
+pub(crate) const TELL_AFTER: Duration = Duration::from_micros(300);
+
+/// What a peer must know to write to a piece of memory of this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shared {
+    pub(crate) link: LinkId,
+    /// Whose it is: of the side that had connected.
+    pub(crate) dialled: bool,
+    pub(crate) memory: u32,
+    pub(crate) bytes: u64,
+}
+
+impl Shared {
+    fn encode(self) -> RemoteKey {
+        let mut bytes = self.link.to_vec();
+        bytes.push(u8::from(self.dialled));
+        bytes.extend_from_slice(&self.memory.to_le_bytes());
+        bytes.extend_from_slice(&self.bytes.to_le_bytes());
+        RemoteKey(bytes)
+    }
+
+    pub(crate) fn decode(key: &RemoteKey) -> Option<Shared> {
+        let (link, rest) = key.0.split_first_chunk()?;
+        let (dialled, rest) = rest.split_first()?;
+        let (memory, rest) = rest.split_first_chunk()?;
+        let bytes = u64::from_le_bytes(rest.try_into().ok()?);
+        let memory = u32::from_le_bytes(*memory);
+        Some(Shared { link: *link, dialled: *dialled == 1, memory, bytes })
+    }
+}
+
+/// A peer.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) id: LinkId,
+    pub(crate) peer: String,
+    way: Way,
+    pub(crate) stripes: Vec<Stripe>,
+    /// The stripe of the next put.
+    turn: usize,
+    /// What the peer may write to, by its number for it; none where it was withdrawn.
+    shared: Vec<Option<Region>>,
+    keys: Vec<MrKey>,
+    pub(crate) lost: Option<String>,
+    pub(crate) reported: bool,
+    arrivals: Vec<Arrival>,
+    done: Vec<u64>,
+}
+
+impl Endpoint {
+    pub(crate) fn new(link: Link) -> Endpoint {
+        Endpoint {
+            id: link.id,
+            peer: link.peer,
+            way: link.way,
+            stripes: link.stripes.into_iter().map(Stripe::new).collect(),
+            turn: 0,
+            shared: Vec::new(),
+            keys: Vec::new(),
+            lost: None,
+            reported: false,
+            arrivals: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Lets the peer write to registered memory.
+    pub(crate) fn share(
+        &mut self,
+        key: MrKey,
+        region: Region,
+    ) -> Result<RemoteKey, TransportError> {
+        if let Some(reason) = &self.lost {
+            let (peer, reason) = (self.peer.clone(), reason.clone());
+            return Err(TransportError::Lost { peer, reason });
+        }
+        let bytes = region.bytes() as u64;
+        let known = self.keys.iter().position(|known| *known == key);
+        let memory = known.unwrap_or_else(|| {
+            self.shared.push(Some(region));
+            self.keys.push(key);
+            self.keys.len() - 1
+        });
+        let (link, dialled, memory) = (self.id, self.has_dialled(), memory as u32);
+        Ok(Shared { link, dialled, memory, bytes }.encode())
+    }
+
+    fn has_dialled(&self) -> bool {
+        matches!(self.way, Way::Dialled { .. })
+    }
+
+    /// Whether memory is the peer's, shared over this link.
+    pub(crate) fn is_theirs(&self, shared: &Shared) -> bool {
+        shared.link == self.id && shared.dialled != self.has_dialled()
+    }
+
+    /// Forgets memory that is not registered any more.
+    pub(crate) fn withdraw(&mut self, is_registered: impl Fn(MrKey) -> bool) {
+        for (region, key) in self.shared.iter_mut().zip(&self.keys) {
+            region.take_if(|_| !is_registered(*key));
+        }
+    }
+
+    /// Puts that are not done.
+    pub(crate) fn outstanding(&self) -> usize {
+        self.stripes.iter().map(|stripe| stripe.outgoing.len()).sum()
+    }
+
+    /// Whether the sockets have taken everything, as far as there are any.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.lost.is_some() || self.stripes.iter().all(|stripe| stripe.outgoing.is_drained())
+    }
+
+    pub(crate) fn put(&mut self, put: Put) {
+        self.stripes[self.turn].outgoing.push(put);
+        self.turn = (self.turn + 1) % self.stripes.len();
+    }
+
+    /// Writes what the sockets take.
+    pub(crate) fn write(&mut self, now: Instant) {
+        for stripe in &mut self.stripes {
+            if let Err(reason) = stripe.write() {
+                stripe.breaks(reason, now);
+            }
+        }
+    }
+
+    /// Reads what has come to one stripe.
+    pub(crate) fn read(
+        &mut self,
+        stripe: usize,
+        own: EndpointId,
+        now: Instant,
+        events: &mut Vec<Event>,
+    ) {
+        let mut more = true;
+        // A stripe that never dries up must not keep this call from its end.
+        for _ in 0..8 {
+            let Endpoint { stripes, shared, arrivals, done, .. } = self;
+            let stripe = &mut stripes[stripe];
+            let Some(socket) = &stripe.socket else { return };
+            if !more {
+                return;
+            }
+            arrivals.clear();
+            let before = stripe.incoming.received();
+            let read = stripe.incoming.read(socket, shared, arrivals);
+            if stripe.incoming.received() != before {
+                stripe.untold_since.get_or_insert(now);
+            }
+            let mut result = Ok(false);
+            for arrival in arrivals.drain(..) {
+                if let Ok(false) = result {
+                    result = arrived(stripe, arrival, own, done, events);
+                }
+            }
+            match (result, read) {
+                (Err(reason), _) | (_, Err(End::Nonsense(reason))) => {
+                    return self.lose(format!("{} {reason}", self.peer));
+                }
+                (Ok(true), _) => {
+                    return self.lose(format!("{} has closed the connection", self.peer));
+                }
+                (_, Err(End::Broken(reason))) => return stripe.breaks(reason, now),
+                (_, Ok(there_may_be)) => more = there_may_be,
+            }
+        }
+    }
+
+    /// Acknowledges what no frame has acknowledged for a while.
+    pub(crate) fn tell(&mut self, now: Instant) {
+        for stripe in &mut self.stripes {
+            let received = stripe.incoming.received();
+            let waiting = stripe.untold_since.map_or(Duration::ZERO, |since| now.since(since));
+            let untold = received.wrapping_sub(stripe.told);
+            if untold >= TELL_FRAMES || (untold > 0 && waiting >= TELL_AFTER) {
+                (stripe.told, stripe.untold_since) = (received, None);
+                stripe.outgoing.say(Kind::Acknowledge, received);
+            }
+        }
+    }
+
+    /// Brings broken stripes back, or gives the peer up.
+    pub(crate) fn mend(&mut self, now: Instant, within: Duration) {
+        match &self.way {
+            Way::Accepted(acceptor) => {
+                for (index, socket) in take_resumed(acceptor, self.id, now) {
+                    if let Some(stripe) = self.stripes.get_mut(usize::from(index)) {
+                        stripe.comes_back(socket);
+                    }
+                }
+            }
+            Way::Dialled { .. } => {
+                (0..self.stripes.len()).for_each(|index| self.redial(index, now))
+            }
+        }
+        let late = self.stripes.iter().find_map(|stripe| {
+            stripe.broken.as_ref().filter(|broken| now.since(broken.since) >= within)
+        });
+        if let Some(broken) = late {
+            let reason = &broken.reason;
+            self.lose(format!(
+                "the connection to {} broke ({reason}) and did not come back within {within:?}",
+                self.peer
+            ));
+        }
+    }
+
+    fn redial(&mut self, index: usize, now: Instant) {
+        let Way::Dialled { place, secret } = &self.way else { return };
+        let stripes = self.stripes.len() as u16;
+        let Some(broken) = &mut self.stripes[index].broken else { return };
+        if now < broken.redial_at {
+            return;
+        }
+        let dialler = broken.dialler.get_or_insert_with(|| {
+            let hello = Hello {
+                token: place.token,
+                link: self.id,
+                stripe: index as u16,
+                stripes,
+                resumes: true,
+                text: Vec::new(),
+            };
+            Dialler::new(place.clone(), secret, &hello)
+        });
+        match dialler.poll(now) {
+            Ok(None) => {}
+            Ok(Some((_, socket))) => self.stripes[index].comes_back(socket),
+            Err(_) if dialler.has_hope() => self.stripes[index].redial_later(now),
+            Err(_) => {
+                let reason = broken.reason.clone();
+                self.lose(format!(
+                    "the connection to {} broke ({reason}) and nobody listens there any more: its \
+                     process has ended",
+                    self.peer
+                ));
+            }
+        }
+    }
+
+    /// The peer is gone for good.
+    pub(crate) fn lose(&mut self, reason: String) {
+        self.lost.get_or_insert(reason);
+        for stripe in &mut self.stripes {
+            stripe.socket = None;
+            stripe.broken = None;
+            stripe.outgoing.clear();
+        }
+        self.shared.clear();
+        self.keys.clear();
+    }
+}
+
+fn take_resumed(
+    acceptor: &Mutex<Acceptor>,
+    link: LinkId,
+    now: Instant,
+) -> Vec<(u16, std::os::fd::OwnedFd)> {
+    let mut acceptor = acceptor::lock(acceptor);
+    // What is wrong with the listening socket keeps nobody from waiting for the end.
+    let _ = acceptor.pump(now);
+    std::iter::from_fn(|| acceptor.take_resumed(link)).collect()
+}
+
+/// Takes in something that has come; whether it was the farewell.
+fn arrived(
+    stripe: &mut Stripe,
+    arrival: Arrival,
+    endpoint: EndpointId,
+    done: &mut Vec<u64>,
+    events: &mut Vec<Event>,
+) -> Result<bool, String> {
+    match arrival {
+        Arrival::Put { immediate, bytes } => {
+            events.push(Event::Arrived { endpoint, immediate, bytes });
+        }
+        Arrival::Acknowledged(received) => stripe.outgoing.acknowledge(received, done)?,
+        Arrival::Resume(received) if stripe.resuming => {
+            stripe.resuming = false;
+            stripe.outgoing.resume(received, done)?;
+        }
+        Arrival::Resume(_) => return Err("resumed what was not broken".to_owned()),
+        Arrival::Farewell => return Ok(true),
+    }
+    events.extend(done.drain(..).map(|id| Event::Done { id }));
+    Ok(false)
+}

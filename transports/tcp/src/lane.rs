@@ -1,0 +1,411 @@
+//! A lane: puts become frames, frames become bytes in memory and events.
+
+use std::collections::BTreeMap;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Connected, EndpointId, Event, Lane, MrKey, Registry, RemoteKey, RemoteMr, TransportError,
+    WorkRequest,
+};
+use ccl_memory::Region;
+use rustix::event::{Timespec, epoll};
+
+use crate::endpoint::{Endpoint, Shared, TELL_AFTER};
+use crate::frame::{Header, Kind};
+use crate::link::Link;
+use crate::outgoing::Put;
+use crate::socket::{self, Got};
+use crate::stripe::Stripe;
+use crate::{DESCRIPTORS, memory, os};
+
+/// The most puts outstanding on one endpoint.
+pub(crate) const DEPTH_MAX: usize = 1024;
+/// With so many sockets at most, each is simply tried.
+const SOCKETS_TRIED: usize = 4;
+/// The most sockets that one look finds ready; others have their turn at the next.
+const READY_MAX: usize = 64;
+/// How often it is looked whether breaks have been noticed only by the peer.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
+/// Reads of what comes after a farewell, before other stripes have their turn.
+const UNHEARD_READS: usize = 64;
+/// How long a farewell may take to reach the peer's kernel.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// A lane of TCP.
+#[derive(Debug)]
+pub(crate) struct TcpLane {
+    registry: Arc<Registry<()>>,
+    writing: Arc<RwLock<()>>,
+    resume_within: Duration,
+    message_bytes_max: usize,
+    epoll: OwnedFd,
+    /// By number; empty where detached. Numbers are not used again.
+    endpoints: Vec<Option<Endpoint>>,
+    sockets: usize,
+    withdrawals: u64,
+    /// What the peers have shared and this side has imported.
+    remote: Vec<(EndpointId, Shared)>,
+    /// Registrations that puts have named, valid while `withdrawals` is up to date.
+    local: BTreeMap<MrKey, Region>,
+    /// Endpoint and stripe of the sockets that were ready last.
+    ready: Vec<u64>,
+    checked: Instant,
+    /// Whether some stripe is broken or its socket not watched yet.
+    troubled: bool,
+}
+
+impl TcpLane {
+    pub(crate) fn new(
+        registry: Arc<Registry<()>>,
+        writing: Arc<RwLock<()>>,
+        resume_within: Duration,
+    ) -> Result<TcpLane, TransportError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|error| os("epoll_create", error, DESCRIPTORS))?;
+        Ok(TcpLane {
+            withdrawals: registry.withdrawals(),
+            registry,
+            writing,
+            resume_within,
+            message_bytes_max: 1 << 31,
+            epoll,
+            endpoints: Vec::new(),
+            sockets: 0,
+            remote: Vec::new(),
+            local: BTreeMap::new(),
+            ready: Vec::with_capacity(READY_MAX),
+            checked: Instant::ZERO,
+            troubled: false,
+        })
+    }
+
+    fn endpoint(&mut self, id: EndpointId) -> Result<&mut Endpoint, TransportError> {
+        let EndpointId(number) = id;
+        let found = self.endpoints.get_mut(number as usize).and_then(Option::as_mut);
+        found.ok_or_else(|| TransportError::Usage(format!("this lane has no endpoint {number}")))
+    }
+
+    /// Forgets registrations if any has been withdrawn.
+    fn refresh(&mut self) {
+        let withdrawals = self.registry.withdrawals();
+        if withdrawals == self.withdrawals {
+            return;
+        }
+        self.withdrawals = withdrawals;
+        self.local.clear();
+        for endpoint in self.endpoints.iter_mut().flatten() {
+            endpoint.withdraw(|key| self.registry.find(key).is_ok());
+        }
+    }
+
+    fn local(&mut self, key: MrKey) -> Result<&Region, TransportError> {
+        if !self.local.contains_key(&key) {
+            let region = self.registry.find(key)?.region;
+            self.local.insert(key, region);
+        }
+        self.local.get(&key).ok_or_else(|| {
+            TransportError::Usage("a registration was withdrawn while it was used".to_owned())
+        })
+    }
+
+    fn remote(&self, endpoint: EndpointId, mr: RemoteMr) -> Result<Shared, TransportError> {
+        let RemoteMr(number) = mr;
+        let index = usize::try_from(number).unwrap_or(usize::MAX);
+        match self.remote.get(index) {
+            Some((owner, shared)) if *owner == endpoint => Ok(*shared),
+            _ => Err(TransportError::Usage(format!(
+                "memory {number} was not imported from endpoint {}",
+                endpoint.0
+            ))),
+        }
+    }
+
+    /// Takes one put; no if the endpoint takes no more.
+    fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
+        let WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id } = *request;
+        let bytes = local.bytes;
+        if bytes > self.message_bytes_max {
+            let most = self.message_bytes_max;
+            let text = format!("a put of {bytes} bytes; at most {most} are possible at once");
+            return Err(TransportError::Usage(text));
+        }
+        let source = self
+            .local(local.key)?
+            .part(local.offset, bytes)
+            .map_err(|error| TransportError::Usage(format!("a put out of range: {error}")))?;
+        let shared = self.remote(endpoint, remote)?;
+        let end = (remote_offset as u64).checked_add(bytes as u64);
+        if end.is_none_or(|end| end > shared.bytes) {
+            return Err(TransportError::Usage(format!(
+                "a put out of range: {bytes} bytes at offset {remote_offset} of the peer's {}",
+                shared.bytes
+            )));
+        }
+        let peer = self.endpoint(endpoint)?;
+        if peer.lost.is_some() {
+            // Work for a lost peer is void: taken, and never done.
+            return Ok(true);
+        }
+        if peer.outstanding() >= DEPTH_MAX {
+            return Ok(false);
+        }
+        let header = Header {
+            kind: Kind::Put,
+            immediate,
+            offset: remote_offset as u64,
+            memory: shared.memory,
+            bytes: bytes as u32,
+            acknowledged: 0,
+        };
+        peer.put(Put { header, source, id });
+        Ok(true)
+    }
+
+    fn take(&mut self, work: &[WorkRequest]) -> Result<usize, TransportError> {
+        for (taken, request) in work.iter().enumerate() {
+            match self.put(request) {
+                Ok(true) => {}
+                Ok(false) => return Ok(taken),
+                // What is wrong with a later request is said when it comes first.
+                Err(error) if taken == 0 => return Err(error),
+                Err(_) => return Ok(taken),
+            }
+        }
+        Ok(work.len())
+    }
+
+    fn write(&mut self, now: Instant) {
+        for endpoint in self.endpoints.iter_mut().flatten() {
+            if !endpoint.is_drained() {
+                endpoint.write(now);
+            }
+        }
+    }
+
+    /// Reads from every socket that may have something.
+    fn read(&mut self, now: Instant, events: &mut Vec<Event>) {
+        if self.sockets <= SOCKETS_TRIED {
+            for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
+                let Some(endpoint) = endpoint else { continue };
+                for stripe in 0..endpoint.stripes.len() {
+                    endpoint.read(stripe, EndpointId(number as u32), now, events);
+                }
+            }
+            return;
+        }
+        self.await_ready(Duration::ZERO);
+        for data in self.ready.drain(..) {
+            let (number, stripe) = ((data >> 16) as usize, (data & 0xffff) as usize);
+            if let Some(Some(endpoint)) = self.endpoints.get_mut(number) {
+                endpoint.read(stripe, EndpointId(number as u32), now, events);
+            }
+        }
+    }
+
+    /// Waits until a socket is ready, at most so long.
+    fn await_ready(&mut self, longest: Duration) {
+        self.ready.clear();
+        let timeout = Timespec::try_from(longest).ok();
+        // An interruption is a wake-up like any other.
+        let mut space = [MaybeUninit::uninit(); READY_MAX];
+        if let Ok((ready, _)) = epoll::wait(&self.epoll, &mut space, timeout.as_ref()) {
+            self.ready.extend(ready.iter().map(|event| event.data.u64()));
+        }
+    }
+
+    /// Has the kernel watch what is to be watched.
+    fn watch(&mut self) {
+        for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
+            let Some(endpoint) = endpoint else { continue };
+            for (index, stripe) in endpoint.stripes.iter_mut().enumerate() {
+                watch(&self.epoll, stripe, (number << 16 | index) as u64);
+            }
+        }
+    }
+
+    /// Looks after breaks, and tells of peers that are gone.
+    fn look_after(&mut self, now: Instant, events: &mut Vec<Event>) {
+        let check = now.since(self.checked) >= CHECK_EVERY;
+        if !check && !self.troubled {
+            return;
+        }
+        self.checked = if check { now } else { self.checked };
+        self.troubled = false;
+        for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
+            let Some(endpoint) = endpoint else { continue };
+            let broken = endpoint.stripes.iter().any(|stripe| stripe.broken.is_some());
+            if endpoint.lost.is_none() && (broken || check) {
+                endpoint.mend(now, self.resume_within);
+            }
+            self.troubled |= endpoint.stripes.iter().any(|stripe| stripe.broken.is_some());
+            if let (Some(reason), false) = (&endpoint.lost, endpoint.reported) {
+                endpoint.reported = true;
+                let endpoint = EndpointId(number as u32);
+                events.push(Event::Lost { endpoint, reason: reason.clone() });
+            }
+        }
+        self.watch();
+    }
+
+    fn has_trouble(&self) -> bool {
+        self.endpoints.iter().flatten().any(|endpoint| {
+            let broken = endpoint.stripes.iter().any(|stripe| stripe.broken.is_some());
+            broken || (endpoint.lost.is_some() && !endpoint.reported)
+        })
+    }
+}
+
+fn watch(epoll: &OwnedFd, stripe: &mut Stripe, data: u64) {
+    let Some(socket) = &stripe.socket else { return };
+    let data = epoll::EventData::new_u64(data);
+    let room = !stripe.outgoing.is_drained();
+    let mut flags = epoll::EventFlags::IN;
+    flags.set(epoll::EventFlags::OUT, room);
+    // A socket that cannot be watched is still tried at every poll that finds trouble.
+    if stripe.is_new {
+        stripe.is_new = epoll::add(epoll, socket, data, flags).is_err();
+    } else if stripe.watches_room != room {
+        let _ = epoll::modify(epoll, socket, data, flags);
+    }
+    stripe.watches_room = room;
+}
+
+impl Lane for TcpLane {
+    fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
+        let link = connected.inner.into_any().downcast::<Link>().ok();
+        let link = link.filter(|link| link.device == self.registry.device()).ok_or_else(|| {
+            TransportError::Usage("this connection was made by another device".to_owned())
+        })?;
+        let number = u32::try_from(self.endpoints.len())
+            .map_err(|_| TransportError::Usage("a lane has 2^32 endpoints at most".to_owned()))?;
+        self.sockets += link.stripes.len();
+        self.endpoints.push(Some(Endpoint::new(*link)));
+        self.watch();
+        Ok(EndpointId(number))
+    }
+
+    fn detach(&mut self, endpoint: EndpointId) {
+        let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take);
+        if let Some(found) = found {
+            self.sockets -= found.stripes.len();
+            say_farewell(vec![found]);
+        }
+    }
+
+    fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
+        self.refresh();
+        let region = self.registry.find(key)?.region;
+        self.endpoint(endpoint)?.share(key, region)
+    }
+
+    fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
+        let bytes = key.0.len();
+        let shared = Shared::decode(key).ok_or_else(|| {
+            TransportError::Usage(format!("{bytes} bytes that are no key of memory"))
+        })?;
+        let peer = self.endpoint(at)?;
+        if !peer.is_theirs(&shared) {
+            let reason = "it has not made this key of memory for this connection".to_owned();
+            return Err(TransportError::Refused { peer: peer.peer.clone(), reason });
+        }
+        let known = self.remote.iter().position(|known| *known == (at, shared));
+        let number = known.unwrap_or_else(|| {
+            self.remote.push((at, shared));
+            self.remote.len() - 1
+        });
+        Ok(RemoteMr(number as u64))
+    }
+
+    fn map(&mut self, at: EndpointId, _: &RemoteKey) -> Result<Region, TransportError> {
+        let peer = &self.endpoint(at)?.peer;
+        Err(TransportError::Usage(format!(
+            "memory of {peer} cannot be mapped over TCP; put into it, as the device's \
+             capabilities say"
+        )))
+    }
+
+    fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
+        self.refresh();
+        let taken = self.take(work);
+        self.write(now);
+        taken
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
+        let writing = Arc::clone(&self.writing);
+        let _held = writing.read().unwrap_or_else(PoisonError::into_inner);
+        self.refresh();
+        self.read(now, events);
+        for endpoint in self.endpoints.iter_mut().flatten() {
+            endpoint.tell(now);
+        }
+        self.write(now);
+        self.troubled |= self.has_trouble();
+        self.look_after(now, events);
+        Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        if self.troubled {
+            return Some(Instant::ZERO);
+        }
+        let stripes = self.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.stripes);
+        let untold = stripes.filter_map(|stripe| stripe.untold_since).min();
+        let check = (self.sockets > 0).then(|| self.checked + CHECK_EVERY);
+        untold.map(|since| since + TELL_AFTER).into_iter().chain(check).min()
+    }
+
+    fn is_drained(&self) -> bool {
+        self.endpoints.iter().flatten().all(|endpoint| endpoint.is_drained())
+    }
+
+    fn sleep(&mut self, longest: Duration) {
+        self.watch();
+        let longest = if self.troubled { longest.min(Duration::from_millis(1)) } else { longest };
+        self.await_ready(longest);
+    }
+}
+
+impl Drop for TcpLane {
+    fn drop(&mut self) {
+        say_farewell(self.endpoints.drain(..).flatten().collect());
+    }
+}
+
+/// Closes connections such that the peers get what was sent to them: whatever a closed socket had
+/// not passed on would be lost if the peer then wrote to it.
+fn say_farewell(mut endpoints: Vec<Endpoint>) {
+    let stripes = endpoints.iter_mut().flat_map(|endpoint| &mut endpoint.stripes);
+    let mut open: Vec<&mut Stripe> = stripes.filter(|stripe| stripe.socket.is_some()).collect();
+    for stripe in &mut open {
+        stripe.outgoing.say(Kind::Farewell, stripe.incoming.received());
+    }
+    let until = crate::now() + FAREWELL;
+    loop {
+        open.retain_mut(|stripe| stripe.write().is_ok() && has_more_to_give(stripe));
+        if open.is_empty() || crate::now() >= until {
+            return;
+        }
+        std::thread::sleep(Duration::from_micros(50));
+    }
+}
+
+/// Whether a stripe has something for a peer that is still there.
+fn has_more_to_give(stripe: &Stripe) -> bool {
+    let Some(socket) = &stripe.socket else { return false };
+    // What the peer still says is heard by nobody, but closing over it would reset the connection.
+    let mut unheard = [0; 4096];
+    for _ in 0..UNHEARD_READS {
+        match socket::read(socket, &mut [IoSliceMut::new(&mut unheard)]) {
+            Got::Bytes(_) => {}
+            Got::Nothing => break,
+            Got::End(_) => return false,
+        }
+    }
+    !stripe.outgoing.is_drained() || memory::unacknowledged(socket) > 0
+}

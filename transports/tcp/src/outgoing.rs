@@ -1,0 +1,176 @@
+//! What one stripe has to send: puts, kept until the peer has acknowledged them.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::OwnedFd;
+
+use ccl_memory::Region;
+
+use crate::frame::{HEADER_BYTES, Header, Kind};
+use crate::memory::readable;
+use crate::socket::{self, Got};
+
+/// Frames that one system call may carry.
+const FRAMES_PER_WRITE: usize = 32;
+
+/// A put, and its frame's header.
+#[derive(Debug)]
+pub(crate) struct Put {
+    pub(crate) header: Header,
+    pub(crate) source: Region,
+    pub(crate) id: u64,
+}
+
+impl Put {
+    fn frame_bytes(&self) -> usize {
+        HEADER_BYTES + self.source.bytes()
+    }
+}
+
+/// The sending half of a stripe.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    /// Everything that is not acknowledged, oldest first.
+    queue: VecDeque<Put>,
+    /// Frames of the queue that the socket has taken whole.
+    sent: usize,
+    /// Bytes that it has taken of the next one, whose header may not change any more.
+    written: usize,
+    /// As it was begun to be written.
+    begun: [u8; HEADER_BYTES],
+    /// Headers without puts, which go before the next frame.
+    said: VecDeque<[u8; HEADER_BYTES]>,
+    /// Bytes that the socket has taken of the first of them.
+    said_written: usize,
+    /// Frames that the peer has acknowledged, modulo 2^32.
+    acknowledged: u32,
+}
+
+impl Outgoing {
+    /// Puts that are not acknowledged.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn push(&mut self, put: Put) {
+        self.queue.push_back(put);
+    }
+
+    /// Whether the socket has taken everything.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.sent == self.queue.len() && self.said.is_empty()
+    }
+
+    /// Says something as soon as the frame that is under way is whole.
+    pub(crate) fn say(&mut self, kind: Kind, received: u32) {
+        self.said.push_back(Header::bare(kind, received).encode());
+    }
+
+    /// The peer has received this many frames, modulo 2^32: their puts are done.
+    pub(crate) fn acknowledge(&mut self, received: u32, done: &mut Vec<u64>) -> Result<(), String> {
+        let more = received.wrapping_sub(self.acknowledged) as usize;
+        if more > self.sent {
+            return Err("it acknowledged what was never sent".to_owned());
+        }
+        self.acknowledged = received;
+        self.sent -= more;
+        done.extend(self.queue.drain(..more).map(|put| put.id));
+        Ok(())
+    }
+
+    /// On a new connection everything that the peer has not received is sent again.
+    pub(crate) fn restart(&mut self) {
+        (self.written, self.said_written) = (0, 0);
+        self.said.clear();
+    }
+
+    /// After [`Outgoing::restart`], with what the peer says that it has.
+    pub(crate) fn resume(&mut self, received: u32, done: &mut Vec<u64>) -> Result<(), String> {
+        // A frame that was written in part before may have arrived as a whole after all.
+        self.sent = self.queue.len();
+        self.acknowledge(received, done)?;
+        self.sent = 0;
+        Ok(())
+    }
+
+    /// Everything is void.
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+        self.sent = 0;
+        self.restart();
+    }
+
+    /// Writes what the socket takes; `received` frames have come the other way. An error is the
+    /// end of the connection.
+    pub(crate) fn write(&mut self, socket: &OwnedFd, received: u32) -> Result<(), String> {
+        while self.write_said(socket)? && self.sent < self.queue.len() {
+            if !self.write_frames(socket, received)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes what is to be said, unless a frame is under way. Returns whether a frame may follow.
+    pub(crate) fn write_said(&mut self, socket: &OwnedFd) -> Result<bool, String> {
+        while let (Some(header), 0) = (self.said.front(), self.written) {
+            match socket::write(socket, &[IoSlice::new(&header[self.said_written..])]) {
+                Got::Bytes(count) => self.said_written += count,
+                Got::Nothing => return Ok(false),
+                Got::End(reason) => return Err(reason),
+            }
+            if self.said_written == HEADER_BYTES {
+                self.said.pop_front();
+                self.said_written = 0;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the socket may take more.
+    fn write_frames(&mut self, socket: &OwnedFd, received: u32) -> Result<bool, String> {
+        // A header that is due goes in between.
+        let frames = if self.said.is_empty() { FRAMES_PER_WRITE } else { 1 };
+        let mut headers = [[0; HEADER_BYTES]; FRAMES_PER_WRITE];
+        let frames = frames.min(self.queue.len() - self.sent);
+        for (header, put) in headers.iter_mut().zip(self.queue.range(self.sent..)).take(frames) {
+            *header = Header { acknowledged: received, ..put.header }.encode();
+        }
+        if self.written > 0 {
+            headers[0] = self.begun;
+        }
+        self.begun = headers[0];
+        let mut slices = [IoSlice::new(&[]); 2 * FRAMES_PER_WRITE];
+        let puts = self.queue.range(self.sent..).take(frames);
+        for ((pair, header), put) in slices.chunks_exact_mut(2).zip(&headers).zip(puts) {
+            pair[0] = IoSlice::new(header);
+            pair[1] = readable(&put.source, 0, put.source.bytes());
+        }
+        let mut rest = &mut slices[..2 * frames];
+        IoSlice::advance_slices(&mut rest, self.written);
+        let (asked, taken) =
+            (rest.iter().map(|slice| slice.len()).sum::<usize>(), socket::write(socket, rest));
+        match taken {
+            Got::Bytes(count) => {
+                self.took(count, &headers);
+                Ok(count == asked)
+            }
+            Got::Nothing => Ok(false),
+            Got::End(reason) => Err(reason),
+        }
+    }
+
+    fn took(&mut self, mut count: usize, headers: &[[u8; HEADER_BYTES]]) {
+        for header in headers {
+            let Some(put) = self.queue.get(self.sent) else { return };
+            let left = put.frame_bytes() - self.written;
+            if count < left {
+                self.written += count;
+                self.begun = *header;
+                return;
+            }
+            count -= left;
+            (self.sent, self.written) = (self.sent + 1, 0);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Sockets that never block.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, OwnedFd};
+
+use ccl_core::transport::TransportError;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags,
+    SocketType, sockopt,
+};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::{DESCRIPTORS, os};
+
+const BACKLOG: i32 = 1024;
+
+fn flags() -> SocketFlags {
+    SocketFlags::CLOEXEC | SocketFlags::NONBLOCK
+}
+
+fn made(family: AddressFamily) -> Result<OwnedFd, TransportError> {
+    rustix::net::socket_with(family, SocketType::STREAM, flags(), None)
+        .map_err(|error| os("socket", error, DESCRIPTORS))
+}
+
+/// A listening socket on a free port of all addresses, and the port. IPv6 and IPv4 if there is
+/// IPv6.
+pub(crate) fn listen() -> Result<(OwnedFd, u16), TransportError> {
+    let both = made(AddressFamily::INET6).and_then(|socket| {
+        sockopt::set_ipv6_v6only(&socket, false)
+            .and_then(|()| bind(&socket, IpAddr::V6(Ipv6Addr::UNSPECIFIED)))
+            .map(|()| socket)
+            .map_err(|error| os("bind to a free port", error, "try again"))
+    });
+    let socket = match both {
+        Ok(socket) => socket,
+        Err(_) => {
+            let socket = made(AddressFamily::INET)?;
+            bind(&socket, IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+                .map_err(|error| os("bind to a free port", error, "no port is free; close some"))?;
+            socket
+        }
+    };
+    rustix::net::listen(&socket, BACKLOG)
+        .map_err(|error| os("listen", error, "this kernel is not usable"))?;
+    let name = rustix::net::getsockname(&socket)
+        .and_then(SocketAddr::try_from)
+        .map_err(|error| os("getsockname", error, "this kernel is not usable"))?;
+    Ok((socket, name.port()))
+}
+
+fn bind(socket: &OwnedFd, ip: IpAddr) -> Result<(), Errno> {
+    rustix::net::bind(socket, &SocketAddr::new(ip, 0))
+}
+
+/// Begins to connect.
+pub(crate) fn dial(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags(), None)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a dialled socket is connected.
+pub(crate) fn is_connected(socket: &OwnedFd) -> Result<bool, Errno> {
+    sockopt::socket_error(socket)??;
+    match rustix::net::getpeername(socket) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOTCONN) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A connection that somebody has made to a listening socket; none if nobody has.
+pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, TransportError> {
+    loop {
+        return match rustix::net::accept_with(listener, flags()) {
+            Ok(socket) => Ok(Some(socket)),
+            Err(Errno::AGAIN) => Ok(None),
+            // What became of that one connection is no trouble of the listener's.
+            Err(
+                Errno::CONNABORTED
+                | Errno::INTR
+                | Errno::NETDOWN
+                | Errno::NETUNREACH
+                | Errno::HOSTDOWN
+                | Errno::HOSTUNREACH
+                | Errno::PROTO,
+            ) => continue,
+            Err(error) => Err(os("accept", error, DESCRIPTORS)),
+        };
+    }
+}
+
+/// Small messages leave at once.
+pub(crate) fn hurry(socket: &OwnedFd) -> Result<(), Errno> {
+    sockopt::set_tcp_nodelay(socket, true)
+}
+
+/// Who is at the other end, for messages.
+pub(crate) fn peer(socket: &OwnedFd) -> String {
+    let name = rustix::net::getpeername(socket).ok().flatten();
+    let address = name.and_then(|name| SocketAddr::try_from(name).ok());
+    address.map_or_else(|| "an unknown address".to_owned(), |address| address.to_string())
+}
+
+/// What came of a read.
+#[derive(Debug)]
+pub(crate) enum Got {
+    Bytes(usize),
+    Nothing,
+    End(String),
+}
+
+/// Reads what is there into several places.
+pub(crate) fn read(socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
+    loop {
+        let mut control = RecvAncillaryBuffer::default();
+        return match rustix::net::recvmsg(socket.as_fd(), into, &mut control, RecvFlags::empty()) {
+            Ok(message) if message.bytes == 0 => {
+                Got::End("it closed the connection without a farewell".to_owned())
+            }
+            Ok(message) => Got::Bytes(message.bytes),
+            Err(Errno::AGAIN) => Got::Nothing,
+            Err(Errno::INTR) => continue,
+            Err(error) => Got::End(crate::text(error)),
+        };
+    }
+}
+
+/// Writes what the socket takes.
+pub(crate) fn write(socket: &OwnedFd, from: &[IoSlice<'_>]) -> Got {
+    loop {
+        let mut control = SendAncillaryBuffer::default();
+        let flags = SendFlags::NOSIGNAL;
+        return match rustix::net::sendmsg(socket.as_fd(), from, &mut control, flags) {
+            Ok(bytes) => Got::Bytes(bytes),
+            Err(Errno::AGAIN) => Got::Nothing,
+            Err(Errno::INTR) => continue,
+            Err(error) => Got::End(crate::text(error)),
+        };
+    }
+}
+
+/// Random bytes of the kernel.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N], TransportError> {
+    let mut bytes = [0; N];
+    match getrandom(&mut bytes[..], GetRandomFlags::NONBLOCK) {
+        Ok(filled) if filled == N => Ok(bytes),
+        Ok(_) => Err(os("getrandom", Errno::AGAIN, "try again")),
+        Err(error) => Err(os("getrandom", error, "wait until the system has gathered randomness")),
+    }
+}

@@ -1,0 +1,101 @@
+//! One connection of an endpoint, through its breaks.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+
+use crate::connecting::Dialler;
+use crate::frame::Kind;
+use crate::incoming::Incoming;
+use crate::outgoing::Outgoing;
+
+/// Pause between two attempts to connect again.
+const REDIAL_PAUSE: Duration = Duration::from_millis(20);
+
+/// A break that is not mended yet.
+#[derive(Debug)]
+pub(crate) struct Break {
+    pub(crate) since: Instant,
+    pub(crate) reason: String,
+    /// On the side that had connected.
+    pub(crate) dialler: Option<Dialler>,
+    pub(crate) redial_at: Instant,
+}
+
+/// A stripe.
+#[derive(Debug)]
+pub(crate) struct Stripe {
+    /// None while it is broken.
+    pub(crate) socket: Option<OwnedFd>,
+    pub(crate) outgoing: Outgoing,
+    pub(crate) incoming: Incoming,
+    pub(crate) broken: Option<Break>,
+    /// After a break nothing is sent before the peer has told what it has.
+    pub(crate) resuming: bool,
+    /// Frames received when that was last told.
+    pub(crate) told: u32,
+    /// When a frame came that was not acknowledged yet.
+    pub(crate) untold_since: Option<Instant>,
+    /// Whether to be woken when the socket takes more.
+    pub(crate) watches_room: bool,
+    /// Whether nobody watches the socket yet.
+    pub(crate) is_new: bool,
+}
+
+impl Stripe {
+    pub(crate) fn new(socket: OwnedFd) -> Stripe {
+        Stripe {
+            socket: Some(socket),
+            outgoing: Outgoing::default(),
+            incoming: Incoming::new(),
+            broken: None,
+            resuming: false,
+            told: 0,
+            untold_since: None,
+            watches_room: false,
+            is_new: true,
+        }
+    }
+
+    /// Writes what the socket takes. An error is the end of the connection.
+    pub(crate) fn write(&mut self) -> Result<(), String> {
+        let Some(socket) = &self.socket else { return Ok(()) };
+        if self.outgoing.is_drained() {
+            return Ok(());
+        }
+        if self.resuming {
+            return self.outgoing.write_said(socket).map(drop);
+        }
+        let received = self.incoming.received();
+        self.outgoing.write(socket, received)?;
+        // Whatever was said told it.
+        (self.told, self.untold_since) = (received, None);
+        Ok(())
+    }
+
+    /// The connection is gone.
+    pub(crate) fn breaks(&mut self, reason: String, now: Instant) {
+        self.socket = None;
+        self.watches_room = false;
+        let dialler = None;
+        self.broken.get_or_insert(Break { since: now, reason, dialler, redial_at: now });
+    }
+
+    /// A new connection takes the place of the old one, whether that was known to be broken or not.
+    pub(crate) fn comes_back(&mut self, socket: OwnedFd) {
+        self.socket = Some(socket);
+        (self.broken, self.resuming, self.watches_room) = (None, true, false);
+        self.incoming.restart();
+        self.outgoing.restart();
+        self.is_new = true;
+        self.outgoing.say(Kind::Resume, self.incoming.received());
+    }
+
+    /// It failed to come back this time.
+    pub(crate) fn redial_later(&mut self, now: Instant) {
+        if let Some(broken) = &mut self.broken {
+            (broken.dialler, broken.redial_at) = (None, now + REDIAL_PAUSE);
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! The suite that every transport passes.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{Address, Device, DeviceId, Transport};
+use ccl_transport_conformance::Fixture;
+use ccl_transport_tcp::{DEVICE, Options, TcpTransport, now};
+
+/// Two devices of this process.
+struct Tcp([Arc<dyn Device>; 2]);
+
+impl Tcp {
+    fn new(interfaces: &str, sockets: u32) -> Tcp {
+        let interfaces = interfaces.to_owned();
+        let resume_within = Duration::from_secs(1);
+        let options = Options { interfaces, sockets, resume_within };
+        let open = || TcpTransport::new(options.clone()).open(&DeviceId(DEVICE.into())).unwrap();
+        Tcp([open(), open()])
+    }
+}
+
+impl Fixture for Tcp {
+    fn device(&self, side: usize) -> Arc<dyn Device> {
+        Arc::clone(&self.0[side])
+    }
+
+    fn now(&self) -> Instant {
+        now()
+    }
+
+    fn idle(&self) {
+        std::thread::sleep(Duration::from_micros(20));
+    }
+
+    fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
+        // Behind the magic, the token and the kind of the first address: IPv4 and a port.
+        let [a, b, c, d, low, high] = address.0[21..27].try_into().unwrap();
+        let at = SocketAddr::from(([a, b, c, d], u16::from_le_bytes([low, high])));
+        // It may be thrown out while it still talks.
+        let _ = TcpStream::connect_timeout(&at, Duration::from_secs(5)).unwrap().write_all(bytes);
+        true
+    }
+}
+
+fn passes(interfaces: &str, sockets: u32) {
+    let report = ccl_transport_conformance::run(|| Box::new(Tcp::new(interfaces, sockets)));
+    println!("{report}");
+    assert!(report.passed(), "{report}");
+}
+
+#[test]
+fn tcp_passes_the_suite() {
+    passes("127.0.0.1", 1);
+}
+
+#[test]
+fn tcp_with_several_sockets_passes_the_suite() {
+    passes("127.0.0.1", 3);
+}
+
+#[test]
+fn tcp_over_the_interfaces_found_passes_the_suite() {
+    passes("", 1);
+}

@@ -1,0 +1,8 @@
+//! The TCP transport.
+
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+mod mending;
+#[cfg(test)]
+mod proxy;

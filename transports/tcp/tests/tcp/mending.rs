@@ -1,0 +1,209 @@
+//! Connections that break while the peer lives.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ccl_core::transport::{
+    Address, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret,
+    Transport, WorkRequest,
+};
+use ccl_memory::Region;
+use ccl_transport_tcp::{DEVICE, Options, TcpTransport, now};
+
+use crate::proxy::Proxy;
+
+const SECRET: Secret = Secret([3; 32]);
+const SLOT_BYTES: usize = 70_000;
+const SLOTS: usize = 16;
+
+struct Side {
+    lane: Box<dyn Lane>,
+    endpoint: EndpointId,
+    inbox: Region,
+    source: Region,
+    source_key: MrKey,
+    remote: RemoteMr,
+    events: Vec<Event>,
+}
+
+/// Two lanes with a proxy between them; side 0 has connected.
+struct Pair {
+    sides: [Side; 2],
+    proxy: Proxy,
+}
+
+fn device(sockets: u32, resume_within: Duration) -> Arc<dyn Device> {
+    let options = Options { interfaces: "127.0.0.1".to_owned(), sockets, resume_within };
+    TcpTransport::new(options).open(&DeviceId(DEVICE.to_owned())).unwrap()
+}
+
+fn port(address: &Address) -> u16 {
+    u16::from_le_bytes([address.0[25], address.0[26]])
+}
+
+impl Pair {
+    fn new(sockets: u32, resume_within: Duration) -> Pair {
+        let devices = [device(sockets, resume_within), device(sockets, resume_within)];
+        let mut listener = devices[1].listen(&SECRET).unwrap();
+        let address = listener.address();
+        let proxy = Proxy::new(SocketAddr::from(([127, 0, 0, 1], port(&address))));
+        let by = now() + Duration::from_secs(10);
+        let way = proxy.instead_of(&address);
+        let mut connecting = devices[0].connect(&way, &SECRET, b"", by).unwrap();
+        let (mut near, mut far) = (None, None);
+        while near.is_none() || far.is_none() {
+            near = near.or_else(|| connecting.poll(now()).unwrap());
+            far = far.or_else(|| listener.poll(now()).unwrap());
+        }
+        let mut sides =
+            [near, far].map(Option::unwrap).into_iter().zip(&devices).map(|(connected, device)| {
+                let mut lane = device.lane().unwrap();
+                let endpoint = lane.attach(connected).unwrap();
+                let (inbox, inbox_key) = device.allocate(SLOTS * SLOT_BYTES).unwrap();
+                let (source, source_key) = device.allocate(SLOTS * SLOT_BYTES).unwrap();
+                let key = lane.share(endpoint, inbox_key).unwrap();
+                let (remote, events) = (RemoteMr(0), Vec::new());
+                (key, Side { lane, endpoint, inbox, source, source_key, remote, events })
+            });
+        let (mut one, mut other) = (sides.next().unwrap(), sides.next().unwrap());
+        one.1.remote = one.1.lane.import(one.1.endpoint, &other.0).unwrap();
+        other.1.remote = other.1.lane.import(other.1.endpoint, &one.0).unwrap();
+        Pair { sides: [one.1, other.1], proxy }
+    }
+
+    fn poll(&mut self) {
+        for side in &mut self.sides {
+            side.lane.poll(now(), &mut side.events).unwrap();
+        }
+    }
+}
+
+impl Side {
+    fn take_done(&mut self, done: &mut [bool]) {
+        self.events.retain(|event| {
+            let Event::Done { id } = event else { return true };
+            assert!(!std::mem::replace(&mut done[*id as usize], true), "{id} was done twice");
+            false
+        });
+    }
+
+    /// Sends message `number` through its slot.
+    fn send(&mut self, number: usize, bytes: usize) {
+        let offset = number % SLOTS * SLOT_BYTES;
+        let text: Vec<u8> = (0..bytes).map(|at| (number * 31 + at * 7) as u8).collect();
+        self.source.write(offset, &text).unwrap();
+        let put = WorkRequest::Put {
+            endpoint: self.endpoint,
+            local: LocalSlice { key: self.source_key, offset, bytes },
+            remote: self.remote,
+            remote_offset: offset,
+            immediate: Some(number as u32),
+            id: number as u64,
+        };
+        assert_eq!(self.lane.post(now(), &[put]), Ok(1));
+    }
+
+    /// Checks the messages that have arrived.
+    fn check(&mut self, seen: &mut [bool], bytes: impl Fn(usize) -> usize) {
+        self.events.retain(|event| {
+            let Event::Arrived { immediate, bytes: length, .. } = event else { return true };
+            let number = *immediate as usize;
+            assert!(!std::mem::replace(&mut seen[number], true), "{number} came twice");
+            assert_eq!(*length, bytes(number));
+            let mut text = vec![0; *length];
+            self.inbox.read(number % SLOTS * SLOT_BYTES, &mut text).unwrap();
+            let right = |(at, byte): (usize, &u8)| *byte == (number * 31 + at * 7) as u8;
+            assert!(text.iter().enumerate().all(right), "message {number}");
+            false
+        });
+    }
+}
+
+/// Sends messages both ways, each slot used again only when its message is done and was seen.
+fn exchange(pair: &mut Pair, messages: usize, mut each: impl FnMut(&Pair, usize)) {
+    let bytes = |number: usize| [0, 8, 40_000, 1000, 69_999][number % 5];
+    let none = || [vec![false; messages], vec![false; messages]];
+    let (mut seen, mut done, mut sent) = (none(), none(), [0; 2]);
+    // Several sockets overtake each other: a slot is free when all before it are.
+    let all_below = |flags: &[bool]| flags.iter().take_while(|flag| **flag).count();
+    let begun = Instant::now();
+    while seen.iter().chain(&done).any(|flags| all_below(flags) < messages) {
+        let now = [&seen, &done].map(|both| [all_below(&both[0]), all_below(&both[1])]);
+        assert!(begun.elapsed() < Duration::from_secs(60), "{sent:?} {now:?}");
+        for side in 0..2 {
+            let window = all_below(&seen[1 - side]).min(all_below(&done[side])) + SLOTS;
+            while sent[side] < messages.min(window) {
+                pair.sides[side].send(sent[side], bytes(sent[side]));
+                sent[side] += 1;
+                each(pair, sent[side]);
+            }
+        }
+        pair.poll();
+        for side in 0..2 {
+            pair.sides[side].take_done(&mut done[side]);
+            pair.sides[side].check(&mut seen[side], bytes);
+            let lost = pair.sides[side].events.first();
+            assert_eq!(lost, None, "side {side}: {sent:?} {now:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_break_swallows_is_sent_again_and_seen_once() {
+    for sockets in [1, 3] {
+        let mut pair = Pair::new(sockets, Duration::from_secs(20));
+        exchange(&mut pair, 1000, |pair, sent| {
+            if sent % 97 == 0 {
+                pair.proxy.cut();
+            }
+        });
+        assert!(pair.proxy.made() > 10, "{} connections", pair.proxy.made());
+    }
+}
+
+#[test]
+fn breaks_in_the_middle_of_frames_do_no_harm() {
+    for cut_after in [1_500_000, 400_033, 137_777] {
+        let mut pair = Pair::new(1, Duration::from_secs(20));
+        pair.proxy.cut_after(cut_after);
+        exchange(&mut pair, 300, |_, _| {});
+        assert!(pair.proxy.made() > 3, "{} connections", pair.proxy.made());
+    }
+}
+
+#[test]
+fn a_connection_that_does_not_come_back_is_given_up_in_time() {
+    let mut pair = Pair::new(1, Duration::from_millis(300));
+    exchange(&mut pair, 20, |_, _| {});
+    pair.proxy.refuse(true);
+    pair.proxy.cut();
+    let begun = Instant::now();
+    while pair.sides.iter().any(|side| side.events.is_empty()) {
+        pair.poll();
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(250));
+    for side in &pair.sides {
+        let [Event::Lost { reason, .. }] = &side.events[..] else { panic!("{:?}", side.events) };
+        assert!(reason.contains("did not come back within 300ms"), "{reason}");
+    }
+}
+
+#[test]
+fn a_peer_that_nobody_answers_for_is_gone_at_once() {
+    let mut pair = Pair::new(1, Duration::from_secs(60));
+    exchange(&mut pair, 20, |_, _| {});
+    let [near, far] = &mut pair.sides;
+    // As a killed process leaves it: no farewell, no listener.
+    let unused = std::mem::replace(&mut far.lane, device(1, Duration::ZERO).lane().unwrap());
+    std::mem::forget(unused);
+    pair.proxy = Proxy::new(SocketAddr::from(([127, 0, 0, 1], 1)));
+    let begun = Instant::now();
+    while near.events.is_empty() {
+        near.lane.poll(now(), &mut near.events).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+    let Event::Lost { reason, .. } = &near.events[0] else { panic!("{:?}", near.events) };
+    assert!(reason.contains("nobody listens there any more"), "{reason}");
+}

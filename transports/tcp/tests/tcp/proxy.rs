@@ -1,0 +1,131 @@
+//! Something between two peers that breaks their connections.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ccl_core::transport::Address;
+
+/// Passes bytes on between whoever connects and a listener.
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
+    state: Arc<State>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct State {
+    open: Mutex<Vec<TcpStream>>,
+    refuses: AtomicBool,
+    ends: AtomicBool,
+    made: AtomicU64,
+    /// Bytes that are passed on before a connection is cut; 0 never.
+    cut_after: AtomicU64,
+}
+
+impl Proxy {
+    pub(crate) fn new(to: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        let thread = std::thread::spawn(move || {
+            let mut pumps = Vec::new();
+            while !shared.ends.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((near, _)) if !shared.refuses.load(Ordering::Relaxed) => {
+                        pumps.extend(shared.join(near, to));
+                    }
+                    _ => std::thread::sleep(Duration::from_micros(200)),
+                }
+            }
+            shared.cut();
+            pumps.into_iter().for_each(|pump| pump.join().unwrap());
+        });
+        Proxy { address, state, thread: Some(thread) }
+    }
+
+    /// Breaks all connections.
+    pub(crate) fn cut(&self) {
+        self.state.cut();
+    }
+
+    /// Breaks each connection, from now on, after about so many bytes.
+    pub(crate) fn cut_after(&self, bytes: u64) {
+        self.state.cut_after.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Hangs up at once on everybody who connects, or no longer.
+    pub(crate) fn refuse(&self, refuses: bool) {
+        self.state.refuses.store(refuses, Ordering::Relaxed);
+    }
+
+    /// Connections so far.
+    pub(crate) fn made(&self) -> u64 {
+        self.state.made.load(Ordering::Relaxed)
+    }
+
+    /// The address of a listener with the proxy's in place of its own first one.
+    pub(crate) fn instead_of(&self, address: &Address) -> Address {
+        let mut bytes = address.0[..27].to_vec();
+        bytes[25..27].copy_from_slice(&self.address.port().to_le_bytes());
+        Address(bytes)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.state.ends.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+impl State {
+    fn cut(&self) {
+        for stream in self.open.lock().unwrap().drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn join(self: &Arc<State>, near: TcpStream, to: SocketAddr) -> Vec<JoinHandle<()>> {
+        let Ok(far) = TcpStream::connect_timeout(&to, Duration::from_secs(5)) else {
+            return Vec::new();
+        };
+        self.made.fetch_add(1, Ordering::Relaxed);
+        let clone = |stream: &TcpStream| stream.try_clone().unwrap();
+        self.open.lock().unwrap().extend([clone(&near), clone(&far)]);
+        [(clone(&near), clone(&far)), (far, near)]
+            .map(|(from, into)| {
+                let state = Arc::clone(self);
+                std::thread::spawn(move || state.pump(from, into))
+            })
+            .into()
+    }
+
+    fn pump(&self, mut from: TcpStream, mut into: TcpStream) {
+        from.set_nonblocking(false).unwrap();
+        let (mut buffer, mut passed) = ([0; 5000], 0);
+        loop {
+            let count = match from.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => break,
+            };
+            passed += count as u64;
+            let most = self.cut_after.load(Ordering::Relaxed);
+            let cut = most > 0 && passed > most;
+            // Some of it gets through all the same.
+            let through = if cut { count / 2 } else { count };
+            if into.write_all(&buffer[..through]).is_err() || cut {
+                break;
+            }
+        }
+        let _ = from.shutdown(Shutdown::Both);
+        let _ = into.shutdown(Shutdown::Both);
+    }
+}
