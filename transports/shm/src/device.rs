@@ -1,13 +1,11 @@
 //! The device: registered memory, and the maker of everything else.
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Address, Caps, Connecting, Device, Lane, Listener, MrKey, Secret, TransportError,
+    Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
 };
 use ccl_memory::Region;
 
@@ -30,75 +28,15 @@ pub(crate) fn caps() -> Caps {
     }
 }
 
-/// Memory that puts may read, and that can be shared if it has a descriptor.
-#[derive(Clone, Debug)]
-pub(crate) struct Registration {
-    pub(crate) region: Region,
-    pub(crate) file: Option<Arc<OwnedFd>>,
-}
-
-/// The registered memory of one device.
-#[derive(Debug)]
-pub(crate) struct Registry {
-    /// Tells this device's connections from another's.
-    pub(crate) device: u64,
-    next_key: AtomicU64,
-    withdrawals: AtomicU64,
-    memory: Mutex<BTreeMap<MrKey, Registration>>,
-}
-
-impl Registry {
-    fn new() -> Registry {
-        static DEVICES: AtomicU64 = AtomicU64::new(0);
-        Registry {
-            device: DEVICES.fetch_add(1, Ordering::Relaxed),
-            next_key: AtomicU64::new(1),
-            withdrawals: AtomicU64::new(0),
-            memory: Mutex::default(),
-        }
-    }
-
-    /// Grows with every deregistration: what a lane remembers from before is void.
-    pub(crate) fn withdrawals(&self) -> u64 {
-        self.withdrawals.load(Ordering::Acquire)
-    }
-
-    /// What a key stands for.
-    pub(crate) fn find(&self, key: MrKey) -> Result<Registration, TransportError> {
-        self.lock().get(&key).cloned().ok_or_else(|| unknown(key))
-    }
-
-    // Nothing in the map can be half changed when a thread dies with the lock.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<MrKey, Registration>> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, registration: Registration) -> MrKey {
-        let key = MrKey(self.next_key.fetch_add(1, Ordering::Relaxed));
-        self.lock().insert(key, registration);
-        key
-    }
-
-    fn remove(&self, key: MrKey) -> Result<(), TransportError> {
-        self.lock().remove(&key).ok_or_else(|| unknown(key))?;
-        self.withdrawals.fetch_add(1, Ordering::Release);
-        Ok(())
-    }
-}
-
-fn unknown(key: MrKey) -> TransportError {
-    let MrKey(key) = key;
-    TransportError::Usage(format!(
-        "memory key {key} is not registered with the shared memory device"
-    ))
-}
+/// The descriptor that peers map memory by, if it has one.
+pub(crate) type File = Option<Arc<OwnedFd>>;
 
 /// The shared memory of this host.
 #[derive(Debug)]
 pub struct ShmDevice {
     caps: Caps,
     place: Place,
-    registry: Arc<Registry>,
+    registry: Arc<Registry<File>>,
 }
 
 impl ShmDevice {
@@ -116,12 +54,12 @@ impl Device for ShmDevice {
     fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
         let Segment { file, region } = memory::allocate(bytes)?;
         let file = Some(Arc::new(file));
-        let key = self.registry.add(Registration { region: region.clone(), file });
+        let key = self.registry.add(region.clone(), file);
         Ok((region, key))
     }
 
     fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
-        Ok(self.registry.add(Registration { region: region.clone(), file: None }))
+        Ok(self.registry.add(region.clone(), None))
     }
 
     fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
@@ -129,7 +67,7 @@ impl Device for ShmDevice {
     }
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
-        Ok(Box::new(ShmListener::new(self.registry.device, self.place, secret)?))
+        Ok(Box::new(ShmListener::new(self.registry.device(), self.place, secret)?))
     }
 
     fn connect(
@@ -140,7 +78,7 @@ impl Device for ShmDevice {
         deadline: Instant,
     ) -> Result<Box<dyn Connecting>, TransportError> {
         let name = address::decode(address, self.place)?;
-        let device = self.registry.device;
+        let device = self.registry.device();
         Ok(Box::new(ShmConnecting::new(device, name, secret, hello, deadline)?))
     }
 

@@ -144,7 +144,7 @@ enum Progress {
     /// The socket is to be connected.
     Dial { socket: Socket, name: Name },
     /// The sides are proving the secret.
-    Shake(Handshake),
+    Shake(Box<Handshake>),
     /// It has ended, well or not.
     Over,
 }
@@ -199,7 +199,7 @@ impl ShmConnecting {
         }
         let peer = credentials::identify(socket.as_fd())?;
         Handshake::connector(self.device, socket, peer, &self.secret, &self.hello)
-            .map(Progress::Shake)
+            .map(|handshake| Progress::Shake(Box::new(handshake)))
     }
 
     fn advance(&mut self) -> Result<Option<Connected>, TransportError> {
@@ -217,7 +217,7 @@ impl ShmConnecting {
         };
         handshake.peer().clone_into(&mut self.peer);
         if let Some(shaken) = handshake.step()? {
-            return Ok(Some(connected(handshake, shaken, Vec::new())));
+            return Ok(Some(connected(*handshake, shaken, Vec::new())));
         }
         self.progress = Progress::Shake(handshake);
         Ok(None)

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, MrKey, RemoteKey, RemoteMr, TransportError, WorkRequest,
+    Connected, EndpointId, Event, Lane, MrKey, Registry, RemoteKey, RemoteMr, TransportError,
+    WorkRequest,
 };
 use ccl_memory::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::device::{Registry, caps};
+use crate::device::{File, caps};
 use crate::handshake::{Link, RING, random};
 use crate::wire::{self, Offer, Received};
 use crate::{DESCRIPTORS, memory, os};
@@ -215,7 +216,7 @@ impl Endpoint {
 /// A lane of shared memory.
 #[derive(Debug)]
 pub(crate) struct ShmLane {
-    registry: Arc<Registry>,
+    registry: Arc<Registry<File>>,
     message_bytes_max: usize,
     /// By number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Box<Endpoint>>>,
@@ -231,7 +232,7 @@ pub(crate) struct ShmLane {
 }
 
 impl ShmLane {
-    pub(crate) fn new(registry: Arc<Registry>) -> ShmLane {
+    pub(crate) fn new(registry: Arc<Registry<File>>) -> ShmLane {
         ShmLane {
             withdrawals: registry.withdrawals(),
             registry,
@@ -328,7 +329,7 @@ impl ShmLane {
 impl Lane for ShmLane {
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
         let link = connected.inner.into_any().downcast::<Link>().ok();
-        let link = link.filter(|link| link.device == self.registry.device).ok_or_else(|| {
+        let link = link.filter(|link| link.device == self.registry.device()).ok_or_else(|| {
             TransportError::Usage("this connection was made by another device".to_owned())
         })?;
         let number = u32::try_from(self.endpoints.len())
@@ -353,7 +354,7 @@ impl Lane for ShmLane {
         self.refresh();
         let registration = self.registry.find(key)?;
         let peer = self.endpoint(endpoint)?;
-        let Some(file) = registration.file else {
+        let Some(file) = registration.with else {
             return Err(TransportError::Usage(
                 "this memory was made elsewhere and only registered, so other processes cannot \
                  map it; share memory that the device's allocate() made"

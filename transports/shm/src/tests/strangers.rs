@@ -10,9 +10,10 @@ use sha2::Sha256;
 
 use super::*;
 use crate::address::{self, Place};
-use crate::handshake::VERSION;
+use crate::handshake::PROTOCOL;
 use crate::wire::Received;
 
+const VERSION: u16 = PROTOCOL.version;
 const OTHER_SECRET: Secret = Secret([6; 32]);
 
 fn raw_socket() -> OwnedFd {
@@ -152,7 +153,7 @@ fn an_old_proof_proves_nothing() {
         (socket, challenge)
     };
     let (good, challenge) = greet(&mut *listener);
-    let label = b"ferroccl-shm connector";
+    let label = b"ferroccl-shmconnector";
     let right = proof(&SECRET, label, &[&nonce, &challenge, b"me"]);
     say(&good, &[b"ferroccl-shm proof", &right], None);
     assert!(listener.poll(now()).unwrap().is_none());
