@@ -4,14 +4,17 @@ use sha2::{Digest, Sha256};
 
 /// Equal for processes that run on the same boot of the same kernel and in the same network
 /// namespace: those can meet at an abstract Unix socket. Containers with networks of their own
-/// count as hosts of their own.
-pub(super) fn identity() -> [u8; 16] {
+/// count as hosts of their own. A `name`, if one is given, is all that counts.
+pub(super) fn identity(name: &str) -> [u8; 16] {
     let mut digest = Sha256::new();
-    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    digest.update(boot);
-    let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
-    digest.update(namespace.as_os_str().as_encoded_bytes());
-    digest.update(rustix::system::uname().nodename().to_bytes());
+    if name.is_empty() {
+        digest.update(std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default());
+        let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+        digest.update(namespace.as_os_str().as_encoded_bytes());
+    } else {
+        digest.update(b"named ");
+        digest.update(name.as_bytes());
+    }
     let digest: [u8; 32] = digest.finalize().into();
     let mut identity = [0; 16];
     identity.copy_from_slice(&digest[..16]);

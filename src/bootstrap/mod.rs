@@ -42,6 +42,8 @@ pub struct Join {
     pub listener: Option<TcpListener>,
     /// Digest of whatever must be equal on all ranks.
     pub configuration: [u8; 32],
+    /// What tells this host from others; empty to find out.
+    pub host: String,
     /// Joining without a secret is allowed beyond loopback (`FERROCCL_INSECURE_JOIN=1`).
     pub insecure: bool,
     /// Deadlines and bounds of joining.
@@ -64,6 +66,7 @@ impl Join {
             id,
             listener: None,
             configuration: [0; 32],
+            host: String::new(),
             insecure: false,
             limits: JoinLimits::default(),
             timing: ControlTiming::default(),
@@ -77,7 +80,7 @@ impl Join {
             ranks: self.ranks,
             library: env!("CARGO_PKG_VERSION").to_owned(),
             configuration: self.configuration,
-            member: Member { host: host::identity(), process: std::process::id() },
+            member: Member { host: host::identity(&self.host), process: std::process::id() },
         }
     }
 }

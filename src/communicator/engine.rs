@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ccl_core::admission::MessageLinks;
 use ccl_core::algorithm::{Algorithm, Params};
 use ccl_core::config::Config;
 use ccl_core::execution::{Execution, Numbers, Progress};
@@ -12,6 +13,7 @@ use ccl_core::schedule::{Layout, RankSchedule};
 use ccl_core::select::{Choice, Situation, choose};
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_kernels_cpu::mapped::MappedLinks;
+use ccl_kernels_cpu::mixed::MixedLinks;
 use ccl_kernels_cpu::ports::{CallMemory, CpuPorts};
 use ccl_kernels_cpu::{Kernel, Scalar};
 use ccl_memory::Region;
@@ -21,12 +23,16 @@ use super::error::Error;
 use super::group::Messages;
 use super::record::CallRecord;
 use super::segment::Segment;
-use super::wait::{Manners, Wait};
+use super::wait::{Manners, Pause, Wait};
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
 
 /// The most plans kept; the one that was not used for longest makes room.
 const PLANS_MAX: usize = 64;
+/// The longest sleep without looking around: bounds what a missed ring costs.
+const SLEEP_MAX: Duration = Duration::from_millis(5);
+/// The longest sleep where peers on this host cannot end it.
+const SLEEP_MIXED: Duration = Duration::from_micros(200);
 /// What point-to-point messages carry instead of a call's tag: they belong to no numbered call.
 pub(super) const MESSAGE_TAG: u64 = u64::MAX;
 
@@ -91,7 +97,7 @@ pub(super) struct Engine {
     pub(super) config: Config,
     pub(super) control: Arc<ControlPlane>,
     pub(super) segment: Segment,
-    pub(super) ports: CpuPorts<MappedLinks>,
+    pub(super) ports: CpuPorts<MixedLinks>,
     pub(super) manners: Manners,
     pub(super) own_record: Option<Region>,
     /// By rank; none for this rank.
@@ -152,7 +158,7 @@ impl Engine {
         control: Arc<ControlPlane>,
         config: Config,
         segment: Segment,
-        links: MappedLinks,
+        links: MixedLinks,
         manners: Manners,
     ) -> Engine {
         let (rank, ranks) = (control.rank(), control.ranks());
@@ -179,9 +185,9 @@ impl Engine {
 
     /// An engine of one rank, which has no links.
     pub(super) fn alone(control: Arc<ControlPlane>, config: Config) -> Engine {
-        let segment = Segment::new(1, &config);
+        let segment = Segment::of_one_host(1, &config);
         let manners = Manners::new(&config, 1, None);
-        let links = MappedLinks::new(1, Vec::new(), Vec::new());
+        let links = MixedLinks::new(MappedLinks::new(1, Vec::new(), Vec::new()), None);
         Engine::new(control, config, segment, links, manners)
     }
 
@@ -298,8 +304,7 @@ impl Engine {
     /// Does what can be done at once. Returns whether the call has ended.
     pub(super) fn poll(&mut self, running: &Running) -> Result<bool, Error> {
         loop {
-            let Engine { plans, ports, .. } = self;
-            match plans[running.plan].execution.advance(ports) {
+            match self.advance(running.plan)? {
                 Progress::Done => {
                     self.confirm(running)?;
                     return Ok(true);
@@ -322,30 +327,56 @@ impl Engine {
     pub(super) fn finish(&mut self, running: &Running, timeout: Duration) -> Result<(), Error> {
         let mut wait = Wait::default();
         loop {
-            let Engine { plans, ports, manners, .. } = self;
-            let execution = &mut plans[running.plan].execution;
-            match execution.advance(ports) {
+            match self.advance(running.plan)? {
                 Progress::Done => {
-                    wait.over(manners);
+                    wait.over(&mut self.manners);
                     return self.confirm(running);
                 }
-                Progress::Moved => wait.over(manners),
+                Progress::Moved => wait.over(&mut self.manners),
                 Progress::Blocked => {
-                    let mut moved = false;
-                    let mut arrived = || {
-                        moved |= execution.advance(ports) != Progress::Blocked;
-                        moved
-                    };
-                    let stalled = wait.pause(manners, &mut arrived);
-                    if moved {
-                        wait.over(manners);
-                    } else if let Some(stalled) = stalled {
-                        self.look_around(running, stalled)?;
-                        if stalled > timeout {
-                            return Err(self.deadline(running, stalled));
+                    let stalled = match wait.pause(&self.manners) {
+                        Pause::Over => continue,
+                        Pause::Look(stalled) => stalled,
+                        Pause::Sleep(stalled) => {
+                            self.sleep(running.plan);
+                            stalled
                         }
+                    };
+                    self.look_around(running, stalled)?;
+                    if stalled > timeout {
+                        return Err(self.deadline(running, stalled));
                     }
                 }
+            }
+        }
+    }
+
+    /// Lets a plan's execution do what it can do now, and the links to other hosts too.
+    #[inline]
+    pub(super) fn advance(&mut self, plan: usize) -> Result<Progress, Error> {
+        let progress = self.plans[plan].execution.advance(&mut self.ports);
+        match self.ports.links().messages() {
+            None => Ok(progress),
+            Some(messages) => carry(messages, progress),
+        }
+    }
+
+    /// Sleeps until a peer has done something, but never for long.
+    #[cold]
+    fn sleep(&mut self, plan: usize) {
+        let Engine { plans, ports, manners, .. } = self;
+        match (ports.links().messages(), &manners.doorbell) {
+            (Some(messages), None) => messages.sleep(SLEEP_MAX),
+            // Nothing wakes it for peers on both sides.
+            (Some(messages), Some(_)) => messages.sleep(SLEEP_MIXED),
+            (None, None) => std::thread::yield_now(),
+            (None, Some(doorbell)) => {
+                let execution = &mut plans[plan].execution;
+                let mut moved = false;
+                doorbell.sleep(SLEEP_MAX, &mut || {
+                    moved |= execution.advance(ports) != Progress::Blocked;
+                    moved
+                });
             }
         }
     }
@@ -459,6 +490,22 @@ impl Engine {
         }
         self.scratch.start()
     }
+}
+
+/// Carries messages to and from other hosts, and says whether the call moves with that. It has not
+/// ended before all its messages are out of this process's hands.
+#[inline(never)]
+fn carry(messages: &mut MessageLinks, progress: Progress) -> Result<Progress, Error> {
+    let now = ccl_transport_tcp::now();
+    messages.flush(now)?;
+    if progress == Progress::Moved {
+        return Ok(progress);
+    }
+    if progress == Progress::Done && messages.is_drained() {
+        return Ok(progress);
+    }
+    let arrived = messages.poll(now)?;
+    Ok(if arrived { Progress::Moved } else { Progress::Blocked })
 }
 
 /// 1 + the algorithm's place in the registry, which is the same on all ranks.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ccl_core::admission::AdmissionError;
 use ccl_core::config::ConfigError;
 use ccl_core::select::ChoiceError;
 use ccl_core::transport::TransportError;
@@ -36,6 +37,9 @@ pub enum Error {
     /// The transport failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
+    /// The links to other hosts failed.
+    #[error(transparent)]
+    Links(#[from] AdmissionError),
     /// The ranks did not make the same call.
     #[error(
         "the ranks disagree: rank {rank} calls {own}, but rank {peer} calls {theirs}. All ranks \

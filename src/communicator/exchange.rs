@@ -12,6 +12,7 @@ use crate::bootstrap::ControlPlane;
 pub(super) enum Topic {
     Nonces,
     Addresses,
+    Offers,
     SharedMemory,
     SharedMemoryDone,
     SplitChoice,
@@ -20,9 +21,10 @@ pub(super) enum Topic {
 }
 
 impl Topic {
-    const ALL: [Topic; 7] = [
+    const ALL: [Topic; 8] = [
         Topic::Nonces,
         Topic::Addresses,
+        Topic::Offers,
         Topic::SharedMemory,
         Topic::SharedMemoryDone,
         Topic::SplitChoice,
@@ -33,7 +35,7 @@ impl Topic {
     /// The step of a program that it belongs to, for messages.
     fn step(self) -> &'static str {
         match self {
-            Topic::Nonces | Topic::Addresses | Topic::Ready => "connecting",
+            Topic::Nonces | Topic::Addresses | Topic::Offers | Topic::Ready => "connecting",
             Topic::SharedMemory | Topic::SharedMemoryDone => "alloc",
             Topic::SplitChoice | Topic::SplitAddress => "split",
         }

@@ -83,7 +83,7 @@ pub fn explain(
         return Err(usage(format!("there is no rank {rank} among {ranks}")));
     }
     call.check(rank, ranks)?;
-    let segment = Segment::new(ranks, config);
+    let segment = Segment::of_one_host(ranks, config);
     let choice = choice(config, &segment, call)?;
     let params = Params { rank, ranks, root: call.root };
     let schedule = (choice.algorithm.schedule)(&params);

@@ -2,6 +2,7 @@
 
 mod api;
 mod call;
+mod devices;
 mod element;
 mod engine;
 mod error;
@@ -23,16 +24,14 @@ use std::sync::{Arc, Weak};
 
 use bytemuck::{Pod, Zeroable};
 use ccl_core::config::Config;
-use ccl_core::transport::{Device, Transport};
 use ccl_core::types::Rank;
-use ccl_memory::doorbell::Parking;
-use ccl_transport_shm::ShmTransport;
 
 use crate::bootstrap::{
     ControlPlane, Endpoint, Join, Listening, Reach, Secret, UniqueId, join, random_bytes,
 };
 use crate::launch;
 use call::{Buffers, usage};
+use devices::Devices;
 use engine::Engine;
 use exchange::{Topic, exchange};
 use group::Messages;
@@ -167,19 +166,12 @@ impl Communicator {
         fork::watch();
         ccl_core::select::check_configured(&config.algorithm)?;
         let ranks = control.ranks();
-        if control.roster().hosts() > 1 {
-            return Err(usage(format!(
-                "the {ranks} ranks are on {} hosts, but the only transport built so far is shm, \
-                 which joins ranks of one host",
-                control.roster().hosts()
-            )));
-        }
         let engine = if ranks == 1 {
             Engine::alone(Arc::clone(&control), config)
         } else {
-            let device = open_device(&config)?;
-            let wiring = Wiring::connect(Arc::clone(&control), device, &secret, &config)?;
-            wiring.engine(config, parking(), ranks as usize)?
+            let devices = Devices::open(&config, control.rank(), control.roster())?;
+            let wiring = Wiring::connect(Arc::clone(&control), devices, &secret, &config)?;
+            wiring.engine(config, ccl_transport_shm::parking())?
         };
         Ok(Communicator {
             id: next_id(),
@@ -212,10 +204,10 @@ impl Communicator {
         &self.engine.config
     }
 
-    /// The name of the transport that joins the ranks.
+    /// The transports that join the ranks: `self`, `shm`, `tcp` or `shm+tcp`.
     #[must_use]
     pub fn transport(&self) -> &'static str {
-        if self.engine.wiring.is_some() { "shm" } else { "self" }
+        self.engine.wiring.as_ref().map_or("self", Wiring::names)
     }
 
     /// A handle that other threads can end this communicator with.
@@ -362,6 +354,7 @@ impl Communicator {
 
 fn configure(how: &mut Join, config: &Config) {
     how.configuration = config.digest();
+    how.host.clone_from(&config.host_id);
     how.timing.heartbeat = config.heartbeat;
     how.timing.silence = config.dead_after;
 }
@@ -388,23 +381,4 @@ pub fn config_from_environment() -> Result<Config, Error> {
         Some(error) => Err(error.into()),
         None => Ok(Config::from_lookup(&lookup)?),
     }
-}
-
-fn open_device(config: &Config) -> Result<Arc<dyn Device>, Error> {
-    let transport = ShmTransport::new();
-    if config.transport != "auto" && config.transport != transport.name() {
-        return Err(usage(format!(
-            "FERROCCL_TRANSPORT={}: there is no such transport; use auto or {}",
-            config.transport,
-            transport.name()
-        )));
-    }
-    let Some(device) = transport.devices().into_iter().next() else {
-        return Err(usage("this system has no shared memory between processes".to_owned()));
-    };
-    Ok(transport.open(&device.id)?)
-}
-
-fn parking() -> Parking {
-    ccl_transport_shm::parking()
 }

@@ -3,9 +3,11 @@
 //! ```text
 //! 0     doorbell
 //! 64    record of the current call
-//! 128   links: for each peer in order of rank (this rank left out), for each channel, slots
+//! 128   links: for each peer on this host in order of rank (this rank left out), for each
+//!       channel, slots
 //! ```
 
+use ccl_core::admission;
 use ccl_core::config::Config;
 use ccl_core::types::Rank;
 use ccl_memory::slots::Shape;
@@ -16,11 +18,14 @@ use super::record;
 const HEAD: usize = doorbell::BYTES + record::BYTES;
 const SLOT_BYTES_MIN: usize = 4 << 10;
 
-/// How a rank's segment is divided; equal on all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How a rank's segment is divided; equal on all ranks of a host. The slots are equal everywhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
     /// Ranks of the communicator.
     pub(super) ranks: u32,
+    /// Those on the host of the segment's owner, itself among them, ascending.
+    locals: Vec<Rank>,
+    budget_bytes: usize,
     /// Channels per pair.
     pub(super) channels: u32,
     /// Slots of each link.
@@ -29,19 +34,36 @@ pub(super) struct Segment {
 
 impl Segment {
     /// The division for a communicator: slots as large as configured, or as the budget allows.
-    pub(super) fn new(ranks: u32, config: &Config) -> Segment {
+    pub(super) fn new(ranks: u32, config: &Config, locals: &[Rank]) -> Segment {
         // A program may have written a zero, which the environment cannot.
         let (channels, slots) = (config.channels.max(1), config.slots.max(1));
         let links = u64::from(ranks.saturating_sub(1).max(1)) * u64::from(channels);
         let share = config.budget_bytes.0 as u64 / links / u64::from(slots);
         let share = usize::try_from(share).unwrap_or(usize::MAX);
         let slot_bytes = config.slot_bytes.0.min(share).max(SLOT_BYTES_MIN) / 64 * 64;
-        Segment { ranks, channels, shape: Shape { slots, slot_bytes } }
+        let (locals, shape) = (locals.to_vec(), Shape { slots, slot_bytes });
+        Segment { ranks, locals, budget_bytes: config.budget_bytes.0, channels, shape }
+    }
+
+    /// The segment of a communicator whose ranks share one host.
+    pub(super) fn of_one_host(ranks: u32, config: &Config) -> Segment {
+        Segment::new(ranks, config, &Vec::from_iter(0..ranks))
+    }
+
+    /// The sizes of links by messages, whose slots are like those of the segment.
+    pub(super) fn message_config(&self) -> admission::Config {
+        let Shape { slots, slot_bytes } = self.shape;
+        let (channels, budget_bytes) = (self.channels, self.budget_bytes);
+        admission::Config { channels, slots, slot_bytes, slots_min: slots, budget_bytes }
+    }
+
+    fn peers(&self) -> usize {
+        self.locals.len().saturating_sub(1)
     }
 
     /// Bytes of one rank's segment; the most there are if the settings come to more.
     pub(super) fn bytes(&self) -> usize {
-        let links = u128::from(self.ranks.saturating_sub(1)) * u128::from(self.channels);
+        let links = self.peers() as u128 * u128::from(self.channels);
         let slot_bytes = self.shape.slot_bytes as u128 + 64;
         let link_bytes = 64 + u128::from(self.shape.slots) * slot_bytes;
         usize::try_from(HEAD as u128 + links * link_bytes).unwrap_or(usize::MAX)
@@ -51,7 +73,7 @@ impl Segment {
     pub(super) fn formula(&self) -> String {
         format!(
             "{HEAD} + {} peers × {} channels × (64 + {} slots × (64 + {})) = {} bytes",
-            self.ranks.saturating_sub(1),
+            self.peers(),
             self.channels,
             self.shape.slots,
             self.shape.slot_bytes,
@@ -64,18 +86,23 @@ impl Segment {
         of.part(doorbell::BYTES, record::BYTES)
     }
 
-    /// The slots in `owner`'s segment into which `sender` writes.
+    /// The slots in `owner`'s segment into which `sender` writes; none unless they share a host.
     pub(super) fn link(
         &self,
         segment: &Region,
         owner: Rank,
         sender: Rank,
         channel: u32,
-    ) -> Result<Region, RegionError> {
-        let peer = if sender < owner { sender } else { sender.saturating_sub(1) };
-        let index = (peer * self.channels + channel) as usize;
+    ) -> Option<Result<Region, RegionError>> {
+        let owner = self.locals.binary_search(&owner).ok()?;
+        let sender = self.locals.binary_search(&sender).ok()?;
+        if owner == sender {
+            return None;
+        }
+        let peer = if sender < owner { sender } else { sender - 1 };
+        let index = peer * self.channels as usize + channel as usize;
         let bytes = self.shape.link_bytes();
-        segment.part(HEAD + index * bytes, bytes)
+        Some(segment.part(HEAD + index * bytes, bytes))
     }
 }
 
@@ -87,11 +114,11 @@ mod tests {
     #[test]
     fn links_do_not_overlap_and_fill_the_segment() {
         let config = Config::default();
-        let segment = Segment::new(5, &config);
+        let segment = Segment::of_one_host(5, &config);
         let region = Region::private(segment.bytes());
         let mut starts: Vec<usize> = [0, 1, 3, 4]
             .iter()
-            .map(|&sender| segment.link(&region, 2, sender, 0).unwrap().start() as usize)
+            .map(|&sender| segment.link(&region, 2, sender, 0).unwrap().unwrap().start() as usize)
             .collect();
         starts.sort_unstable();
         for pair in starts.windows(2) {
@@ -103,7 +130,7 @@ mod tests {
     fn many_ranks_stay_within_the_budget() {
         let mut config = Config::default();
         config.budget_bytes = Bytes(8 << 20);
-        let segment = Segment::new(64, &config);
+        let segment = Segment::of_one_host(64, &config);
         let in_flight = 63 * segment.shape.slots as usize * segment.shape.slot_bytes;
         assert!(in_flight <= 8 << 20, "{in_flight}");
     }

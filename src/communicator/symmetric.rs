@@ -73,8 +73,8 @@ impl<T: Element> SymmetricBuffer<T> {
 }
 
 impl Communicator {
-    /// Memory of `count` zeroed elements on every rank, which all ranks map. All ranks call it
-    /// with the same count. It is given back when the buffer is dropped on all ranks.
+    /// Memory of `count` zeroed elements on every rank, which all ranks of its host map. All ranks
+    /// call it with the same count. It is given back when the buffer is dropped on all ranks.
     ///
     /// # Errors
     ///
@@ -84,11 +84,15 @@ impl Communicator {
         let bytes = count
             .checked_mul(size_of::<T>())
             .ok_or_else(|| usage(format!("{count} elements are more than memory can hold")))?;
-        let regions = match &mut self.engine.wiring {
-            Some(wiring) => wiring.share(bytes.max(1), |_| Ok(()))?,
-            None => vec![Region::private(bytes)],
+        let rank = self.rank() as usize;
+        let (regions, own) = match &mut self.engine.wiring {
+            Some(wiring) => {
+                let regions = wiring.share(bytes.max(1), |_| Ok(()))?;
+                let own = regions[..rank].iter().flatten().count();
+                (regions.into_iter().flatten().collect(), own)
+            }
+            None => (vec![Region::private(bytes)], 0),
         };
-        let own = self.rank() as usize;
         let generation = fork::generation();
         Ok(SymmetricBuffer { regions, own, count, generation, elements: PhantomData })
     }

@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 use ccl_core::config::Config;
 use ccl_memory::doorbell::Doorbell;
 
-/// The longest sleep without looking around: bounds what a missed ring costs.
-const SLEEP_MAX: Duration = Duration::from_millis(5);
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
 /// Empty looks between two looks at the clock.
@@ -25,7 +23,8 @@ pub(super) struct Manners {
     spin: Duration,
     spin_max: Duration,
     park_after: Duration,
-    doorbell: Option<Doorbell>,
+    /// Rung by the peers on this host.
+    pub(super) doorbell: Option<Doorbell>,
 }
 
 impl Manners {
@@ -61,39 +60,42 @@ impl Wait {
         }
     }
 
-    /// Nothing moved. Returns how long that has been so whenever the clock was read: then it is
-    /// time to look around for failures.
+    /// Nothing moved: spins, yields, or says what else to do.
     #[inline]
-    pub(super) fn pause(
-        &mut self,
-        manners: &Manners,
-        arrived: &mut dyn FnMut() -> bool,
-    ) -> Option<Duration> {
+    pub(super) fn pause(&mut self, manners: &Manners) -> Pause {
         self.looks += 1;
         if !self.looks.is_multiple_of(LOOKS_PER_TICK)
             && !self.yielded
             && !manners.spin_max.is_zero()
         {
             std::hint::spin_loop();
-            return None;
+            return Pause::Over;
         }
-        self.tick(manners, arrived)
+        self.tick(manners)
     }
 
     #[cold]
-    fn tick(&mut self, manners: &Manners, arrived: &mut dyn FnMut() -> bool) -> Option<Duration> {
+    fn tick(&mut self, manners: &Manners) -> Pause {
         let now = Instant::now();
         let waited = now - *self.since.get_or_insert(now);
         self.yielded |= waited >= manners.spin;
-        if waited > manners.park_after
-            && let Some(doorbell) = &manners.doorbell
-        {
-            doorbell.sleep(SLEEP_MAX, arrived);
-            return Some(waited);
+        if waited > manners.park_after {
+            return Pause::Sleep(waited);
         }
         if self.yielded {
             std::thread::yield_now();
         }
-        Some(waited)
+        Pause::Look(waited)
     }
+}
+
+/// What to do about a wait, and how long nothing has moved.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pause {
+    /// Try again.
+    Over,
+    /// Look around for failures.
+    Look(Duration),
+    /// Sleep, and look around.
+    Sleep(Duration),
 }

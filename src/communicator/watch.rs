@@ -4,7 +4,6 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use ccl_core::execution::{Link, Progress};
-use ccl_core::transport::Event;
 use ccl_core::types::Rank;
 use ccl_kernels_cpu::ports::{Links, Mismatch};
 
@@ -134,7 +133,7 @@ impl Engine {
             return Ok(());
         }
         // What it had sent before it went has arrived by now.
-        while self.plans[running.plan].execution.advance(&mut self.ports) == Progress::Moved {}
+        while self.advance(running.plan)? == Progress::Moved {}
         match self.gone(running) {
             Some((peer, reason)) => Err(self.rank_failed(running, peer, reason)),
             None => Ok(()),
@@ -144,14 +143,8 @@ impl Engine {
     /// Notices connections that have hung up: the control plane tells of deaths only as long as
     /// its centre, rank 0, is there.
     fn poll_connections(&mut self) -> Result<(), Error> {
-        let Some(wiring) = &mut self.wiring else { return Ok(()) };
-        let mut events = Vec::new();
-        wiring.lane.poll(ccl_transport_shm::now(), &mut events)?;
-        for event in events {
-            if let Event::Lost { endpoint, reason } = event {
-                let peer = wiring.endpoints.iter().position(|known| *known == Some(endpoint));
-                self.lost.extend(peer.map(|peer| (peer as Rank, reason)));
-            }
+        if let Some(wiring) = &mut self.wiring {
+            self.lost.extend(wiring.poll()?);
         }
         Ok(())
     }
@@ -163,7 +156,11 @@ impl Engine {
                 let reason = "it left the communicator while others still need it";
                 return Some((link.peer, reason.to_owned()));
             }
-            self.lost.iter().find(|(peer, _)| *peer == link.peer).cloned()
+            let lost = self.lost.iter().find(|(peer, _)| *peer == link.peer).cloned();
+            lost.or_else(|| {
+                let reason = self.ports.links().messages()?.lost(link.peer)?;
+                Some((link.peer, reason.to_owned()))
+            })
         })
     }
 

@@ -1,20 +1,24 @@
-//! Joins the ranks of a host: segments are made, shared, mapped, and become links.
+//! Joins the ranks: on one host segments are made, shared, mapped, and become links; to other hosts
+//! there are messages.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_core::admission::MessageLinks;
 use ccl_core::bootstrap::Secret;
 use ccl_core::config::Config;
 use ccl_core::transport::{
-    self, Address, Connected, Connecting, Device, EndpointId, Lane, MrKey, RemoteKey,
+    self, Address, Connected, Connecting, Device, EndpointId, Event, Lane, MrKey, RemoteKey,
 };
 use ccl_core::types::Rank;
 use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
+use ccl_kernels_cpu::mixed::MixedLinks;
 use ccl_memory::Region;
 use ccl_memory::doorbell::{Doorbell, Parking};
 use ccl_memory::slots::{Receiver, Sender};
 
 use super::call::usage;
+use super::devices::Devices;
 use super::engine::Engine;
 use super::error::Error;
 use super::exchange::{Topic, exchange};
@@ -25,84 +29,101 @@ use crate::bootstrap::{ControlPlane, random_bytes};
 /// How long to pause between looks at connections in the making.
 const POLL_PAUSE: Duration = Duration::from_micros(100);
 
+/// The connections of a rank to the peers whose memory it maps.
+#[derive(Debug)]
+struct Local {
+    device: Arc<dyn Device>,
+    lane: Box<dyn Lane>,
+    /// By rank; none for this rank and those on other hosts.
+    endpoints: Vec<Option<EndpointId>>,
+}
+
 /// The connections of a rank to all others, and what it takes to share more memory later.
 #[derive(Debug)]
 pub(super) struct Wiring {
-    pub(super) device: Arc<dyn Device>,
-    pub(super) lane: Box<dyn Lane>,
-    /// By rank; none for this rank.
-    pub(super) endpoints: Vec<Option<EndpointId>>,
-    pub(super) control: Arc<ControlPlane>,
-    pub(super) timeout: Duration,
+    local: Option<Local>,
+    /// To the peers on other hosts, until the engine takes them over.
+    messages: Option<MessageLinks>,
+    /// The ranks that share memory with this one, itself among them, ascending.
+    locals: Vec<Rank>,
+    control: Arc<ControlPlane>,
+    timeout: Duration,
+}
+
+/// What it takes to find the peers of one transport.
+struct Meeting<'a> {
+    control: &'a ControlPlane,
+    key: transport::Secret,
+    timeout: Duration,
 }
 
 impl Wiring {
-    /// Connects every pair of ranks. All ranks call it.
+    /// Connects every pair of ranks: through shared memory where `devices` say that they share a
+    /// host, else by messages. All ranks call it.
     pub(super) fn connect(
         control: Arc<ControlPlane>,
-        device: Arc<dyn Device>,
+        devices: Devices,
         secret: &Secret,
         config: &Config,
     ) -> Result<Wiring, Error> {
         let timeout = config.join_timeout;
         let nonces = exchange(&control, Topic::Nonces, &random_bytes()?, timeout)?.concat();
         let key = transport::Secret(secret.derive(&nonces));
-        let mut listener = device.listen(&key)?;
-        let addresses = exchange(&control, Topic::Addresses, &listener.address().0, timeout)?;
+        let meeting = Meeting { control: &control, key, timeout };
         let (rank, ranks) = (control.rank(), control.ranks());
-        let now = ccl_transport_shm::now;
-        let deadline = now() + timeout;
-        let mut outgoing: Vec<(Rank, Box<dyn Connecting>)> = Vec::new();
-        for (peer, address) in addresses.into_iter().enumerate().take(rank as usize) {
-            let hello = rank.to_le_bytes();
-            let connecting = device.connect(&Address(address), &key, &hello, deadline)?;
-            outgoing.push((peer as Rank, connecting));
-        }
-        let mut lane = device.lane()?;
-        let mut endpoints = vec![None; ranks as usize];
-        let mut missing = ranks - 1;
-        while missing > 0 {
-            let mut arrived: Vec<(Rank, Connected)> = Vec::new();
-            if let Some(connected) = listener.poll(now())? {
-                arrived.push((caller(&connected, rank, ranks)?, connected));
-            }
-            let mut error = None;
-            outgoing.retain_mut(|(peer, connecting)| match connecting.poll(now()) {
-                Ok(None) => true,
-                Ok(Some(connected)) => {
-                    arrived.push((*peer, connected));
-                    false
+        let Devices { locals, shared, network } = devices;
+        let local = match shared {
+            None => None,
+            Some(device) => {
+                let peers: Vec<Rank> = locals.iter().copied().filter(|r| *r != rank).collect();
+                let mut lane = device.lane()?;
+                let mut endpoints = vec![None; ranks as usize];
+                for (peer, connected) in meeting.connect(&*device, &peers)? {
+                    endpoints[peer as usize] = Some(lane.attach(connected)?);
                 }
-                Err(failed) => {
-                    error = Some((*peer, failed.to_string()));
-                    false
-                }
-            });
-            if let Some((peer, reason)) = error {
-                return Err(Error::RankFailed { rank: peer, reason, during: connecting_of(rank) });
+                Some(Local { device, lane, endpoints })
             }
-            let idle = arrived.is_empty();
-            for (peer, connected) in arrived {
-                let slot = endpoints.get_mut(peer as usize);
-                if let Some(slot @ None) = slot {
-                    *slot = Some(lane.attach(connected)?);
-                    missing -= 1;
-                }
+        };
+        let messages = match network {
+            None => None,
+            Some(device) => {
+                let peers: Vec<Rank> = (0..ranks).filter(|r| !locals.contains(r)).collect();
+                let segment = Segment::new(ranks, config, &locals);
+                Some(meeting.message_links(device, &peers, &segment)?)
             }
-            if idle {
-                await_more(&control, rank, &endpoints, now() > deadline, timeout)?;
-            }
-        }
-        Ok(Wiring { device, lane, endpoints, control, timeout })
+        };
+        Ok(Wiring { local, messages, locals, control, timeout })
     }
 
-    /// Makes memory on every rank that all others map. `prepare` sees this rank's own before any
-    /// other rank can. Returns all ranks' memory in order of rank.
+    /// The transports that join the ranks.
+    pub(super) fn names(&self) -> &'static str {
+        match (&self.local, self.locals.len() < self.control.ranks() as usize) {
+            (Some(_), true) => "shm+tcp",
+            (Some(_), false) => "shm",
+            (None, _) => "tcp",
+        }
+    }
+
+    /// The peers whose connection is gone, and how that was noticed.
+    pub(super) fn poll(&mut self) -> Result<Vec<(Rank, String)>, Error> {
+        let Some(Local { lane, endpoints, .. }) = &mut self.local else { return Ok(Vec::new()) };
+        let mut events = Vec::new();
+        lane.poll(ccl_transport_shm::now(), &mut events)?;
+        let lost = events.into_iter().filter_map(|event| {
+            let Event::Lost { endpoint, reason } = event else { return None };
+            let peer = endpoints.iter().position(|known| *known == Some(endpoint))?;
+            Some((peer as Rank, reason))
+        });
+        Ok(lost.collect())
+    }
+
+    /// Makes memory on every rank that all others on its host map. `prepare` sees this rank's own
+    /// before any other rank can. Returns the memory by rank; none of those on other hosts.
     pub(super) fn share(
         &mut self,
         bytes: usize,
         prepare: impl FnOnce(&Region) -> Result<(), Error>,
-    ) -> Result<Vec<Region>, Error> {
+    ) -> Result<Vec<Option<Region>>, Error> {
         // Everybody takes part in both exchanges, so that what one rank cannot do fails all alike.
         let made = self.make(bytes, prepare);
         let blob = made.as_ref().map_or(Vec::new(), |(_, keys)| encode(keys));
@@ -126,33 +147,32 @@ impl Wiring {
         bytes: usize,
         prepare: impl FnOnce(&Region) -> Result<(), Error>,
     ) -> Result<(Region, Vec<Vec<u8>>), Error> {
-        let (own, key) = self.device.allocate(bytes)?;
-        let keys = prepare(&own).and_then(|()| self.offer(bytes, key));
+        let Some(local) = &mut self.local else {
+            let own = Region::private(bytes);
+            prepare(&own)?;
+            return Ok((own, Vec::new()));
+        };
+        let (own, key) = local.device.allocate(bytes)?;
+        let keys = prepare(&own).and_then(|()| local.offer(bytes, key));
         // It is mapped, never put to: once offered, it needs no registration and ends with its
         // last region.
-        self.device.deregister(key)?;
+        local.device.deregister(key)?;
         Ok((own, keys?))
     }
 
-    /// The size of this rank's memory, and a key to it for each peer.
-    fn offer(&mut self, bytes: usize, key: MrKey) -> Result<Vec<Vec<u8>>, Error> {
-        let mut keys = vec![(bytes as u64).to_le_bytes().to_vec()];
-        for endpoint in &self.endpoints {
-            let shared = endpoint.map(|endpoint| self.lane.share(endpoint, key));
-            keys.push(shared.transpose()?.map_or(Vec::new(), |key| key.0));
-        }
-        Ok(keys)
-    }
-
-    /// Maps the memory of all peers, which must be as large as this rank's.
-    fn map(&mut self, bytes: usize, own: Region, keys: &[Vec<u8>]) -> Result<Vec<Region>, Error> {
+    /// Maps the memory of all peers on this host, which must be as large as this rank's.
+    fn map(
+        &mut self,
+        bytes: usize,
+        own: Region,
+        keys: &[Vec<u8>],
+    ) -> Result<Vec<Option<Region>>, Error> {
         let rank = self.control.rank();
-        let mut regions = Vec::new();
+        let mut regions = vec![None; keys.len()];
+        regions[rank as usize] = Some(own);
+        let Some(Local { lane, endpoints, .. }) = &mut self.local else { return Ok(regions) };
         for (peer, blob) in keys.iter().enumerate() {
-            let Some(endpoint) = self.endpoints[peer] else {
-                regions.push(own.clone());
-                continue;
-            };
+            let Some(endpoint) = endpoints[peer] else { continue };
             let failed =
                 || usage(format!("rank {peer} could not make {bytes} bytes of shared memory"));
             let theirs = decode(blob, 0).ok_or_else(failed)?;
@@ -163,27 +183,22 @@ impl Wiring {
                 )));
             }
             let key = decode(blob, rank as usize + 1).ok_or_else(failed)?;
-            regions.push(self.lane.map(endpoint, &RemoteKey(key))?);
+            regions[peer] = Some(lane.map(endpoint, &RemoteKey(key))?);
         }
         Ok(regions)
     }
 
-    /// Makes the engine: links over shared segments.
-    pub(super) fn engine(
-        mut self,
-        config: Config,
-        parking: Parking,
-        local_ranks: usize,
-    ) -> Result<Engine, Error> {
+    /// Makes the engine: links over shared segments, and messages to other hosts.
+    pub(super) fn engine(mut self, config: Config, parking: Parking) -> Result<Engine, Error> {
         let (rank, ranks) = (self.control.rank(), self.control.ranks());
-        let segment = Segment::new(ranks, &config);
+        let segment = Segment::new(ranks, &config, &self.locals);
         let mut receivers: Vec<Option<Receiver>> = Vec::new();
         let regions = self.share(segment.bytes(), |own| {
             for (peer, channel) in links(ranks, segment.channels) {
-                receivers.push(match peer == rank {
-                    true => None,
-                    false => {
-                        let slots = segment.link(own, rank, peer, channel).map_err(memory)?;
+                receivers.push(match segment.link(own, rank, peer, channel) {
+                    None => None,
+                    Some(slots) => {
+                        let slots = slots.map_err(memory)?;
                         Some(Receiver::new(&slots, segment.shape).map_err(memory)?)
                     }
                 });
@@ -192,26 +207,30 @@ impl Wiring {
         })?;
         let mut duplexes = Vec::new();
         for ((peer, channel), receiver) in links(ranks, segment.channels).zip(receivers) {
-            duplexes.push(match receiver {
-                None => None,
-                Some(receiver) => {
-                    let theirs = &regions[peer as usize];
-                    let slots = segment.link(theirs, peer, rank, channel).map_err(memory)?;
+            let theirs = regions[peer as usize].as_ref();
+            let slots = theirs.and_then(|theirs| segment.link(theirs, peer, rank, channel));
+            duplexes.push(match (receiver, slots) {
+                (Some(receiver), Some(slots)) => {
+                    let slots = slots.map_err(memory)?;
                     let sender = Sender::new(&slots, segment.shape).map_err(memory)?;
                     Some(Duplex { sender, receiver })
                 }
+                _ => None,
             });
         }
         let mut doorbells = Vec::new();
         let mut records = Vec::new();
         for region in &regions {
-            doorbells.push(Some(Doorbell::new(region, parking).map_err(memory)?));
-            records.push(Some(segment.record(region).map_err(memory)?));
+            let doorbell = region.as_ref().map(|region| Doorbell::new(region, parking));
+            doorbells.push(doorbell.transpose().map_err(memory)?);
+            let record = region.as_ref().map(|region| segment.record(region));
+            records.push(record.transpose().map_err(memory)?);
         }
         let own_doorbell = doorbells[rank as usize].take();
         let own_record = records[rank as usize].take();
-        let manners = Manners::new(&config, local_ranks, own_doorbell);
-        let links = MappedLinks::new(segment.channels, duplexes, doorbells);
+        let manners = Manners::new(&config, self.locals.len(), own_doorbell);
+        let mapped = MappedLinks::new(segment.channels, duplexes, doorbells);
+        let links = MixedLinks::new(mapped, self.messages.take());
         let control = Arc::clone(&self.control);
         exchange(&control, Topic::Ready, &[], self.timeout)?;
         let mut engine = Engine::new(control, config, segment, links, manners);
@@ -219,6 +238,95 @@ impl Wiring {
         engine.peer_records = records;
         engine.wiring = Some(self);
         Ok(engine)
+    }
+}
+
+impl Local {
+    /// The size of this rank's memory, and a key to it for each peer.
+    fn offer(&mut self, bytes: usize, key: MrKey) -> Result<Vec<Vec<u8>>, Error> {
+        let mut keys = vec![(bytes as u64).to_le_bytes().to_vec()];
+        for endpoint in &self.endpoints {
+            let shared = endpoint.map(|endpoint| self.lane.share(endpoint, key));
+            keys.push(shared.transpose()?.map_or(Vec::new(), |key| key.0));
+        }
+        Ok(keys)
+    }
+}
+
+impl Meeting<'_> {
+    /// Connects this rank with these peers. All ranks call it, for the same transport.
+    fn connect(
+        &self,
+        device: &dyn Device,
+        peers: &[Rank],
+    ) -> Result<Vec<(Rank, Connected)>, Error> {
+        let Meeting { control, key, timeout } = self;
+        let mut listener = device.listen(key)?;
+        let addresses = exchange(control, Topic::Addresses, &listener.address().0, *timeout)?;
+        let (rank, ranks) = (control.rank(), control.ranks());
+        let now = ccl_transport_shm::now;
+        let deadline = now() + *timeout;
+        let mut outgoing: Vec<(Rank, Box<dyn Connecting>)> = Vec::new();
+        for peer in peers.iter().copied().filter(|peer| *peer < rank) {
+            let address = Address(addresses[peer as usize].clone());
+            let connecting = device.connect(&address, key, &rank.to_le_bytes(), deadline)?;
+            outgoing.push((peer, connecting));
+        }
+        let mut met: Vec<(Rank, Connected)> = Vec::new();
+        while met.len() < peers.len() {
+            let before = met.len();
+            if let Some(connected) = listener.poll(now())? {
+                let peer = caller(&connected, rank, ranks)?;
+                let expected = peers.contains(&peer) && met.iter().all(|(known, _)| *known != peer);
+                met.extend(expected.then_some((peer, connected)));
+            }
+            let mut error = None;
+            outgoing.retain_mut(|(peer, connecting)| match connecting.poll(now()) {
+                Ok(None) => true,
+                Ok(Some(connected)) => {
+                    met.push((*peer, connected));
+                    false
+                }
+                Err(failed) => {
+                    error = Some((*peer, failed.to_string()));
+                    false
+                }
+            });
+            if let Some((peer, reason)) = error {
+                return Err(Error::RankFailed { rank: peer, reason, during: connecting_of(rank) });
+            }
+            if met.len() == before {
+                let missing =
+                    peers.iter().filter(|peer| met.iter().all(|(known, _)| known != *peer));
+                await_more(control, rank, missing, now() > deadline, *timeout)?;
+            }
+        }
+        Ok(met)
+    }
+
+    /// Links by messages to these peers. All ranks call it.
+    fn message_links(
+        &self,
+        device: Arc<dyn Device>,
+        peers: &[Rank],
+        segment: &Segment,
+    ) -> Result<MessageLinks, Error> {
+        let Meeting { control, timeout, .. } = self;
+        let met = self.connect(&*device, peers)?;
+        let sizes = segment.message_config();
+        let lane = device.lane()?;
+        let mut links = MessageLinks::new(device, lane, sizes, peers.len())?;
+        let mut offers = vec![Vec::new(); control.ranks() as usize];
+        for (peer, connected) in met {
+            offers[peer as usize] = links.attach(peer, connected)?;
+        }
+        let offers = exchange(control, Topic::Offers, &encode(&offers), *timeout)?;
+        for peer in peers.iter().copied() {
+            let offer = decode(&offers[peer as usize], control.rank() as usize);
+            let none = || usage(format!("rank {peer} has no slots for rank {}", control.rank()));
+            links.import(peer, &offer.ok_or_else(none)?)?;
+        }
+        Ok(links)
     }
 }
 
@@ -244,10 +352,10 @@ fn connecting_of(rank: Rank) -> String {
 }
 
 /// Pauses, unless somebody is known to be dead or the time is up.
-fn await_more(
+fn await_more<'a>(
     control: &ControlPlane,
     rank: Rank,
-    endpoints: &[Option<EndpointId>],
+    missing: impl Iterator<Item = &'a Rank>,
     late: bool,
     timeout: Duration,
 ) -> Result<(), Error> {
@@ -257,12 +365,7 @@ fn await_more(
         return Err(Error::RankFailed { rank: failure.rank, reason, during });
     }
     if late {
-        let missing: Vec<String> = endpoints
-            .iter()
-            .enumerate()
-            .filter(|(peer, endpoint)| endpoint.is_none() && *peer != rank as usize)
-            .map(|(peer, _)| format!("rank {peer}"))
-            .collect();
+        let missing: Vec<String> = missing.map(|peer| format!("rank {peer}")).collect();
         let waiting = format!("a connection with {}", missing.join(", "));
         return Err(Error::Deadline { during, stalled: timeout, waiting });
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ccl_memory::Region;
 
@@ -82,7 +83,8 @@ pub struct MessageLinks {
     /// Set aside during a flush because their endpoints take no more.
     held: Vec<WorkRequest>,
     events: Vec<Event>,
-    lost: Option<AdmissionError>,
+    /// Peers that are gone, and how that was noticed, the first first.
+    lost: Vec<(Rank, String)>,
     counters: Counters,
 }
 
@@ -109,7 +111,7 @@ impl MessageLinks {
             queue: Vec::new(),
             held: Vec::new(),
             events: Vec::new(),
-            lost: None,
+            lost: Vec::new(),
             counters: Counters::default(),
         })
     }
@@ -319,7 +321,7 @@ impl MessageLinks {
     ///
     /// # Errors
     ///
-    /// When a peer is lost (also at every later call), or the lane itself fails.
+    /// When the lane itself fails. What became of the peers says [`MessageLinks::lost`].
     pub fn poll(&mut self, now: Instant) -> Result<bool, AdmissionError> {
         let mut events = std::mem::take(&mut self.events);
         let polled = self.lane.poll(now, &mut events);
@@ -327,7 +329,46 @@ impl MessageLinks {
         events.drain(..).for_each(|event| self.handle(event));
         self.events = events;
         polled?;
-        self.lost.clone().map_or(Ok(moved), Err)
+        Ok(moved)
+    }
+
+    /// How it was noticed that a peer is gone, if it is: nothing comes from it any more, and
+    /// nothing can be sent to it.
+    #[must_use]
+    pub fn lost(&self, rank: Rank) -> Option<&str> {
+        self.lost.iter().find(|(peer, _)| *peer == rank).map(|(_, reason)| reason.as_str())
+    }
+
+    /// That no peer is gone.
+    ///
+    /// # Errors
+    ///
+    /// The first that is.
+    pub fn check_all(&self) -> Result<(), AdmissionError> {
+        match self.lost.first() {
+            None => Ok(()),
+            Some((rank, reason)) => {
+                Err(AdmissionError::Lost { rank: *rank, reason: reason.clone() })
+            }
+        }
+    }
+
+    /// Whether everything that was published and released is out of this process's hands: its
+    /// owner may stop to poll without holding up a peer.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.queue.is_empty() && self.lane.is_drained()
+    }
+
+    /// Sleeps until something may have happened, at most so long.
+    pub fn sleep(&mut self, longest: Duration) {
+        self.lane.sleep(longest);
+    }
+
+    /// Whether a peer is joined by these links.
+    #[must_use]
+    pub fn joins(&self, rank: Rank) -> bool {
+        self.peers.get(rank as usize).is_some_and(Option::is_some)
     }
 
     /// When to poll even if nothing seems to happen.
@@ -409,7 +450,7 @@ impl MessageLinks {
             let void: usize = peer.links.iter_mut().map(|(_, outbound)| outbound.forget()).sum();
             self.counters.in_flight_bytes -= void as u64;
         }
-        self.lost.get_or_insert(AdmissionError::Lost { rank, reason });
+        self.lost.push((rank, reason));
     }
 }
 

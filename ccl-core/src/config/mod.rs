@@ -94,7 +94,18 @@ macro_rules! config {
 
 config! {
     transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
-        "Transport to use (auto, shm). auto takes the best that reaches every peer.";
+        "Transport to use (auto, shm, tcp). auto takes shm between ranks of one host and tcp \
+         between hosts.";
+    socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME", Some("NCCL_SOCKET_IFNAME"), false,
+        "Interfaces that tcp tells its peers of: prefixes of names, or networks such as \
+         10.0.0.0/8, separated by commas; = before the first for whole names, ^ for all others. \
+         Empty takes all, and each pair of ranks the first that answers.";
+    sockets: u32 = 1, "FERROCCL_SOCKETS", Some("NCCL_NSOCKS_PERTHREAD"), true,
+        "TCP connections per pair of ranks, on which messages take turns. More help where one \
+         connection does not fill the network.";
+    host_id: String = String::new(), "FERROCCL_HOSTID", Some("NCCL_HOSTID"), false,
+        "Names this host; ranks of one name share memory. Empty takes the machine's boot id and \
+         network namespace. With different names, one machine plays several hosts.";
     algorithm: String = String::new(), "FERROCCL_ALGO", Some("NCCL_ALGO"), true,
         "Algorithm to use wherever a collective has it, by name or family (ring, direct, \
          double_tree, …); empty lets the planner choose. `ferroccl explain` lists them.";

@@ -37,6 +37,7 @@ mod dispatch;
 mod fold;
 pub mod mapped;
 mod message;
+pub mod mixed;
 mod number;
 pub mod ports;
 pub mod reference;

@@ -35,6 +35,13 @@ impl MappedLinks {
         MappedLinks { channels: channels as usize, links, doorbells }
     }
 
+    /// Whether memory is shared over this link.
+    #[inline]
+    pub(crate) fn has(&self, link: Link) -> bool {
+        let index = link.peer as usize * self.channels + link.channel as usize;
+        matches!(self.links.get(index), Some(Some(_)))
+    }
+
     #[inline]
     fn duplex(&mut self, link: Link) -> Option<&mut Duplex> {
         let index = link.peer as usize * self.channels + link.channel as usize;

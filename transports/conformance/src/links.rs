@@ -79,11 +79,13 @@ fn lost(fixture: &dyn Fixture) -> Outcome {
     drop(other);
     let end = fixture.now() + fixture.patience();
     while fixture.now() < end {
-        match survivor.poll(fixture.now()) {
-            Ok(_) => fixture.idle(),
-            Err(AdmissionError::Lost { rank: 1, .. }) => return PASSED,
-            Err(error) => return Err(error.to_string()),
+        survivor.poll(fixture.now()).map_err(failed("polling"))?;
+        if survivor.lost(1).is_some() {
+            let named = matches!(survivor.check_all(), Err(AdmissionError::Lost { rank: 1, .. }));
+            ensure!(named, "the lost rank is not named");
+            return PASSED;
         }
+        fixture.idle();
     }
     Err("nothing is told".to_owned())
 }

@@ -86,7 +86,7 @@ impl<P: Ports> Operation<P> {
     }
 
     fn try_step(&mut self, now: Instant) -> Result<Step, String> {
-        let polled = self.links().poll(now);
+        let polled = self.links().poll(now).and_then(|_| self.links().check_all());
         let moved = !self.done && self.advance()?;
         let flushed = self.links().flush(now);
         if self.done {

@@ -1,0 +1,80 @@
+//! Links to ranks on this host and on others: slots of shared memory for some peers, messages for
+//! the rest.
+
+use ccl_core::admission::MessageLinks;
+use ccl_core::execution::Link;
+
+use crate::mapped::MappedLinks;
+use crate::ports::Links;
+
+/// All links of a rank.
+#[derive(Debug)]
+pub struct MixedLinks {
+    mapped: MappedLinks,
+    /// Boxed: most communicators of one host have none.
+    messages: Option<Box<MessageLinks>>,
+}
+
+impl MixedLinks {
+    /// Peers that `mapped` does not have are reached by messages.
+    #[must_use]
+    pub fn new(mapped: MappedLinks, messages: Option<MessageLinks>) -> MixedLinks {
+        MixedLinks { mapped, messages: messages.map(Box::new) }
+    }
+
+    /// The links to other hosts, if there are any.
+    #[inline]
+    pub fn messages(&mut self) -> Option<&mut MessageLinks> {
+        self.messages.as_deref_mut()
+    }
+}
+
+macro_rules! either {
+    ($self:ident, $link:ident, $do:ident ($($argument:expr),*), $none:expr) => {
+        if $self.mapped.has($link) {
+            Links::$do(&mut $self.mapped, $link $(, $argument)*)
+        } else {
+            match $self.messages.as_deref_mut() {
+                Some(messages) => Links::$do(messages, $link $(, $argument)*),
+                None => $none,
+            }
+        }
+    };
+}
+
+impl Links for MixedLinks {
+    #[inline]
+    fn readable(&mut self, link: Link) -> bool {
+        either!(self, link, readable(), false)
+    }
+
+    #[inline]
+    fn writable(&mut self, link: Link) -> bool {
+        either!(self, link, writable(), false)
+    }
+
+    #[inline]
+    fn head(&mut self, link: Link) -> (usize, u64) {
+        either!(self, link, head(), (0, 0))
+    }
+
+    #[inline]
+    fn received(&mut self, link: Link, bytes: usize) -> *const u8 {
+        either!(self, link, received(bytes), std::ptr::null())
+    }
+
+    #[inline]
+    fn to_send(&mut self, link: Link, bytes: usize) -> *mut u8 {
+        either!(self, link, to_send(bytes), std::ptr::null_mut())
+    }
+
+    #[inline]
+    fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
+        either!(self, link, publish(bytes, tag), ());
+    }
+
+    #[inline]
+    fn release(&mut self, link: Link) {
+        either!(self, link, release(), ());
+    }
+}
