@@ -27,7 +27,7 @@ fn algorithms(collective: Collective) -> impl Iterator<Item = Option<&'static st
     algorithm::of(collective).map(|algorithm| Some(algorithm.name)).chain([None])
 }
 
-fn sweep(communicator: &mut Communicator, counts: &[usize]) {
+pub(crate) fn sweep(communicator: &mut Communicator, counts: &[usize]) {
     for collective in movers() {
         for algorithm in algorithms(collective) {
             for root in roots(collective, communicator.ranks()) {

@@ -15,6 +15,8 @@ mod faults;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod hosts;
+#[cfg(test)]
 mod launch;
 #[cfg(test)]
 mod messages;

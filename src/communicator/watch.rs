@@ -151,16 +151,22 @@ impl Engine {
 
     /// An awaited rank that is gone, and how.
     fn gone(&mut self, running: &Running) -> Option<(Rank, String)> {
-        self.awaited(running).into_iter().find_map(|(link, _)| {
-            if self.control.has_left(link.peer) {
-                let reason = "it left the communicator while others still need it";
-                return Some((link.peer, reason.to_owned()));
+        let awaited = self.awaited(running);
+        awaited.into_iter().find_map(|(link, _)| {
+            let peer = link.peer;
+            let left = self.control.has_left(peer);
+            let left =
+                left.then(|| "it left the communicator while others still need it".to_owned());
+            if let Some(messages) = self.ports.links().messages()
+                && messages.joins(peer)
+            {
+                // What it sent before it left may still be on its way: the end of its connection
+                // comes behind that.
+                let end = messages.lost(peer)?.to_owned();
+                return Some((peer, left.unwrap_or(end)));
             }
-            let lost = self.lost.iter().find(|(peer, _)| *peer == link.peer).cloned();
-            lost.or_else(|| {
-                let reason = self.ports.links().messages()?.lost(link.peer)?;
-                Some((link.peer, reason.to_owned()))
-            })
+            let lost = self.lost.iter().find(|(gone, _)| *gone == peer);
+            left.or_else(|| lost.map(|(_, reason)| reason.clone())).map(|reason| (peer, reason))
         })
     }
 

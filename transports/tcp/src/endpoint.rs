@@ -148,7 +148,7 @@ impl Endpoint {
     /// Reads what has come to one stripe.
     pub(crate) fn read(
         &mut self,
-        stripe: usize,
+        stripe_index: usize,
         own: EndpointId,
         now: Instant,
         events: &mut Vec<Event>,
@@ -157,7 +157,7 @@ impl Endpoint {
         // A stripe that never dries up must not keep this call from its end.
         for _ in 0..8 {
             let Endpoint { stripes, shared, arrivals, done, .. } = self;
-            let stripe = &mut stripes[stripe];
+            let stripe = &mut stripes[stripe_index];
             let Some(socket) = &stripe.socket else { return };
             if !more {
                 return;
@@ -178,9 +178,7 @@ impl Endpoint {
                 (Err(reason), _) | (_, Err(End::Nonsense(reason))) => {
                     return self.lose(format!("{} {reason}", self.peer));
                 }
-                (Ok(true), _) => {
-                    return self.lose(format!("{} has closed the connection", self.peer));
-                }
+                (Ok(true), _) => return self.farewell(stripe_index),
                 (_, Err(End::Broken(reason))) => return stripe.breaks(reason, now),
                 (_, Ok(there_may_be)) => more = there_may_be,
             }
@@ -256,6 +254,15 @@ impl Endpoint {
                     self.peer
                 ));
             }
+        }
+    }
+
+    /// The peer closes in good order. What it sent before on other stripes may still be on its way.
+    fn farewell(&mut self, stripe: usize) {
+        self.stripes[stripe].socket = None;
+        self.stripes[stripe].closed = true;
+        if self.stripes.iter().all(|stripe| stripe.closed) {
+            self.lose(format!("{} has closed the connection", self.peer));
         }
     }
 

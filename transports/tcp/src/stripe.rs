@@ -39,6 +39,8 @@ pub(crate) struct Stripe {
     pub(crate) untold_since: Option<Instant>,
     /// Whether to be woken when the socket takes more.
     pub(crate) watches_room: bool,
+    /// Whether the peer has closed it in good order.
+    pub(crate) closed: bool,
     /// Whether nobody watches the socket yet.
     pub(crate) is_new: bool,
 }
@@ -54,6 +56,7 @@ impl Stripe {
             told: 0,
             untold_since: None,
             watches_room: false,
+            closed: false,
             is_new: true,
         }
     }

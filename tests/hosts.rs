@@ -1,0 +1,157 @@
+//! Several hosts, played by one machine: ranks with other host names share no memory and meet over
+//! TCP.
+
+use std::time::Duration;
+
+use crate::collectives::sweep;
+use crate::harness::{config, joining};
+use ferroccl::{Communicator, Config, Error, Reduction};
+
+/// A placement: the host of each rank.
+type Hosts = fn(u32) -> u32;
+
+fn place(config: &mut Config, host: u32) {
+    config.host_id = format!("host {host}");
+    config.socket_interfaces = "127.0.0.1".to_owned();
+}
+
+/// Runs on every rank of `n`, placed by `hosts`.
+fn placed<T: Send + 'static>(
+    n: u32,
+    hosts: Hosts,
+    change: impl Fn(&mut Config) + Send + Sync + 'static,
+    run: impl Fn(&mut Communicator) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let config = move |rank| {
+        let mut config = config();
+        place(&mut config, hosts(rank));
+        change(&mut config);
+        config
+    };
+    joining(n, config, move |joined| run(&mut joined.unwrap()))
+}
+
+#[test]
+fn every_algorithm_with_every_rank_on_a_host_of_its_own() {
+    for n in [2, 3, 5] {
+        placed(
+            n,
+            |rank| rank,
+            |_| {},
+            |c| {
+                assert_eq!(c.transport(), "tcp");
+                sweep(c, &[0, 1, 7, 1009]);
+            },
+        );
+    }
+}
+
+#[test]
+fn every_algorithm_on_hosts_of_several_ranks() {
+    let placements: [(u32, Hosts); 3] =
+        [(4, |rank| rank / 2), (5, |rank| rank % 2), (3, |r| r / 2)];
+    for (n, hosts) in placements {
+        let names = placed(
+            n,
+            hosts,
+            |_| {},
+            |c| {
+                sweep(c, &[0, 3, 1009]);
+                c.transport()
+            },
+        );
+        assert!(names.iter().all(|name| *name == "shm+tcp"), "{names:?}");
+    }
+}
+
+#[test]
+fn tcp_can_be_had_on_one_host() {
+    let several = |config: &mut Config| {
+        config.transport = "tcp".to_owned();
+        config.sockets = 3;
+    };
+    placed(
+        3,
+        |_| 0,
+        several,
+        |c| {
+            assert_eq!(c.transport(), "tcp");
+            sweep(c, &[5, 300_000]);
+        },
+    );
+}
+
+#[test]
+fn few_slots_and_several_channels_between_hosts() {
+    for (slots, channels) in [(1, 1), (2, 3)] {
+        let change = move |config: &mut Config| {
+            (config.slots, config.channels) = (slots, channels);
+            config.slot_bytes = ccl_core::config::Bytes(4096);
+        };
+        placed(3, |rank| rank / 2, change, |c| sweep(c, &[1, 20_000]));
+    }
+}
+
+#[test]
+fn shared_memory_is_refused_between_hosts() {
+    let config = |rank| {
+        let mut config = config();
+        place(&mut config, rank);
+        config.transport = "shm".to_owned();
+        config
+    };
+    for error in joining(2, config, |joined| joined.unwrap_err().to_string()) {
+        assert!(error.contains("2") && error.contains("leave it at auto"), "{error}");
+    }
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_named_with_those_that_are() {
+    let config = |rank| {
+        let mut config = config();
+        place(&mut config, rank);
+        config.socket_interfaces = "nosuch".to_owned();
+        config
+    };
+    for error in joining(2, config, |joined| joined.unwrap_err().to_string()) {
+        assert!(error.contains("FERROCCL_SOCKET_IFNAME") && error.contains("lo ("), "{error}");
+    }
+}
+
+#[test]
+fn who_leaves_early_takes_nothing_with_it() {
+    for _ in 0..20 {
+        placed(
+            3,
+            |rank| rank,
+            |_| {},
+            |c| {
+                let mut buffer = vec![c.rank() as f32; 50_000];
+                c.broadcast(&mut buffer, 1).unwrap();
+                assert!(buffer.iter().all(|value| *value == 1.0));
+                // The root is gone before others have looked.
+                if c.rank() != 1 {
+                    std::thread::sleep(Duration::from_millis(u64::from(c.rank()) * 2));
+                }
+            },
+        );
+    }
+}
+
+#[test]
+fn ranks_that_disagree_across_hosts_are_named() {
+    let errors = placed(
+        3,
+        |rank| rank,
+        |_| {},
+        |c| -> Result<(), Error> {
+            let count = if c.rank() == 2 { 5 } else { 4 };
+            c.all_reduce_in_place(&mut vec![1i32; count], Reduction::Sum)?;
+            c.barrier()
+        },
+    );
+    for error in errors {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("disagree") || error.contains("rank 2"), "{error}");
+    }
+}
