@@ -10,6 +10,7 @@ use ccl_core::lower::{Alias, lower_for_slots};
 use ccl_core::schedule::shape::Sizes;
 use ccl_core::schedule::{Layout, RankSchedule};
 use ccl_core::select::{Choice, Situation, choose};
+use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_kernels_cpu::mapped::MappedLinks;
 use ccl_kernels_cpu::ports::{CallMemory, CpuPorts};
@@ -88,6 +89,8 @@ impl Recent {
 pub(super) struct Engine {
     pub(super) rank: Rank,
     pub(super) ranks: u32,
+    /// Who shares a host with whom.
+    hosts: Hosts,
     pub(super) config: Config,
     pub(super) control: Arc<ControlPlane>,
     pub(super) segment: Segment,
@@ -159,6 +162,7 @@ impl Engine {
         Engine {
             rank,
             ranks,
+            hosts: Hosts::one(ranks),
             config,
             control,
             segment,
@@ -217,7 +221,7 @@ impl Engine {
     fn prepare(&mut self, call: &Call<'_>, in_place: bool) -> Result<(), Error> {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
-        let algorithm = choice(&self.config, &self.segment, call)?.algorithm;
+        let algorithm = choice(&self.config, &self.segment, &self.hosts, call)?.algorithm;
         let plan = self.plan(algorithm, call, in_place)?;
         self.bind(plan, call)?;
         let op = if call.collective.reduces() { call.op } else { ReduceOp::Sum };
@@ -362,7 +366,7 @@ impl Engine {
         if let Some(found) = self.find_plan(&key) {
             return Ok(found);
         }
-        let params = Params { rank: self.rank, ranks: self.ranks, root };
+        let params = Params { rank: self.rank, ranks: self.ranks, root, hosts: &self.hosts };
         let schedule = (algorithm.schedule)(&params);
         // Apart, ops of different strands wait for less.
         let alias = match in_place {
@@ -471,12 +475,17 @@ fn registry_number(algorithm: &Algorithm) -> u8 {
 }
 
 /// What the planner takes for a call.
-pub(super) fn choice(config: &Config, segment: &Segment, call: &Call<'_>) -> Result<Choice, Error> {
+pub(super) fn choice(
+    config: &Config,
+    segment: &Segment,
+    hosts: &Hosts,
+    call: &Call<'_>,
+) -> Result<Choice, Error> {
     let bytes = call.elements(segment.ranks).saturating_mul(call.data_type.bytes());
     Ok(choose(&Situation {
         collective: call.collective,
         bytes,
-        ranks: segment.ranks,
+        hosts,
         deterministic: config.deterministic,
         slot_bytes: segment.shape.slot_bytes,
         call: call.algorithm,

@@ -6,6 +6,7 @@ use ccl_core::algorithm::{self, Params};
 use ccl_core::config::Config;
 use ccl_core::execution::Numbers;
 use ccl_core::lower::{Alias, lower_for_slots};
+use ccl_core::topology::Hosts;
 use ccl_core::types::Rank;
 use serde::Serialize;
 
@@ -84,8 +85,9 @@ pub fn explain(
     }
     call.check(rank, ranks)?;
     let segment = Segment::new(ranks, config);
-    let choice = choice(config, &segment, call)?;
-    let params = Params { rank, ranks, root: call.root };
+    let hosts = Hosts::one(ranks);
+    let choice = choice(config, &segment, &hosts, call)?;
+    let params = Params { rank, ranks, root: call.root, hosts: &hosts };
     let schedule = (choice.algorithm.schedule)(&params);
     let program = lower_for_slots(&schedule, Alias::APART, segment.shape.slots);
     let numbers = numbers(call, rank, &segment, schedule.split)?;
