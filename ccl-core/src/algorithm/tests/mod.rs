@@ -6,6 +6,8 @@ mod symbolic;
 mod world;
 
 use super::*;
+use std::rc::Rc;
+
 use crate::lower::{Alias, lower};
 use crate::schedule::Op;
 use crate::topology::Hosts;
@@ -146,6 +148,25 @@ fn schedules_stay_small() {
             _ => assert!(many <= 8 * 16, "{} {}: {many}", algorithm.name, algorithm.collective),
         }
     }
+}
+
+/// Hosts of one to six ranks that lie anyhow: more lists than there are names for scratch.
+#[test]
+fn ranks_that_lie_anyhow_run_out_of_names_and_not_of_luck() {
+    let ids: Vec<u32> = (0..150).map(|rank: u32| rank * rank * 37 / 11 % 61).collect();
+    let hosts = Rc::new(Hosts::of(&ids));
+    assert!(hosts.count() > 16 && hosts.largest() > 4, "{hosts:?}");
+    let mut used = 0;
+    for algorithm in all().filter(|algorithm| algorithm.family == Family::Hierarchical) {
+        let mut world = World::new(algorithm.collective, 150, 0, 40);
+        world.hosts = hosts.clone();
+        symbolic::run(algorithm, &world, false);
+        numbers::run(algorithm, &world, false, 1, 1);
+        numbers::run(algorithm, &world, false, 2, 2);
+        let schedules = (0..150).map(|rank| (algorithm.schedule)(&world.params(rank)));
+        used = schedules.map(|schedule| schedule.scratch_parts.len()).chain([used]).max().unwrap();
+    }
+    assert_eq!(used, 256, "the last name must be in use");
 }
 
 #[test]
