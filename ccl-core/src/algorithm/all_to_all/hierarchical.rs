@@ -71,8 +71,10 @@ fn gather_and_send(b: &mut Builder, place: &Place<'_>, neighbours: &[Run<2>]) {
             each(b, &runs(place.others(blocks).map(gathered_at)), |b, [peer, block]| {
                 b.send(peer, input(remote.shifted(block)));
             });
-            if local < blocks {
-                let block = remote.shifted(Affine::constant(far(local)));
+            let block = remote.shifted(Affine::constant(far(local)));
+            if size == 1 {
+                b.send(block, input(block));
+            } else if local < blocks {
                 b.copy(scratch(GATHERED, local, input(block)), input(block));
                 each(b, neighbours, |b, [peer, at]| {
                     b.recv(peer, scratch(GATHERED, at, input(block)));
