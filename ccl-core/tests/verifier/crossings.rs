@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ccl_core::algorithm::{Params, find};
 use ccl_core::schedule::shape::{Blocks, Seat, Sizes};
-use ccl_core::schedule::{Buffer, Layout, Op, RankSchedule};
+use ccl_core::schedule::{Buffer, Layout, Op};
 use ccl_core::topology::Hosts;
 use ccl_core::types::Collective;
 use ccl_core::verify::placements;
@@ -19,14 +19,12 @@ struct Crossing {
     elements: usize,
 }
 
-fn schedule(collective: Collective, name: &str, hosts: &Hosts, rank: u32) -> RankSchedule {
-    let algorithm = find(collective, name).unwrap();
-    (algorithm.schedule)(&Params { rank, ranks: hosts.ranks(), root: 0, hosts })
-}
+type Found = Result<Vec<Crossing>, Box<dyn std::error::Error>>;
 
 /// All messages that cross, for `count` elements per block.
-fn crossings(collective: Collective, name: &str, hosts: &Hosts, count: usize) -> Vec<Crossing> {
+fn crossings(collective: Collective, name: &str, hosts: &Hosts, count: usize) -> Found {
     let mut found = Vec::new();
+    let algorithm = find(collective, name)?;
     let counts = vec![count; hosts.ranks() as usize];
     let starts: Vec<usize> = (0..counts.len()).map(|block| block * count).collect();
     let uneven = matches!(collective, Collective::AllGatherV | Collective::ReduceScatterV);
@@ -35,9 +33,10 @@ fn crossings(collective: Collective, name: &str, hosts: &Hosts, count: usize) ->
         false => Sizes::Even(count),
     };
     for rank in 0..hosts.ranks() {
-        let schedule = schedule(collective, name, hosts, rank);
+        let params = Params { rank, ranks: hosts.ranks(), root: 0, hosts };
+        let schedule = (algorithm.schedule)(&params);
         let seat = Seat { collective, rank, ranks: hosts.ranks(), root: 0 };
-        let (input, output): (Layout, Layout) = seat.layouts(sizes, schedule.split, 16).unwrap();
+        let (input, output): (Layout, Layout) = seat.layouts(sizes, schedule.split, 16)?;
         schedule.for_each(&mut |op, at| {
             let Op::Send { peer, source } = op else { return };
             let (from, to) = (hosts.seat(rank).0, hosts.seat(peer.eval(at)).0);
@@ -52,7 +51,7 @@ fn crossings(collective: Collective, name: &str, hosts: &Hosts, count: usize) ->
             found.push(Crossing { from, to, parts, elements });
         });
     }
-    found
+    Ok(found)
 }
 
 /// Elements by sending and receiving host.
@@ -73,7 +72,8 @@ fn two_hosts() -> [Hosts; 3] {
 #[test]
 fn all_reduce_sends_the_buffer_once_each_way_between_two_hosts() {
     for (hosts, count) in two_hosts().iter().flat_map(|hosts| [(hosts, 1 << 20), (hosts, 99_991)]) {
-        let once = traffic(&crossings(Collective::AllReduce, "hierarchical", hosts, count));
+        let once =
+            traffic(&crossings(Collective::AllReduce, "hierarchical", hosts, count).unwrap());
         assert_eq!(once.len(), 2, "{hosts:?}");
         for elements in once.values() {
             assert!(*elements >= count && *elements * 10 <= count * 11, "{elements} of {count}");
@@ -81,7 +81,8 @@ fn all_reduce_sends_the_buffer_once_each_way_between_two_hosts() {
     }
     // The count can tell: the flat algorithm sends more.
     let [ordered, ..] = two_hosts();
-    let flat = traffic(&crossings(Collective::AllReduce, "direct_two_phase", &ordered, 1 << 20));
+    let flat =
+        traffic(&crossings(Collective::AllReduce, "direct_two_phase", &ordered, 1 << 20).unwrap());
     assert!(flat.values().all(|elements| *elements > 3 << 20), "{flat:?}");
 }
 
@@ -108,11 +109,11 @@ fn blocks_cross_once_per_remote_host() {
     for hosts in (1..=17).flat_map(placements) {
         let once = once_per_remote_host(&hosts);
         for collective in [C::AllGather, C::AllGatherV] {
-            let found = crossings(collective, "hierarchical", &hosts, 7);
+            let found = crossings(collective, "hierarchical", &hosts, 7).unwrap();
             assert_eq!(times(&found, |crossing| crossing.to), once, "{collective} {hosts:?}");
         }
         for collective in [C::ReduceScatter, C::ReduceScatterV] {
-            let found = crossings(collective, "hierarchical", &hosts, 7);
+            let found = crossings(collective, "hierarchical", &hosts, 7).unwrap();
             assert_eq!(times(&found, |crossing| crossing.from), once, "{collective} {hosts:?}");
             let home = |crossing: &Crossing| {
                 crossing.parts.iter().all(|block| hosts.seat(*block).0 == crossing.to)
@@ -128,7 +129,7 @@ fn a_buffer_comes_to_and_goes_from_each_host_once() {
         let elsewhere: Vec<u32> = (1..hosts.count()).collect();
         let ends = |collective, end: fn(&Crossing) -> u32| {
             let mut ends: Vec<u32> =
-                crossings(collective, "hierarchical", &hosts, 7).iter().map(end).collect();
+                crossings(collective, "hierarchical", &hosts, 7).unwrap().iter().map(end).collect();
             ends.sort_unstable();
             ends
         };
@@ -141,7 +142,7 @@ fn a_buffer_comes_to_and_goes_from_each_host_once() {
 #[test]
 fn all_to_all_sends_one_message_to_each_rank_from_each_other_host() {
     for hosts in (1..=17).flat_map(placements) {
-        let found = crossings(Collective::AllToAll, "hierarchical", &hosts, 7);
+        let found = crossings(Collective::AllToAll, "hierarchical", &hosts, 7).unwrap();
         let messages = (hosts.count() - 1) * hosts.ranks();
         assert_eq!(found.len() as u32, messages, "{hosts:?}");
         for ((from, to), elements) in traffic(&found) {
