@@ -2,7 +2,8 @@
 //! is written down ([`schedule`]) by which algorithms ([`algorithm`]), which one is taken
 //! ([`select`]), proved right ([`verify`]), made ready to run ([`lower`]) and carried out
 //! ([`execution`]); what joins ranks ([`transport`]) and how they find and trust each other
-//! ([`bootstrap`]), and what is in flight between them ([`admission`]); every tunable ([`config`]).
+//! ([`bootstrap`]), which of them share a host ([`topology`]), and what is in flight between them
+//! ([`admission`]); every tunable ([`config`]).
 //! No clock, thread, file, socket or environment is touched here.
 
 #![forbid(unsafe_code)]
@@ -16,6 +17,7 @@ pub mod lower;
 pub mod schedule;
 pub mod select;
 pub mod time;
+pub mod topology;
 pub mod transport;
 pub mod types;
 pub mod verify;

@@ -44,10 +44,13 @@ struct Explain {
     /// Bytes of the larger buffer
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
     bytes: usize,
-    /// Ranks, all on one host
+    /// Ranks
     #[arg(short = 'n', long, default_value_t = 2,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     ranks: u32,
+    /// Hosts that the ranks are spread over, each with as many as the next
+    #[arg(long, default_value_t = 1)]
+    hosts: u32,
     /// The rank whose schedule is shown
     #[arg(long, default_value_t = 0)]
     rank: Rank,
@@ -104,11 +107,20 @@ fn show_plan(arguments: &Explain) -> Result<(), Box<dyn Error>> {
         ..Call::even(collective, arguments.data_type, count)
     };
     let config = config_from_environment()?;
-    let plan = explain(&config, arguments.rank, arguments.ranks, &call)?;
+    let plan = explain(&config, arguments.rank, &hosts(arguments)?, &call)?;
     let text = if arguments.json { serde_json::to_string_pretty(&plan)? } else { plan.to_string() };
     // A reader that has seen enough (head) is no error.
     let _ = writeln!(std::io::stdout(), "{text}");
     Ok(())
+}
+
+/// The ranks in their order, as many on each host as on the next.
+fn hosts(arguments: &Explain) -> Result<Hosts, Box<dyn Error>> {
+    let Explain { ranks, hosts, .. } = *arguments;
+    if hosts == 0 || !ranks.is_multiple_of(hosts) {
+        return Err(format!("{ranks} ranks cannot be spread evenly over {hosts} hosts").into());
+    }
+    Ok(Hosts::of(&Vec::from_iter((0..ranks).map(|rank| rank / (ranks / hosts)))))
 }
 
 fn show_config(json: bool) -> Result<(), Box<dyn Error>> {

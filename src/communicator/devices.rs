@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ccl_core::bootstrap::Roster;
 use ccl_core::config::Config;
+use ccl_core::topology::Hosts;
 use ccl_core::transport::{Device, Transport};
 use ccl_core::types::Rank;
 use ccl_transport_shm::ShmTransport;
@@ -19,8 +20,8 @@ const NAMES: [&str; 3] = ["auto", "shm", "tcp"];
 /// roster, which all ranks have in common.
 #[derive(Debug)]
 pub(super) struct Devices {
-    /// The ranks that this one shares memory with, itself among them, ascending.
-    pub(super) locals: Vec<Rank>,
+    /// Which ranks share memory; to algorithms those are the hosts.
+    pub(super) hosts: Hosts,
     /// None if no two ranks share memory anywhere.
     pub(super) shared: Option<Arc<dyn Device>>,
     /// None if all ranks share memory.
@@ -28,7 +29,7 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    pub(super) fn open(config: &Config, rank: Rank, roster: &Roster) -> Result<Devices, Error> {
+    pub(super) fn open(config: &Config, roster: &Roster) -> Result<Devices, Error> {
         let ranks = roster.members.len() as Rank;
         let name = config.transport.as_str();
         if !NAMES.contains(&name) {
@@ -37,25 +38,25 @@ impl Devices {
                 NAMES.join(", ")
             )));
         }
-        let hosts = roster.hosts();
-        if name == "shm" && hosts > 1 {
+        if name == "shm" && roster.hosts() > 1 {
+            let count = roster.hosts();
             return Err(usage(format!(
                 "FERROCCL_TRANSPORT=shm joins ranks of one host, but the {ranks} ranks are on \
-                 {hosts}; leave it at auto, which takes tcp between hosts"
+                 {count}; leave it at auto, which takes tcp between hosts"
             )));
         }
-        let host = |rank: Rank| roster.members.get(rank as usize).map(|member| member.host);
-        let locals: Vec<Rank> = match name {
-            "tcp" => vec![rank],
-            _ => (0..ranks).filter(|peer| host(*peer) == host(rank)).collect(),
+        let own = |rank: Rank| roster.members.get(rank as usize).map(|member| member.host);
+        let hosts = match name {
+            "tcp" => Hosts::of(&Vec::from_iter(0..ranks)),
+            _ => Hosts::of(&Vec::from_iter((0..ranks).map(own))),
         };
         // By all ranks alike, whoever is alone on its host: they take part in each other's
         // exchanges.
-        let sharing = name != "tcp" && hosts < ranks as usize;
-        let networked = locals.len() < ranks as usize;
+        let sharing = hosts.count() < ranks;
+        let networked = hosts.count() > 1;
         let shared = if sharing { Some(open(&ShmTransport::new())?) } else { None };
         let network = if networked { Some(open(&tcp(config))?) } else { None };
-        Ok(Devices { locals, shared, network })
+        Ok(Devices { hosts, shared, network })
     }
 }
 

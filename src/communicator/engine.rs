@@ -11,6 +11,7 @@ use ccl_core::lower::{Alias, lower_for_slots};
 use ccl_core::schedule::shape::Sizes;
 use ccl_core::schedule::{Layout, RankSchedule};
 use ccl_core::select::{Choice, Situation, choose};
+use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_kernels_cpu::mapped::MappedLinks;
 use ccl_kernels_cpu::mixed::MixedLinks;
@@ -94,6 +95,8 @@ impl Recent {
 pub(super) struct Engine {
     pub(super) rank: Rank,
     pub(super) ranks: u32,
+    /// Who shares memory with whom.
+    pub(super) hosts: Hosts,
     pub(super) config: Config,
     pub(super) control: Arc<ControlPlane>,
     pub(super) segment: Segment,
@@ -157,6 +160,7 @@ impl Engine {
     pub(super) fn new(
         control: Arc<ControlPlane>,
         config: Config,
+        hosts: Hosts,
         segment: Segment,
         links: MixedLinks,
         manners: Manners,
@@ -165,6 +169,7 @@ impl Engine {
         Engine {
             rank,
             ranks,
+            hosts,
             config,
             control,
             segment,
@@ -188,7 +193,7 @@ impl Engine {
         let segment = Segment::of_one_host(1, &config);
         let manners = Manners::new(&config, 1, None);
         let links = MixedLinks::new(MappedLinks::new(1, Vec::new(), Vec::new()), None);
-        Engine::new(control, config, segment, links, manners)
+        Engine::new(control, config, Hosts::one(1), segment, links, manners)
     }
 
     /// Checks, plans and binds a call. Nothing is sent.
@@ -223,7 +228,7 @@ impl Engine {
     fn prepare(&mut self, call: &Call<'_>, in_place: bool) -> Result<(), Error> {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
-        let algorithm = choice(&self.config, &self.segment, call)?.algorithm;
+        let algorithm = choice(&self.config, &self.segment, &self.hosts, call)?.algorithm;
         let plan = self.plan(algorithm, call, in_place)?;
         self.bind(plan, call)?;
         let op = if call.collective.reduces() { call.op } else { ReduceOp::Sum };
@@ -393,7 +398,7 @@ impl Engine {
         if let Some(found) = self.find_plan(&key) {
             return Ok(found);
         }
-        let params = Params { rank: self.rank, ranks: self.ranks, root };
+        let params = Params { rank: self.rank, ranks: self.ranks, root, hosts: &self.hosts };
         let schedule = (algorithm.schedule)(&params);
         // Apart, ops of different strands wait for less.
         let alias = match in_place {
@@ -518,12 +523,17 @@ fn registry_number(algorithm: &Algorithm) -> u8 {
 }
 
 /// What the planner takes for a call.
-pub(super) fn choice(config: &Config, segment: &Segment, call: &Call<'_>) -> Result<Choice, Error> {
+pub(super) fn choice(
+    config: &Config,
+    segment: &Segment,
+    hosts: &Hosts,
+    call: &Call<'_>,
+) -> Result<Choice, Error> {
     let bytes = call.elements(segment.ranks).saturating_mul(call.data_type.bytes());
     Ok(choose(&Situation {
         collective: call.collective,
         bytes,
-        ranks: segment.ranks,
+        hosts,
         deterministic: config.deterministic,
         slot_bytes: segment.shape.slot_bytes,
         call: call.algorithm,

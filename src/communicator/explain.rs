@@ -6,6 +6,7 @@ use ccl_core::algorithm::{self, Params};
 use ccl_core::config::Config;
 use ccl_core::execution::Numbers;
 use ccl_core::lower::{Alias, lower_for_slots};
+use ccl_core::topology::Hosts;
 use ccl_core::types::Rank;
 use serde::Serialize;
 
@@ -21,6 +22,8 @@ pub struct Explanation {
     pub collective: String,
     /// Ranks of the communicator.
     pub ranks: u32,
+    /// Hosts that they are on.
+    pub hosts: u32,
     /// The algorithm taken.
     pub algorithm: String,
     /// What it does.
@@ -64,11 +67,11 @@ impl Communicator {
     ///
     /// As the call itself, for what is wrong with its arguments.
     pub fn explain(&self, call: &Call<'_>) -> Result<Explanation, Error> {
-        explain(self.config(), self.rank(), self.ranks(), call)
+        explain(self.config(), self.rank(), &self.engine.hosts, call)
     }
 }
 
-/// The plan that `rank` of `ranks` ranks on one host would take for a call, without any of them.
+/// The plan that `rank` of the ranks on `hosts` would take for a call, without any of them.
 ///
 /// # Errors
 ///
@@ -76,16 +79,18 @@ impl Communicator {
 pub fn explain(
     config: &Config,
     rank: Rank,
-    ranks: u32,
+    hosts: &Hosts,
     call: &Call<'_>,
 ) -> Result<Explanation, Error> {
+    let ranks = hosts.ranks();
     if rank >= ranks {
         return Err(usage(format!("there is no rank {rank} among {ranks}")));
     }
     call.check(rank, ranks)?;
-    let segment = Segment::of_one_host(ranks, config);
-    let choice = choice(config, &segment, call)?;
-    let params = Params { rank, ranks, root: call.root };
+    let locals = hosts.members(hosts.seat(rank).0);
+    let segment = Segment::new(ranks, config, &Vec::from_iter(locals));
+    let choice = choice(config, &segment, hosts, call)?;
+    let params = Params { rank, ranks, root: call.root, hosts };
     let schedule = (choice.algorithm.schedule)(&params);
     let program = lower_for_slots(&schedule, Alias::APART, segment.shape.slots);
     let numbers = numbers(call, rank, &segment, schedule.split)?;
@@ -101,7 +106,8 @@ pub fn explain(
         summary: choice.algorithm.summary.to_owned(),
         reason: choice.reason.to_owned(),
         alternatives: names.filter(other).map(str::to_owned).collect(),
-        transport: if alone { "self" } else { "shm" }.to_owned(),
+        hosts: hosts.count(),
+        transport: transports(hosts).to_owned(),
         channels: segment.channels,
         slots: segment.shape.slots,
         slot_bytes: segment.shape.slot_bytes,
@@ -117,6 +123,16 @@ pub fn explain(
     })
 }
 
+/// The transports that join the ranks.
+fn transports(hosts: &Hosts) -> &'static str {
+    match (hosts.ranks(), hosts.count()) {
+        (1, _) => "self",
+        (_, 1) => "shm",
+        (ranks, count) if ranks == count => "tcp",
+        _ => "shm+tcp",
+    }
+}
+
 fn numbers(call: &Call<'_>, rank: Rank, segment: &Segment, split: u32) -> Result<Numbers, Error> {
     let width = call.data_type.bytes();
     let seat = call.seat(rank, segment.ranks);
@@ -129,7 +145,9 @@ fn numbers(call: &Call<'_>, rank: Rank, segment: &Segment, split: u32) -> Result
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} over {} ranks: {}", self.collective, self.ranks, self.algorithm)?;
+        let Explanation { collective, ranks, hosts, algorithm, .. } = self;
+        let place = if *hosts > 1 { format!(" on {hosts} hosts") } else { String::new() };
+        writeln!(f, "{collective} over {ranks} ranks{place}: {algorithm}")?;
         writeln!(f, "  what       {}", self.summary)?;
         writeln!(f, "  why        {}", self.reason)?;
         writeln!(f, "  instead    {}", self.alternatives.join(", "))?;

@@ -169,7 +169,7 @@ impl Communicator {
         let engine = if ranks == 1 {
             Engine::alone(Arc::clone(&control), config)
         } else {
-            let devices = Devices::open(&config, control.rank(), control.roster())?;
+            let devices = Devices::open(&config, control.roster())?;
             let wiring = Wiring::connect(Arc::clone(&control), devices, &secret, &config)?;
             wiring.engine(config, ccl_transport_shm::parking())?
         };

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ccl_core::admission::MessageLinks;
 use ccl_core::bootstrap::Secret;
 use ccl_core::config::Config;
+use ccl_core::topology::Hosts;
 use ccl_core::transport::{
     self, Address, Connected, Connecting, Device, EndpointId, Event, Lane, MrKey, RemoteKey,
 };
@@ -44,6 +45,7 @@ pub(super) struct Wiring {
     local: Option<Local>,
     /// To the peers on other hosts, until the engine takes them over.
     messages: Option<MessageLinks>,
+    hosts: Hosts,
     /// The ranks that share memory with this one, itself among them, ascending.
     locals: Vec<Rank>,
     control: Arc<ControlPlane>,
@@ -71,7 +73,8 @@ impl Wiring {
         let key = transport::Secret(secret.derive(&nonces));
         let meeting = Meeting { control: &control, key, timeout };
         let (rank, ranks) = (control.rank(), control.ranks());
-        let Devices { locals, shared, network } = devices;
+        let Devices { hosts, shared, network } = devices;
+        let locals = Vec::from_iter(hosts.members(hosts.seat(rank).0));
         let local = match shared {
             None => None,
             Some(device) => {
@@ -92,7 +95,7 @@ impl Wiring {
                 Some(meeting.message_links(device, &peers, &segment)?)
             }
         };
-        Ok(Wiring { local, messages, locals, control, timeout })
+        Ok(Wiring { local, messages, hosts, locals, control, timeout })
     }
 
     /// The transports that join the ranks.
@@ -233,7 +236,7 @@ impl Wiring {
         let links = MixedLinks::new(mapped, self.messages.take());
         let control = Arc::clone(&self.control);
         exchange(&control, Topic::Ready, &[], self.timeout)?;
-        let mut engine = Engine::new(control, config, segment, links, manners);
+        let mut engine = Engine::new(control, config, self.hosts.clone(), segment, links, manners);
         engine.own_record = own_record;
         engine.peer_records = records;
         engine.wiring = Some(self);

@@ -37,19 +37,22 @@ mod send_recv;
 mod tests;
 
 use crate::schedule::RankSchedule;
+use crate::topology::Hosts;
 use crate::types::{Collective, Rank};
 
 pub use send_recv::{SendRecvError, send_recv};
 
 /// A rank's place in a collective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Params {
+pub struct Params<'a> {
     /// Whose schedule, below `ranks`.
     pub rank: Rank,
     /// Ranks in all, at least 1.
     pub ranks: u32,
     /// The root, below `ranks`; unused where there is none.
     pub root: Rank,
+    /// Who is where; of as many ranks.
+    pub hosts: &'a Hosts,
 }
 
 /// The shape of an algorithm.
@@ -65,6 +68,8 @@ pub enum Family {
     Direct,
     /// Doubling distances in one direction around the circle: few steps for any number of ranks.
     Bruck,
+    /// Inside each host, then across hosts, then inside again: fewest bytes between hosts.
+    Hierarchical,
 }
 
 /// In which order contributions are combined.
@@ -91,11 +96,11 @@ pub struct Algorithm {
     /// How it works, in a line.
     pub summary: &'static str,
     /// One rank's schedule.
-    pub schedule: fn(&Params) -> RankSchedule,
+    pub schedule: fn(&Params<'_>) -> RankSchedule,
     /// How contributions are combined.
     pub order: Order,
-    /// How many messages wait for one another in a row at most, for this many ranks: its latency.
-    pub steps: fn(ranks: u32) -> u32,
+    /// How many messages wait for one another in a row at most, for ranks so placed: its latency.
+    pub steps: fn(&Hosts) -> u32,
 }
 
 impl Algorithm {

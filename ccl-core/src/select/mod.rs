@@ -1,10 +1,11 @@
 //! Which algorithm a call takes: a function of what all ranks know alike.
 //!
-//! The rules are few and readable because they are measured defaults for ranks that share a host;
-//! the planner proper (a cost model over a topology) will replace the thresholds, not the
-//! interface.
+//! The rules are few and readable: measured defaults for ranks that share a host, and for several
+//! hosts what sends least between them. The planner proper (a cost model over a topology) will
+//! replace the thresholds, not the interface.
 
 use crate::algorithm::{self, Algorithm, Family, Order, UnknownAlgorithm};
+use crate::topology::Hosts;
 use crate::types::Collective;
 
 /// What the choice depends on; equal on all ranks.
@@ -14,8 +15,8 @@ pub struct Situation<'a> {
     pub collective: Collective,
     /// Bytes of the larger buffer; 0 where the counts are not known to all ranks.
     pub bytes: usize,
-    /// Ranks.
-    pub ranks: u32,
+    /// The ranks, and which of them share a host.
+    pub hosts: &'a Hosts,
     /// Whether the bits may depend on nothing but the data.
     pub deterministic: bool,
     /// The most bytes in one message.
@@ -120,6 +121,7 @@ fn family_name(family: Family) -> &'static str {
         Family::RecursiveDoubling => "recursive_doubling",
         Family::Direct => "direct",
         Family::Bruck => "bruck",
+        Family::Hierarchical => "hierarchical",
     }
 }
 
@@ -127,15 +129,54 @@ fn allowed(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
     !situation.deterministic || algorithm.order != Order::Unspecified
 }
 
+/// A name and why.
+type Rule = (&'static str, &'static str);
+
 /// The rule for each collective.
-fn default(situation: &Situation<'_>) -> (&'static str, &'static str) {
+fn default(situation: &Situation<'_>) -> Rule {
+    let hosts = situation.hosts;
+    if let Some(rule) = in_rank_order(situation) {
+        return rule;
+    }
+    match hosts.count() {
+        0 | 1 => on_one_host(situation),
+        count if count == hosts.ranks() => one_on_each_host(situation),
+        _ => on_shared_hosts(situation),
+    }
+}
+
+impl Situation<'_> {
+    /// Whether latency counts, not bandwidth.
+    fn is_small(&self) -> bool {
+        self.bytes <= (8 << 10).min(self.slot_bytes)
+    }
+
+    /// Bytes per rank.
+    fn each(&self) -> usize {
+        self.bytes / self.hosts.ranks().max(1) as usize
+    }
+}
+
+/// For the deterministic mode, where ranks are does not matter.
+fn in_rank_order(situation: &Situation<'_>) -> Option<Rule> {
     use Collective as C;
-    let Situation { bytes, ranks, slot_bytes, deterministic, .. } = *situation;
-    let small = bytes <= (8 << 10).min(slot_bytes);
-    let each = bytes / ranks.max(1) as usize;
+    let few = situation.is_small() && situation.hosts.ranks() <= 8;
+    match situation.collective {
+        _ if !situation.deterministic => None,
+        C::AllReduce if few => Some(("direct", "small, deterministic: rank order")),
+        C::AllReduce => Some(("direct_two_phase", "deterministic: rank order")),
+        C::ReduceScatter | C::ReduceScatterV | C::Reduce => {
+            Some(("direct", "deterministic: rank order"))
+        }
+        _ => None,
+    }
+}
+
+fn on_one_host(situation: &Situation<'_>) -> Rule {
+    use Collective as C;
+    let (ranks, small, each) = (situation.hosts.ranks(), situation.is_small(), situation.each());
     match situation.collective {
         C::AllReduce if small && ranks <= 8 => ("direct", "small: one message between any two"),
-        C::AllReduce if deterministic => ("direct_two_phase", "deterministic: rank order"),
         C::AllReduce if small => ("recursive_doubling", "small, many ranks: few steps"),
         C::AllReduce if ranks <= 16 => {
             ("direct_two_phase", "ranks share memory: every byte crosses once per phase")
@@ -146,16 +187,82 @@ fn default(situation: &Situation<'_>) -> (&'static str, &'static str) {
         }
         C::AllGather | C::AllGatherV if ranks <= 16 => ("direct", "ranks share memory"),
         C::AllGather | C::AllGatherV => ("ring", "large, many ranks: neighbours only"),
-        C::ReduceScatter | C::ReduceScatterV if deterministic || ranks <= 16 => {
+        C::ReduceScatter | C::ReduceScatterV if ranks <= 16 => {
             ("direct", "ranks share memory: each part is folded where it is needed")
         }
         C::ReduceScatter | C::ReduceScatterV => ("ring", "large, many ranks: neighbours only"),
         C::Broadcast if ranks <= 4 => ("direct", "few ranks: the root sends to all"),
         C::Broadcast => ("tree", "many ranks: few steps, pieces pipelined"),
-        C::Reduce if deterministic || ranks <= 8 => ("direct", "few ranks: the root folds all"),
+        C::Reduce if ranks <= 8 => ("direct", "few ranks: the root folds all"),
         C::Reduce => ("tree", "many ranks: few steps"),
         C::AllToAll if each <= 256 && ranks > 16 => ("bruck", "small, many ranks: few steps"),
-        C::Barrier => ("dissemination", "few steps"),
+        _ => anywhere(situation.collective),
+    }
+}
+
+/// Every message crosses a network: few of them, and no rank's link used more than another's.
+fn one_on_each_host(situation: &Situation<'_>) -> Rule {
+    use Collective as C;
+    let (ranks, small, each) = (situation.hosts.ranks(), situation.is_small(), situation.each());
+    match situation.collective {
+        C::AllReduce if small && ranks == 2 => ("direct", "two hosts: one exchange"),
+        C::AllReduce if small => ("recursive_doubling", "small, across hosts: few messages"),
+        C::AllReduce if ranks <= 16 => {
+            ("direct_two_phase", "few hosts: least bytes across, in two steps")
+        }
+        C::AllReduce => ("ring", "large, many hosts: least bytes across, neighbours only"),
+        C::AllGather | C::AllGatherV if each <= 256 && ranks > 8 => {
+            ("bruck", "small, many hosts: few messages")
+        }
+        C::AllGather | C::AllGatherV | C::ReduceScatter | C::ReduceScatterV if ranks <= 16 => {
+            ("direct", "few hosts: least bytes across, in one step")
+        }
+        C::AllGather | C::AllGatherV | C::ReduceScatter | C::ReduceScatterV => {
+            ("ring", "many hosts: least bytes across, neighbours only")
+        }
+        C::Broadcast | C::Reduce if ranks == 2 => ("direct", "two hosts: one message"),
+        C::Broadcast | C::Reduce if small => ("tree", "small, across hosts: few messages"),
+        C::Broadcast | C::Reduce => ("double_tree", "large: no host sends it more than twice"),
+        C::AllToAll if each <= 256 && ranks > 16 => ("bruck", "small, many hosts: few messages"),
+        _ => anywhere(situation.collective),
+    }
+}
+
+/// Some ranks share memory and some do not: what crosses between hosts is what takes time.
+fn on_shared_hosts(situation: &Situation<'_>) -> Rule {
+    use Collective as C;
+    const HIERARCHICAL: &str = "hierarchical";
+    let (ranks, small, each) = (situation.hosts.ranks(), situation.is_small(), situation.each());
+    let many = situation.hosts.count() > 16;
+    match situation.collective {
+        C::AllReduce if small && ranks <= 8 => ("direct", "small: one message between any two"),
+        C::AllReduce if small && many => ("recursive_doubling", "small, many hosts: few messages"),
+        C::AllReduce if situation.hosts.smallest() == 1 => {
+            (HIERARCHICAL, "hosts of several ranks, and of one: each host's sum crosses once")
+        }
+        C::AllReduce => (HIERARCHICAL, "hosts of several ranks: each host's sum crosses in shares"),
+        C::AllGather | C::AllGatherV if each <= 256 && many => {
+            ("bruck", "small, many hosts: few messages")
+        }
+        C::AllGather | C::AllGatherV => {
+            (HIERARCHICAL, "hosts of several ranks: each block crosses to each host once")
+        }
+        C::ReduceScatter | C::ReduceScatterV => {
+            (HIERARCHICAL, "hosts of several ranks: each host's sum of a block crosses once")
+        }
+        C::Broadcast => (HIERARCHICAL, "hosts of several ranks: it crosses to each host once"),
+        C::Reduce => (HIERARCHICAL, "hosts of several ranks: each host's sum crosses once"),
+        C::AllToAll if each <= 4 << 10 => {
+            (HIERARCHICAL, "short blocks, hosts of several ranks: few messages across")
+        }
+        C::AllToAll => ("direct", "long blocks: straight, nothing moves inside a host first"),
+        _ => anywhere(situation.collective),
+    }
+}
+
+fn anywhere(collective: Collective) -> Rule {
+    match collective {
+        Collective::Barrier => ("dissemination", "few steps"),
         _ => ("direct", "every byte goes straight to where it is needed"),
     }
 }
@@ -164,10 +271,12 @@ fn default(situation: &Situation<'_>) -> (&'static str, &'static str) {
 mod tests {
     use super::*;
 
+    const TOGETHER: Hosts = Hosts::one(4);
+
     const LARGE: Situation<'_> = Situation {
         collective: Collective::AllReduce,
         bytes: 1 << 20,
-        ranks: 4,
+        hosts: &TOGETHER,
         deterministic: false,
         slot_bytes: 64 << 10,
         call: None,
@@ -202,5 +311,43 @@ mod tests {
         assert!(matches!(call("ring", true), Err(ChoiceError::Excluded { .. })));
         assert!(matches!(call("rign", false), Err(ChoiceError::Unknown(_))));
         assert!(check_configured("rign").unwrap_err().to_string().contains("ring"));
+    }
+
+    /// What each collective takes by itself, large and of 8 bytes per rank.
+    fn by_itself(ids: &[u32], collective: Collective) -> [&'static str; 2] {
+        let hosts = Hosts::of(ids);
+        let small = 8 * ids.len();
+        [64 << 20, small]
+            .map(|bytes| taken(Situation { collective, bytes, hosts: &hosts, ..LARGE }).0)
+    }
+
+    #[test]
+    fn shared_hosts_are_crossed_as_little_as_can_be() {
+        use Collective as C;
+        let shared = [0, 0, 0, 1, 1, 1, 1, 1, 2, 2];
+        for collective in [C::AllReduce, C::AllGather, C::AllGatherV, C::ReduceScatter] {
+            assert_eq!(by_itself(&shared, collective), ["hierarchical"; 2], "{collective}");
+        }
+        for collective in [C::ReduceScatterV, C::Broadcast, C::Reduce] {
+            assert_eq!(by_itself(&shared, collective), ["hierarchical"; 2], "{collective}");
+        }
+        assert_eq!(by_itself(&shared, C::AllToAll), ["direct", "hierarchical"]);
+        assert_eq!(by_itself(&shared, C::AllToAllV), ["direct"; 2]);
+        let hosts = Hosts::of(&shared);
+        for collective in [C::AllReduce, C::ReduceScatter, C::Reduce, C::Broadcast] {
+            let ordered = Situation { collective, deterministic: true, hosts: &hosts, ..LARGE };
+            assert_ne!(choose(&ordered).unwrap().algorithm.order, Order::Unspecified);
+        }
+    }
+
+    #[test]
+    fn single_ranks_of_hosts_have_rules_for_networks() {
+        use Collective as C;
+        let many: Vec<u32> = (0..32).collect();
+        assert_eq!(by_itself(&[0, 1], C::AllReduce), ["direct_two_phase", "direct"]);
+        assert_eq!(by_itself(&many, C::AllReduce), ["ring", "recursive_doubling"]);
+        assert_eq!(by_itself(&many, C::AllGather), ["ring", "bruck"]);
+        assert_eq!(by_itself(&many, C::Broadcast), ["double_tree", "tree"]);
+        assert_eq!(by_itself(&[7; 4], C::AllReduce), ["direct_two_phase", "direct"]);
     }
 }

@@ -38,6 +38,7 @@
 //! * **Barriers** are judged by the clocks: at its end every rank has heard of every other.
 
 mod memory;
+mod placements;
 mod spec;
 mod value;
 mod violation;
@@ -50,6 +51,7 @@ use crate::execution::{Execution, Progress};
 use crate::lower::{Alias, Program, lower_for_slots};
 use crate::schedule::RankSchedule;
 use crate::types::{Collective, Rank};
+pub use placements::placements;
 use spec::Setup;
 use value::Mode;
 pub use violation::{Access, Misfold, Reason, Spot, Violation, Waiting};

@@ -3,6 +3,7 @@
 //! `cargo test --release -p ccl-core --test verifier -- --nocapture` prints what was covered.
 //! `FERROCCL_TEST_FULL=1` takes the full product instead of a covering, and more mutants.
 
+mod crossings;
 mod messages;
 mod mutants;
 mod numbers;

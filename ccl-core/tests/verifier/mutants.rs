@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::lower::{Instr, Program};
 use ccl_core::schedule::{Affine, DEPTH, Node, Op, Slice};
+use ccl_core::topology::Hosts;
 use ccl_core::types::Collective;
 
 use crate::full;
-use crate::numbers::{Group, Trial, roots};
+use crate::numbers::{Group, Trial, hosts, roots};
 use crate::suite::on_two_threads;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -255,7 +256,8 @@ fn try_kind(algorithm: &'static Algorithm, kind: Kind, wanted: u32, seed: u64) -
         let ranks = [2, 3, 4, 5, 7][attempt as usize % 5];
         let roots = roots(algorithm.collective, ranks);
         let root = roots[dice.below(roots.len())];
-        let right = Group::new(algorithm, ranks, root);
+        let placed = dice.pick(hosts(algorithm, ranks)).unwrap_or(Hosts::one(ranks));
+        let right = Group::new(algorithm, &placed, root);
         let Some((mutant, what)) = mutate(&right, kind, &mut dice) else { continue };
         tally.mutants += 1;
         // Long ones first: they find most.
@@ -269,7 +271,8 @@ fn try_kind(algorithm: &'static Algorithm, kind: Kind, wanted: u32, seed: u64) -
         } else {
             tally.redundant += 1;
             let Algorithm { collective, name, .. } = algorithm;
-            tally.examples.push(format!("{collective}/{name} among {ranks}, root {root}: {what}"));
+            let case = format!("{collective}/{name} among {ranks}, root {root}, {placed:?}");
+            tally.examples.push(format!("{case}: {what}"));
         }
     }
     tally

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use ccl_core::algorithm::{Algorithm, Order, Params};
+use ccl_core::algorithm::{Algorithm, Family, Order, Params};
 use ccl_core::lower::{Alias, Program, lower_for_slots};
 use ccl_core::schedule::RankSchedule;
+use ccl_core::topology::Hosts;
 use ccl_core::types::Collective;
-use ccl_core::verify::{Case, Counts, Report, Violation, check_programs, sure_slots};
+use ccl_core::verify::{Case, Counts, Report, Violation, check_programs, placements, sure_slots};
 
 /// All ranks of one algorithm.
 #[derive(Clone)]
@@ -14,6 +15,8 @@ pub(crate) struct Group {
     pub(crate) algorithm: &'static Algorithm,
     pub(crate) ranks: u32,
     pub(crate) root: u32,
+    /// Takes one of so many of the trials there are.
+    share: usize,
     pub(crate) schedules: Vec<RankSchedule>,
     /// Lowered for one slot and for more, each right in place too and only out of place.
     pub(crate) programs: [[Vec<Arc<Program>>; 2]; 2],
@@ -22,9 +25,15 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(algorithm: &'static Algorithm, ranks: u32, root: u32) -> Group {
-        let schedule = |rank| (algorithm.schedule)(&Params { rank, ranks, root });
+    pub(crate) fn new(algorithm: &'static Algorithm, hosts: &Hosts, root: u32) -> Group {
+        let ranks = hosts.ranks();
+        let schedule = |rank| (algorithm.schedule)(&Params { rank, ranks, root, hosts });
         Group::of(algorithm, root, (0..ranks).map(schedule).collect())
+    }
+
+    /// The same, checked with one of so many trials.
+    pub(crate) fn sparing(self, share: usize) -> Group {
+        Group { share, ..self }
     }
 
     pub(crate) fn of(
@@ -37,7 +46,7 @@ impl Group {
         });
         let senders = programs[1][0].iter().map(|program| program.recv_peers.len()).max();
         let (ranks, senders) = (schedules.len() as u32, senders.unwrap_or(0));
-        Group { algorithm, ranks, root, schedules, programs, senders }
+        Group { algorithm, ranks, root, share: 1, schedules, programs, senders }
     }
 
     /// Checks the programs made for the slots that links are sure to have in this case.
@@ -52,7 +61,7 @@ impl Group {
         let lengths = lengths(self.algorithm.collective, self.ranks);
         let all = lengths.into_iter().flat_map(|length| ways().map(move |way| (length, way)));
         // Unoptimised, a sample must do.
-        let step = if cfg!(debug_assertions) { 11 } else { 1 };
+        let step = if cfg!(debug_assertions) { 11 } else { self.share };
         // One more every 48 ways, so that each way meets each turn.
         let trials =
             all.enumerate().map(|(turn, (length, way))| trial(self, length, way, turn + turn / 48));
@@ -80,6 +89,14 @@ pub(crate) fn lower_all(
         Arc::new(lower_for_slots(schedule, alias, slots))
     };
     schedules.iter().map(lowered).collect()
+}
+
+/// Where ranks may be: for algorithms that mind it, in every way that matters.
+pub(crate) fn hosts(algorithm: &Algorithm, ranks: u32) -> Vec<Hosts> {
+    match algorithm.family {
+        Family::Hierarchical => placements(ranks),
+        _ => vec![Hosts::one(ranks)],
+    }
 }
 
 /// Every root of a few ranks, and of many the first two and the last.

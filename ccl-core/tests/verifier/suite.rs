@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ccl_core::algorithm::{self, Algorithm};
 
 use crate::full;
-use crate::numbers::{Group, roots};
+use crate::numbers::{Group, hosts, roots};
 
 #[derive(Default)]
 struct Tally {
@@ -37,8 +37,15 @@ pub(crate) fn on_two_threads<T: Sync>(items: &[T], work: impl Fn(&T) + Sync) {
 fn check_all(algorithm: &'static Algorithm, ranks: u32) -> Tally {
     let begin = Instant::now();
     let mut tally = Tally::default();
-    for root in roots(algorithm.collective, ranks) {
-        let group = Group::new(algorithm, ranks, root);
+    let placements = hosts(algorithm, ranks);
+    // All placements together cost little more than one does all by itself. A share that divides
+    // no other period of the trials lets each placement meet everything.
+    let share = if placements.len() > 1 && !full() { 5 } else { 1 };
+    let roots = || roots(algorithm.collective, ranks);
+    for (hosts, root) in
+        placements.iter().flat_map(|hosts| roots().into_iter().map(move |root| (hosts, root)))
+    {
+        let group = Group::new(algorithm, hosts, root).sparing(share);
         for trial in group.trials() {
             tally.cases += 1;
             match group.check(&trial) {
@@ -47,7 +54,7 @@ fn check_all(algorithm: &'static Algorithm, ranks: u32) -> Tally {
                     tally.folds += report.folds;
                 }
                 Err(violation) => tally.failures.push(format!(
-                    "{}/{} among {ranks} ranks: {violation}\n    replay: {trial:?}",
+                    "{}/{} among {ranks} ranks, {hosts:?}: {violation}\n    replay: {trial:?}",
                     algorithm.collective, algorithm.name
                 )),
             }

@@ -13,6 +13,7 @@ use ccl_core::algorithm::{self, Params};
 use ccl_core::execution::{Execution, Numbers, Progress};
 use ccl_core::lower::{Alias, lower};
 use ccl_core::schedule::Layout;
+use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, DataType, ReduceOp};
 use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
 use ccl_kernels_cpu::ports::{CallMemory, CpuPorts};
@@ -76,7 +77,9 @@ impl Rank<'_> {
     fn ours(&self) -> Result<f64, Failure> {
         let name = if self.bytes <= ONE_SHOT_BYTES_MAX { "direct" } else { "direct_two_phase" };
         let algorithm = algorithm::find(Collective::AllReduce, name)?;
-        let schedule = (algorithm.schedule)(&Params { rank: self.rank as u32, ranks: 2, root: 0 });
+        let hosts = Hosts::one(2);
+        let params = Params { rank: self.rank as u32, ranks: 2, root: 0, hosts: &hosts };
+        let schedule = (algorithm.schedule)(&params);
         let layout = Layout::even(self.bytes / 4, schedule.split, 16);
         let (input, output) = (layout.clone(), layout);
         let numbers = Numbers { input, output, element_bytes: 4, slot_bytes: SHAPE.slot_bytes };

@@ -24,10 +24,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "get all one lacks from doubling distances; fewest steps for any number of ranks",
     schedule,
     order: Order::None,
-    steps: rounds,
+    steps: |hosts| rounds(hosts.ranks()),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let Params { rank, ranks, .. } = *params;
     let mut b = Builder::new(rank, ranks, 1);
     b.copy(output(rank), input(0));

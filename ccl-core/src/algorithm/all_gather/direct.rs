@@ -14,10 +14,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "each block from its rank to all; one step",
     schedule,
     order: Order::None,
-    steps: |ranks| (ranks - 1).min(1),
+    steps: |hosts| (hosts.ranks() - 1).min(1),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let Params { rank, ranks, .. } = *params;
     let mut b = Builder::new(rank, ranks, 1);
     b.copy(output(rank), input(0));

@@ -3,13 +3,14 @@
 
 mod bruck;
 mod direct;
+mod hierarchical;
 mod recursive_doubling;
 mod ring;
 
 use super::Algorithm;
 use crate::types::Collective::AllGatherV;
 
-pub(super) const ALGORITHMS: [Algorithm; 8] = [
+pub(super) const ALGORITHMS: [Algorithm; 10] = [
     ring::ALGORITHM,
     recursive_doubling::ALGORITHM,
     bruck::ALGORITHM,
@@ -18,4 +19,6 @@ pub(super) const ALGORITHMS: [Algorithm; 8] = [
     recursive_doubling::ALGORITHM.also_for(AllGatherV),
     bruck::ALGORITHM.also_for(AllGatherV),
     direct::ALGORITHM.also_for(AllGatherV),
+    hierarchical::ALGORITHM,
+    hierarchical::ALGORITHM.also_for(AllGatherV),
 ];

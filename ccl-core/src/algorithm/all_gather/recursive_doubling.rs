@@ -25,10 +25,12 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "exchange all one has at doubling distances; few steps, best for powers of two",
     schedule,
     order: Order::None,
-    steps: |ranks| rounds(core(ranks)) + if ranks == core(ranks) { 0 } else { 2 },
+    steps: |hosts| {
+        rounds(core(hosts.ranks())) + if hosts.ranks() == core(hosts.ranks()) { 0 } else { 2 }
+    },
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let Params { rank, ranks, .. } = *params;
     let mut b = Builder::new(rank, ranks, 1);
     b.widest_message(if ranks == core(ranks) { ranks / 2 } else { ranks - 1 });

@@ -18,10 +18,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "each block once around a ring; least bytes, most steps",
     schedule,
     order: Order::None,
-    steps: |ranks| ranks - 1,
+    steps: |hosts| hosts.ranks() - 1,
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let mut b = Builder::new(params.rank, params.ranks, 1);
     b.copy(output(params.rank), input(0));
     gather_around(&mut b, Ring::of(params));

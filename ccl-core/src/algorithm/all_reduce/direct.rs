@@ -20,10 +20,10 @@ pub(in crate::algorithm) const ALGORITHM: Algorithm = Algorithm {
     summary: "all to all, one fold in rank order; one step, most bytes",
     schedule,
     order: Order::Rank,
-    steps: |ranks| (ranks - 1).min(1),
+    steps: |hosts| (hosts.ranks() - 1).min(1),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let mut b = Builder::new(params.rank, params.ranks, 1);
     for_each_peer(&mut b, params, |b, peer| b.send(peer, input(0)));
     fold_in_rank_order(&mut b, params, output(0), input(0));

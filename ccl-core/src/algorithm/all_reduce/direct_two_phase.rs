@@ -22,10 +22,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "each rank folds one part of all in rank order and sends it to all; two steps",
     schedule,
     order: Order::Rank,
-    steps: |ranks| 2 * (ranks - 1).min(1),
+    steps: |hosts| 2 * (hosts.ranks() - 1).min(1),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let Params { rank, ranks, .. } = *params;
     let mut b = Builder::new(rank, ranks, ranks);
     for_each_peer(&mut b, params, |b, peer| b.send(peer, input(peer)));

@@ -27,10 +27,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "each half up and down one of two binary trees; few steps, pipelined",
     schedule,
     order: Order::Unspecified,
-    steps: |ranks| 2 * rounds(ranks),
+    steps: |hosts| 2 * rounds(hosts.ranks()),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let mut b = Builder::new(params.rank, params.ranks, 2);
     for (half, tree) in (0..).zip(double_tree(params.rank, params.ranks)) {
         up_and_down(&mut b, half, &tree);

@@ -27,10 +27,12 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "exchange halves at doubling distances and back; few steps, few bytes",
     schedule,
     order: Order::Unspecified,
-    steps: |ranks| 2 * rounds(core(ranks)) + if ranks == core(ranks) { 0 } else { 2 },
+    steps: |hosts| {
+        2 * rounds(core(hosts.ranks())) + if hosts.ranks() == core(hosts.ranks()) { 0 } else { 2 }
+    },
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let Params { rank, ranks, .. } = *params;
     let parts = core(ranks);
     let whole = congruent(0, 1, parts);

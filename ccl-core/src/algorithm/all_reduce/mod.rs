@@ -4,6 +4,7 @@ mod direct;
 mod direct_two_phase;
 mod double_tree;
 mod halving_doubling;
+mod hierarchical;
 mod recursive_doubling;
 mod ring;
 
@@ -11,11 +12,12 @@ use super::Algorithm;
 
 pub(super) use direct::ALGORITHM as DIRECT;
 
-pub(super) const ALGORITHMS: [Algorithm; 6] = [
+pub(super) const ALGORITHMS: [Algorithm; 7] = [
     ring::ALGORITHM,
     double_tree::ALGORITHM,
     recursive_doubling::ALGORITHM,
     halving_doubling::ALGORITHM,
     direct::ALGORITHM,
     direct_two_phase::ALGORITHM,
+    hierarchical::ALGORITHM,
 ];

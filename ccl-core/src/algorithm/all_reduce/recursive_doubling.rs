@@ -23,10 +23,12 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "exchange all at doubling distances; few steps, for short messages",
     schedule,
     order: Order::Unspecified,
-    steps: |ranks| rounds(core(ranks)) + if ranks == core(ranks) { 0 } else { 2 },
+    steps: |hosts| {
+        rounds(core(hosts.ranks())) + if hosts.ranks() == core(hosts.ranks()) { 0 } else { 2 }
+    },
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let Params { rank, ranks, .. } = *params;
     let mut b = Builder::new(rank, ranks, 1);
     match Role::of(rank, ranks) {
@@ -40,7 +42,7 @@ fn schedule(params: &Params) -> RankSchedule {
     b.finish()
 }
 
-fn exchange(b: &mut Builder, params: &Params, extra: Option<Rank>) {
+fn exchange(b: &mut Builder, params: &Params<'_>, extra: Option<Rank>) {
     let rounds = rounds(core(params.ranks));
     let mut mine = input(0);
     if let Some(extra) = extra {

@@ -22,10 +22,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "reduce_scatter, then all_gather, around a ring; least bytes, most steps",
     schedule,
     order: Order::Unspecified,
-    steps: |ranks| 2 * (ranks - 1),
+    steps: |hosts| 2 * (hosts.ranks() - 1),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let ring = Ring::of(params);
     let mut b = Builder::new(params.rank, params.ranks, params.ranks);
     reduce_around(&mut b, ring, output(ring.own));

@@ -25,10 +25,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "blocks travel together at doubling distances; few messages, for short blocks",
     schedule,
     order: Order::None,
-    steps: rounds,
+    steps: |hosts| rounds(hosts.ranks()),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let Params { rank, ranks, .. } = *params;
     let mut b = Builder::new(rank, ranks, 1);
     let all = Parts::range(Affine::constant(0), ranks, 0);

@@ -19,10 +19,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "each block straight to its rank, shifted so that nobody is crowded; one step",
     schedule,
     order: Order::None,
-    steps: |ranks| (ranks - 1).min(1),
+    steps: |hosts| (hosts.ranks() - 1).min(1),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let Params { rank, ranks, .. } = *params;
     let mut b = Builder::new(rank, ranks, 1);
     for_each_peer(&mut b, params, |b, peer| b.send(peer, input(peer)));

@@ -3,9 +3,14 @@
 
 mod bruck;
 mod direct;
+mod hierarchical;
 
 use super::Algorithm;
 use crate::types::Collective::AllToAllV;
 
-pub(super) const ALGORITHMS: [Algorithm; 3] =
-    [bruck::ALGORITHM, direct::ALGORITHM, direct::ALGORITHM.also_for(AllToAllV)];
+pub(super) const ALGORITHMS: [Algorithm; 4] = [
+    bruck::ALGORITHM,
+    direct::ALGORITHM,
+    direct::ALGORITHM.also_for(AllToAllV),
+    hierarchical::ALGORITHM,
+];

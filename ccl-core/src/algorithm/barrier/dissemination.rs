@@ -22,10 +22,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "tokens at doubling distances around the circle; few steps",
     schedule,
     order: Order::Unspecified,
-    steps: rounds,
+    steps: |hosts| rounds(hosts.ranks()),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let Params { rank, ranks, .. } = *params;
     let mut b = Builder::new(rank, ranks, 1);
     if ranks == 1 {

@@ -2,16 +2,18 @@
 
 mod direct;
 mod double_tree;
+mod hierarchical;
 mod ring;
 mod scatter_all_gather;
 mod tree;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: [Algorithm; 5] = [
+pub(super) const ALGORITHMS: [Algorithm; 6] = [
     ring::ALGORITHM,
     tree::ALGORITHM,
     double_tree::ALGORITHM,
     scatter_all_gather::ALGORITHM,
     direct::ALGORITHM,
+    hierarchical::ALGORITHM,
 ];

@@ -19,11 +19,11 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "from the root along a chain, piece after piece; least bytes, most steps",
     schedule,
     order: Order::None,
-    steps: |ranks| ranks - 1,
+    steps: |hosts| hosts.ranks() - 1,
 };
 
-fn schedule(params: &Params) -> RankSchedule {
-    let Params { rank, ranks, root } = *params;
+fn schedule(params: &Params<'_>) -> RankSchedule {
+    let Params { rank, ranks, root, .. } = *params;
     let Ring { next, prev, .. } = Ring::of(params);
     let mut b = Builder::new(rank, ranks, 1);
     if rank == root {

@@ -21,12 +21,13 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "a part to each rank down a tree, then around a ring; for long messages",
     schedule,
     order: Order::None,
-    steps: |ranks| rounds(ranks) + ranks - 1,
+    steps: |hosts| rounds(hosts.ranks()) + hosts.ranks() - 1,
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let Params { rank, ranks, .. } = *params;
-    let Binomial { position, size, parent, children } = Binomial::of(params);
+    let Binomial { position, size, parent, children } =
+        Binomial::of(params.rank, params.ranks, params.root);
     let range = |first: u32, parts: u32| Parts::range(Affine::constant(first), parts, 0);
     let mut b = Builder::new(rank, ranks, ranks);
     b.widest_message(Binomial::widest(ranks));

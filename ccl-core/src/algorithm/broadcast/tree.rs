@@ -25,11 +25,11 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "down a binomial tree; fewest steps, for short messages",
     schedule,
     order: Order::None,
-    steps: rounds,
+    steps: |hosts| rounds(hosts.ranks()),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
-    let Binomial { parent, children, .. } = Binomial::of(params);
+fn schedule(params: &Params<'_>) -> RankSchedule {
+    let Binomial { parent, children, .. } = Binomial::of(params.rank, params.ranks, params.root);
     let mut b = Builder::new(params.rank, params.ranks, 1);
     match parent {
         None => b.copy(output(0), input(0)),

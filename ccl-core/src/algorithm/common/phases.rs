@@ -21,7 +21,7 @@ pub(in crate::algorithm) struct Ring {
 
 impl Ring {
     /// The ring in rank order; part r belongs to rank r.
-    pub(in crate::algorithm) fn of(params: &Params) -> Ring {
+    pub(in crate::algorithm) fn of(params: &Params<'_>) -> Ring {
         let Params { rank, ranks, .. } = *params;
         let (next, prev) = (after(rank, 1, ranks), before(rank, 1, ranks));
         Ring { own: rank, ranks, next, prev }
@@ -70,7 +70,7 @@ pub(in crate::algorithm) fn gather_around(b: &mut Builder, ring: Ring) {
 /// `body` for every other rank: the next one first, up to the one before.
 pub(in crate::algorithm) fn for_each_peer(
     b: &mut Builder,
-    params: &Params,
+    params: &Params<'_>,
     body: impl FnOnce(&mut Builder, Affine),
 ) {
     let Params { rank, ranks, .. } = *params;
@@ -81,7 +81,7 @@ pub(in crate::algorithm) fn for_each_peer(
 /// received from by its peers in this order, so that nobody is waited for by all at once.
 pub(in crate::algorithm) fn for_each_peer_backwards(
     b: &mut Builder,
-    params: &Params,
+    params: &Params<'_>,
     body: impl FnOnce(&mut Builder, Affine),
 ) {
     let Params { rank, ranks, .. } = *params;
@@ -92,7 +92,7 @@ pub(in crate::algorithm) fn for_each_peer_backwards(
 /// one accumulator, one rounding, the same bits whatever the length.
 pub(in crate::algorithm) fn fold_in_rank_order(
     b: &mut Builder,
-    params: &Params,
+    params: &Params<'_>,
     target: Slice,
     own: Slice,
 ) {

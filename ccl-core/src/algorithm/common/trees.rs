@@ -58,8 +58,7 @@ pub(in crate::algorithm) struct Child {
 }
 
 impl Binomial {
-    pub(in crate::algorithm) fn of(params: &Params) -> Binomial {
-        let Params { rank, ranks, root } = *params;
+    pub(in crate::algorithm) fn of(rank: Rank, ranks: u32, root: Rank) -> Binomial {
         let position = before(rank, root, ranks);
         let span = match position {
             0 => ranks.next_power_of_two(),
@@ -127,8 +126,8 @@ pub(in crate::algorithm) fn double_tree(rank: Rank, ranks: u32) -> [Tree; 2] {
 
 /// Two trees below a given root: it is the parent of the roots of a [`double_tree`] over all the
 /// others.
-pub(in crate::algorithm) fn rooted_double_tree(params: &Params) -> [Tree; 2] {
-    let Params { rank, ranks, root } = *params;
+pub(in crate::algorithm) fn rooted_double_tree(params: &Params<'_>) -> [Tree; 2] {
+    let Params { rank, ranks, root, .. } = *params;
     if ranks == 1 {
         return [0, 1].map(|_| Tree { parent: None, children: Vec::new() });
     }
@@ -147,6 +146,7 @@ pub(in crate::algorithm) fn rooted_double_tree(params: &Params) -> [Tree; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::topology::Hosts;
 
     /// Every rank but the root is a child of exactly its parent, and all hang together.
     fn check(trees: &[Tree], root: Rank) {
@@ -168,6 +168,7 @@ mod tests {
     #[test]
     fn every_tree_is_one() {
         for ranks in 1..70 {
+            let hosts = Hosts::one(ranks);
             for half in 0..2 {
                 let trees: Vec<Tree> =
                     (0..ranks).map(|rank| double_tree(rank, ranks)[half].clone()).collect();
@@ -176,13 +177,13 @@ mod tests {
                 assert!(trees.iter().all(|tree| tree.children.len() <= 2));
             }
             for root in 0..ranks {
-                let params = |rank| Params { rank, ranks, root };
+                let params = |rank| Params { rank, ranks, root, hosts: &hosts };
                 for half in 0..2 {
                     let tree = |rank| rooted_double_tree(&params(rank))[half].clone();
                     check(&(0..ranks).map(tree).collect::<Vec<_>>(), root);
                 }
                 let binomial = |rank| {
-                    let node = Binomial::of(&params(rank));
+                    let node = Binomial::of(rank, ranks, root);
                     let children = node.children.iter().map(|child| child.rank).collect();
                     Tree { parent: node.parent, children }
                 };
@@ -204,7 +205,7 @@ mod tests {
     #[test]
     fn the_widest_message_of_a_binomial_tree() {
         for ranks in 1..70 {
-            let root = Binomial::of(&Params { rank: 0, ranks, root: 0 });
+            let root = Binomial::of(0, ranks, 0);
             let widest = root.children.iter().map(|child| child.size).max().unwrap_or(1);
             assert_eq!(Binomial::widest(ranks), widest, "{ranks}");
         }

@@ -14,11 +14,11 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "all to the root, one fold in rank order; one step",
     schedule,
     order: Order::Rank,
-    steps: |ranks| (ranks - 1).min(1),
+    steps: |hosts| (hosts.ranks() - 1).min(1),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
-    let Params { rank, ranks, root } = *params;
+fn schedule(params: &Params<'_>) -> RankSchedule {
+    let Params { rank, ranks, root, .. } = *params;
     let mut b = Builder::new(rank, ranks, 1);
     if rank == root {
         fold_in_rank_order(&mut b, params, output(0), input(0));

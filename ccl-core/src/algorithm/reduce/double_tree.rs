@@ -22,10 +22,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "each half up one of two binary trees; few steps, pipelined",
     schedule,
     order: Order::Unspecified,
-    steps: |ranks| (ranks - 1).min(1) + rounds(ranks - 1),
+    steps: |hosts| (hosts.ranks() - 1).min(1) + rounds(hosts.ranks() - 1),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let mut b = Builder::new(params.rank, params.ranks, 2);
     for (half, tree) in (0..).zip(rooted_double_tree(params)) {
         let part = u32::from(half);

@@ -2,10 +2,16 @@
 
 mod direct;
 mod double_tree;
+mod hierarchical;
 mod ring;
 mod tree;
 
 use super::Algorithm;
 
-pub(super) const ALGORITHMS: [Algorithm; 4] =
-    [ring::ALGORITHM, tree::ALGORITHM, double_tree::ALGORITHM, direct::ALGORITHM];
+pub(super) const ALGORITHMS: [Algorithm; 5] = [
+    ring::ALGORITHM,
+    tree::ALGORITHM,
+    double_tree::ALGORITHM,
+    direct::ALGORITHM,
+    hierarchical::ALGORITHM,
+];

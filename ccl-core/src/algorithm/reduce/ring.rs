@@ -20,11 +20,11 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "along a chain to the root, piece after piece; least bytes, most steps",
     schedule,
     order: Order::Unspecified,
-    steps: |ranks| ranks - 1,
+    steps: |hosts| hosts.ranks() - 1,
 };
 
-fn schedule(params: &Params) -> RankSchedule {
-    let Params { rank, ranks, root } = *params;
+fn schedule(params: &Params<'_>) -> RankSchedule {
+    let Params { rank, ranks, root, .. } = *params;
     let Ring { next, prev, .. } = Ring::of(params);
     let mut b = Builder::new(rank, ranks, 1);
     let child = (next != root).then_some(next);

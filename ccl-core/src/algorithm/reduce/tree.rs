@@ -25,11 +25,11 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "up a binomial tree; fewest steps, for short messages",
     schedule,
     order: Order::Unspecified,
-    steps: rounds,
+    steps: |hosts| rounds(hosts.ranks()),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
-    let Binomial { parent, children, .. } = Binomial::of(params);
+fn schedule(params: &Params<'_>) -> RankSchedule {
+    let Binomial { parent, children, .. } = Binomial::of(params.rank, params.ranks, params.root);
     let mut b = Builder::new(params.rank, params.ranks, 1);
     let children = children.iter().map(|child| child.rank);
     reduce_up(&mut b, 0, children, parent, input(0), output(0));

@@ -15,10 +15,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "each block to its rank, one fold in rank order; one step",
     schedule,
     order: Order::Rank,
-    steps: |ranks| (ranks - 1).min(1),
+    steps: |hosts| (hosts.ranks() - 1).min(1),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let mut b = Builder::new(params.rank, params.ranks, 1);
     for_each_peer(&mut b, params, |b, peer| b.send(peer, input(peer)));
     fold_in_rank_order(&mut b, params, output(0), input(params.rank));

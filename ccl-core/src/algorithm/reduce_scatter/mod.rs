@@ -2,17 +2,20 @@
 //! ranks know, so that the same algorithms serve `reduce_scatter_v`.
 
 mod direct;
+mod hierarchical;
 mod recursive_halving;
 mod ring;
 
 use super::Algorithm;
 use crate::types::Collective::ReduceScatterV;
 
-pub(super) const ALGORITHMS: [Algorithm; 6] = [
+pub(super) const ALGORITHMS: [Algorithm; 8] = [
     ring::ALGORITHM,
     recursive_halving::ALGORITHM,
     direct::ALGORITHM,
     ring::ALGORITHM.also_for(ReduceScatterV),
     recursive_halving::ALGORITHM.also_for(ReduceScatterV),
     direct::ALGORITHM.also_for(ReduceScatterV),
+    hierarchical::ALGORITHM,
+    hierarchical::ALGORITHM.also_for(ReduceScatterV),
 ];

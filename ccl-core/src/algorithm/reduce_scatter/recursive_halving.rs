@@ -25,7 +25,9 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "exchange halves at doubling distances; few steps",
     schedule,
     order: Order::Unspecified,
-    steps: |ranks| rounds(core(ranks)) + if ranks == core(ranks) { 0 } else { 2 },
+    steps: |hosts| {
+        rounds(core(hosts.ranks())) + if hosts.ranks() == core(hosts.ranks()) { 0 } else { 2 }
+    },
 };
 
 /// Sums under way, numbered like the input's blocks, in scratch of their own.
@@ -33,7 +35,7 @@ fn sums(blocks: Parts) -> Slice {
     scratch(0, blocks, input(blocks))
 }
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let Params { rank, ranks, .. } = *params;
     let whole = congruent(0, 1, ranks);
     let mut b = Builder::new(rank, ranks, 1);
@@ -49,7 +51,7 @@ fn schedule(params: &Params) -> RankSchedule {
     b.finish()
 }
 
-fn halve(b: &mut Builder, params: &Params, extra: Option<Rank>) {
+fn halve(b: &mut Builder, params: &Params<'_>, extra: Option<Rank>) {
     let Params { rank, ranks, .. } = *params;
     let mut mine: fn(Parts) -> Slice = input;
     if let Some(extra) = extra {
@@ -70,7 +72,7 @@ fn halve(b: &mut Builder, params: &Params, extra: Option<Rank>) {
 }
 
 /// The last exchange: a block each, and one each for the extra ranks.
-fn complete(b: &mut Builder, params: &Params, extra: Option<Rank>, mine: fn(Parts) -> Slice) {
+fn complete(b: &mut Builder, params: &Params<'_>, extra: Option<Rank>, mine: fn(Parts) -> Slice) {
     let Params { rank, ranks, .. } = *params;
     let partner = rank ^ (core(ranks) / 2);
     b.send(partner, mine(partner.into()));

@@ -19,10 +19,10 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "each block once around a ring; least bytes, most steps",
     schedule,
     order: Order::Unspecified,
-    steps: |ranks| ranks - 1,
+    steps: |hosts| hosts.ranks() - 1,
 };
 
-fn schedule(params: &Params) -> RankSchedule {
+fn schedule(params: &Params<'_>) -> RankSchedule {
     let mut b = Builder::new(params.rank, params.ranks, 1);
     reduce_around(&mut b, Ring::of(params), output(0));
     b.finish()

@@ -14,11 +14,11 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "from the root to all; one step",
     schedule,
     order: Order::None,
-    steps: |ranks| (ranks - 1).min(1),
+    steps: |hosts| (hosts.ranks() - 1).min(1),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
-    let Params { rank, ranks, root } = *params;
+fn schedule(params: &Params<'_>) -> RankSchedule {
+    let Params { rank, ranks, root, .. } = *params;
     let mut b = Builder::new(rank, ranks, 1);
     if rank == root {
         for_each_peer(&mut b, params, |b, peer| b.send(peer, input(peer)));

@@ -21,12 +21,13 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     summary: "down a binomial tree, subtrees in one message; fewest messages at the root",
     schedule,
     order: Order::None,
-    steps: rounds,
+    steps: |hosts| rounds(hosts.ranks()),
 };
 
-fn schedule(params: &Params) -> RankSchedule {
-    let Params { rank, ranks, root } = *params;
-    let Binomial { position, size, parent, children } = Binomial::of(params);
+fn schedule(params: &Params<'_>) -> RankSchedule {
+    let Params { rank, ranks, root, .. } = *params;
+    let Binomial { position, size, parent, children } =
+        Binomial::of(params.rank, params.ranks, params.root);
     let mut b = Builder::new(rank, ranks, 1);
     b.widest_message(Binomial::widest(ranks));
     let held = |first: u32, blocks: u32| {

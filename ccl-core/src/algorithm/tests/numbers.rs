@@ -95,7 +95,7 @@ impl Ports for Host<'_> {
 
     fn fold(&mut self, task: &Task<'_>) {
         let mut sum = vec![0u64; task.elements];
-        let world = self.world;
+        let world = self.world.clone();
         for source in task.sources {
             let values = self.read(*source, task);
             sum.iter_mut().zip(values).for_each(|(sum, value)| *sum = combine(&world, *sum, value));
@@ -144,7 +144,7 @@ fn host<'a>(world: &World, rank: Rank, in_place: bool, net: &'a RefCell<Net>) ->
     let mut memory = vec![u64::MAX; total(&ins) + total(&outs)];
     (0..total(&ins)).for_each(|element| memory[input + element] = content(rank, element));
     Host {
-        world: *world,
+        world: world.clone(),
         rank,
         net,
         memory,

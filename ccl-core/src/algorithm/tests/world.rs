@@ -1,32 +1,43 @@
 //! What each rank has, knows and must get: the definition of every collective, by itself.
 
-use crate::algorithm::Params;
+use std::rc::Rc;
+
+use crate::algorithm::{Algorithm, Family, Params};
 use crate::lower::Alias;
 use crate::schedule::{Buffer, Layout};
+use crate::topology::Hosts;
 use crate::types::{Collective, Rank};
+use crate::verify::placements;
 
 /// A collective with lengths.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) collective: Collective,
     pub(super) ranks: u32,
     pub(super) root: Rank,
     /// Elements of an even block; uneven ones vary around it.
     pub(super) count: usize,
+    pub(super) hosts: Rc<Hosts>,
 }
 
 use Collective as C;
 
 impl World {
+    /// On one host.
+    pub(super) fn new(collective: Collective, ranks: u32, root: Rank, count: usize) -> World {
+        World { collective, ranks, root, count, hosts: Rc::new(Hosts::one(ranks)) }
+    }
+
     /// A made-up group: rank a sends so many messages to rank b, the last peer's first.
     fn messages(&self, from: Rank, to: Rank) -> u32 {
         (from * 7 + to * 3) % 4 * u32::from(!(from + to).is_multiple_of(3))
     }
 
     /// Whom a rank sends to and receives from in the group.
-    pub(super) fn group(params: &Params) -> (Vec<Rank>, Vec<Rank>) {
-        let Params { rank, ranks, root } = *params;
-        let world = World { collective: C::SendRecv, ranks, root, count: 0 };
+    pub(super) fn group(params: &Params<'_>) -> (Vec<Rank>, Vec<Rank>) {
+        let rank = params.rank;
+        let world = World::new(C::SendRecv, params.ranks, params.root, 0);
+        let ranks = world.ranks;
         let repeat = |peer: Rank, count: u32| std::iter::repeat_n(peer, count as usize);
         let sends = (0..ranks).rev().flat_map(|to| repeat(to, world.messages(rank, to)));
         let recvs = (0..ranks).flat_map(|from| repeat(from, world.messages(from, rank)));
@@ -43,8 +54,8 @@ impl World {
         (peer, own.nth(nth).unwrap().0)
     }
 
-    pub(super) fn params(&self, rank: Rank) -> Params {
-        Params { rank, ranks: self.ranks, root: self.root }
+    pub(super) fn params(&self, rank: Rank) -> Params<'_> {
+        Params { rank, ranks: self.ranks, root: self.root, hosts: &self.hosts }
     }
 
     /// Elements of rank r's block in an uneven collective.
@@ -127,10 +138,21 @@ impl World {
     }
 }
 
-/// Every collective, rank count up to `ranks` and root.
-pub(super) fn worlds(collective: Collective, ranks: u32, count: usize) -> Vec<World> {
-    let roots = |n: u32| if collective.has_root() { n } else { 1 };
-    (1..=ranks)
-        .flat_map(|n| (0..roots(n)).map(move |root| World { collective, ranks: n, root, count }))
-        .collect()
+/// Every rank count up to `ranks` and root, and for algorithms that mind it every placement.
+pub(super) fn worlds(algorithm: &Algorithm, ranks: u32, count: usize) -> Vec<World> {
+    let collective = algorithm.collective;
+    let mut worlds = Vec::new();
+    for ranks in 1..=ranks {
+        let placements = match algorithm.family {
+            Family::Hierarchical => placements(ranks),
+            _ => vec![Hosts::one(ranks)],
+        };
+        for hosts in placements.into_iter().map(Rc::new) {
+            for root in 0..if collective.has_root() { ranks } else { 1 } {
+                let hosts = hosts.clone();
+                worlds.push(World { collective, ranks, root, count, hosts });
+            }
+        }
+    }
+    worlds
 }

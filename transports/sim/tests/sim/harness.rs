@@ -10,6 +10,7 @@ use ccl_core::execution::{Execution, Numbers, Progress};
 use ccl_core::lower::{Alias, lower_for_slots};
 use ccl_core::schedule::shape::{Blocks, Seat, Sizes};
 use ccl_core::schedule::{Layout, RankSchedule};
+use ccl_core::topology::Hosts;
 use ccl_core::transport::Lane;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
@@ -62,7 +63,14 @@ impl Job {
     }
 
     fn schedule(&self, rank: Rank) -> RankSchedule {
-        (self.algorithm.schedule)(&Params { rank, ranks: self.ranks, root: self.root })
+        let hosts = self.hosts();
+        let Job { ranks, root, .. } = *self;
+        (self.algorithm.schedule)(&Params { rank, ranks, root, hosts: &hosts })
+    }
+
+    /// Three ranks on each host, the last one with what is left.
+    fn hosts(&self) -> Hosts {
+        Hosts::of(&(0..self.ranks).map(|rank| rank / 3).collect::<Vec<_>>())
     }
 
     /// The links' sizes, with slots that hold at least one element of each part.

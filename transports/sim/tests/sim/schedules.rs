@@ -21,7 +21,7 @@ pub(crate) const MESSAGES: Algorithm = Algorithm {
     steps: |_| 1,
 };
 
-fn messages(params: &Params) -> RankSchedule {
+fn messages(params: &Params<'_>) -> RankSchedule {
     let all: Vec<u32> = (0..params.ranks).collect();
     algorithm::send_recv(params.rank, params.ranks, &all, &all).unwrap()
 }
@@ -47,7 +47,7 @@ pub(crate) const INCAST: Algorithm = Algorithm {
     steps: |_| 1,
 };
 
-fn incast(params: &Params) -> RankSchedule {
+fn incast(params: &Params<'_>) -> RankSchedule {
     let mut b = Builder::new(params.rank, params.ranks, 1);
     if params.rank > 0 {
         b.send(0, input(0));

@@ -1,0 +1,123 @@
+//! Hierarchical `all_reduce`: shares are folded inside each host, then across hosts, and handed out
+//! the same way back.
+//!
+//! With L ranks on the smallest of H hosts the buffer is cut into L shares, and each share into H
+//! cuts. Share j is the business of the ranks with local index j, one on each host; cut c of it is
+//! that of the one on host c.
+//!
+//! ```text
+//!   inside   everybody ──► j:          share j of its input, cut by cut
+//!   across   j on h ──► j on c:        the host's sum of cut c of share j        (for all c)
+//!            j on c folds cut c and    ──► j on h                                (for all h)
+//!   inside   j ──► everybody:          share j of the output, cut by cut
+//! ```
+//!
+//! A host sends its buffer across 2(H-1)/H times, the least possible: once for two hosts. Inside a
+//! cut is sent on as it comes. Steps: 4. Messages across per rank: 2(H-1). Cuts take turns, so that
+//! no link ever holds two messages that wait for one another. Source: the two levels are folklore;
+//! both phases across are those of `direct_two_phase`.
+
+use crate::algorithm::common::{Names, Place, Run, across, each, inside, runs};
+use crate::algorithm::{Algorithm, Family, Order, Params};
+use crate::schedule::{Affine, Builder, RankSchedule, Slice, Terms, input, output};
+use crate::types::Collective;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    collective: Collective::AllReduce,
+    family: Family::Hierarchical,
+    name: "hierarchical",
+    summary: "shares folded inside each host, then across, and handed out; least bytes across",
+    schedule,
+    order: Order::Unspecified,
+    steps: |hosts| 2 * (across(hosts) + inside(hosts)),
+};
+
+/// What a rank needs to know to write its schedule.
+struct Plan<'a> {
+    place: Place<'a>,
+    /// The other ranks of the host.
+    neighbours: Vec<Run<2>>,
+    /// Those of them that own a share, with the number of its first part.
+    owners: Vec<Run<2>>,
+    /// The number of the first part of this rank's own share, if it has one.
+    own: Option<u32>,
+    names: Names,
+}
+
+fn schedule(params: &Params<'_>) -> RankSchedule {
+    let place = Place::of(params);
+    let (shares, cuts) = (place.hosts.smallest(), place.hosts.count());
+    let owner = |local| [place.hosts.rank(place.host, local), local * cuts];
+    let mut plan = Plan {
+        neighbours: place.neighbours(),
+        owners: runs(place.others(shares).map(owner)),
+        own: (place.local < shares).then_some(place.local * cuts),
+        names: Names::new(),
+        place,
+    };
+    let mut b = Builder::new(params.rank, params.ranks, shares * cuts);
+    plan.fold_for_others(&mut b);
+    plan.fold_own_cut(&mut b);
+    plan.hand_out(&mut b);
+    b.finish()
+}
+
+impl Plan<'_> {
+    /// Inside the host folds the cuts that other hosts complete, and sends them there.
+    fn fold_for_others(&mut self, b: &mut Builder) {
+        let place = self.place;
+        place.each_remote(b, false, |b, remote| {
+            let cut = |share: Affine| remote.renumbered(share.plus(remote.host.into()));
+            each(b, &self.owners, |b, [peer, share]| b.send(peer, input(cut(share))));
+            if let Some(own) = self.own {
+                let mine = input(cut(Affine::constant(own)));
+                let terms = self.contributions(b, mine);
+                let sum = self.names.sum(mine);
+                b.reduce(sum, &terms);
+                let counterpart = place.hosts.rank(remote.host, place.local);
+                b.send(remote.shifted(Affine::constant(counterpart)), sum);
+            }
+        });
+    }
+
+    /// Completes the cut of this host, and hands it out.
+    fn fold_own_cut(&mut self, b: &mut Builder) {
+        let place = self.place;
+        let cut = |share: Affine| share.plus(place.host.into());
+        each(b, &self.owners, |b, [peer, share]| b.send(peer, input(cut(share))));
+        if let Some(own) = self.own {
+            let (mine, result) = (input(own + place.host), output(own + place.host));
+            let mut terms = self.contributions(b, mine);
+            let remote =
+                (1..place.hosts.count()).map(|far| (place.host + far) % place.hosts.count());
+            let column = runs(remote.map(|host| [place.hosts.rank(host, place.local)]));
+            self.names.receive(b, &column, mine, &mut terms);
+            b.reduce_last(result, &terms);
+            each(b, &column, |b, [peer]| b.send(peer, result));
+            each(b, &self.neighbours, |b, [peer, _]| b.send(peer, result));
+        }
+        each(b, &self.owners, |b, [peer, share]| b.recv(peer, output(cut(share))));
+    }
+
+    /// Gets the other cuts from where they were completed, and hands them out.
+    fn hand_out(&self, b: &mut Builder) {
+        let place = self.place;
+        place.each_remote(b, true, |b, remote| {
+            let cut = |share: Affine| remote.renumbered(share.plus(remote.host.into()));
+            if let Some(own) = self.own {
+                let result = output(cut(Affine::constant(own)));
+                let counterpart = place.hosts.rank(remote.host, place.local);
+                b.recv(remote.shifted(Affine::constant(counterpart)), result);
+                each(b, &self.neighbours, |b, [peer, _]| b.send(peer, result));
+            }
+            each(b, &self.owners, |b, [peer, share]| b.recv(peer, output(cut(share))));
+        });
+    }
+
+    /// What the ranks of this host have for a part: receives it; own first.
+    fn contributions(&mut self, b: &mut Builder, mine: Slice) -> Vec<Terms> {
+        let mut terms = vec![mine.into()];
+        self.names.receive(b, &self.neighbours, mine, &mut terms);
+        terms
+    }
+}

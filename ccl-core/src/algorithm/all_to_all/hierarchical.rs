@@ -1,0 +1,99 @@
+//! Hierarchical `all_to_all`: what a host has for a rank of another host is gathered at one rank
+//! and crosses in one message.
+//!
+//! ```text
+//!   inside   everybody ──► one rank of its host, the one with the local index of the block's
+//!            destination (modulo the host's size)
+//!   across   that one ──► the destination: a block of each rank of the host, in one message
+//!   inside   blocks for neighbours go straight
+//! ```
+//!
+//! Between two hosts of s ranks go s messages of s blocks instead of s² of one. Steps: 2. Bytes
+//! across: those of the blocks, the least possible; every block that crosses moves inside too, so
+//! this is for blocks that are short. Blocks wait in scratch until all have come.
+
+use crate::algorithm::common::{Place, Run, across, each, inside, runs};
+use crate::algorithm::{Algorithm, Family, Order, Params};
+use crate::schedule::{Affine, Builder, Parts, RankSchedule, Slice, input, output, scratch};
+use crate::topology::Hosts;
+use crate::types::Collective;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    collective: Collective::AllToAll,
+    family: Family::Hierarchical,
+    name: "hierarchical",
+    summary: "blocks gathered by destination inside each host; few long messages across",
+    schedule,
+    order: Order::None,
+    steps: |hosts| across(hosts) + inside(hosts),
+};
+
+/// Blocks that are gathered for a message.
+const GATHERED: u8 = 0;
+/// Blocks of a message whose ranks are not evenly spaced.
+const ARRIVED: u8 = 1;
+
+fn schedule(params: &Params<'_>) -> RankSchedule {
+    let (place, rank) = (Place::of(params), params.rank);
+    let Place { hosts, local, .. } = place;
+    let neighbours = place.neighbours();
+    let mut b = Builder::new(rank, params.ranks, 1);
+    if hosts.count() > 1 {
+        b.widest_message(hosts.largest());
+    }
+    gather_and_send(&mut b, &place, &neighbours);
+    each(&mut b, &neighbours, |b, [peer, _]| b.send(peer, input(peer)));
+    b.copy(output(rank), input(rank));
+    each(&mut b, &neighbours, |b, [peer, _]| b.recv(peer, output(peer)));
+    place.each_remote(&mut b, true, |b, remote| {
+        let contact = remote.shifted(Affine::constant(place.contact(remote.host, local)));
+        let sources = runs((0..).zip(hosts.members(remote.host)).map(|(at, rank)| [rank, at]));
+        if let [evenly] = sources.as_slice() {
+            let [first, _] = evenly.at(1);
+            return b.recv(contact, output(spaced(remote.shifted(first), hosts, remote.host)));
+        }
+        b.recv(contact, waiting(ARRIVED, hosts.size(remote.host)));
+        each(b, &sources, |b, [source, at]| {
+            let block = output(remote.shifted(source));
+            b.copy(block, scratch(ARRIVED, at, block));
+        });
+    });
+    b.finish()
+}
+
+/// Collects what the host has for each rank elsewhere that this one is the contact of.
+fn gather_and_send(b: &mut Builder, place: &Place<'_>, neighbours: &[Run<2>]) {
+    let Place { hosts, host, local, size, .. } = *place;
+    place.each_remote(b, false, |b, remote| {
+        place.each_round(remote, |first, blocks| {
+            let far = |local| hosts.rank(remote.host, first + local);
+            let gathered_at = |local| [hosts.rank(host, local), far(local)];
+            each(b, &runs(place.others(blocks).map(gathered_at)), |b, [peer, block]| {
+                b.send(peer, input(remote.shifted(block)));
+            });
+            let block = remote.shifted(Affine::constant(far(local)));
+            if size == 1 {
+                b.send(block, input(block));
+            } else if local < blocks {
+                b.copy(scratch(GATHERED, local, input(block)), input(block));
+                each(b, neighbours, |b, [peer, at]| {
+                    b.recv(peer, scratch(GATHERED, at, input(block)));
+                });
+                b.send(block, waiting(GATHERED, size));
+            }
+        });
+    });
+}
+
+/// All blocks of a message in scratch. Blocks are equally long, so that any as many of the input
+/// say how long these are.
+fn waiting(name: u8, blocks: u32) -> Slice {
+    let all = Parts::range(Affine::constant(0), blocks, 0);
+    scratch(name, all, input(all))
+}
+
+/// The blocks of a host whose ranks are evenly spaced.
+fn spaced(first: Affine, hosts: &Hosts, host: u32) -> Parts {
+    let apart = if hosts.size(host) > 1 { hosts.rank(host, 1) - hosts.rank(host, 0) } else { 1 };
+    Parts::runs(first, 1, apart, hosts.size(host))
+}

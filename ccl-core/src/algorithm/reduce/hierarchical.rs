@@ -1,0 +1,31 @@
+//! Hierarchical `reduce`: sums flow up the trees down which the hierarchical `broadcast` flows.
+//!
+//! ```text
+//!   inside   each host ──► one of its ranks, the one with the root's local index (modulo its size)
+//!   across   that one ──► the root, by way of those of other hosts
+//! ```
+//!
+//! Each host says its sum once. Steps: ⌈log2 s⌉ inside the largest host, of s ranks, and ⌈log2 H⌉
+//! among H hosts.
+
+use crate::algorithm::common::{Tree, host_rounds, host_tree, reduce_up};
+use crate::algorithm::{Algorithm, Family, Order, Params};
+use crate::schedule::{Builder, RankSchedule, input, output};
+use crate::types::Collective;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    collective: Collective::Reduce,
+    family: Family::Hierarchical,
+    name: "hierarchical",
+    summary: "up a tree inside each host, then up one over hosts; once from each host",
+    schedule,
+    order: Order::Unspecified,
+    steps: host_rounds,
+};
+
+fn schedule(params: &Params<'_>) -> RankSchedule {
+    let Tree { parent, children } = host_tree(params);
+    let mut b = Builder::new(params.rank, params.ranks, 1);
+    reduce_up(&mut b, 0, children, parent, input(0), output(0));
+    b.finish()
+}

@@ -1,0 +1,58 @@
+//! Hierarchical `reduce_scatter`: each host folds what its ranks have for a block of another host,
+//! and sends it there once.
+//!
+//! ```text
+//!   inside   everybody ──► one rank of its host, the one with the block's local index (modulo the
+//!            host's size), which folds
+//!   across   that one ──► the block's rank, which folds what the hosts and its neighbours say
+//! ```
+//!
+//! Steps: 2. Bytes across per pair of hosts and direction: the blocks of the receiving one, the
+//! least possible, in parallel to all its ranks.
+
+use crate::algorithm::common::{Names, Place, across, each, inside, runs};
+use crate::algorithm::{Algorithm, Family, Order, Params};
+use crate::schedule::{Affine, Builder, RankSchedule, Terms, input, output};
+use crate::types::Collective;
+
+pub(super) const ALGORITHM: Algorithm = Algorithm {
+    collective: Collective::ReduceScatter,
+    family: Family::Hierarchical,
+    name: "hierarchical",
+    summary: "each block folded inside each host, then sent across once; least bytes across",
+    schedule,
+    order: Order::Unspecified,
+    steps: |hosts| across(hosts) + inside(hosts),
+};
+
+fn schedule(params: &Params<'_>) -> RankSchedule {
+    let (place, rank) = (Place::of(params), params.rank);
+    let Place { hosts, host, local, .. } = place;
+    let (neighbours, mut names) = (place.neighbours(), Names::new());
+    let mut b = Builder::new(rank, params.ranks, 1);
+    place.each_remote(&mut b, false, |b, remote| {
+        place.each_round(remote, |first, blocks| {
+            let far = |local| hosts.rank(remote.host, first + local);
+            let folded_at = |local| [hosts.rank(host, local), far(local)];
+            each(b, &runs(place.others(blocks).map(folded_at)), |b, [peer, block]| {
+                b.send(peer, input(remote.shifted(block)));
+            });
+            if local < blocks {
+                let block = remote.shifted(Affine::constant(far(local)));
+                let mut terms: Vec<Terms> = vec![input(block).into()];
+                names.receive(b, &neighbours, input(block), &mut terms);
+                let sum = names.sum(input(block));
+                b.reduce(sum, &terms);
+                b.send(block, sum);
+            }
+        });
+    });
+    each(&mut b, &neighbours, |b, [peer, _]| b.send(peer, input(peer)));
+    let mut terms: Vec<Terms> = vec![input(rank).into()];
+    names.receive(&mut b, &neighbours, input(rank), &mut terms);
+    let others = (1..hosts.count()).map(|far| (host + far) % hosts.count());
+    let contacts = runs(others.map(|host| [place.contact(host, local)]));
+    names.receive(&mut b, &contacts, input(rank), &mut terms);
+    b.reduce_last(output(0), &terms);
+    b.finish()
+}

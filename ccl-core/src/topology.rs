@@ -1,0 +1,225 @@
+//! Which rank is on which host: what hierarchical algorithms and the choice of an algorithm go by.
+
+use std::collections::BTreeMap;
+
+use crate::types::Rank;
+
+/// The hosts of a communicator. They are numbered in the order of their lowest ranks; the ranks of
+/// a host have *local indices* in rank order, from 0.
+///
+/// Equal hosts whose ranks are neighbours, or that ranks are dealt to in turn, are four numbers
+/// however many ranks there are; anything else is a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    ranks: u32,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Local index l of host h is rank `h × host_stride + l × local_stride`.
+    Even {
+        hosts: u32,
+        size: u32,
+        host_stride: u32,
+        local_stride: u32,
+    },
+    Listed(Listed),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Listed {
+    /// Host and local index by rank.
+    seats: Vec<(u32, u32)>,
+    /// Ranks by host, in order.
+    members: Vec<Vec<Rank>>,
+}
+
+impl Hosts {
+    /// Every rank on one host.
+    #[must_use]
+    pub const fn one(ranks: u32) -> Hosts {
+        let kind = Kind::Even { hosts: 1, size: ranks, host_stride: ranks, local_stride: 1 };
+        Hosts { ranks, kind }
+    }
+
+    /// From what each rank, in rank order, calls its host: ranks that name the same are on one.
+    #[must_use]
+    pub fn of<Id: Ord>(ids: &[Id]) -> Hosts {
+        let ranks = u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        let mut names: BTreeMap<&Id, u32> = BTreeMap::new();
+        let mut members: Vec<Vec<Rank>> = Vec::new();
+        let mut seats = Vec::with_capacity(ids.len());
+        for (rank, id) in (0..ranks).zip(ids) {
+            let host = *names.entry(id).or_insert(length(&members));
+            if host == length(&members) {
+                members.push(Vec::new());
+            }
+            let here = &mut members[host as usize];
+            seats.push((host, length(here)));
+            here.push(rank);
+        }
+        let listed = Listed { seats, members };
+        let kind = listed.even().unwrap_or(Kind::Listed(listed));
+        Hosts { ranks, kind }
+    }
+
+    /// Ranks in all.
+    #[must_use]
+    pub const fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Hosts in all.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        match &self.kind {
+            Kind::Even { hosts, .. } => *hosts,
+            Kind::Listed(listed) => length(&listed.members),
+        }
+    }
+
+    /// The host of a rank, and its local index there.
+    #[must_use]
+    pub fn seat(&self, rank: Rank) -> (u32, u32) {
+        match &self.kind {
+            Kind::Even { hosts, size, host_stride, local_stride } => {
+                (rank / host_stride.max(&1) % hosts, rank / local_stride.max(&1) % size.max(&1))
+            }
+            Kind::Listed(listed) => listed.seats.get(rank as usize).copied().unwrap_or((0, 0)),
+        }
+    }
+
+    /// How many ranks a host has.
+    #[must_use]
+    pub fn size(&self, host: u32) -> u32 {
+        match &self.kind {
+            Kind::Even { size, .. } => *size,
+            Kind::Listed(listed) => length(listed.on(host)),
+        }
+    }
+
+    /// The rank with this local index, which must be below the host's size.
+    #[must_use]
+    pub fn rank(&self, host: u32, local: u32) -> Rank {
+        match &self.kind {
+            Kind::Even { host_stride, local_stride, .. } => {
+                host * host_stride + local * local_stride
+            }
+            Kind::Listed(listed) => listed.on(host).get(local as usize).copied().unwrap_or(0),
+        }
+    }
+
+    /// The ranks of a host, in order.
+    pub fn members(&self, host: u32) -> impl Iterator<Item = Rank> + '_ {
+        (0..self.size(host)).map(move |local| self.rank(host, local))
+    }
+
+    /// How many ranks the smallest host has.
+    #[must_use]
+    pub fn smallest(&self) -> u32 {
+        self.sizes().min().unwrap_or(0)
+    }
+
+    /// How many ranks the largest host has.
+    #[must_use]
+    pub fn largest(&self) -> u32 {
+        self.sizes().max().unwrap_or(0)
+    }
+
+    /// By how much every rank of `other` is greater than the one with the same local index on
+    /// `host`; none if that differs, or if the hosts do.
+    #[must_use]
+    pub fn shift(&self, host: u32, other: u32) -> Option<i64> {
+        let by = |local| i64::from(self.rank(other, local)) - i64::from(self.rank(host, local));
+        let like = self.size(host) == self.size(other);
+        let even = matches!(self.kind, Kind::Even { .. });
+        let alike = even || like && (1..self.size(host)).all(|local| by(local) == by(0));
+        alike.then(|| by(0))
+    }
+
+    fn sizes(&self) -> impl Iterator<Item = u32> + '_ {
+        let different = match &self.kind {
+            Kind::Even { .. } => 1,
+            Kind::Listed(listed) => length(&listed.members),
+        };
+        (0..different).map(|host| self.size(host))
+    }
+}
+
+impl Listed {
+    fn on(&self, host: u32) -> &[Rank] {
+        self.members.get(host as usize).map_or(&[], Vec::as_slice)
+    }
+
+    /// The compact form of the same, if there is one.
+    fn even(&self) -> Option<Kind> {
+        let (hosts, size) = (length(&self.members), length(self.on(0)));
+        let same = |host_stride, local_stride| {
+            let at = |(host, local): (u32, u32)| host * host_stride + local * local_stride;
+            let right = (0..).zip(&self.seats).all(|(rank, seat)| at(*seat) == rank);
+            right.then_some(Kind::Even { hosts, size, host_stride, local_stride })
+        };
+        if self.members.iter().any(|members| length(members) != size) {
+            return None;
+        }
+        same(size, 1).or_else(|| same(1, hosts))
+    }
+}
+
+fn length<T>(of: &[T]) -> u32 {
+    u32::try_from(of.len()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(hosts: &Hosts) -> Vec<Vec<Rank>> {
+        (0..hosts.count()).map(|host| hosts.members(host).collect()).collect()
+    }
+
+    fn check(ids: &[&str], compact: bool, expected: &[&[Rank]]) {
+        let hosts = Hosts::of(ids);
+        assert_eq!(members(&hosts), expected, "{ids:?}");
+        assert_eq!(matches!(hosts.kind, Kind::Even { .. }), compact, "{hosts:?}");
+        assert_eq!(hosts.ranks() as usize, ids.len());
+        for rank in 0..hosts.ranks() {
+            let (host, local) = hosts.seat(rank);
+            assert_eq!(hosts.rank(host, local), rank, "{hosts:?}");
+        }
+        let sizes = || expected.iter().map(|members| members.len() as u32);
+        assert_eq!(Some(hosts.smallest()), sizes().min());
+        assert_eq!(Some(hosts.largest()), sizes().max());
+    }
+
+    #[test]
+    fn hosts_are_named_by_their_lowest_rank() {
+        check(&["b", "b", "a", "a"], true, &[&[0, 1], &[2, 3]]);
+        check(&["x", "y", "z", "x", "y", "z"], true, &[&[0, 3], &[1, 4], &[2, 5]]);
+        check(&["x", "y", "y", "x"], false, &[&[0, 3], &[1, 2]]);
+        check(&["x", "y", "y", "x", "z"], false, &[&[0, 3], &[1, 2], &[4]]);
+        check(&["x", "y", "z"], true, &[&[0], &[1], &[2]]);
+        check(&["x", "x", "x"], true, &[&[0, 1, 2]]);
+        let uneven: Vec<u32> = [vec![0; 3], vec![1; 5]].concat();
+        assert_eq!(members(&Hosts::of(&uneven)), [vec![0, 1, 2], vec![3, 4, 5, 6, 7]]);
+        assert_eq!(Hosts::one(3), Hosts::of(&["x", "x", "x"]));
+    }
+
+    #[test]
+    fn many_equal_hosts_are_a_few_numbers() {
+        let ids: Vec<u32> = (0..24_576).map(|rank| rank / 8).collect();
+        let hosts = Hosts::of(&ids);
+        assert!(matches!(hosts.kind, Kind::Even { hosts: 3072, size: 8, .. }));
+        assert_eq!((hosts.seat(8 * 77 + 5), hosts.rank(77, 5)), ((77, 5), 8 * 77 + 5));
+        assert_eq!(hosts.shift(3, 5), Some(16));
+    }
+
+    #[test]
+    fn a_shift_is_that_of_every_rank() {
+        let hosts = Hosts::of(&[0, 0, 1, 1, 2, 3, 3, 2, 4]);
+        assert_eq!((hosts.shift(0, 1), hosts.shift(1, 0)), (Some(2), Some(-2)));
+        assert_eq!((hosts.shift(0, 2), hosts.shift(0, 3)), (None, Some(5)));
+        assert_eq!(hosts.shift(0, 4), None);
+    }
+}
