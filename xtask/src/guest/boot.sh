@@ -40,7 +40,21 @@ set_up
 out=/dev/$(port out)
 err=/dev/$(port err)
 [ -c "$out" ] && [ -c "$err" ] || fail "no serial ports for the output"
-(command) </dev/null >"$out" 2>"$err"
+
+# A port cannot be opened twice, as a command does that opens /dev/stderr; a pipe can.
+mkfifo /run/out /run/err
+cat /run/out >"$out" &
+to_out=$!
+cat /run/err >"$err" &
+to_err=$!
+(command) </dev/null >/run/out 2>/run/err
 echo $? >/run/job/status.new
-$B mv /run/job/status.new /run/job/status
+# What the pipes still hold is forwarded; a process left behind may hold them open for a second.
+patience=20
+while kill -0 $to_out || kill -0 $to_err; do
+    [ $patience -gt 0 ] || break
+    sleep 0.05
+    patience=$((patience - 1))
+done 2>/dev/null
+mv /run/job/status.new /run/job/status
 $B poweroff -f

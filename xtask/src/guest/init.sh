@@ -38,10 +38,15 @@ done
 $B mkdir -p /root/dev/pts /root/dev/shm
 $B mount -t devpts devpts /root/dev/pts
 $B mount -t tmpfs -o mode=1777 shm /root/dev/shm
+$B ln -s /proc/self/fd /root/dev/fd
+for pair in 0:stdin 1:stdout 2:stderr; do
+    $B ln -s "fd/${pair%:*}" "/root/dev/${pair#*:}"
+done
 # /tmp stays the host's, with writes in memory: what is to run may lie there.
 $B mount -t tmpfs run /root/run
 $B mkdir /root/run/job
 # Not cached: the host reads the status as soon as it is written.
 $B mount -t 9p -o "rw,cache=none,$over" job /root/run/job || fail "cannot mount the job"
 $B cp /bin/busybox /boot.sh /root/run/
-exec $B switch_root /root /run/busybox sh /run/boot.sh
+# The host's own shell: busybox's would run busybox's programs in place of the host's.
+exec $B switch_root /root /bin/sh /run/boot.sh

@@ -137,7 +137,7 @@ fn plan(options: &Options, kernel: &Kernel, writable: &[PathBuf], here: &Path) -
         }
         words.extend(options.command.iter().cloned());
         let words: Vec<&OsStr> = words.iter().map(AsRef::as_ref).collect();
-        plan.words(b"exec /run/busybox env -i", &words);
+        plan.words(b"exec env -i", &words);
     });
     plan.0
 }

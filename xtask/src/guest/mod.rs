@@ -12,9 +12,11 @@ mod needs;
 mod qemu;
 
 use std::ffi::OsString;
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
@@ -26,6 +28,8 @@ use kernel::Kernel;
 const TIMED_OUT: u8 = 124;
 /// The exit status when the guest did not come up, or died under the command.
 const NO_GUEST: u8 = 125;
+/// How long another process may take to install and fetch what a guest needs.
+const PREPARED_WITHIN: Duration = Duration::from_secs(600);
 
 /// Flags of `cargo xtask guest`.
 #[derive(Debug, Args)]
@@ -101,11 +105,28 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
 
 fn attempt(options: &Options) -> Result<u8, Failure> {
     let cache = cache().map_err(Failure::Died)?;
-    needs::install_missing().map_err(Failure::Unavailable)?;
-    let kernel = Kernel::prepared(&cache).map_err(Failure::Unavailable)?;
+    let kernel = prepare(&cache).map_err(Failure::Unavailable)?;
     let job = Job::new(&cache, options, &kernel).map_err(Failure::Died)?;
     let machine = qemu::Machine { kernel: &kernel, job: &job, processors: options.smp };
     machine.run(Duration::from_secs(options.timeout))
+}
+
+/// Installs and fetches what is missing; one process at a time, the others wait for it.
+fn prepare(cache: &Path) -> Outcome<Kernel> {
+    let path = cache.join("lock");
+    let lock = File::create(&path).map_err(|error| cannot("open", &path, &error))?;
+    let deadline = Instant::now() + PREPARED_WITHIN;
+    while let Err(error) = lock.try_lock() {
+        if let TryLockError::Error(error) = error {
+            return Err(cannot("lock", &path, &error));
+        }
+        if Instant::now() > deadline {
+            return Err(format!("another process holds {} for too long", path.display()));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    needs::install_missing()?;
+    Kernel::prepared(cache)
 }
 
 /// Where kernels and jobs lie: $XDG_CACHE_HOME, which outlives a checkout, or the target directory.

@@ -58,16 +58,14 @@ impl Machine<'_> {
     fn failure(&self, end: End, within: Duration, said: &str) -> Failure {
         let console = fs::read(self.job.console()).unwrap_or_default();
         let tail = last_lines(&String::from_utf8_lossy(&console), TAIL_LINES);
+        let console =
+            if tail.is_empty() { String::new() } else { format!("; its console says:\n{tail}") };
         if end == End::Deadline {
             let seconds = within.as_secs();
-            let message = "the console says:";
-            return Failure::TimedOut(format!("not done within {seconds} s; {message}\n{tail}"));
+            return Failure::TimedOut(format!("ended after {seconds} s, its time-out{console}"));
         }
         let end = end.describe();
-        Failure::Died(format!(
-            "the guest ended without a status of the command (qemu: {end}){said}; its console \
-             says:\n{tail}"
-        ))
+        Failure::Died(format!("ended without a status (qemu: {end}){said}{console}"))
     }
 
     fn hardware(&self) -> Vec<String> {
