@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::cannot;
-use super::needs::{apt, quietly};
+use super::needs::{apt, quietly, tool};
 use crate::{Outcome, process};
 
 /// The package that depends on the current kernel; its "cloud" sibling lacks half of what we need.
@@ -98,7 +98,7 @@ fn fetch(work: &Path) -> Outcome {
     download(work, &package)?;
     unpack(work)?;
     let release = only_entry(&work.join("lib/modules"))?;
-    quietly(Command::new("depmod").arg("-b").arg(work).arg(&release), WITHIN)?;
+    quietly(tool("depmod").arg("-b").arg(work).arg(&release), WITHIN)?;
     require_modules(&work.join("lib/modules").join(&release))?;
     unpack_image(work, &release)
 }
@@ -194,7 +194,7 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
 /// The early modules and what they depend on, in the order of loading.
 fn early_modules(place: &Path, release: &str) -> Outcome<Vec<PathBuf>> {
     let mut modules: Vec<PathBuf> = Vec::new();
-    let mut command = Command::new("modprobe");
+    let mut command = tool("modprobe");
     command.arg("-d").arg(place).args(["-S", release, "--show-depends", "-a"]).args(EARLY_MODULES);
     for line in process::capture(&mut command, WITHIN)?.lines() {
         let Some(path) = line.strip_prefix("insmod ") else { continue };

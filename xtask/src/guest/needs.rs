@@ -1,6 +1,6 @@
 //! The programs that a guest takes, and their installation where that is possible.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -54,10 +54,21 @@ fn missing() -> Vec<&'static str> {
     missing.map(|(_, package)| *package).collect()
 }
 
-/// Unlike others these programs may lie where only root looks.
 fn is_installed(program: &str) -> bool {
-    process::is_installed(program)
-        || ["/usr/sbin", "/sbin"].iter().any(|dir| Path::new(dir).join(program).is_file())
+    process::is_installed(program) || among_roots(program).is_some()
+}
+
+/// Where a program lies that only root has on its search path.
+fn among_roots(program: &str) -> Option<PathBuf> {
+    ["/usr/sbin", "/sbin"]
+        .iter()
+        .map(|dir| Path::new(dir).join(program))
+        .find(|path| path.is_file())
+}
+
+/// A command of a program that may lie where only root looks.
+pub(super) fn tool(program: &str) -> Command {
+    Command::new(among_roots(program).unwrap_or_else(|| program.into()))
 }
 
 fn may_install() -> bool {
