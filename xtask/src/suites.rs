@@ -29,9 +29,10 @@ pub(crate) struct Suite {
 /// Stands for the integration test targets that no step of any suite names.
 const REMAINING: &str = "{remaining}";
 
-/// Has cargo run a test binary in a guest.
+/// Has cargo run a test binary in a guest, and tells the tests what it must be able to do.
 const IN_GUEST: &str = "target.'cfg(all())'.runner = ['cargo', 'xtask', 'guest', '--or-skip', \
-                        '--setup', 'veth', '--timeout', '150', '--']";
+                        '--setup', 'veth', '--timeout', '150', '--', \
+                        'env', 'FERROCCL_TEST_NETEM=1']";
 
 const NOTHING: &str = "needs only Rust and a C linker; installs nothing, skips nothing";
 
