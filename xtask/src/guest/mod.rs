@@ -31,6 +31,11 @@ const NO_GUEST: u8 = 125;
 /// How long another process may take to install and fetch what a guest needs.
 const PREPARED_WITHIN: Duration = Duration::from_secs(600);
 
+/// Processors that a guest may have.
+fn processors() -> clap::builder::RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(1..=64)
+}
+
 /// Flags of `cargo xtask guest`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -38,7 +43,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "S", default_value_t = 600)]
     timeout: u64,
     /// Processors of the guest.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = processors())]
     smp: u8,
     /// What to prepare in the guest; may be given several times.
     #[arg(long, value_name = "NAME")]
