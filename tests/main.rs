@@ -21,6 +21,8 @@ mod launch;
 #[cfg(test)]
 mod messages;
 #[cfg(test)]
+mod network;
+#[cfg(test)]
 #[cfg(feature = "cli")]
 mod perf;
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! Ranks to test with: threads of this process, or processes of their own. Nothing here waits
-//! without a deadline.
+//! Ranks to test with: threads of this process, or processes of their own; networks to put them
+//! on, and strangers that disturb them. Nothing here waits without a deadline.
 
 pub(crate) mod data;
+pub(crate) mod netns;
 pub(crate) mod processes;
+pub(crate) mod stranger;
 mod threads;
 
 use ferroccl::{Communicator, Config};

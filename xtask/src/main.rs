@@ -4,6 +4,7 @@
 //! `String`: nothing ever matches on one.
 
 mod bench;
+mod guest;
 mod lint;
 mod machine;
 mod process;
@@ -41,9 +42,11 @@ enum Chore {
     Setup,
     /// Measure all_reduce side by side with Open MPI in its default setting.
     Bench(bench::Options),
+    /// Run a command in a small virtual machine whose kernel can lose and delay packets.
+    Guest(guest::Options),
 }
 
-fn run(chore: &Chore) -> Outcome {
+fn run(chore: &Chore) -> Outcome<ExitCode> {
     process::listen_for_interrupts()?;
     match chore {
         Chore::Test(options) => test::run(options),
@@ -51,12 +54,15 @@ fn run(chore: &Chore) -> Outcome {
         Chore::Tidy => tidy::run(),
         Chore::Setup => setup::run(),
         Chore::Bench(options) => bench::run(options),
-    }
+        // Its status is that of the command.
+        Chore::Guest(options) => return guest::run(options),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn main() -> ExitCode {
     match run(&Cli::parse().chore) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(status) => status,
         Err(message) => {
             eprintln!("error: {message}");
             ExitCode::FAILURE

@@ -29,6 +29,11 @@ pub(crate) struct Suite {
 /// Stands for the integration test targets that no step of any suite names.
 const REMAINING: &str = "{remaining}";
 
+/// Has cargo run a test binary in a guest, and tells the tests what it must be able to do.
+const IN_GUEST: &str = "target.'cfg(all())'.runner = ['cargo', 'xtask', 'guest', '--or-skip', \
+                        '--setup', 'veth', '--timeout', '150', '--', \
+                        'env', 'FERROCCL_TEST_NETEM=1']";
+
 const NOTHING: &str = "needs only Rust and a C linker; installs nothing, skips nothing";
 
 /// All suites.
@@ -53,7 +58,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "verifier",
         what: "every algorithm proved for 1 to 17 ranks, and mutants that must be rejected",
         needs: NOTHING,
-        budget_s: 360,
+        budget_s: 240,
         tests_min: 1,
         steps: &[&["test", "--workspace", "--release", "--no-fail-fast", "--test", "verifier"]],
     },
@@ -61,7 +66,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "simulator",
         what: "the same programs over a simulated network: loss, reordering, crashes, by seed",
         needs: NOTHING,
-        budget_s: 240,
+        budget_s: 150,
         tests_min: 1,
         steps: &[&["test", "--workspace", "--release", "--no-fail-fast", "--test", "sim"]],
     },
@@ -69,7 +74,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "faults",
         what: "ranks as processes that are killed, stopped, or never come",
         needs: NOTHING,
-        budget_s: 600,
+        budget_s: 450,
         tests_min: 1,
         steps: &[&[
             "test",
@@ -80,6 +85,28 @@ pub(crate) const SUITES: &[Suite] = &[
             "--",
             "faults",
         ]],
+    },
+    Suite {
+        name: "guest",
+        what: "a virtual machine for what this kernel may lack: loss and delay on a link",
+        needs: "as root installs qemu-system-x86, busybox-static and kmod if they are missing, and \
+                downloads a kernel beside the build; skipped where it cannot",
+        budget_s: 360,
+        tests_min: 2,
+        steps: &[
+            &["test", "--workspace", "--no-fail-fast", "--test", "guest"],
+            &[
+                "test",
+                "--workspace",
+                "--no-fail-fast",
+                "--test",
+                "integration",
+                "--config",
+                IN_GUEST,
+                "--",
+                "network::netns_netem",
+            ],
+        ],
     },
     Suite {
         name: "rest",

@@ -35,25 +35,50 @@ fn known_suite(name: &str) -> Result<String, String> {
     }
 }
 
-/// Tests that passed and failed, as libtest counts them.
+/// How a test says that it cannot run here, at the start of a line and with the reason after it: to
+/// libtest it has passed.
+const SKIPPED: &str = "SKIPPED: ";
+
+/// Tests that passed and failed, as libtest counts them, less those that said they were skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     passed: usize,
     failed: usize,
+    skipped: usize,
+    /// Skipped since the last result of libtest, which counts them as passed.
+    unsettled: usize,
 }
 
 impl Counts {
-    /// Adds what a line such as `test result: ok. 12 passed; 0 failed; ...` says.
+    /// Adds what a line such as `test result: ok. 12 passed; 0 failed; ...` says, or that a test
+    /// was skipped.
     fn add_line(&mut self, line: &str) {
+        if line.starts_with(SKIPPED) {
+            self.skipped += 1;
+            self.unsettled += 1;
+        }
         let Some(rest) = line.trim_start().strip_prefix("test result: ") else { return };
         let rest = rest.split_once(". ").map_or(rest, |(_, rest)| rest);
         for part in rest.split("; ") {
             match part.trim().split_once(' ') {
-                Some((number, "passed")) => self.passed += number.parse().unwrap_or(0),
+                Some((number, "passed")) => {
+                    let passed: usize = number.parse().unwrap_or(0);
+                    self.passed += passed.saturating_sub(self.unsettled);
+                }
                 Some((number, "failed")) => self.failed += number.parse().unwrap_or(0),
                 _ => {}
             }
         }
+        self.unsettled = 0;
+    }
+
+    /// A command has ended: what it skipped as a whole has no result.
+    fn settle(&mut self) {
+        self.unsettled = 0;
+    }
+
+    fn ran_or_skipped(&self) -> usize {
+        self.passed + self.failed + self.skipped
     }
 }
 
@@ -74,18 +99,23 @@ impl Report {
     /// The suite's tests. A suite that fails without a failing test (it did not build, it was
     /// killed, it ran over its budget) counts as one failed test: "0 failed" must mean success.
     fn counts(&self) -> Counts {
-        let Counts { passed, failed } = self.counts;
-        let failed = if self.failure.is_some() { failed.max(1) } else { failed };
-        Counts { passed, failed }
+        let mut counts = self.counts;
+        if self.failure.is_some() {
+            counts.failed = counts.failed.max(1);
+        }
+        counts
     }
 
     fn row(&self) -> Vec<String> {
-        let result = match (&self.failure, &self.warning) {
+        let mut result = match (&self.failure, &self.warning) {
             (Some(failure), _) => format!("FAILED: {failure}"),
             (None, Some(warning)) => format!("ok, but {warning}"),
             (None, None) => "ok".to_owned(),
         };
-        let Counts { passed, failed } = self.counts;
+        let Counts { passed, failed, skipped, .. } = self.counts;
+        if skipped > 0 {
+            result = format!("{result}; {skipped} skipped");
+        }
         let tests =
             if passed + failed == 0 { "-".to_owned() } else { format!("{passed}/{failed}") };
         vec![
@@ -123,7 +153,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
 }
 
 fn introduce() {
-    println!("The tests need Rust and a C linker: nothing is installed.");
+    println!("The tests need Rust and a C linker; what a suite installs or skips, it says.");
     println!("{}", setup::notice());
 }
 
@@ -138,9 +168,13 @@ fn conclude(reports: &[Report]) -> Outcome {
     for counts in reports.iter().map(Report::counts) {
         total.passed += counts.passed;
         total.failed += counts.failed;
+        total.skipped += counts.skipped;
     }
     let failed: Vec<&str> =
         reports.iter().filter(|report| report.failure.is_some()).map(|r| r.name).collect();
+    if total.skipped > 0 {
+        println!("{} skipped, each with its reason in a line `{SKIPPED}...`", total.skipped);
+    }
     println!("{} passed, {} failed", total.passed, total.failed);
     if failed.is_empty() {
         return Ok(());
@@ -168,6 +202,7 @@ fn run_suite(suite: &'static Suite, crates: &[Crate], full: bool) -> Outcome<Rep
             println!("{line}");
             counts.add_line(line);
         })?;
+        counts.settle();
         if !end.success() {
             let step = process::typed(&command);
             failure.get_or_insert(format!("`{step}`: {}", end.describe()));
@@ -189,9 +224,9 @@ fn run_suite(suite: &'static Suite, crates: &[Crate], full: bool) -> Outcome<Rep
 
 /// Applies what a suite must fulfil beyond the success of its commands.
 fn judge(mut report: Report, tests_min: usize, strict: bool) -> Report {
-    let ran = report.counts.passed + report.counts.failed;
+    let ran = report.counts.ran_or_skipped();
     if ran < tests_min {
-        let message = format!("ran {ran} tests, at least {tests_min} were expected");
+        let message = format!("ran or skipped {ran} tests, at least {tests_min} were expected");
         report.failure.get_or_insert(message);
     }
     if report.elapsed > report.budget {
@@ -222,6 +257,10 @@ fn record(table: &str) -> Outcome {
 mod tests {
     use super::*;
 
+    fn counts(passed: usize, failed: usize) -> Counts {
+        Counts { passed, failed, ..Counts::default() }
+    }
+
     fn report(elapsed_s: u64, counts: Counts) -> Report {
         Report {
             name: "s",
@@ -239,12 +278,33 @@ mod tests {
         counts.add_line("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured");
         counts.add_line("test result: FAILED. 3 passed; 2 failed; 0 ignored; finished in 1.00s");
         counts.add_line("test says_test_result ... ok");
-        assert_eq!(counts, Counts { passed: 15, failed: 2 });
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (15, 2, 0));
+    }
+
+    #[test]
+    fn a_skipped_test_is_not_counted_as_passed() {
+        let mut counts = Counts::default();
+        counts.add_line("SKIPPED: not root");
+        counts.add_line("test said SKIPPED: in the middle ... ok");
+        counts.add_line("test result: ok. 3 passed; 0 failed; 0 ignored");
+        counts.add_line("test result: ok. 3 passed; 0 failed; 0 ignored");
+        assert_eq!((counts.passed, counts.skipped), (5, 1));
+        counts.add_line("SKIPPED: no guest, so there is no result line");
+        counts.settle();
+        counts.add_line("test result: ok. 1 passed; 0 failed; 0 ignored");
+        assert_eq!((counts.passed, counts.skipped), (6, 2));
+        assert!(report(1, counts).row()[4].ends_with("; 2 skipped"));
+    }
+
+    #[test]
+    fn a_suite_may_skip_all_its_tests() {
+        let counts = Counts { skipped: 1, ..Counts::default() };
+        assert!(judge(report(1, counts), 1, true).failure.is_none());
     }
 
     #[test]
     fn a_budget_is_enforced_under_ci_and_a_warning_elsewhere() {
-        let counts = Counts { passed: 1, failed: 0 };
+        let counts = counts(1, 0);
         assert!(judge(report(11, counts), 1, true).failure.is_some());
         let elsewhere = judge(report(11, counts), 1, false);
         assert!(elsewhere.failure.is_none() && elsewhere.warning.is_some());
@@ -256,16 +316,16 @@ mod tests {
     fn a_suite_that_runs_nothing_fails_and_counts_as_failed() {
         let empty = judge(report(1, Counts::default()), 1, false);
         assert!(empty.failure.is_some());
-        assert_eq!(empty.counts(), Counts { passed: 0, failed: 1 });
+        assert_eq!(empty.counts(), counts(0, 1));
         assert!(conclude(&[empty]).is_err());
     }
 
     #[test]
     fn failing_tests_are_not_counted_twice() {
-        let mut failing = report(1, Counts { passed: 4, failed: 3 });
+        let mut failing = report(1, counts(4, 3));
         failing.failure = Some("exit status 101".to_owned());
-        assert_eq!(failing.counts(), Counts { passed: 4, failed: 3 });
-        assert!(conclude(&[failing, report(1, Counts { passed: 1, failed: 0 })]).is_err());
-        assert!(conclude(&[report(1, Counts { passed: 1, failed: 0 })]).is_ok());
+        assert_eq!(failing.counts(), counts(4, 3));
+        assert!(conclude(&[failing, report(1, counts(1, 0))]).is_err());
+        assert!(conclude(&[report(1, counts(1, 0))]).is_ok());
     }
 }

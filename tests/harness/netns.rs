@@ -1,0 +1,267 @@
+//! Networks to test with: hosts that are network namespaces, joined by links that can be cut,
+//! counted and, in the guest, made lossy.
+//!
+//! A namespace has no name: a process that waits for the end of its input keeps it alive, and the
+//! test holds the other end. So everything is gone when the test is, however it ends.
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// The network interface of every host.
+const INTERFACE: &str = "net0";
+const WITHIN: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Says that a test does not run, so that `cargo xtask test` counts it as skipped.
+pub(crate) fn skip(reason: &str) {
+    // Not by `eprintln!`, which libtest keeps to itself.
+    std::io::stderr().write_all(format!("\nSKIPPED: {reason}\n").as_bytes()).unwrap();
+}
+
+/// Bytes that an interface has sent and received, with the headers of links.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub(crate) received_bytes: u64,
+    pub(crate) sent_bytes: u64,
+}
+
+/// A network namespace, alive as long as this.
+#[derive(Debug)]
+struct Namespace {
+    keeper: Child,
+}
+
+impl Namespace {
+    fn new() -> Namespace {
+        let own = fs::read_link("/proc/self/ns/net").unwrap();
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut namespace = Namespace { keeper: command.spawn().unwrap() };
+        let start = Instant::now();
+        while fs::read_link(namespace.path()).is_ok_and(|found| found == own) {
+            assert!(start.elapsed() < WITHIN, "unshare hangs");
+            thread::sleep(PAUSE);
+        }
+        let ended = namespace.keeper.try_wait().unwrap();
+        assert!(ended.is_none(), "unshare ended: {ended:?}");
+        namespace
+    }
+
+    fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.keeper.id())
+    }
+
+    /// The same command, but in this namespace, and it dies with the thread that starts it.
+    /// Standard input, output and errors are to be set anew.
+    fn enter(&self, command: &Command) -> Command {
+        let mut inside = Command::new("setpriv");
+        inside.args(["--pdeathsig", "KILL", "--", "nsenter"]);
+        inside.arg(format!("--net={}", self.path())).arg("--");
+        inside.arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        if let Some(dir) = command.get_current_dir() {
+            inside.current_dir(dir);
+        }
+        inside.stdin(Stdio::null());
+        inside
+    }
+
+    fn ip(&self, arguments: &str) {
+        self.run(&format!("ip {arguments}")).unwrap();
+    }
+
+    /// Runs a command of a line in this namespace.
+    fn run(&self, line: &str) -> Result<String, String> {
+        let mut words = line.split_whitespace();
+        let mut command = Command::new(words.next().unwrap());
+        let Output { status, stdout, stderr } =
+            self.enter(command.args(words)).output().map_err(|error| error.to_string())?;
+        if status.success() {
+            Ok(String::from_utf8_lossy(&stdout).into_owned())
+        } else {
+            Err(format!("`{line}`: {status}: {}", String::from_utf8_lossy(&stderr).trim()))
+        }
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let start = Instant::now();
+        while matches!(self.keeper.try_wait(), Ok(None)) && start.elapsed() < WITHIN {
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// One machine of a [`Network`].
+#[derive(Debug)]
+pub(crate) struct Host {
+    namespace: Namespace,
+    index: u8,
+}
+
+impl Host {
+    fn new(index: u8) -> Host {
+        let host = Host { namespace: Namespace::new(), index };
+        host.ip("link set lo up");
+        host
+    }
+
+    /// Its address on the network, in 10.77.0.0/24.
+    pub(crate) fn ipv4(&self) -> IpAddr {
+        Ipv4Addr::new(10, 77, 0, self.index + 1).into()
+    }
+
+    /// Its address on the network, in fd77::/64.
+    pub(crate) fn ipv6(&self) -> IpAddr {
+        Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, u16::from(self.index) + 1).into()
+    }
+
+    /// What identifies its namespace, as the links of /proc/PID/ns/net read.
+    pub(crate) fn namespace(&self) -> String {
+        fs::read_link(self.namespace.path()).unwrap().to_string_lossy().into_owned()
+    }
+
+    /// The same command, but on this host, and it dies with the thread that starts it. Standard
+    /// input, output and errors are to be set anew.
+    pub(crate) fn enter(&self, command: &Command) -> Command {
+        self.namespace.enter(command)
+    }
+
+    /// Runs `body` on a thread of this process that is on this host: sockets made there are the
+    /// host's, also when they go to other threads.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        body: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        let namespace = File::open(self.namespace.path()).unwrap();
+        thread::spawn(move || {
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(namespace.as_fd(), kind).unwrap();
+            body()
+        })
+    }
+
+    /// Cuts its link: nothing comes or goes, and both ends lose their carrier.
+    pub(crate) fn link_down(&self) {
+        self.ip(&format!("link set {INTERFACE} down"));
+    }
+
+    /// Joins it again, with its addresses.
+    pub(crate) fn link_up(&self) {
+        self.ip(&format!("link set {INTERFACE} up"));
+        // IPv6 addresses went with the link.
+        self.ip(&format!("addr replace {}/64 dev {INTERFACE} nodad", self.ipv6()));
+    }
+
+    /// What its link has carried so far.
+    pub(crate) fn traffic(&self) -> Traffic {
+        let path = format!("/proc/{}/net/dev", self.namespace.keeper.id());
+        let table = fs::read_to_string(path).unwrap();
+        let prefix = format!("{INTERFACE}:");
+        let line = table.lines().find_map(|line| line.trim().strip_prefix(&prefix)).unwrap();
+        let numbers: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
+        Traffic { received_bytes: numbers[0], sent_bytes: numbers[8] }
+    }
+
+    /// Spoils what this host sends, as in `delay 50ms 10ms loss 1% reorder 25%`; an empty text
+    /// ends that. An error says that this kernel cannot: the guest's can.
+    pub(crate) fn netem(&self, how: &str) -> Result<(), String> {
+        // Or 64 KiB at once would be one packet, lost as a whole.
+        self.ip(&format!("link set {INTERFACE} gso_max_segs 1"));
+        let line = format!("tc qdisc replace dev {INTERFACE} root netem limit 100000 {how}");
+        self.namespace.run(&line).map(|_| ())
+    }
+
+    /// What `tc` says that it has done to what this host sent.
+    pub(crate) fn netem_statistics(&self) -> String {
+        self.namespace.run(&format!("tc -s qdisc show dev {INTERFACE}")).unwrap()
+    }
+
+    fn ip(&self, arguments: &str) {
+        self.namespace.ip(arguments);
+    }
+
+    /// Gives the interface its addresses, and sets it up.
+    fn address(&self) {
+        self.ip(&format!("addr add {}/24 dev {INTERFACE}", self.ipv4()));
+        self.link_up();
+    }
+}
+
+/// Hosts that reach each other, and nothing else; all of it is gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub(crate) hosts: Vec<Host>,
+    /// Where the bridge is, if there is one.
+    _switch: Option<Namespace>,
+}
+
+impl Network {
+    /// Two hosts with one link between them. `None` where that is not possible, which is said: the
+    /// test is to return.
+    pub(crate) fn back_to_back() -> Option<Network> {
+        if !possible() {
+            return None;
+        }
+        let hosts = vec![Host::new(0), Host::new(1)];
+        join(&hosts[1].namespace, INTERFACE, &hosts[0]);
+        hosts.iter().for_each(Host::address);
+        Some(Network { hosts, _switch: None })
+    }
+
+    /// `n` hosts, at most 250, each linked to a bridge that has a namespace of its own: cutting one
+    /// link takes the carrier from one host alone. `None` as above.
+    pub(crate) fn switched(n: u8) -> Option<Network> {
+        if !possible() {
+            return None;
+        }
+        let switch = Namespace::new();
+        switch.ip("link add bridge type bridge stp_state 0 mcast_snooping 0");
+        switch.ip("link set bridge up");
+        let hosts: Vec<Host> = (0..n).map(Host::new).collect();
+        for host in &hosts {
+            let port = format!("port{}", host.index);
+            join(&switch, &port, host);
+            switch.ip(&format!("link set {port} master bridge up"));
+            host.address();
+        }
+        Some(Network { hosts, _switch: Some(switch) })
+    }
+}
+
+/// Lays a link from an interface of `from`, by that name, to the host's own.
+fn join(from: &Namespace, name: &str, to: &Host) {
+    let there = to.namespace.keeper.id();
+    from.ip(&format!("link add {name} type veth peer name {INTERFACE} netns {there}"));
+}
+
+/// Whether networks can be made here; says why not. What fails after this is a defect.
+fn possible() -> bool {
+    let try_out = |program: &str, arguments: &[&str]| match Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+    {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Err(format!("`{program}`: {error}")),
+    };
+    let outcome = try_out("unshare", &["--net", "true"]).and_then(|()| try_out("ip", &["-V"]));
+    if let Err(reason) = &outcome {
+        skip(&format!("no network namespaces, which take root and iproute2: {reason}"));
+    }
+    outcome.is_ok()
+}

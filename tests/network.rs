@@ -1,0 +1,358 @@
+//! The networks that tests make: hosts talk, links are cut and counted, strangers disturb, nothing
+//! is left.
+
+use crate::harness::netns::{Host, Network, Traffic, skip};
+use crate::harness::processes::{Case, Processes, command, say};
+use crate::harness::stranger;
+use ferroccl::Error;
+use rustix::process::Signal;
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+const ADDRESS: &str = "FERROCCL_TEST_ADDRESS";
+/// With this variable, `tc netem` must work.
+const NETEM: &str = "FERROCCL_TEST_NETEM";
+const PORT: u16 = 7000;
+const WITHIN: Duration = Duration::from_secs(60);
+const PAYLOAD_BYTES: usize = 1 << 20;
+
+/// What this module's processes do.
+pub(crate) const CASES: &[Case] = &[("echo", echo), ("talk", talk), ("keep network", keep_network)];
+
+fn address_of_case() -> SocketAddr {
+    std::env::var(ADDRESS).unwrap().parse().unwrap()
+}
+
+/// One connection, whose bytes are sent back.
+fn echo() -> Result<(), Error> {
+    let listener = TcpListener::bind(address_of_case()).unwrap();
+    say("listening");
+    serve(&listener.accept().unwrap().0);
+    Ok(())
+}
+
+/// Sends back what comes, until the other side ends.
+fn serve(mut stream: &TcpStream) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        stream.write_all(&buffer[..count]).unwrap();
+    }
+}
+
+/// Sends the payload there and back.
+fn talk() -> Result<(), Error> {
+    let mut stream = connect(address_of_case());
+    exchange(&mut stream, PAYLOAD_BYTES);
+    Ok(())
+}
+
+fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&address, WITHIN).unwrap();
+    stream.set_read_timeout(Some(WITHIN)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+fn exchange(stream: &mut TcpStream, bytes: usize) {
+    let payload: Vec<u8> = (0..bytes).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect();
+    let mut writer = stream.try_clone().unwrap();
+    let sent = payload.clone();
+    let writing = thread::spawn(move || writer.write_all(&sent).unwrap());
+    let mut back = vec![0; bytes];
+    stream.read_exact(&mut back).unwrap();
+    writing.join().unwrap();
+    assert!(back == payload, "the payload comes back as it was sent");
+}
+
+/// Makes a network with a process in it, says so, and waits to be killed.
+fn keep_network() -> Result<(), Error> {
+    let Some(network) = Network::switched(2) else { return Ok(()) };
+    let mut sleep = std::process::Command::new("sleep");
+    let inside = Processes::start([network.hosts[0].enter(sleep.arg("600"))]);
+    for host in &network.hosts {
+        say(&format!("namespace {}", host.namespace()));
+    }
+    say(&format!("process {}", inside.id(0)));
+    say("network made");
+    thread::sleep(WITHIN);
+    Ok(())
+}
+
+fn there(to: IpAddr) -> SocketAddr {
+    SocketAddr::new(to, PORT)
+}
+
+/// Two processes, the second talking to the first; returns what each host's link has carried.
+fn processes_talk(first: &Host, second: &Host, address: IpAddr) -> [Traffic; 2] {
+    let before = [first, second].map(Host::traffic);
+    let on = |host: &Host, case: &str| {
+        let mut command = host.enter(&command(case));
+        command.env(ADDRESS, there(address).to_string());
+        Processes::start([command])
+    };
+    let server = on(first, "echo");
+    server.await_text(0, "listening", WITHIN);
+    let client = on(second, "talk");
+    for ended in [client.end(WITHIN).remove(0), server.end(WITHIN).remove(0)] {
+        assert!(ended.status.success() && ended.output.contains("\nwell"), "{}", ended.output);
+    }
+    let after = [first, second].map(Host::traffic);
+    [0, 1].map(|i| Traffic {
+        received_bytes: after[i].received_bytes - before[i].received_bytes,
+        sent_bytes: after[i].sent_bytes - before[i].sent_bytes,
+    })
+}
+
+/// The payload and its headers, but nothing that comes near twice the payload.
+fn assert_counted(traffic: Traffic) {
+    for bytes in [traffic.received_bytes, traffic.sent_bytes] {
+        let payload = PAYLOAD_BYTES as u64;
+        assert!(bytes > payload && bytes < payload + payload / 4, "{traffic:?}");
+    }
+}
+
+#[test]
+fn two_processes_on_two_hosts_talk_and_every_byte_is_counted() {
+    let Some(network) = Network::back_to_back() else { return };
+    let [a, b] = network.hosts.as_slice() else { unreachable!() };
+    for address in [a.ipv4(), a.ipv6()] {
+        processes_talk(a, b, address).into_iter().for_each(assert_counted);
+    }
+}
+
+#[test]
+fn a_switch_joins_all_and_carries_to_each_its_own() {
+    let Some(network) = Network::switched(3) else { return };
+    let bystander = network.hosts[1].traffic();
+    for address in [network.hosts[2].ipv4(), network.hosts[2].ipv6()] {
+        processes_talk(&network.hosts[2], &network.hosts[0], address)
+            .into_iter()
+            .for_each(assert_counted);
+    }
+    let others = network.hosts[1].traffic().received_bytes - bystander.received_bytes;
+    assert!(others < 64 << 10, "{others} bytes reached a host that nobody talked to");
+}
+
+/// Of two networks with equal addresses each reaches its own.
+#[test]
+fn networks_are_apart_from_each_other() {
+    let Some(one) = Network::back_to_back() else { return };
+    let Some(two) = Network::back_to_back() else { return };
+    let target = there(one.hosts[0].ipv4());
+    let _server = echoing(&one.hosts[0], target);
+    let reaches = move || TcpStream::connect_timeout(&target, Duration::from_secs(2)).is_ok();
+    assert!(one.hosts[1].spawn(reaches).join().unwrap());
+    assert!(!two.hosts[1].spawn(reaches).join().unwrap());
+}
+
+/// A thread on `host` that sends back what one connection brings; it listens already.
+fn echoing(host: &Host, address: SocketAddr) -> JoinHandle<()> {
+    let (sender, listening) = mpsc::channel();
+    let thread = host.spawn(move || {
+        let listener = TcpListener::bind(address).unwrap();
+        sender.send(()).unwrap();
+        serve(&listener.accept().unwrap().0);
+    });
+    listening.recv_timeout(WITHIN).unwrap();
+    thread
+}
+
+fn connected(from: &Host, to: &Host, address: IpAddr) -> (JoinHandle<()>, TcpStream) {
+    let server = echoing(to, there(address));
+    let client = from.spawn(move || connect(there(address)));
+    (server, client.join().unwrap())
+}
+
+#[test]
+fn a_link_that_is_cut_stops_them_and_joined_again_they_go_on() {
+    let Some(network) = Network::switched(3) else { return };
+    let [a, b, c] = network.hosts.as_slice() else { unreachable!() };
+    for address in [a.ipv4(), a.ipv6()] {
+        let (server, mut stream) = connected(b, a, address);
+        exchange(&mut stream, 1000);
+        a.link_down();
+        let before = a.traffic();
+        stream.write_all(b"ping").unwrap();
+        stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        let mut answer = [0; 4];
+        assert!(stream.read_exact(&mut answer).is_err(), "an answer over a link that is down");
+        assert_eq!(a.traffic(), before);
+        // The others are not concerned.
+        let (others, mut other) = connected(c, b, b.ipv4());
+        exchange(&mut other, 1000);
+        drop(other);
+        others.join().unwrap();
+        a.link_up();
+        stream.set_read_timeout(Some(WITHIN)).unwrap();
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"ping");
+        assert!(a.traffic().received_bytes > before.received_bytes);
+        drop(stream);
+        server.join().unwrap();
+    }
+}
+
+/// Namespaces that any process is in.
+fn namespaces() -> BTreeSet<String> {
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    let links = processes.filter_map(|entry| fs::read_link(entry.path().join("ns/net")).ok());
+    links.map(|link| link.to_string_lossy().into_owned()).collect()
+}
+
+/// Returns when no process is in one of these namespaces any more.
+fn assert_gone(mine: &BTreeSet<String>) {
+    assert!(!mine.is_empty());
+    let start = Instant::now();
+    loop {
+        let all = namespaces();
+        let left: Vec<_> = mine.intersection(&all).collect();
+        if left.is_empty() {
+            return;
+        }
+        assert!(start.elapsed() < WITHIN / 4, "{left:?} are left");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_network() {
+    let interfaces = || fs::read_to_string("/proc/net/dev").unwrap().lines().count();
+    let before = interfaces();
+    let Some(network) = Network::switched(2) else { return };
+    assert_eq!(interfaces(), before, "the machine's own network is not touched");
+    let mine: BTreeSet<String> = network.hosts.iter().map(Host::namespace).collect();
+    assert_eq!(mine.intersection(&namespaces()).count(), 2);
+    drop(network);
+    assert_gone(&mine);
+    assert_eq!(interfaces(), before);
+}
+
+#[test]
+fn nothing_is_left_when_a_test_is_killed() {
+    if Network::back_to_back().is_none() {
+        return;
+    }
+    let test = Processes::start([command("keep network")]);
+    test.await_text(0, "network made", WITHIN);
+    let output = test.output(0);
+    let said = |what: &'static str| output.lines().filter_map(move |line| line.strip_prefix(what));
+    let mine: BTreeSet<String> = said("namespace ").map(str::to_owned).collect();
+    let process = format!("/proc/{}", said("process ").next().unwrap());
+    assert!(mine.is_subset(&namespaces()) && fs::exists(&process).unwrap(), "{output}");
+    test.signal(0, Signal::KILL);
+    drop(test.end(WITHIN));
+    assert_gone(&mine);
+}
+
+#[test]
+fn random_connections_are_made_and_each_ends() {
+    let Some(network) = Network::back_to_back() else { return };
+    let target = there(network.hosts[0].ipv4());
+    let (sender, listening) = mpsc::channel();
+    let service = network.hosts[0].spawn(move || {
+        let listener = TcpListener::bind(target).unwrap();
+        sender.send(()).unwrap();
+        let mut received_bytes = 0;
+        for _ in 0..200 {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(WITHIN)).unwrap();
+            let mut bytes = Vec::new();
+            let _ = stream.read_to_end(&mut bytes);
+            received_bytes += bytes.len() as u64;
+        }
+        received_bytes
+    });
+    listening.recv_timeout(WITHIN).unwrap();
+    let noise = network.hosts[1].spawn(move || stranger::random(target, 200, 3000, 7));
+    let noise = noise.join().unwrap();
+    let received_bytes = service.join().unwrap();
+    assert_eq!((noise.connected, noise.refused), (200, 0));
+    // A connection that is reset may take its bytes with it.
+    assert!(received_bytes > 0 && received_bytes <= noise.sent_bytes, "{noise:?}");
+    assert!(noise.sent_bytes > 100_000, "{noise:?}");
+    let refused = network.hosts[1].spawn(move || stranger::random(target, 3, 10, 7));
+    assert_eq!(refused.join().unwrap().refused, 3, "nobody listens any more");
+}
+
+/// A service that accepts one connection, and the connection.
+fn accepted<T>(host: &Host, address: SocketAddr, connect: impl FnOnce() -> T) -> (TcpStream, T) {
+    let (sender, listening) = mpsc::channel();
+    let accepting = host.spawn(move || {
+        let listener = TcpListener::bind(address).unwrap();
+        sender.send(()).unwrap();
+        listener.accept().unwrap().0
+    });
+    listening.recv_timeout(WITHIN).unwrap();
+    let theirs = connect();
+    (accepting.join().unwrap(), theirs)
+}
+
+#[test]
+fn a_half_open_connection_says_nothing_not_even_an_end() {
+    let Some(network) = Network::switched(2) else { return };
+    let target = there(network.hosts[0].ipv4());
+    let far = || stranger::half_open(&network.hosts[1], target, b"hello");
+    let (mut stream, far) = accepted(&network.hosts[0], target, far);
+    let mut hello = [0; 5];
+    stream.set_read_timeout(Some(WITHIN)).unwrap();
+    stream.read_exact(&mut hello).unwrap();
+    assert_eq!(&hello, b"hello");
+    drop(far);
+    stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    stream.write_all(b"are you there?").unwrap();
+    let error = stream.read(&mut hello).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "neither an end nor a reset");
+}
+
+#[test]
+fn a_slow_reader_stops_who_writes_to_it() {
+    let Some(network) = Network::back_to_back() else { return };
+    let target = there(network.hosts[0].ipv4());
+    let read_slowly = move || {
+        let (pause, duration) = (Duration::from_millis(20), Duration::from_secs(2));
+        stranger::slow_reader(target, b"give", pause, duration)
+    };
+    let reader = || network.hosts[1].spawn(read_slowly);
+    let (mut stream, reader) = accepted(&network.hosts[0], target, reader);
+    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let block = vec![0; 1 << 20];
+    let stopped = (0..64).any(|_| stream.write_all(&block).is_err());
+    assert!(stopped, "64 MiB were taken by a reader of 50 bytes per second");
+    let read_bytes = reader.join().unwrap();
+    assert!((1..=100).contains(&read_bytes), "{read_bytes}");
+}
+
+/// Delay, loss and reordering of what both hosts send: a kernel without `tc netem` skips it.
+#[test]
+fn netns_netem() {
+    let Some(network) = Network::back_to_back() else { return };
+    let [a, b] = network.hosts.as_slice() else { unreachable!() };
+    if let Err(reason) = a.netem("delay 25ms") {
+        assert!(std::env::var_os(NETEM).is_none(), "{NETEM} is set: {reason}");
+        return skip(&format!("this kernel has no netem, `cargo xtask guest` has one: {reason}"));
+    }
+    b.netem("delay 25ms").unwrap();
+    let (server, mut stream) = connected(b, a, a.ipv4());
+    let start = Instant::now();
+    exchange(&mut stream, 8);
+    let round = start.elapsed();
+    assert!(round > Duration::from_millis(49), "there and back take {round:?}");
+    for host in [a, b] {
+        host.netem("delay 50ms loss 1% reorder 5%").unwrap();
+    }
+    let start = Instant::now();
+    exchange(&mut stream, PAYLOAD_BYTES);
+    let took = start.elapsed();
+    drop(stream);
+    server.join().unwrap();
+    let statistics = [a, b].map(Host::netem_statistics);
+    say(&format!("1 MiB there and back took {took:?}: {statistics:?}"));
+    let lost = statistics.iter().any(|text| !text.contains("dropped 0,"));
+    assert!(lost, "of some 1,500 packets none was lost: {statistics:?}");
+    assert!(took > Duration::from_millis(100), "{took:?}");
+}

@@ -1,0 +1,236 @@
+//! The guest's kernel: Debian's package, downloaded and unpacked beside the build, never installed.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::cannot;
+use super::needs::{apt, quietly, tool};
+use crate::{Outcome, process};
+
+/// The package that depends on the current kernel; its "cloud" sibling lacks half of what we need.
+const META_PACKAGE: &str = "linux-image-amd64";
+/// The kernels that this recipe is for: Debian 12's.
+const SERIES: &str = "linux-image-6.1.";
+/// Download and unpacking, each.
+const WITHIN: Duration = Duration::from_secs(240);
+
+/// What is taken out of the package: tenfold less than all of it.
+const PARTS: [&str; 13] = [
+    "./boot/vmlinuz*",
+    "*/lib/modules/*/modules.builtin*",
+    "*/lib/modules/*/modules.order",
+    "*/kernel/arch/x86/crypto/*",
+    "*/kernel/crypto/*",
+    "*/kernel/drivers/char/*",
+    "*/kernel/drivers/infiniband/core/*",
+    "*/kernel/drivers/infiniband/sw/*",
+    "*/kernel/drivers/net/*.ko",
+    "*/kernel/drivers/virtio/*",
+    "*/kernel/fs/*",
+    "*/kernel/lib/*",
+    "*/kernel/net/*",
+];
+
+/// What the guest loads before it sees the host's files.
+const EARLY_MODULES: [&str; 5] = ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
+/// What later set-ups load, so that a package without it is refused at once.
+const LATER_MODULES: [&str; 5] = ["veth", "bridge", "dummy", "sch_netem", "rdma_rxe"];
+
+/// A kernel that is ready to be started.
+#[derive(Debug)]
+pub(super) struct Kernel {
+    /// Its release, as `uname -r` prints it.
+    pub(super) release: String,
+    /// The kernel itself, unpacked: with emulation its own unpacking takes seconds.
+    pub(super) image: PathBuf,
+    /// The directory of its modules, for `modprobe`.
+    pub(super) modules: PathBuf,
+    /// Modules to load early, in order.
+    pub(super) early: Vec<PathBuf>,
+}
+
+impl Kernel {
+    /// The kernel in `cache`; it is fetched if there is none. An error is a reason why there is no
+    /// guest.
+    pub(super) fn prepared(cache: &Path) -> Outcome<Kernel> {
+        let place = cache.join("kernel");
+        if !place.is_dir() {
+            fetch_into(cache, &place)?;
+        }
+        let release = only_entry(&place.join("lib/modules"))?;
+        let early = early_modules(&place, &release)?;
+        let modules = place.join("lib/modules").join(&release);
+        Ok(Kernel { image: place.join("vmlinux"), release, modules, early })
+    }
+}
+
+/// Prepares a kernel beside `place` and moves it there, so that `place` is never half done.
+fn fetch_into(cache: &Path, place: &Path) -> Outcome {
+    let work = cache.join(format!("kernel.{}", std::process::id()));
+    let _ = fs::remove_dir_all(&work);
+    fs::create_dir_all(&work).map_err(|error| cannot("make", &work, &error))?;
+    let done = fetch(&work).and_then(|()| match fs::rename(&work, place) {
+        Err(_) if place.is_dir() => Ok(()), // somebody else was faster
+        renamed => renamed.map_err(|error| cannot("move the kernel to", place, &error)),
+    });
+    let _ = fs::remove_dir_all(&work);
+    done
+}
+
+fn fetch(work: &Path) -> Outcome {
+    if !process::is_installed("apt-get") || !process::is_installed("dpkg-deb") {
+        return Err("its kernel is a Debian package, and this is no Debian".to_owned());
+    }
+    let package = match current_package()? {
+        Some(package) => package,
+        None => {
+            apt(&["update"])?;
+            current_package()?.ok_or_else(|| format!("apt knows no {META_PACKAGE}"))?
+        }
+    };
+    if !package.starts_with(SERIES) {
+        return Err(format!("its recipe is for {SERIES}*, and this Debian has {package}"));
+    }
+    eprintln!("guest: downloading and unpacking {package} (once, not installed)");
+    download(work, &package)?;
+    unpack(work)?;
+    let release = only_entry(&work.join("lib/modules"))?;
+    quietly(tool("depmod").arg("-b").arg(work).arg(&release), WITHIN)?;
+    require_modules(&work.join("lib/modules").join(&release))?;
+    unpack_image(work, &release)
+}
+
+/// The package of the current kernel; `None` if apt's lists do not say.
+fn current_package() -> Outcome<Option<String>> {
+    let depends =
+        process::capture(Command::new("apt-cache").args(["depends", META_PACKAGE]), WITHIN);
+    // An unknown package is an error of apt-cache: its lists are empty.
+    let depends = depends.unwrap_or_default();
+    let mut names = depends.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    Ok(names.next().map(str::to_owned))
+}
+
+/// Point releases take old kernels from the servers: with fresh lists the download is tried again.
+fn download(work: &Path, package: &str) -> Outcome {
+    let mut command = Command::new("apt-get");
+    command
+        .current_dir(work)
+        .args(["-qq", "-o", "APT::Sandbox::User=root", "-o", "Acquire::http::Timeout=20"])
+        .args(["-o", "Acquire::Retries=1", "download", package]);
+    if quietly(&mut command, WITHIN).is_ok() {
+        return Ok(());
+    }
+    apt(&["update"])?;
+    quietly(&mut command, WITHIN)
+}
+
+fn unpack(work: &Path) -> Outcome {
+    let parts = PARTS.map(|part| format!("'{part}'")).join(" ");
+    // A pattern that matches nothing fails tar; what must be there is checked afterwards.
+    let script = format!(
+        "dpkg-deb --fsys-tarfile linux-image-*.deb | \
+         tar -x --wildcards --wildcards-match-slash {parts}; rm linux-image-*.deb"
+    );
+    quietly(Command::new("sh").current_dir(work).args(["-c", &script]), WITHIN)
+}
+
+fn require_modules(modules: &Path) -> Outcome {
+    let index = modules.join("modules.dep");
+    let text = fs::read_to_string(&index).map_err(|error| cannot("read", &index, &error))?;
+    let files = text.lines().filter_map(|line| line.split_once(':'));
+    let known: BTreeSet<&str> =
+        files.filter_map(|(path, _)| path.rsplit('/').next()?.strip_suffix(".ko")).collect();
+    match EARLY_MODULES.iter().chain(&LATER_MODULES).find(|name| !known.contains(*name)) {
+        Some(missing) => Err(format!("the kernel's package has no module {missing}")),
+        None => Ok(()),
+    }
+}
+
+/// Writes `vmlinux` from the compressed kernel inside of `vmlinuz`.
+fn unpack_image(work: &Path, release: &str) -> Outcome {
+    let packed = work.join("boot").join(format!("vmlinuz-{release}"));
+    let bytes = fs::read(&packed).map_err(|error| cannot("read", &packed, &error))?;
+    let payload = payload(&bytes)
+        .filter(|payload| payload.starts_with(b"\xfd7zXZ\0"))
+        .ok_or_else(|| format!("{} holds no kernel packed by xz", packed.display()))?;
+    let (xz, image) = (work.join("vmlinux.xz"), work.join("vmlinux"));
+    fs::write(&xz, payload).map_err(|error| cannot("write", &xz, &error))?;
+    let output = File::create(&image).map_err(|error| cannot("write", &image, &error))?;
+    // After the stream comes its length, which is not of the stream: `--single-stream` ends before.
+    let mut command = Command::new("xz");
+    command.args(["--decompress", "--stdout", "--single-stream"]).arg(&xz);
+    run_into(&mut command, output)?;
+    let _ = fs::remove_file(&xz);
+    let _ = fs::remove_dir_all(work.join("boot"));
+    let head = fs::read(&image).map_err(|error| cannot("read", &image, &error))?;
+    if head.starts_with(b"\x7fELF") { Ok(()) } else { Err("the kernel is no ELF file".to_owned()) }
+}
+
+/// Runs a command with a file as its standard output. It reads a file and ends by itself.
+fn run_into(command: &mut Command, output: File) -> Outcome {
+    let name = process::typed(command);
+    let status = command
+        .stdin(Stdio::null())
+        .stdout(output)
+        .status()
+        .map_err(|error| format!("cannot start `{name}`: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("`{name}`: {status}")) }
+}
+
+/// The compressed kernel in a Linux boot image: where it is and how long stand in the header.
+fn payload(image: &[u8]) -> Option<&[u8]> {
+    let word = |at: usize| {
+        let bytes: [u8; 4] = image.get(at..at + 4)?.try_into().ok()?;
+        Some(u32::from_le_bytes(bytes) as usize)
+    };
+    let setup_bytes = (usize::from(*image.get(0x1f1)?) + 1) * 512;
+    let start = setup_bytes + word(0x248)?;
+    image.get(start..start + word(0x24c)?)
+}
+
+/// The early modules and what they depend on, in the order of loading.
+fn early_modules(place: &Path, release: &str) -> Outcome<Vec<PathBuf>> {
+    let mut modules: Vec<PathBuf> = Vec::new();
+    let mut command = tool("modprobe");
+    command.arg("-d").arg(place).args(["-S", release, "--show-depends", "-a"]).args(EARLY_MODULES);
+    for line in process::capture(&mut command, WITHIN)?.lines() {
+        let Some(path) = line.strip_prefix("insmod ") else { continue };
+        let path = PathBuf::from(path.trim());
+        if !modules.contains(&path) {
+            modules.push(path);
+        }
+    }
+    Ok(modules)
+}
+
+/// The name of the one entry of a directory.
+fn only_entry(dir: &Path) -> Outcome<String> {
+    let mut entries = fs::read_dir(dir).map_err(|error| cannot("list", dir, &error))?;
+    match (entries.next(), entries.next()) {
+        (Some(Ok(entry)), None) => Ok(entry.file_name().to_string_lossy().into_owned()),
+        _ => Err(format!(
+            "{} is not the modules of one kernel; remove it, and it is fetched again",
+            dir.display()
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_payload_is_found_by_the_header() {
+        let mut image = vec![0; 4 * 512];
+        image[0x1f1] = 1;
+        image[0x248..0x24c].copy_from_slice(&16u32.to_le_bytes());
+        image[0x24c..0x250].copy_from_slice(&3u32.to_le_bytes());
+        image[1024 + 16..1024 + 19].copy_from_slice(b"abc");
+        assert_eq!(payload(&image), Some(&b"abc"[..]));
+        assert_eq!(payload(&image[..1024 + 18]), None);
+        assert_eq!(payload(b"short"), None);
+    }
+}

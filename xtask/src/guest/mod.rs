@@ -1,0 +1,150 @@
+//! `cargo xtask guest`: runs a command in a small virtual machine with a stock kernel, for what the
+//! host's kernel may lack: loss and delay on a network link, software RDMA.
+//!
+//! The guest sees the host's own files, read-only with a layer in memory for writes, so what was
+//! built here runs there unchanged. It is emulated where there is no hardware for it: it tells
+//! whether something works, never how fast it is.
+
+mod initramfs;
+mod job;
+mod kernel;
+mod needs;
+mod qemu;
+
+use std::ffi::OsString;
+use std::fs::{File, TryLockError};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+
+use crate::{Outcome, workspace};
+use job::Job;
+use kernel::Kernel;
+
+/// The exit status when the command has not ended in time.
+const TIMED_OUT: u8 = 124;
+/// The exit status when the guest did not come up, or died under the command.
+const NO_GUEST: u8 = 125;
+/// How long another process may take to install and fetch what a guest needs.
+const PREPARED_WITHIN: Duration = Duration::from_secs(600);
+
+/// Processors that a guest may have.
+fn processors() -> clap::builder::RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(1..=64)
+}
+
+/// Flags of `cargo xtask guest`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Seconds for all of it, from starting the guest to its end; the status is then 124.
+    #[arg(long, value_name = "S", default_value_t = 600)]
+    timeout: u64,
+    /// Processors of the guest.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = processors())]
+    smp: u8,
+    /// What to prepare in the guest; may be given several times.
+    #[arg(long, value_name = "NAME")]
+    setup: Vec<Setup>,
+    /// A directory that the guest may write to; may be given several times. All else that it
+    /// writes is lost.
+    #[arg(long, value_name = "DIR")]
+    rw: Vec<PathBuf>,
+    /// Where no guest can be had (no root, no network), say so and succeed.
+    #[arg(long)]
+    or_skip: bool,
+    /// The command and its arguments, run in this directory with this environment. The status is
+    /// the command's, or 124 (time-out), or 125 (the guest did not come up).
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// What the guest prepares before the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Setup {
+    /// Modules for network namespaces, links between them, and `tc netem`.
+    Veth,
+}
+
+impl Setup {
+    /// The function of boot.sh that does it.
+    fn function(self) -> &'static str {
+        match self {
+            Setup::Veth => "set_up_veth",
+        }
+    }
+}
+
+/// Why there is no status of the command.
+#[derive(Debug, PartialEq, Eq)]
+enum Failure {
+    /// This machine cannot have a guest; nothing is wrong with the project.
+    Unavailable(String),
+    /// The guest did not come up, or died.
+    Died(String),
+    /// The command was not done in time.
+    TimedOut(String),
+}
+
+/// Runs the command in a guest and returns its status. Its output is forwarded unchanged; what is
+/// said here goes to standard error.
+pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
+    let failure = match attempt(options) {
+        Ok(status) => return Ok(ExitCode::from(status)),
+        Err(failure) => failure,
+    };
+    let (message, status) = match failure {
+        Failure::Unavailable(reason) if options.or_skip => {
+            eprintln!("\nSKIPPED: no guest can be had here: {reason}");
+            return Ok(ExitCode::SUCCESS);
+        }
+        Failure::Unavailable(reason) => (format!("no guest can be had here: {reason}"), NO_GUEST),
+        Failure::Died(reason) => (reason, NO_GUEST),
+        Failure::TimedOut(reason) => (reason, TIMED_OUT),
+    };
+    eprintln!("guest: {message}");
+    Ok(ExitCode::from(status))
+}
+
+fn attempt(options: &Options) -> Result<u8, Failure> {
+    let cache = cache().map_err(Failure::Died)?;
+    let kernel = prepare(&cache).map_err(Failure::Unavailable)?;
+    let job = Job::new(&cache, options, &kernel).map_err(Failure::Died)?;
+    let machine = qemu::Machine { kernel: &kernel, job: &job, processors: options.smp };
+    machine.run(Duration::from_secs(options.timeout))
+}
+
+/// Installs and fetches what is missing; one process at a time, the others wait for it.
+fn prepare(cache: &Path) -> Outcome<Kernel> {
+    let path = cache.join("lock");
+    let lock = File::create(&path).map_err(|error| cannot("open", &path, &error))?;
+    let deadline = Instant::now() + PREPARED_WITHIN;
+    while let Err(error) = lock.try_lock() {
+        if let TryLockError::Error(error) = error {
+            return Err(cannot("lock", &path, &error));
+        }
+        if Instant::now() > deadline {
+            return Err(format!("another process holds {} for too long", path.display()));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    needs::install_missing()?;
+    Kernel::prepared(cache)
+}
+
+/// Where kernels and jobs lie: $XDG_CACHE_HOME, which outlives a checkout, or the target directory.
+fn cache() -> Outcome<PathBuf> {
+    let shared = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = match shared.filter(|path| path.is_absolute()) {
+        Some(shared) => shared.join("ferroccl-guest"),
+        None => workspace::target_dir()?.join("guest"),
+    };
+    std::fs::create_dir_all(&cache).map_err(|error| cannot("make", &cache, &error))?;
+    Ok(cache)
+}
+
+fn cannot(what: &str, path: &Path, error: &std::io::Error) -> String {
+    format!("cannot {what} {}: {error}", path.display())
+}

@@ -1,0 +1,94 @@
+//! `cargo xtask guest` from outside: what the command gets, and what comes back.
+
+#[cfg(test)]
+mod guest {
+    use std::io::Write;
+    use std::process::{Command, Output};
+    use std::time::{Duration, Instant};
+
+    /// Runs `cargo xtask guest` with these arguments; `None` where no guest can be had, which is
+    /// said.
+    fn guest(arguments: &[&str]) -> Option<Output> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        command.arg("guest").args(arguments).env("FERROCCL_TEST_WORD", "it's\n\"this\"");
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        let unavailable = "guest: no guest can be had here: ";
+        if let Some(reason) = stderr.lines().find_map(|line| line.strip_prefix(unavailable)) {
+            // Not by `eprintln!`, which the test harness keeps to itself.
+            std::io::stderr().write_all(format!("\nSKIPPED: {reason}\n").as_bytes()).unwrap();
+            return None;
+        }
+        Some(output)
+    }
+
+    #[test]
+    fn the_status_is_that_of_the_command() {
+        for (script, status) in [("true", 0), ("exit 1", 1), ("exit 42", 42), ("kill -9 $$", 137)] {
+            let Some(output) = guest(&["--", "sh", "-c", script]) else { return };
+            assert_eq!(output.status.code(), Some(status), "{script}: {output:?}");
+        }
+    }
+
+    #[test]
+    fn output_and_errors_come_back_byte_for_byte() {
+        // Past the size of every buffer on the way, and with every byte.
+        let bytes: Vec<u8> = (0..1_500_000u32).map(|i| (i ^ (i >> 8)) as u8).collect();
+        let file = std::env::temp_dir().join(format!("ferroccl-bytes-{}", std::process::id()));
+        std::fs::write(&file, &bytes).unwrap();
+        let script = "cat \"$1\"; cat \"$1\" >/dev/stderr; printf end";
+        let output = guest(&["--", "sh", "-c", script, "sh", file.to_str().unwrap()]);
+        std::fs::remove_file(&file).unwrap();
+        let Some(output) = output else { return };
+        assert_eq!(output.status.code(), Some(0));
+        let expected = [bytes.as_slice(), b"end"].concat();
+        assert!(output.stdout == expected, "{} bytes came", output.stdout.len());
+        // Where the guest was first installed, that is said before.
+        assert!(output.stderr.ends_with(&bytes), "{} bytes came", output.stderr.len());
+    }
+
+    #[test]
+    fn the_command_gets_its_words_directory_and_environment() {
+        let script = "pwd; printf '<%s>' \"$@\" \"$FERROCCL_TEST_WORD\"; uname -r; nproc";
+        let words = ["--smp", "1", "--", "sh", "-c", script, "sh", "a b", "", "c'd\ne"];
+        let Some(output) = guest(&words) else { return };
+        let text = String::from_utf8_lossy(&output.stdout);
+        let here = std::env::current_dir().unwrap();
+        let start = format!("{}\n<a b><><c'd\ne><it's\n\"this\">6.1.", here.display());
+        assert!(text.starts_with(&start) && text.ends_with("\n1\n"), "{text}");
+    }
+
+    #[test]
+    fn only_shared_directories_are_written_to() {
+        let base = std::env::temp_dir().join(format!("ferroccl-shared-{}", std::process::id()));
+        std::fs::create_dir_all(base.join("rw")).unwrap();
+        let script = "echo kept >\"$1/rw/kept\" && echo lost >\"$1/lost\" && cat \"$1/lost\"";
+        let (rw, path) = (base.join("rw"), base.to_str().unwrap());
+        let output = guest(&["--rw", rw.to_str().unwrap(), "--", "sh", "-c", script, "sh", path]);
+        let kept = std::fs::read_to_string(rw.join("kept"));
+        let lost = base.join("lost").exists();
+        std::fs::remove_dir_all(&base).unwrap();
+        let Some(output) = output else { return };
+        assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), &b"lost\n"[..]));
+        assert_eq!((kept.unwrap().as_str(), lost), ("kept\n", false));
+    }
+
+    #[test]
+    fn a_command_past_its_time_is_ended() {
+        let Some(_) = guest(&["--", "true"]) else { return };
+        let start = Instant::now();
+        let output = guest(&["--timeout", "10", "--", "sleep", "600"]).unwrap();
+        assert_eq!(output.status.code(), Some(124), "{output:?}");
+        let took = start.elapsed();
+        assert!(took > Duration::from_secs(9) && took < Duration::from_secs(60), "{took:?}");
+    }
+
+    #[test]
+    fn a_guest_that_dies_is_no_status_of_the_command() {
+        let crash = ["--", "sh", "-c", "echo c >/proc/sysrq-trigger"];
+        let Some(output) = guest(&crash) else { return };
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{stderr}");
+        assert!(stderr.contains("its console says:") && stderr.contains("sysrq"), "{stderr}");
+    }
+}
