@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use ferroccl::communicator::{Call, config_from_environment, explain};
+use ferroccl::communicator::{Call, Hosts, config_from_environment, explain};
 use ferroccl::perf::sizes::parse_size;
 use ferroccl::{Collective, DataType, Rank, ReduceOp};
 

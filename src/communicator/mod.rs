@@ -40,6 +40,7 @@ use wiring::Wiring;
 
 pub use call::Call;
 pub use ccl_core::schedule::shape::{Blocks, Sizes};
+pub use ccl_core::topology::Hosts;
 pub use element::{Element, F8E4m3, F8E5m2, Reduction};
 pub use error::Error;
 pub use explain::{Explanation, explain};
