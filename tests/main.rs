@@ -5,6 +5,9 @@ mod bad_input;
 #[cfg(test)]
 mod bootstrap;
 #[cfg(test)]
+#[cfg(feature = "cli")]
+mod cluster;
+#[cfg(test)]
 mod collectives;
 #[cfg(test)]
 mod communicators;

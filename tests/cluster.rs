@@ -1,0 +1,298 @@
+//! Jobs over several machines, which are network namespaces here.
+
+use crate::harness::data::{Case as Call, check};
+use crate::harness::netns::{Host, Network};
+use crate::harness::processes::{Case, Ended, Processes, command, say, was_killed};
+use crate::harness::stranger;
+use crate::perf::{examples, none_wrong};
+use ccl_core::types::Collective;
+use ferroccl::{Communicator, Error, Reduction};
+use rustix::process::Signal;
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+pub(crate) const CASES: &[Case] = &[("collectives", collectives), ("sums", sums)];
+
+const LONG: Duration = Duration::from_secs(100);
+const WORK: &str = "FERROCCL_TEST_WORK";
+const SECRET: &str = "00112233445566778899aabbccddeeff";
+const PORT: u16 = 7100;
+
+/// Every collective, checked.
+fn collectives() -> Result<(), Error> {
+    let mut communicator = Communicator::from_environment()?;
+    for collective in Collective::ALL {
+        if matches!(collective, Collective::Barrier | Collective::SendRecv) {
+            continue;
+        }
+        for count in [0, 1, 1009, 100_003] {
+            for in_place in [false, true] {
+                check(&mut communicator, &Call { in_place, ..Call::new(collective, count) });
+            }
+        }
+    }
+    say(communicator.transport());
+    communicator.barrier()
+}
+
+/// Sums so many bytes, so often.
+fn sums() -> Result<(), Error> {
+    let mut communicator = Communicator::from_environment()?;
+    let work = std::env::var(WORK).unwrap();
+    let (bytes, turns) = work.split_once(' ').unwrap();
+    let mut buffer = vec![1u8; bytes.parse().unwrap()];
+    communicator.barrier()?;
+    say("working");
+    for _ in 0..turns.parse::<u64>().unwrap() {
+        communicator.all_reduce_in_place(&mut buffer, Reduction::Max)?;
+    }
+    say("worked");
+    communicator.barrier()
+}
+
+fn host_of(network: &Network, rank: usize, per_host: usize) -> &Host {
+    &network.hosts[rank / per_host]
+}
+
+/// Starts `per_host` ranks on each host, without a launcher.
+fn job(
+    network: &Network,
+    per_host: usize,
+    address: IpAddr,
+    make: impl Fn() -> Command,
+    change: impl Fn(usize, &mut Command),
+) -> Processes {
+    let ranks = network.hosts.len() * per_host;
+    Processes::start((0..ranks).map(|rank| {
+        let mut command = make();
+        command
+            .env("FERROCCL_RANK", rank.to_string())
+            .env("FERROCCL_RANKS", ranks.to_string())
+            .env("FERROCCL_COMM_ID", SocketAddr::new(address, PORT).to_string())
+            .env("FERROCCL_SECRET", SECRET);
+        change(rank, &mut command);
+        host_of(network, rank, per_host).enter(&command)
+    }))
+}
+
+fn all_well(ended: &[Ended]) {
+    for (rank, ended) in ended.iter().enumerate() {
+        assert!(ended.status.success(), "rank {rank}: {}", ended.output);
+    }
+}
+
+#[test]
+fn every_collective_runs_between_hosts() {
+    for ipv6 in [false, true] {
+        for (hosts, per_host, transport) in [(2, 1, "tcp"), (2, 2, "shm+tcp"), (3, 2, "shm+tcp")] {
+            let Some(network) = Network::switched(hosts) else { return };
+            let first = &network.hosts[0];
+            let address = if ipv6 { first.ipv6() } else { first.ipv4() };
+            let job = job(
+                &network,
+                per_host,
+                address,
+                || command("collectives"),
+                |_, command| {
+                    let family = if ipv6 { "fd77::/64" } else { "10.77.0.0/24" };
+                    command.env("FERROCCL_SOCKET_IFNAME", family);
+                },
+            );
+            let ended = job.end(LONG);
+            all_well(&ended);
+            assert!(ended.iter().all(|ended| ended.output.contains(transport)));
+        }
+    }
+}
+
+/// Two hosts of four ranks: the sum crosses once each way, not once per rank.
+#[test]
+fn a_sum_crosses_between_hosts_once() {
+    const BYTES: u64 = 8 << 20;
+    const TURNS: u64 = 10;
+    let Some(network) = Network::back_to_back() else { return };
+    let address = network.hosts[0].ipv4();
+    let job = job(
+        &network,
+        4,
+        address,
+        || command("sums"),
+        |_, command| {
+            command.env(WORK, format!("{BYTES} {TURNS}"));
+        },
+    );
+    for rank in 0..8 {
+        job.await_text(rank, "working", LONG);
+    }
+    // Joining has crossed, too, but that is little.
+    all_well(&job.end(LONG));
+    for host in &network.hosts {
+        let traffic = host.traffic();
+        for bytes in [traffic.sent_bytes, traffic.received_bytes] {
+            let share = bytes as f64 / (BYTES * TURNS) as f64;
+            assert!((0.9..1.1).contains(&share), "{share} of the buffer: {traffic:?}");
+        }
+    }
+}
+
+/// What torchrun tells its workers; there is no agent here that listens at the master's port.
+fn torchrun(rank: usize, per_host: usize, ranks: usize, address: IpAddr, command: &mut Command) {
+    command
+        .env("RANK", rank.to_string())
+        .env("WORLD_SIZE", ranks.to_string())
+        .env("LOCAL_RANK", (rank % per_host).to_string())
+        .env("LOCAL_WORLD_SIZE", per_host.to_string())
+        .env("MASTER_ADDR", address.to_string())
+        .env("MASTER_PORT", PORT.to_string());
+}
+
+/// What mpirun tells its processes, with the meeting place that it does not tell.
+fn mpirun(rank: usize, per_host: usize, ranks: usize, address: IpAddr, command: &mut Command) {
+    command
+        .env("OMPI_COMM_WORLD_RANK", rank.to_string())
+        .env("OMPI_COMM_WORLD_SIZE", ranks.to_string())
+        .env("OMPI_COMM_WORLD_LOCAL_RANK", (rank % per_host).to_string())
+        .env("OMPI_COMM_WORLD_LOCAL_SIZE", per_host.to_string())
+        .env("FERROCCL_COMM_ID", SocketAddr::new(address, PORT).to_string());
+}
+
+#[test]
+fn the_perf_programs_run_between_hosts_under_either_kind_of_launcher() {
+    type Launcher = fn(usize, usize, usize, IpAddr, &mut Command);
+    let launchers: [Launcher; 2] = [torchrun, mpirun];
+    let programs =
+        ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"];
+    for (index, program) in programs.into_iter().enumerate() {
+        let Some(network) = Network::switched(2) else { return };
+        let launch = launchers[index % 2];
+        let address = network.hosts[0].ipv4();
+        let ended = Processes::start((0..4).map(|rank| {
+            let mut command = Command::new(examples().join(format!("{program}_perf")));
+            command.args("-b 8 -e 4M -f 16 -n 2 -w 1 -c 1".split(' '));
+            command.env("FERROCCL_SECRET", SECRET);
+            launch(rank, 2, 4, address, &mut command);
+            host_of(&network, rank, 2).enter(&command)
+        }))
+        .end(LONG);
+        all_well(&ended);
+        none_wrong(&ended[0].output, 5);
+    }
+}
+
+#[test]
+fn a_rank_killed_on_another_host_is_named_by_all_in_time() {
+    for victim in [0, 1, 3] {
+        let Some(network) = Network::switched(2) else { return };
+        let address = network.hosts[0].ipv4();
+        let job = job(
+            &network,
+            2,
+            address,
+            || command("sums"),
+            |_, command| {
+                command.env(WORK, "4000000 1000000");
+            },
+        );
+        for rank in 0..4 {
+            job.await_text(rank, "working", LONG);
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let killed = Instant::now();
+        job.signal(victim, Signal::KILL);
+        let ended = job.end(LONG);
+        assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+        for (rank, ended) in ended.iter().enumerate() {
+            if rank == victim {
+                assert!(was_killed(ended));
+            } else {
+                let named = ended.error().contains(&format!("rank {victim} failed"));
+                assert!(named, "rank {rank}: {}", ended.output);
+            }
+        }
+    }
+}
+
+/// A link that is down for a moment costs time only; the connections outlive it.
+#[test]
+fn a_link_that_flaps_costs_time_only() {
+    let Some(network) = Network::switched(2) else { return };
+    let address = network.hosts[0].ipv4();
+    let job = job(
+        &network,
+        1,
+        address,
+        || command("sums"),
+        |_, command| {
+            command.env(WORK, "1000000 2000");
+        },
+    );
+    for rank in 0..2 {
+        job.await_text(rank, "working", LONG);
+    }
+    for _ in 0..3 {
+        std::thread::sleep(Duration::from_millis(100));
+        network.hosts[1].link_down();
+        std::thread::sleep(Duration::from_millis(300));
+        network.hosts[1].link_up();
+    }
+    all_well(&job.end(LONG));
+}
+
+/// A link that stays down is a death, and both sides say so in time.
+#[test]
+fn a_link_that_stays_down_ends_both_sides_in_time() {
+    let Some(network) = Network::switched(2) else { return };
+    let address = network.hosts[0].ipv4();
+    let job = job(
+        &network,
+        1,
+        address,
+        || command("sums"),
+        |_, command| {
+            command.env(WORK, "1000000 100000000");
+        },
+    );
+    for rank in 0..2 {
+        job.await_text(rank, "working", LONG);
+    }
+    let cut = Instant::now();
+    network.hosts[1].link_down();
+    let ended = job.end(LONG);
+    assert!(cut.elapsed() < Duration::from_secs(5), "{:?}", cut.elapsed());
+    for (rank, other) in [(0, 1), (1, 0)] {
+        let error = ended[rank].error();
+        assert!(error.contains(&format!("rank {other}")), "rank {rank}: {error}");
+    }
+}
+
+#[test]
+fn a_crowd_of_strangers_does_not_disturb_a_job() {
+    let Some(network) = Network::switched(3) else { return };
+    let address = network.hosts[0].ipv4();
+    let crowd = move || {
+        // Whatever listens on the job's hosts, the well known port first.
+        let seen = stranger::random(SocketAddr::new(address, PORT), 300, 200, 1);
+        (0..5u16)
+            .map(|i| stranger::random(SocketAddr::new(address, 32_768 + i * 5000), 20, 50, 2))
+            .count();
+        seen
+    };
+    let outsider = network.hosts[2].spawn(crowd);
+    let inside = job_on(&network, 2, address);
+    all_well(&inside.end(LONG));
+    outsider.join().unwrap();
+}
+
+/// A job on the first `hosts` hosts alone.
+fn job_on(network: &Network, hosts: usize, address: IpAddr) -> Processes {
+    Processes::start((0..hosts).map(|rank| {
+        let mut command = command("collectives");
+        command
+            .env("FERROCCL_RANK", rank.to_string())
+            .env("FERROCCL_RANKS", hosts.to_string())
+            .env("FERROCCL_COMM_ID", SocketAddr::new(address, PORT).to_string())
+            .env("FERROCCL_SECRET", SECRET);
+        network.hosts[rank].enter(&command)
+    }))
+}
