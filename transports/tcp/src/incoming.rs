@@ -77,17 +77,22 @@ impl Incoming {
         arrivals: &mut Vec<Arrival>,
     ) -> Result<bool, End> {
         for _ in 0..READS_PER_TURN {
-            match self.fill(socket) {
-                Got::Bytes(_) => {}
+            let (got, asked) = self.fill(socket);
+            let count = match got {
+                Got::Bytes(count) => count,
                 Got::Nothing => return Ok(false),
                 Got::End(reason) => return Err(End::Broken(reason)),
-            }
+            };
             self.understand(shared, arrivals).map_err(End::Nonsense)?;
+            if count < asked {
+                return Ok(false);
+            }
         }
         Ok(true)
     }
 
-    fn fill(&mut self, socket: &OwnedFd) -> Got {
+    /// Reads once. Returns how many bytes there was room for: fewer came if that was all.
+    fn fill(&mut self, socket: &OwnedFd) -> (Got, usize) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 {
@@ -96,23 +101,25 @@ impl Incoming {
         }
         let behind = &mut self.buffer[self.end..];
         let Some(partial) = &mut self.partial else {
+            let asked = behind.len();
             let got = socket::read(socket, &mut [IoSliceMut::new(behind)]);
             self.end += if let Got::Bytes(count) = got { count } else { 0 };
-            return got;
+            return (got, asked);
         };
         let left = partial.left();
-        let got = match &partial.into {
+        let (got, asked) = match &partial.into {
             Some(region) => {
                 let long = partial.header.bytes as usize >= LONG_BYTES;
                 let most = if long { BEHIND_BYTES } else { behind.len() };
                 let behind = &mut behind[..most];
                 let direct = writable(region, partial.done, left);
-                socket::read(socket, &mut [direct, IoSliceMut::new(behind)])
+                let got = socket::read(socket, &mut [direct, IoSliceMut::new(behind)]);
+                (got, left + most)
             }
             // Nobody wants these bytes any more.
             None => {
                 let most = left.min(behind.len());
-                socket::read(socket, &mut [IoSliceMut::new(&mut behind[..most])])
+                (socket::read(socket, &mut [IoSliceMut::new(&mut behind[..most])]), most)
             }
         };
         if let Got::Bytes(count) = got {
@@ -120,7 +127,7 @@ impl Incoming {
             partial.done += own;
             self.end += count - own;
         }
-        got
+        (got, asked)
     }
 
     /// Goes through what has come in.

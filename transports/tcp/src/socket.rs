@@ -2,7 +2,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use ccl_core::transport::TransportError;
 use rustix::io::Errno;
@@ -122,12 +122,18 @@ pub(crate) enum Got {
 /// Reads what is there into several places.
 pub(crate) fn read(socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
     loop {
-        let mut control = RecvAncillaryBuffer::default();
-        return match rustix::net::recvmsg(socket.as_fd(), into, &mut control, RecvFlags::empty()) {
-            Ok(message) if message.bytes == 0 => {
-                Got::End("it closed the connection without a farewell".to_owned())
+        let received = match &mut *into {
+            // The usual case, and the cheaper call.
+            [one] => rustix::net::recv(socket, &mut **one, RecvFlags::empty()).map(|(_, n)| n),
+            several => {
+                let mut control = RecvAncillaryBuffer::default();
+                rustix::net::recvmsg(socket, several, &mut control, RecvFlags::empty())
+                    .map(|message| message.bytes)
             }
-            Ok(message) => Got::Bytes(message.bytes),
+        };
+        return match received {
+            Ok(0) => Got::End("it closed the connection without a farewell".to_owned()),
+            Ok(bytes) => Got::Bytes(bytes),
             Err(Errno::AGAIN) => Got::Nothing,
             Err(Errno::INTR) => continue,
             Err(error) => Got::End(crate::text(error)),
@@ -135,12 +141,29 @@ pub(crate) fn read(socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
     }
 }
 
+/// Bytes up to which it is cheaper to copy than to tell the kernel of several places.
+const COPIED_BYTES: usize = 1024;
+
 /// Writes what the socket takes.
 pub(crate) fn write(socket: &OwnedFd, from: &[IoSlice<'_>]) -> Got {
+    let bytes: usize = from.iter().map(|slice| slice.len()).sum();
+    if bytes > COPIED_BYTES {
+        return send(|flags| {
+            let mut control = SendAncillaryBuffer::default();
+            rustix::net::sendmsg(socket, from, &mut control, flags)
+        });
+    }
+    let (mut together, mut end) = ([0; COPIED_BYTES], 0);
+    for slice in from {
+        together[end..end + slice.len()].copy_from_slice(slice);
+        end += slice.len();
+    }
+    send(|flags| rustix::net::send(socket, &together[..end], flags))
+}
+
+fn send(mut call: impl FnMut(SendFlags) -> Result<usize, Errno>) -> Got {
     loop {
-        let mut control = SendAncillaryBuffer::default();
-        let flags = SendFlags::NOSIGNAL;
-        return match rustix::net::sendmsg(socket.as_fd(), from, &mut control, flags) {
+        return match call(SendFlags::NOSIGNAL) {
             Ok(bytes) => Got::Bytes(bytes),
             Err(Errno::AGAIN) => Got::Nothing,
             Err(Errno::INTR) => continue,
