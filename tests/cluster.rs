@@ -2,7 +2,7 @@
 
 use crate::harness::data::{Case as Call, check};
 use crate::harness::netns::{Host, Network};
-use crate::harness::processes::{Case, Ended, Processes, command, say, was_killed};
+use crate::harness::processes::{Case, Ended, Processes, command, free_address, say, was_killed};
 use crate::harness::stranger;
 use crate::perf::{examples, none_wrong};
 use ccl_core::types::Collective;
@@ -295,4 +295,23 @@ fn job_on(network: &Network, hosts: usize, address: IpAddr) -> Processes {
             .env("FERROCCL_SECRET", SECRET);
         network.hosts[rank].enter(&command)
     }))
+}
+
+/// The README's way to play two hosts works as it is printed.
+#[test]
+fn the_readme_is_right() {
+    let readme = include_str!("../README.md");
+    let section = readme.split("## Several machines").nth(1).unwrap();
+    let block = section.split("```sh\n").find(|block| block.contains("FERROCCL_HOSTID=one"));
+    let script = block.unwrap().split("```").next().unwrap();
+    let programs = examples().to_str().unwrap();
+    let script = script.replace("target/release/examples", programs);
+    let mut shell = Command::new("sh");
+    // Another test may sit at the port that is printed.
+    let script = script.replace("127.0.0.1:29500", &free_address());
+    shell.args(["-e", "-c", &script]);
+    let ended = Processes::start([shell]).end(LONG).remove(0);
+    assert!(ended.status.success(), "{}", ended.output);
+    none_wrong(&ended.output, 7);
+    assert!(ended.output.contains("transport tcp"), "{}", ended.output);
 }
