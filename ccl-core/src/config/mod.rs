@@ -96,7 +96,8 @@ config! {
     transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
         "Transport to use (auto, shm, tcp). auto takes shm between ranks of one host and tcp \
          between hosts.";
-    socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME", Some("NCCL_SOCKET_IFNAME"), false,
+    socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
+        Some("NCCL_SOCKET_IFNAME"), false,
         "Interfaces that tcp tells its peers of: prefixes of names, or networks such as \
          10.0.0.0/8, separated by commas; = before the first for whole names, ^ for all others. \
          Empty takes all, and each pair of ranks the first that answers.";
