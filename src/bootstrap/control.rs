@@ -172,8 +172,7 @@ impl ControlPlane {
         let completed = Arc::new(Completed::default());
         let purpose = [&b"control "[..], &roster.session].concat();
         let secret = Secret::from_bytes(join.id.secret.derive(&purpose));
-        let control =
-            Control::new(rank, ranks, secret.clone(), timing, completed.clone(), now());
+        let control = Control::new(rank, ranks, secret.clone(), timing, completed.clone(), now());
         let shared = Arc::new(Shared {
             control: Mutex::new(control),
             changed: Condvar::new(),

@@ -1,5 +1,6 @@
 //! The communicator: ranks that do collectives together.
 
+mod agree;
 mod api;
 mod call;
 mod element;
@@ -39,6 +40,7 @@ use group::Messages;
 use request::Requests;
 use wiring::Wiring;
 
+pub use crate::bootstrap::Verdict;
 pub use call::Call;
 pub use ccl_core::schedule::shape::{Blocks, Sizes};
 pub use element::{Element, F8E4m3, F8E5m2, Reduction};
@@ -322,7 +324,7 @@ impl Communicator {
         let timeout = self.engine.config.timeout;
         let result = self.engine.start(running).and_then(|()| self.engine.finish(running, timeout));
         self.engine.ports.unbind();
-        result.map_err(|error| self.broken(error))
+        result.and_then(|()| self.let_through(running)).map_err(|error| self.broken(error))
     }
 
     fn usable(&self) -> Result<(), Error> {
@@ -335,11 +337,9 @@ impl Communicator {
         }
         match self.control.failure() {
             None => Ok(()),
-            Some(failure) => Err(Error::RankFailed {
-                rank: failure.rank,
-                reason: failure.reason.to_string(),
-                during: format!("rank {} in a new call", self.rank()),
-            }),
+            Some(failure) => {
+                Err(self.failed(&failure, format!("rank {} in a new call", self.rank())))
+            }
         }
     }
 

@@ -48,7 +48,6 @@ pub(super) enum Fault {
     IgnoreAccepted,
     DecideUnaccepted,
     NeverFreeze,
-    BreakPromise,
 }
 
 /// The part of one rank in the agreement.
@@ -63,6 +62,8 @@ pub(super) struct Agreement {
     seen: (u64, Rank, u32),
     route: Option<ConnectionId>,
     lead: Option<Lead>,
+    /// Who should coordinate, and since when nothing has come from it.
+    awaited: (Rank, Instant),
     pub(super) meeting_port: Option<u16>,
     out: VecDeque<Out>,
     #[cfg(test)]
@@ -79,6 +80,7 @@ impl Agreement {
             seen: (0, 0, 0),
             route: None,
             lead: None,
+            awaited: (rank, Instant::ZERO),
             meeting_port: None,
             out: VecDeque::new(),
             #[cfg(test)]
@@ -100,15 +102,28 @@ impl Agreement {
         self.lead.is_some() && self.meeting_port.is_none()
     }
 
-    /// The living ranks whose answer this coordinator has been lacking for longer than
-    /// `patience`: it is to find out itself what has become of them.
+    /// The living ranks that this one has been waiting for for longer than `patience`: it is to
+    /// find out itself what has become of them. A coordinator lacks answers, everybody else the
+    /// coordinator's questions, which it repeats all the time.
     pub(super) fn owing(&self, facts: &Facts, patience: Duration, now: Instant) -> Vec<Rank> {
+        let (coordinator, since) = self.awaited;
         match &self.lead {
             Some(lead) if now.since(lead.since) >= patience => {
                 facts.living().filter(|rank| !lead.has(*rank)).collect()
             }
+            None if self.is_lacking(facts)
+                && now.since(since) >= patience
+                && facts.living().next() == Some(coordinator) =>
+            {
+                vec![coordinator]
+            }
             _ => Vec::new(),
         }
+    }
+
+    /// Whether there is something to agree on.
+    fn is_lacking(&self, facts: &Facts) -> bool {
+        facts.first.is_some() && facts.condemned.is_none() && is_due(facts, true)
     }
 
     /// Looks whether this rank must coordinate, and whether as coordinator it can go on. The
@@ -120,7 +135,11 @@ impl Agreement {
         regular: bool,
         now: Instant,
     ) {
-        if facts.first.is_none() || facts.condemned.is_some() {
+        let lowest = facts.living().next().unwrap_or(self.rank);
+        if self.awaited.0 != lowest || !self.is_lacking(facts) {
+            self.awaited = (lowest, now);
+        }
+        if !self.is_lacking(facts) {
             self.lead = None;
             return;
         }
@@ -132,8 +151,7 @@ impl Agreement {
             return;
         }
         let is_heeded = self.promised.is_none_or(|promised| promised <= self.rank);
-        let is_lowest = facts.living().next() == Some(self.rank);
-        if is_lowest && is_heeded && is_due(facts, regular) {
+        if lowest == self.rank && is_heeded && is_due(facts, regular) {
             let phase = Phase::Collecting { promises: BTreeMap::new() };
             self.lead = Some(Lead { phase, attempt: 0, since: now });
             self.ask(facts, completed);
@@ -168,11 +186,11 @@ impl Agreement {
         from: ConnectionId,
         facts: &Facts,
         completed: &Completed,
+        now: Instant,
     ) {
         if ask.epoch < self.epoch {
-            let known = facts.verdict.clone().map(|verdict| {
-                Out::Send(from, Message::Decided(verdict))
-            });
+            let known =
+                facts.verdict.clone().map(|verdict| Out::Send(from, Message::Decided(verdict)));
             return self.out.extend(known);
         }
         if ask.epoch > self.epoch {
@@ -182,8 +200,6 @@ impl Agreement {
         }
         let key = (ask.epoch, ask.coordinator, ask.attempt);
         let is_promised = self.promised.is_some_and(|promised| promised > ask.coordinator);
-        #[cfg(test)]
-        let is_promised = is_promised && !self.is_planted(Fault::BreakPromise);
         if is_promised
             || ask.epoch != self.epoch
             || key <= self.seen
@@ -193,6 +209,7 @@ impl Agreement {
         }
         self.seen = key;
         self.route = Some(from);
+        self.awaited = (ask.coordinator, now);
         self.lead = None;
         let answer = self.vote(&ask, completed);
         self.out.push_back(Out::Flood(Message::Ask(ask), Some(from)));
@@ -237,10 +254,7 @@ impl Agreement {
 
     fn count(&mut self, answer: Answer) {
         match (self.lead.as_mut().map(|lead| &mut lead.phase), answer.vote) {
-            (
-                Some(Phase::Collecting { promises }),
-                Vote::Promised { completed, accepted },
-            ) => {
+            (Some(Phase::Collecting { promises }), Vote::Promised { completed, accepted }) => {
                 promises.insert(answer.rank, (completed, accepted));
             }
             (Some(Phase::Accepting { accepted, .. }), Vote::Accepted) => {

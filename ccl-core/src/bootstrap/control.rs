@@ -7,6 +7,7 @@ use super::caller::Caller;
 use super::completed::Completed;
 use super::exchange::{Exchange, Passed};
 use super::facts::Facts;
+use super::frame::append_frame;
 use super::gate::{ConnectionId, Gate, Knock, Strays};
 use super::handshake::Nonce;
 use super::identity::Secret;
@@ -103,6 +104,8 @@ pub struct Control {
     completed: Arc<Completed>,
     /// Neighbours from the start that have been connected.
     met: BTreeSet<Rank>,
+    /// Parts for neighbours that are still to be met: others may have met all of theirs and begun.
+    early: BTreeMap<Rank, Vec<u8>>,
     /// Ranks that could not be reached, and until when they are not tried again.
     shunned: BTreeMap<Rank, Instant>,
     heartbeat_next: Instant,
@@ -136,6 +139,7 @@ impl Control {
             agreement: Agreement::new(rank),
             completed,
             met: BTreeSet::new(),
+            early: BTreeMap::new(),
             shunned: BTreeMap::new(),
             heartbeat_next: now + timing.heartbeat,
             ticked: now,
@@ -284,7 +288,7 @@ impl Control {
         let Some(rank) = link.towards() else { return };
         // A rank listens as long as it lives. Who does not may have left in good order without
         // our knowledge, but not before it was connected, and a coordinator cannot wait for it.
-        let owed = self.agreement.owing(&self.facts, self.timing.heartbeat * 2, now);
+        let owed = self.agreement.owing(&self.facts, self.timing.heartbeat * 3, now);
         let owed = owed.contains(&rank);
         if refused && (owed || !self.unlinked().is_empty()) {
             self.declare_dead(rank, FailureReason::Refused, None, now);
@@ -373,6 +377,10 @@ impl Control {
                 Some(rank) if !self.leaving => {
                     let reason = silent_for(now.since(link.heard));
                     self.declare_dead(rank, reason, None, now);
+                    // One that has left is no death; nothing more comes from it either way.
+                    if self.links.get(&connection).is_some_and(|link| !link.is_closing()) {
+                        self.links.remove(&connection);
+                    }
                 }
                 Some(_) => drop(self.links.remove(&connection)),
                 None if link.is_closing() => drop(self.links.remove(&connection)),
@@ -500,6 +508,7 @@ impl Control {
         self.met.insert(rank);
         if let Some(link) = self.links.get_mut(&connection) {
             self.facts.log().iter().for_each(|fact| link.send(fact));
+            link.outbox.extend(self.early.remove(&rank).unwrap_or_default());
         }
     }
 
@@ -561,7 +570,9 @@ impl Control {
             }
             Message::Left { rank, exchanges } => {
                 self.learn(Message::Left { rank, exchanges }, Some(connection), now);
-                if rank == peer && let Some(link) = self.links.get_mut(&connection) {
+                if rank == peer
+                    && let Some(link) = self.links.get_mut(&connection)
+                {
                     link.stage = Stage::Closing;
                 }
             }
@@ -571,7 +582,7 @@ impl Control {
             Message::Decided(verdict) => self.judge(verdict, Some(connection), now),
             Message::Ask(ask) if !self.leaving => {
                 let (facts, completed) = (&self.facts, &self.completed);
-                self.agreement.asked(ask, connection, facts, completed);
+                self.agreement.asked(ask, connection, facts, completed, now);
             }
             Message::Answer(answer) => self.agreement.answered(answer),
             Message::Ask(_) => {}
@@ -639,7 +650,7 @@ impl Control {
         let body = message.encode();
         for (connection, link) in &mut self.links {
             if link.neighbour().is_some() && Some(*connection) != except {
-                super::frame::append_frame(&mut link.outbox, &body);
+                append_frame(&mut link.outbox, &body);
             }
         }
     }
@@ -652,7 +663,9 @@ impl Control {
         for heir in heirs {
             let link = self.links.values_mut().find(|link| link.neighbour() == Some(heir));
             if let Some(link) = link {
-                super::frame::append_frame(&mut link.outbox, &body);
+                append_frame(&mut link.outbox, &body);
+            } else if !self.met.contains(&heir) {
+                append_frame(self.early.entry(heir).or_default(), &body);
             }
         }
     }
@@ -693,7 +706,7 @@ impl Control {
             !met.contains(&peer) && by.is_power_of_two() && peer < self.rank
         };
         wanted.retain(|peer| !comes_by_itself(*peer));
-        let owing = self.agreement.owing(facts, self.timing.heartbeat * 2, now);
+        let owing = self.agreement.owing(facts, self.timing.heartbeat * 3, now);
         wanted.extend(owing.into_iter().filter(|rank| can_be_had(*rank)).take(LOOKED_FOR_MAX));
         for rank in wanted {
             if rank != self.rank && !self.links.values().any(|l| l.towards() == Some(rank)) {
@@ -711,6 +724,18 @@ impl Control {
     #[cfg(test)]
     pub(super) fn connection_with(&self, rank: Rank) -> Option<ConnectionId> {
         self.links.iter().find(|(_, link)| link.neighbour() == Some(rank)).map(|(id, _)| *id)
+    }
+
+    #[cfg(test)]
+    pub(super) fn neighbours(&self) -> Vec<Rank> {
+        self.links.values().filter_map(Link::neighbour).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn summary(&self) -> String {
+        let Facts { dead, left, condemned, verdict, .. } = &self.facts;
+        let agreement = &self.agreement;
+        format!("dead {dead:?}, left {left:?}, {condemned:?}, {verdict:?}, {agreement:?}")
     }
 
     #[cfg(test)]

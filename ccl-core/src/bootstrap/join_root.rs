@@ -6,8 +6,8 @@ use super::handshake::Nonce;
 use super::identity::Secret;
 use super::message::{Hello, JoinFailure, MISSING_NAMED_MAX, Message, Roster};
 use crate::time::Instant;
-use sha2::{Digest, Sha256};
 use crate::types::Rank;
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 

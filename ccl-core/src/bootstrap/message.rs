@@ -562,8 +562,7 @@ mod tests {
         let ask = |question, previous| {
             Message::Ask(Ask { epoch: 2, coordinator: 1, attempt: 3, question, previous })
         };
-        let answer =
-            |vote| Message::Answer(Answer { epoch: 2, coordinator: 1, rank: 17, vote });
+        let answer = |vote| Message::Answer(Answer { epoch: 2, coordinator: 1, rank: 17, vote });
         vec![
             ask(Question::Collect, None),
             ask(Question::Accept(verdict.clone()), Some(empty.clone())),

@@ -2,7 +2,6 @@
 
 use super::{at, frame, hello, secret};
 use crate::bootstrap::*;
-use crate::types::Rank;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -298,4 +297,3 @@ fn a_member_connected_to_something_else_says_so() {
         assert!(!error.is_passing());
     }
 }
-

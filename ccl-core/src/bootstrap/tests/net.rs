@@ -121,7 +121,7 @@ pub(super) struct Net {
     events: BinaryHeap<Due>,
     count: u64,
     plans: Vec<Plan>,
-    operations: bool,
+    carried_out: Vec<(Instant, Plan)>,
 }
 
 impl Net {
@@ -135,7 +135,7 @@ impl Net {
             events: BinaryHeap::new(),
             count: 0,
             plans: Vec::new(),
-            operations: false,
+            carried_out: Vec::new(),
         };
         for rank in 0..ranks {
             let completed = Arc::new(Completed::default());
@@ -178,7 +178,6 @@ impl Net {
 
     /// From now on ranks complete operations, none more than one ahead of any other.
     pub(super) fn operate(&mut self) {
-        self.operations = true;
         self.push(self.now, Event::Operation);
     }
 
@@ -371,6 +370,7 @@ impl Net {
         | Plan::Leave(rank)
         | Plan::Abort(rank)) = plan;
         let now = self.now;
+        self.carried_out.push((now, plan));
         let node = &mut self.nodes[rank as usize];
         match (plan, node.state) {
             (Plan::Kill(_), State::Runs | State::Stopped) => self.end(rank, State::Ended),
@@ -400,6 +400,21 @@ impl Net {
             }
             _ => {}
         }
+    }
+
+    /// What happened, and what became of each rank.
+    pub(super) fn story(&self) -> String {
+        use std::fmt::Write;
+        let mut story = format!("{} ranks\n", self.nodes.len());
+        for (at, plan) in &self.carried_out {
+            let _ = writeln!(story, "{} us: {plan:?}", at.as_nanos() / 1000);
+        }
+        for (rank, node) in self.nodes.iter().enumerate() {
+            let links = node.control.neighbours();
+            let _ = writeln!(story, "rank {rank} {:?}, linked with {links:?}", node.state);
+            let _ = writeln!(story, "    {}", node.control.summary());
+        }
+        story
     }
 
     pub(super) fn running(&self) -> BTreeSet<Rank> {

@@ -44,6 +44,14 @@ fn any_number_of_ranks_links_up_and_exchanges() {
     }
 }
 
+/// Who has met its neighbours begins, while others have not.
+#[test]
+fn an_exchange_may_begin_before_all_are_linked() {
+    for ranks in [2, 3, 17, 64] {
+        exchange(&mut Net::new(ranks, ranks.into()), 5);
+    }
+}
+
 #[test]
 fn nobody_has_more_connections_than_the_logarithm_asks_for() {
     let net = Net::linked(64, 1);
@@ -153,7 +161,9 @@ fn an_abort_and_a_report_reach_everybody_with_the_rank_to_blame() {
     net.nodes[3].control.report(1, "link lost".to_owned(), now);
     net.pump(3);
     net.run_for(30);
-    assert!((0..4).all(|rank| net.failure(rank).unwrap() == "rank 1 failed, says rank 3: link lost"));
+    assert!(
+        (0..4).all(|rank| net.failure(rank).unwrap() == "rank 1 failed, says rank 3: link lost")
+    );
 }
 
 #[test]
