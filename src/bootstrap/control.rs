@@ -5,8 +5,8 @@ use super::driver::Driver;
 use super::socket::{Deadline, now};
 use super::{BootstrapError, Join, Joined};
 use ccl_core::bootstrap::{
-    Completed, Control, ControlError, Endpoint, Failure, NoVerdict, Roster, Secret, UniqueId,
-    Verdict,
+    Completed, Control, ControlError, Endpoint, Failure, NoVerdict, Roster, Secret, Strays,
+    UniqueId, Verdict,
 };
 use ccl_core::types::Rank;
 use rustix::event::{EventfdFlags, eventfd};
@@ -225,6 +225,8 @@ impl ControlPlane {
                 let address = self.addresses.get(peer as usize).copied();
                 let address = address.map_or_else(String::new, |address| address.to_string());
                 let waited_ms = deadline.waited_ms();
+                // The others may be complete: they are not to take this for leaving.
+                self.abort(format!("it has no control connection with rank {peer}"));
                 Err(BootstrapError::Unlinked { rank: self.rank, peer, address, waited_ms })
             }
         }
@@ -270,6 +272,12 @@ impl ControlPlane {
     #[must_use]
     pub fn has_left(&self, rank: Rank) -> bool {
         !self.is_forked() && self.shared.lock().has_left(rank)
+    }
+
+    /// The connections at this rank's control port that came to nothing.
+    #[must_use]
+    pub fn strays(&self) -> Strays {
+        if self.is_forked() { Strays::default() } else { self.shared.lock().strays() }
     }
 
     /// How far this rank is: the data path sets it at the end of each operation, and lets none

@@ -49,8 +49,8 @@ impl Driver {
                 let port = self.open_meeting();
                 control.set_meeting_port(port, now());
             }
-            self.write(&mut control);
             self.dial(&mut control);
+            self.write(&mut control);
             // Only now: whoever sees the failure may end the process, and with it this thread.
             publish(&shared, &control);
             shared.changed.notify_all();

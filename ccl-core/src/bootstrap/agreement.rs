@@ -26,9 +26,12 @@ pub(super) enum Out {
     Learn(Verdict, Option<ConnectionId>),
 }
 
+/// By rank: how far it is, and what it had accepted from whom.
+type Promises = BTreeMap<Rank, (u64, Option<(Rank, Verdict)>)>;
+
 #[derive(Debug)]
 enum Phase {
-    Collecting { promises: BTreeMap<Rank, (u64, Option<(Rank, Verdict)>)> },
+    Collecting { promises: Promises },
     Accepting { verdict: Verdict, accepted: BTreeSet<Rank> },
 }
 
@@ -303,11 +306,7 @@ impl Agreement {
         }
     }
 
-    fn propose(
-        &self,
-        promises: &BTreeMap<Rank, (u64, Option<(Rank, Verdict)>)>,
-        facts: &Facts,
-    ) -> Option<Verdict> {
+    fn propose(&self, promises: &Promises, facts: &Facts) -> Option<Verdict> {
         let cause = facts.first.clone()?;
         let survivors: Vec<_> = facts.living().collect();
         let completed = survivors.iter().filter_map(|rank| Some(promises.get(rank)?.0));

@@ -101,7 +101,7 @@ fn any_number_of_ranks_gets_one_roster_in_order_of_rank() {
         let processes: Vec<_> = roster.members.iter().map(|m| m.process).collect();
         assert_eq!(processes, (100..100 + ranks).collect::<Vec<_>>());
         assert_eq!(roster.hosts(), 1);
-        assert_eq!(roster.session == [0; 32], false);
+        assert_ne!(roster.session, [0; 32]);
         for member in star.members.values() {
             assert_eq!(member.outcome(), Some(&Ok(roster.clone())));
         }
