@@ -388,15 +388,21 @@ fn child() {
 }
 
 fn agree(plane: &ControlPlane) {
-    let verdict = match plane.verdict(Duration::from_secs(6)) {
-        Ok(verdict) => verdict,
-        Err(error) => return println!("\nverdict none: {error}"),
-    };
-    let Verdict { dead, survivors, last_completed, .. } = &verdict;
-    println!("\nverdict {dead:?} dead, {survivors:?} live, all did {last_completed}");
-    let again = join(plane.regroup(&verdict).unwrap()).unwrap();
-    again.barrier(SOON).unwrap();
-    println!("\nagain {} of {}", again.rank(), again.ranks());
+    for _ in 0..4 {
+        let verdict = match plane.verdict(Duration::from_secs(6)) {
+            Ok(verdict) => verdict,
+            Err(error) => return println!("\nverdict none: {error}"),
+        };
+        let mut how = plane.regroup(&verdict).unwrap();
+        how.limits.deadline = Duration::from_secs(3);
+        // One of the survivors may have died since: there will be another verdict.
+        let Ok(again) = join(how) else { continue };
+        again.barrier(SOON).unwrap();
+        let Verdict { dead, survivors, last_completed, .. } = &verdict;
+        println!("\nverdict {dead:?} dead, {survivors:?} live, all did {last_completed}");
+        println!("\nagain {} of {}", again.rank(), again.ranks());
+        return;
+    }
 }
 
 struct Ranks(Vec<(Child, BufReader<std::process::ChildStdout>)>);
@@ -500,19 +506,14 @@ fn survivors_agree_and_meet_again_without_the_dead() {
         let mut ranks = Ranks::doing(5, "agrees");
         victims.iter().for_each(|rank| ranks.signal(*rank, rustix::process::Signal::KILL));
         let survivors: Vec<_> = (0..5).filter(|rank| !victims.contains(rank)).collect();
-        let mut ended = Vec::new();
         for (place, rank) in survivors.iter().enumerate() {
+            // With two deaths there may have been a verdict between them, when rank 1 still lived.
             let line = ranks.line(*rank, "verdict");
-            let last = 10 + survivors[0];
-            let expected = format!("verdict {victims:?} dead, {survivors:?} live, all did {last}");
-            // Two deaths may make two verdicts, the first of which holds for nobody long.
-            if line == expected {
-                let again = ranks.line(*rank, "again");
-                assert_eq!(again, format!("again {place} of {}", survivors.len()));
-            }
-            ended.push(line == expected);
+            let verdict = format!("verdict {victims:?} dead, {survivors:?} live, all did 1");
+            assert!(line.starts_with(&verdict), "{line}");
+            let again = ranks.line(*rank, "again");
+            assert_eq!(again, format!("again {place} of {}", survivors.len()));
         }
-        assert!(ended.iter().all(|ended| *ended) || victims.len() > 1, "{ended:?}");
     }
 }
 

@@ -89,8 +89,8 @@ pub(super) struct Shared {
     pub(super) wake: OwnedFd,
     /// Set once, when this rank leaves: by when its thread must end.
     pub(super) leaving: OnceLock<Deadline>,
-    /// Where the survivors can meet, if this rank coordinates them.
-    meeting: Mutex<Option<TcpListener>>,
+    /// Where the survivors can meet, if this rank coordinates them: by port, one per verdict.
+    meetings: Mutex<BTreeMap<u16, TcpListener>>,
 }
 
 impl Shared {
@@ -99,8 +99,8 @@ impl Shared {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn meeting(&self) -> MutexGuard<'_, Option<TcpListener>> {
-        self.meeting.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn meetings(&self) -> MutexGuard<'_, BTreeMap<u16, TcpListener>> {
+        self.meetings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake(&self) {
@@ -180,7 +180,7 @@ impl ControlPlane {
             failure: OnceLock::new(),
             wake,
             leaving: OnceLock::new(),
-            meeting: Mutex::new(None),
+            meetings: Mutex::new(BTreeMap::new()),
         });
         let process = std::process::id();
         let mut plane = ControlPlane {
@@ -354,7 +354,7 @@ impl ControlPlane {
         let (rank, ranks) = (place as Rank, survivors.len() as u32);
         let mut join = Join::new(rank, ranks, UniqueId { endpoints, secret });
         if rank == 0 {
-            join.listener = self.shared.meeting().take();
+            join.listener = self.shared.meetings().remove(&verdict.meeting_port);
             if ranks > 1 && join.listener.is_none() {
                 return Err(no("the socket for this meeting is used up"));
             }

@@ -207,7 +207,7 @@ impl Driver {
         let opened = TcpListener::bind(SocketAddr::new(own.ip(), 0));
         let Ok(listener) = opened else { return 0 };
         let port = listener.local_addr().map_or(0, |address| address.port());
-        *self.shared.meeting() = Some(listener);
+        self.shared.meetings().insert(port, listener);
         port
     }
 }

@@ -331,6 +331,8 @@ impl Agreement {
             self.promised = None;
             self.accepted = None;
             self.lead = None;
+            // The survivors of this verdict may meet there; those of the next meet elsewhere.
+            self.meeting_port = None;
         }
     }
 }
