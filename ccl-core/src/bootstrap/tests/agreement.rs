@@ -46,8 +46,7 @@ fn history(seed: u64, fault: Option<Fault>) -> Net {
     }
     net.plan(random.below(window_us), Plan::Abort(ranks - 1));
     net.run_for(window_us / 1000 + 10_000);
-    // Whoever still sleeps wakes now; then nothing happens any more.
-    (0..ranks).for_each(|rank| net.carry_out(Plan::Resume(rank)));
+    net.calm();
     net.run_for(BOUND_MS);
     net
 }

@@ -402,6 +402,15 @@ impl Net {
         }
     }
 
+    /// From now on nothing happens that did not happen before: sleepers wake, and who was to end
+    /// in the middle of sending, but had little to send, goes on.
+    pub(super) fn calm(&mut self) {
+        for rank in 0..self.nodes.len() as Rank {
+            self.nodes[rank as usize].doom = None;
+            self.carry_out(Plan::Resume(rank));
+        }
+    }
+
     /// What happened, and what became of each rank.
     pub(super) fn story(&self) -> String {
         use std::fmt::Write;
