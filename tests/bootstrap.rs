@@ -2,7 +2,7 @@
 
 use ferroccl::bootstrap::{
     BootstrapError, ControlPlane, ControlTiming, Endpoint, Failure, FailureReason, Join,
-    JoinFailure, Listening, MemberJoinError, Reach, Secret, UniqueId, join,
+    JoinFailure, Listening, MemberJoinError, Reach, Secret, UniqueId, Verdict, join,
 };
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -79,12 +79,12 @@ fn ranks_join_exchange_and_leave() {
                 assert_eq!(part, &vec![rank as u8; 1 + 1000 * rank]);
             }
         }
-        let mut planes = planes;
-        // Rank 0 last, so that its linger is not part of this.
-        while let Some(plane) = planes.pop() {
+        let start = Instant::now();
+        for plane in planes {
             assert_eq!(plane.failure(), None);
             plane.close();
         }
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     }
 }
 
@@ -230,7 +230,7 @@ fn another_protocol_version_is_told_so() {
     stream.write_all(&[0; 32]).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer, [6, 0, 0, 0, 7, 1, 1, 0, 99, 0], "refused: version 1 here, 99 there");
+    assert_eq!(answer, [6, 0, 0, 0, 7, 1, 2, 0, 99, 0], "refused: version 2 here, 99 there");
     match root.join().unwrap().unwrap_err() {
         BootstrapError::Root { failure: JoinFailure::Missing { ranks, .. }, strays } => {
             assert_eq!((ranks, strays.wrong_version), (vec![1], 1));
@@ -296,33 +296,47 @@ fn leaving_early_is_no_death_and_ends_exchanges() {
 }
 
 #[test]
-fn rank_0_stays_the_centre_until_the_others_are_done() {
-    for fails in [false, true] {
-        let mut planes = all(4);
-        let root = planes.remove(0);
-        let root = thread::spawn(move || root.close());
-        thread::sleep(Duration::from_millis(1600));
-        assert!(planes.iter().all(|plane| plane.has_left(0)));
-        if fails {
-            planes[2].abort("disk full");
-            for plane in &planes {
-                let (failure, _) = awaited_failure(plane, Duration::from_secs(1));
-                assert_eq!(failure.to_string(), "rank 3 gave up: disk full");
-            }
-        } else {
-            planes.remove(0).close();
-            let start = Instant::now();
-            while !planes.iter().all(|plane| plane.has_left(1)) {
-                assert!(start.elapsed() < Duration::from_secs(1), "nobody tells who left");
-                thread::sleep(Duration::from_millis(5));
-            }
-            assert!(!root.is_finished(), "others are not done");
-        }
+fn rank_0_and_more_may_leave_and_the_rest_goes_on_hearing_of_each_other() {
+    for leavers in [&[0][..], &[0, 1, 2, 4, 5, 6]] {
+        let mut planes: Vec<_> = all(9).into_iter().map(Some).collect();
         let start = Instant::now();
-        drop(planes);
-        root.join().unwrap();
-        assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+        leavers.iter().for_each(|rank| drop(planes[*rank].take()));
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        let planes: Vec<_> = planes.into_iter().flatten().collect();
+        while !planes.iter().all(|plane| leavers.iter().all(|rank| plane.has_left(*rank as u32))) {
+            assert!(start.elapsed() < SOON, "nobody tells who left");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(planes.iter().all(|plane| plane.failure().is_none()));
+        thread::sleep(Duration::from_secs(1));
+        planes.last().unwrap().abort("disk full");
+        for plane in &planes {
+            let (failure, _) = awaited_failure(plane, Duration::from_secs(1));
+            assert_eq!(failure.to_string(), "rank 8 gave up: disk full");
+        }
     }
+}
+
+#[test]
+fn after_an_abort_all_agree_how_far_they_came_and_meet_again() {
+    let planes = all(5);
+    assert!(planes[0].verdict(Duration::from_millis(50)).is_err(), "nothing has failed");
+    for plane in &planes {
+        assert!(plane.completed().finish(40 + u64::from(plane.rank() % 3)));
+    }
+    planes[3].abort("disk full");
+    let again = each(&planes, |plane| {
+        let verdict = plane.verdict(SOON).unwrap();
+        assert_eq!(verdict.cause.to_string(), "rank 3 gave up: disk full");
+        assert_eq!((verdict.epoch, verdict.last_completed), (0, 40));
+        assert_eq!((verdict.dead.as_slice(), verdict.survivors.len()), (&[][..], 5));
+        assert!(!plane.completed().finish(50), "frozen");
+        let plane = join(plane.regroup(&verdict).unwrap()).unwrap();
+        plane.barrier(SOON).unwrap();
+        plane
+    });
+    drop(planes);
+    each(&again, |plane| plane.barrier(SOON).unwrap());
 }
 
 #[test]
@@ -359,24 +373,53 @@ fn child() {
     options.timing = ControlTiming::default();
     let plane = join(options).unwrap();
     plane.barrier(SOON).unwrap();
+    assert!(plane.completed().finish(10 + u64::from(rank)));
     println!("\nready");
+    if words.next() == Some("leaves") {
+        return plane.close();
+    }
     let (failure, _) = awaited_failure(&plane, SOON);
     println!("\nfailure {failure}");
+    if task.ends_with("agrees") {
+        agree(&plane);
+    }
     // As a program that ends at once: nothing is dropped, nobody says goodbye.
     std::mem::forget(plane);
+}
+
+fn agree(plane: &ControlPlane) {
+    for _ in 0..4 {
+        let verdict = match plane.verdict(Duration::from_secs(6)) {
+            Ok(verdict) => verdict,
+            Err(error) => return println!("\nverdict none: {error}"),
+        };
+        let mut how = plane.regroup(&verdict).unwrap();
+        how.limits.deadline = Duration::from_secs(3);
+        // One of the survivors may have died since: there will be another verdict.
+        let Ok(again) = join(how) else { continue };
+        again.barrier(SOON).unwrap();
+        let Verdict { dead, survivors, last_completed, .. } = &verdict;
+        println!("\nverdict {dead:?} dead, {survivors:?} live, all did {last_completed}");
+        println!("\nagain {} of {}", again.rank(), again.ranks());
+        return;
+    }
 }
 
 struct Ranks(Vec<(Child, BufReader<std::process::ChildStdout>)>);
 
 impl Ranks {
     fn start(ranks: u32) -> Ranks {
+        Ranks::doing(ranks, "waits")
+    }
+
+    fn doing(ranks: u32, what: &str) -> Ranks {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let endpoints = vec![Endpoint::new("127.0.0.1", port)];
         let id = UniqueId { endpoints, secret: Secret::from_bytes([3; 32]) };
         let children = (0..ranks).map(|rank| {
             let mut child = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "bootstrap::child", "--nocapture"])
-                .env(CHILD, format!("{rank} {ranks} {}", id.to_secret_string()))
+                .env(CHILD, format!("{rank} {ranks} {} {what}", id.to_secret_string()))
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap();
@@ -440,4 +483,49 @@ fn a_stopped_rank_is_named_by_each_survivor_within_four_seconds() {
         assert!(start.elapsed() > Duration::from_secs(2), "{:?}", start.elapsed());
         assert!(start.elapsed() < Duration::from_millis(4500), "{:?}", start.elapsed());
     }
+}
+
+#[test]
+fn sixty_four_processes_join_on_a_small_machine() {
+    let start = Instant::now();
+    let mut ranks = Ranks::doing(64, "leaves");
+    println!("64 processes joined and met at a barrier in {:?}", start.elapsed());
+    for (child, _) in &mut ranks.0 {
+        let start = Instant::now();
+        while child.try_wait().unwrap().is_none() {
+            assert!(start.elapsed() < SOON, "it does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert!(child.try_wait().unwrap().unwrap().success());
+    }
+}
+
+#[test]
+fn survivors_agree_and_meet_again_without_the_dead() {
+    for victims in [&[0][..], &[2], &[0, 1]] {
+        let mut ranks = Ranks::doing(5, "agrees");
+        victims.iter().for_each(|rank| ranks.signal(*rank, rustix::process::Signal::KILL));
+        let survivors: Vec<_> = (0..5).filter(|rank| !victims.contains(rank)).collect();
+        for (place, rank) in survivors.iter().enumerate() {
+            // With two deaths there may have been a verdict between them, when rank 1 still lived.
+            let line = ranks.line(*rank, "verdict");
+            let verdict = format!("verdict {victims:?} dead, {survivors:?} live, all did 1");
+            assert!(line.starts_with(&verdict), "{line}");
+            let again = ranks.line(*rank, "again");
+            assert_eq!(again, format!("again {place} of {}", survivors.len()));
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_wakes_too_late_learns_that_it_counts_as_dead() {
+    let mut ranks = Ranks::doing(5, "agrees");
+    ranks.signal(1, rustix::process::Signal::STOP);
+    for rank in [0, 2, 3, 4] {
+        assert_eq!(ranks.line(rank, "verdict"), "verdict [1] dead, [0, 2, 3, 4] live, all did 10");
+        assert!(ranks.line(rank, "again").ends_with(" of 4"));
+    }
+    ranks.signal(1, rustix::process::Signal::CONT);
+    let line = ranks.line(1, "verdict");
+    assert!(line.starts_with("verdict none: this rank was declared dead by the others"), "{line}");
 }

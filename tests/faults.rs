@@ -325,3 +325,26 @@ fn a_broken_communicator_stays_broken_and_says_why() {
         assert!(error.contains("broken") && error.contains(&errors[0][0]), "{error}");
     }
 }
+
+/// After a failure all survivors say the same of it, and of how far they came.
+#[test]
+fn survivors_agree_on_the_last_operation() {
+    let agreed = ranks(4, |c| {
+        for _ in 0..3 {
+            c.barrier().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        if c.rank() == 1 {
+            c.abort_handle().abort("disk full");
+        }
+        let verdict = c.agree(ENDED).unwrap();
+        let error = c.barrier().unwrap_err().to_string();
+        (verdict, error)
+    });
+    for (verdict, error) in &agreed {
+        assert_eq!(verdict, &agreed[0].0);
+        assert_eq!((verdict.last_completed, verdict.survivors.as_slice()), (3, &[0, 1, 2, 3][..]));
+        assert!(error.contains("disk full"), "{error}");
+        assert!(error.contains("the last operation that all survivors completed is #3"), "{error}");
+    }
+}

@@ -1,28 +1,26 @@
-//! The control plane of a communicator: one thread that keeps the star connections, tells who
-//! lives, and carries small exchanges.
+//! The control plane of a communicator: one thread that keeps its connections, tells who lives,
+//! carries small exchanges, and agrees with the others after a failure.
 
-use super::socket::{self, Deadline, Got, now};
-use super::{BootstrapError, Joined};
-use ccl_core::bootstrap::{Control, ControlError, ControlTiming, Failure, Roster};
+use super::driver::Driver;
+use super::socket::{Deadline, now};
+use super::{BootstrapError, Join, Joined};
+use ccl_core::bootstrap::{
+    Completed, Control, ControlError, Endpoint, Failure, NoVerdict, Roster, Secret, Strays,
+    UniqueId, Verdict,
+};
 use ccl_core::types::Rank;
-use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
 
-/// How long a rank that leaves tries to get its goodbye out.
-const FAREWELL: Duration = Duration::from_millis(500);
-/// How long rank 0 stays after a failure: nothing is left to be learned, but to be heard.
-const AFTERMATH: Duration = Duration::from_secs(1);
 /// How long a report may take to be sent before its caller goes on.
 const REPORT_MAX: Duration = Duration::from_millis(200);
-/// Bytes read from one peer before the others have their turn.
-const TURN_BYTES: usize = 1 << 20;
 
 /// Why an exchange over the control plane failed.
 #[derive(Debug, Error)]
@@ -45,39 +43,109 @@ pub enum ExchangeError {
     },
 }
 
-struct Shared {
+/// Why there is no verdict.
+#[derive(Debug, Error)]
+pub enum VerdictError {
+    /// There will be none for this rank.
+    #[error(transparent)]
+    None(#[from] NoVerdict),
+    /// There is nothing to agree on.
+    #[error("no rank of the communicator has failed as far as rank {rank} knows")]
+    NothingFailed {
+        /// This rank.
+        rank: Rank,
+    },
+    /// The survivors did not come to it in time.
+    #[error(
+        "the survivors did not agree within {waited_ms} ms after this failure: {failure}. Give \
+         them more time than it takes to find a silent rank dead (FERROCCL_DEAD_AFTER)"
+    )]
+    TimedOut {
+        /// How long, in milliseconds.
+        waited_ms: u64,
+        /// What they were to agree about.
+        failure: Failure,
+    },
+    /// This process was forked from the rank.
+    #[error("this process was forked from the rank that joined; only that rank can agree")]
+    Forked,
+    /// This rank is not among the survivors, or they have nowhere to meet.
+    #[error("rank {rank} cannot meet the survivors: {reason}")]
+    NoMeeting {
+        /// This rank.
+        rank: Rank,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+pub(super) struct Shared {
     control: Mutex<Control>,
-    changed: Condvar,
+    pub(super) changed: Condvar,
     /// 0 while all is well, else 1 + the rank that failed.
     failed: AtomicU64,
     failure: OnceLock<Failure>,
     /// Interrupts the thread's wait.
-    wake: OwnedFd,
+    pub(super) wake: OwnedFd,
     /// Set once, when this rank leaves: by when its thread must end.
-    leaving: OnceLock<Deadline>,
+    pub(super) leaving: OnceLock<Deadline>,
+    /// Where the survivors can meet, if this rank coordinates them: by port, one per verdict.
+    meetings: Mutex<BTreeMap<u16, TcpListener>>,
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Control> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Control> {
         // The machine is valid between any two of its calls, whatever a panicking caller left.
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn meetings(&self) -> MutexGuard<'_, BTreeMap<u16, TcpListener>> {
+        self.meetings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wake(&self) {
         // It fails only when the counter is full: then the thread is awake anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
+
+    /// Waits until `done` says something, at most `timeout`.
+    fn await_change<T>(
+        &self,
+        timeout: Duration,
+        mut done: impl FnMut(&mut Control) -> Option<T>,
+    ) -> Option<T> {
+        let deadline = Deadline::after(timeout);
+        let mut control = self.lock();
+        loop {
+            if let Some(done) = done(&mut control) {
+                return Some(done);
+            }
+            let left = deadline.left();
+            if left.is_zero() {
+                return None;
+            }
+            control = self
+                .changed
+                .wait_timeout(control, left)
+                .map_or_else(|poisoned| poisoned.into_inner().0, |(control, _)| control);
+        }
+    }
 }
 
-/// The living side of a communicator: who its ranks are, whether all of them live, and small
-/// exchanges among them (never payload). Dropping it says goodbye.
+/// The living side of a communicator: who its ranks are, whether all of them live, small exchanges
+/// among them (never payload), and what the survivors of a failure agree on. Dropping it says
+/// goodbye.
 pub struct ControlPlane {
     rank: Rank,
     ranks: u32,
     roster: Roster,
+    secret: Secret,
+    /// By rank: where its control port is.
+    addresses: Vec<SocketAddr>,
     linger: Duration,
     /// The process that has the thread.
     process: u32,
+    completed: Arc<Completed>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -90,18 +158,21 @@ impl std::fmt::Debug for ControlPlane {
 }
 
 impl ControlPlane {
+    /// Connects this rank with its neighbours; blocks until that is done.
     pub(super) fn start(
-        rank: Rank,
-        ranks: u32,
+        join: &Join,
         joined: Joined,
-        timing: ControlTiming,
-        linger: Duration,
+        deadline: Deadline,
     ) -> Result<ControlPlane, BootstrapError> {
         let system = |doing, error| BootstrapError::System { doing, error };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| system("make an eventfd", error.into()))?;
-        let mut control = Control::new(rank, ranks, timing, now());
-        control.received(0, &joined.early, now());
+        let Join { rank, ranks, timing, linger, .. } = *join;
+        let Joined { roster, listener, addresses } = joined;
+        let completed = Arc::new(Completed::default());
+        let purpose = [&b"control "[..], &roster.session].concat();
+        let secret = Secret::from_bytes(join.id.secret.derive(&purpose));
+        let control = Control::new(rank, ranks, secret.clone(), timing, completed.clone(), now());
         let shared = Arc::new(Shared {
             control: Mutex::new(control),
             changed: Condvar::new(),
@@ -109,19 +180,56 @@ impl ControlPlane {
             failure: OnceLock::new(),
             wake,
             leaving: OnceLock::new(),
+            meetings: Mutex::new(BTreeMap::new()),
         });
-        let (roster, process) = (joined.roster, std::process::id());
-        let mut plane = ControlPlane { rank, ranks, roster, linger, process, shared, thread: None };
+        let process = std::process::id();
+        let mut plane = ControlPlane {
+            rank,
+            ranks,
+            roster,
+            secret,
+            addresses: addresses.clone(),
+            linger,
+            process,
+            completed,
+            shared: shared.clone(),
+            thread: None,
+        };
         if ranks > 1 {
-            let (shared, streams) = (plane.shared.clone(), joined.streams);
-            let driver = Driver { rank, shared, streams, aftermath: None };
+            let streams = BTreeMap::new();
+            let driver = Driver { shared, listener, addresses, streams, accept_pause: None };
             let thread = std::thread::Builder::new()
-                .name("ferroccl-ctl".to_owned())
+                .name(format!("ferroccl-control-{rank}"))
                 .spawn(move || driver.run())
                 .map_err(|error| system("start the control thread", error))?;
             plane.thread = Some(thread);
+            plane.await_neighbours(deadline)?;
         }
         Ok(plane)
+    }
+
+    fn await_neighbours(&self, deadline: Deadline) -> Result<(), BootstrapError> {
+        let linked = self.shared.await_change(deadline.left(), |control| {
+            let unlinked = control.unlinked();
+            match control.failure() {
+                _ if unlinked.is_empty() => Some(Ok(())),
+                Some(failure) => Some(Err(failure.clone())),
+                None => None,
+            }
+        });
+        match linked {
+            Some(Ok(())) => Ok(()),
+            Some(Err(failure)) => Err(BootstrapError::Linking { rank: self.rank, failure }),
+            None => {
+                let peer = self.shared.lock().unlinked().first().copied().unwrap_or(self.rank);
+                let address = self.addresses.get(peer as usize).copied();
+                let address = address.map_or_else(String::new, |address| address.to_string());
+                let waited_ms = deadline.waited_ms();
+                // The others may be complete: they are not to take this for leaving.
+                self.abort(format!("it has no control connection with rank {peer}"));
+                Err(BootstrapError::Unlinked { rank: self.rank, peer, address, waited_ms })
+            }
+        }
     }
 
     /// This rank.
@@ -148,7 +256,9 @@ impl ControlPlane {
         self.shared.failed.load(Ordering::Relaxed) != 0
     }
 
-    /// The failure that ended this communicator, if one has: the same rank is named everywhere.
+    /// The failure that ended this communicator, if one has, as far as this rank knows. Where
+    /// several ranks fail at once, others may have heard of another first:
+    /// [`ControlPlane::verdict`] names the one that all agree on.
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         // Acquire: the details were written before the word.
@@ -161,7 +271,95 @@ impl ControlPlane {
     /// Whether this rank is known to have left in good order.
     #[must_use]
     pub fn has_left(&self, rank: Rank) -> bool {
-        !self.is_forked() && self.shared.lock().left().contains(&rank)
+        !self.is_forked() && self.shared.lock().has_left(rank)
+    }
+
+    /// The connections at this rank's control port that came to nothing.
+    #[must_use]
+    pub fn strays(&self) -> Strays {
+        if self.is_forked() { Strays::default() } else { self.shared.lock().strays() }
+    }
+
+    /// How far this rank is: the data path sets it at the end of each operation, and lets none
+    /// end well that it does not let through.
+    #[must_use]
+    pub fn completed(&self) -> &Arc<Completed> {
+        &self.completed
+    }
+
+    /// Lets no further operation end well on this rank; returns the number of the last one.
+    pub fn freeze(&self) -> u64 {
+        self.completed.freeze()
+    }
+
+    /// What the survivors of a failure agree on. A failure starts the agreement by itself; this
+    /// waits for its end, at most `timeout`. It is the same on every survivor.
+    ///
+    /// If a survivor dies after that, the next call waits for another verdict, of the next epoch:
+    /// it has more dead, the same cause and the same last operation.
+    ///
+    /// # Errors
+    /// Nothing has failed, the others declared this rank dead, too many ranks are silent, or the
+    /// time is up.
+    pub fn verdict(&self, timeout: Duration) -> Result<Verdict, VerdictError> {
+        if self.is_forked() {
+            return Err(VerdictError::Forked);
+        }
+        if self.thread.is_none() && self.failure().is_none() {
+            return Err(VerdictError::NothingFailed { rank: self.rank });
+        }
+        let deadline = Deadline::after(timeout);
+        let mut refusal = None;
+        let found = self.shared.await_change(timeout, |control| match control.verdict() {
+            Ok(verdict) => {
+                refusal = None;
+                verdict.cloned().map(Ok)
+            }
+            Err(error @ NoVerdict::Condemned(_)) => Some(Err(error)),
+            // Some of the silent may turn out to have ended.
+            Err(error) => {
+                refusal = Some(error);
+                None
+            }
+        });
+        match (found, refusal, self.failure()) {
+            (Some(Ok(verdict)), ..) => Ok(verdict),
+            (Some(Err(error)), ..) | (None, Some(error), _) => Err(error.into()),
+            (None, None, None) => Err(VerdictError::NothingFailed { rank: self.rank }),
+            (None, None, Some(failure)) => {
+                Err(VerdictError::TimedOut { waited_ms: deadline.waited_ms(), failure })
+            }
+        }
+    }
+
+    /// How this rank joins a new communicator of the survivors: with their order as ranks, and
+    /// the lowest of them as rank 0, which listens already. Its limits and timing are defaults.
+    ///
+    /// # Errors
+    /// This rank does not survive, or the lowest survivor could not listen.
+    pub fn regroup(&self, verdict: &Verdict) -> Result<Join, VerdictError> {
+        let no = |reason| VerdictError::NoMeeting { rank: self.rank, reason };
+        let survivors = &verdict.survivors;
+        let place = survivors.binary_search(&self.rank).map_err(|_| no("it is not among them"))?;
+        let lowest = survivors[0];
+        if verdict.meeting_port == 0 && survivors.len() > 1 {
+            return Err(no("the lowest of them could not open a socket to listen at"));
+        }
+        let purpose = [&b"survivors "[..], &verdict.epoch.to_le_bytes()].concat();
+        let secret = Secret::from_bytes(self.secret.derive(&purpose));
+        let address = self.addresses.get(lowest as usize).map(SocketAddr::ip);
+        let host = address.map_or_else(|| "127.0.0.1".to_owned(), |ip| ip.to_string());
+        let endpoints = vec![Endpoint::new(host, verdict.meeting_port)];
+        // There are no more than RANKS_MAX.
+        let (rank, ranks) = (place as Rank, survivors.len() as u32);
+        let mut join = Join::new(rank, ranks, UniqueId { endpoints, secret });
+        if rank == 0 {
+            join.listener = self.shared.meetings().remove(&verdict.meeting_port);
+            if ranks > 1 && join.listener.is_none() {
+                return Err(no("the socket for this meeting is used up"));
+            }
+        }
+        Ok(join)
     }
 
     /// Whether this is the child of a fork: it has the connections, but not the thread, and the
@@ -176,15 +374,14 @@ impl ControlPlane {
     }
 
     /// Ends the communicator for all ranks because `rank` was found failed, by a transport for
-    /// example. The first failure that rank 0 learns of is the one that all ranks name.
-    /// The child of a fork reports nothing.
+    /// example. The child of a fork reports nothing.
     pub fn report(&self, rank: Rank, reason: impl Into<String>) {
         if self.is_forked() {
             return;
         }
         let shared = &self.shared;
         let mut control = shared.lock();
-        control.report(rank, reason.into());
+        control.report(rank, reason.into(), now());
         if self.thread.is_none() {
             return publish(shared, &control);
         }
@@ -199,7 +396,7 @@ impl ControlPlane {
     /// order; a blob has at most 1 MiB less 64 bytes.
     ///
     /// # Errors
-    /// A rank failed or left, or not all called within `timeout`. Where rank 0's time runs out,
+    /// A rank failed or left, or not all called within `timeout`. Where a rank's time runs out,
     /// the first rank that took no part is declared failed everywhere.
     pub fn all_gather(
         &self,
@@ -207,22 +404,12 @@ impl ControlPlane {
         timeout: Duration,
     ) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let deadline = Deadline::after(timeout);
-        let mut control = self.shared.lock();
-        let sequence = control.contribute(blob)?;
+        let sequence = self.shared.lock().contribute(blob)?;
         self.shared.wake();
-        loop {
-            if let Some(parts) = control.gathered(sequence)? {
-                return Ok(parts);
-            }
-            let left = deadline.left();
-            if left.is_zero() {
-                return Err(self.time_out(&mut control, sequence, deadline));
-            }
-            control = self
-                .shared
-                .changed
-                .wait_timeout(control, left)
-                .map_or_else(|poisoned| poisoned.into_inner().0, |(control, _)| control);
+        let gathered = |control: &mut Control| control.gathered(sequence).transpose();
+        match self.shared.await_change(timeout, gathered) {
+            Some(parts) => Ok(parts?),
+            None => Err(self.time_out(sequence, deadline)),
         }
     }
 
@@ -234,20 +421,16 @@ impl ControlPlane {
         self.all_gather(Vec::new(), timeout).map(|_| ())
     }
 
-    /// Leaves in good order: the others do not take it for a death. Rank 0 stays as the centre
-    /// for up to [`super::Join::linger`] while others are not done (1 s if a rank has failed);
-    /// after that, deaths among those others go unnoticed here, and their transports must notice
-    /// them. A thread that holds several ranks lets go of rank 0 last.
+    /// Leaves in good order: the others do not take it for a death, and go on without this rank.
+    /// Blocks until its last words are sent, for [`super::Join::linger`] at most.
     pub fn close(self) {}
 
-    fn time_out(&self, control: &mut Control, sequence: u64, by: Deadline) -> ExchangeError {
+    fn time_out(&self, sequence: u64, by: Deadline) -> ExchangeError {
         let waited_ms = by.waited_ms();
-        let awaited = match control.awaited(sequence) {
+        let awaited = self.shared.lock().awaited(sequence);
+        let awaited = match awaited {
             Some(rank) => {
-                let text = format!("no part in exchange {sequence} within {waited_ms} ms");
-                control.report(rank, text);
-                publish(&self.shared, control);
-                self.shared.wake();
+                self.report(rank, format!("no part in exchange {sequence} within {waited_ms} ms"));
                 format!("rank {rank}")
             }
             None => "some rank".to_owned(),
@@ -262,9 +445,8 @@ impl Drop for ControlPlane {
         if self.is_forked() {
             return;
         }
-        let patience = if self.rank == 0 { self.linger.max(FAREWELL) } else { FAREWELL };
         self.shared.lock().leave();
-        let _ = self.shared.leaving.set(Deadline::after(patience));
+        let _ = self.shared.leaving.set(Deadline::after(self.linger));
         self.shared.wake();
         // It ends at the deadline just set, and it does not panic; if it did, nothing is lost.
         let _ = thread.join();
@@ -272,114 +454,10 @@ impl Drop for ControlPlane {
 }
 
 /// Makes the failure visible outside the lock.
-fn publish(shared: &Shared, control: &Control) {
+pub(super) fn publish(shared: &Shared, control: &Control) {
     if let Some(failure) = control.failure() {
         let failure = shared.failure.get_or_init(|| failure.clone());
         shared.failed.store(1 + u64::from(failure.rank), Ordering::Release);
-    }
-}
-
-/// The control thread.
-struct Driver {
-    rank: Rank,
-    shared: Arc<Shared>,
-    streams: BTreeMap<Rank, TcpStream>,
-    /// By when the thread ends after a failure, once this rank leaves.
-    aftermath: Option<Deadline>,
-}
-
-impl Driver {
-    fn run(mut self) {
-        let mut buffer = vec![0; 64 << 10];
-        while !self.is_done() {
-            self.wait();
-            let mut drained = [0; 8];
-            let _ = rustix::io::read(&self.shared.wake, &mut drained);
-            let shared = self.shared.clone();
-            let mut control = shared.lock();
-            self.read(&mut control, &mut buffer);
-            control.tick(now());
-            self.write(&mut control);
-            // Only now: whoever sees the failure may end the process, and with it this thread.
-            publish(&shared, &control);
-            shared.changed.notify_all();
-            if shared.leaving.get().is_some() && control.failure().is_some() {
-                self.aftermath.get_or_insert(Deadline::after(AFTERMATH));
-            }
-        }
-    }
-
-    fn is_done(&self) -> bool {
-        let Some(left) = self.left() else { return false };
-        let control = self.shared.lock();
-        left.is_zero() || self.streams.is_empty() || (self.rank == 0 && control.is_alone())
-    }
-
-    /// The time that is left to this thread; no end is set before this rank leaves.
-    fn left(&self) -> Option<Duration> {
-        let left = self.shared.leaving.get()?.left();
-        Some(self.aftermath.map_or(left, |aftermath| left.min(aftermath.left())))
-    }
-
-    fn wait(&self) {
-        let (mut timeout, unsent) = {
-            let control = self.shared.lock();
-            let unsent = |rank: &&Rank| !control.outbox(**rank).is_empty();
-            let ranks: Vec<_> = self.streams.keys().filter(unsent).copied().collect();
-            (control.poll_timeout().since(now()), ranks)
-        };
-        if let Some(left) = self.left() {
-            timeout = timeout.min(left);
-        }
-        let mut fds = Vec::with_capacity(1 + self.streams.len());
-        fds.push((self.shared.wake.as_fd(), PollFlags::IN));
-        for (rank, stream) in &self.streams {
-            let mut flags = PollFlags::IN;
-            flags.set(PollFlags::OUT, unsent.contains(rank));
-            fds.push((stream.as_fd(), flags));
-        }
-        socket::wait(&fds, timeout);
-    }
-
-    fn read(&mut self, control: &mut Control, buffer: &mut [u8]) {
-        let mut ended = Vec::new();
-        for (rank, stream) in &self.streams {
-            let mut turn = 0;
-            while turn < TURN_BYTES {
-                match socket::read(stream, buffer) {
-                    Got::Bytes(count) => {
-                        control.received(*rank, &buffer[..count], now());
-                        turn += count;
-                    }
-                    Got::Nothing => break,
-                    Got::End => {
-                        ended.push(*rank);
-                        break;
-                    }
-                }
-            }
-        }
-        for rank in ended {
-            self.streams.remove(&rank);
-            control.hung_up(rank);
-        }
-    }
-
-    fn write(&mut self, control: &mut Control) {
-        let own = self.rank;
-        self.streams.retain(|rank, stream| {
-            let written = socket::write(stream, control.outbox(*rank));
-            control.sent(*rank, written);
-            if control.is_gone(*rank) || !control.is_closing(*rank) {
-                return !control.is_gone(*rank);
-            }
-            // To close with unread bytes in the socket would reset the connection and could take
-            // the goodbye with it: a member ends its own half and waits for rank 0 to close.
-            if own != 0 && control.outbox(*rank).is_empty() {
-                let _ = stream.shutdown(Shutdown::Write);
-            }
-            own != 0
-        });
     }
 }
 
@@ -390,10 +468,11 @@ mod tests {
 
     #[test]
     fn a_forked_child_reports_nothing_and_waits_for_no_lock() {
-        let roster = Roster { members: Vec::new() };
-        let joined = Joined { roster, streams: BTreeMap::new(), early: Vec::new() };
-        let (timing, linger) = (ControlTiming::default(), Duration::ZERO);
-        let mut plane = ControlPlane::start(0, 1, joined, timing, linger).unwrap();
+        let id = UniqueId { endpoints: vec![], secret: Secret::from_bytes([1; 32]) };
+        let join = Join::new(0, 1, id);
+        let joined = Joined { roster: Roster::default(), listener: None, addresses: vec![] };
+        let deadline = Deadline::after(Duration::ZERO);
+        let mut plane = ControlPlane::start(&join, joined, deadline).unwrap();
         // As a child finds it: another process, and the lock held by a thread it does not have.
         plane.process = plane.process.wrapping_add(1);
         let shared = plane.shared.clone();
@@ -401,6 +480,7 @@ mod tests {
         let (done, ended) = mpsc::channel();
         let child = std::thread::spawn(move || {
             plane.abort("in the child");
+            let _ = plane.verdict(Duration::from_secs(60));
             let _ = done.send((plane.has_left(0), plane.failure()));
         });
         assert_eq!(ended.recv_timeout(Duration::from_secs(5)), Ok((false, None)));

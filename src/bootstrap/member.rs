@@ -1,10 +1,9 @@
 //! Joining at every rank but 0: attempts until rank 0 answers, or the deadline.
 
 use super::socket::{self, Deadline, Got, random_bytes};
-use super::{BootstrapError, Join, Joined, resolve};
+use super::{BootstrapError, Join, Joined, contact, resolve};
 use ccl_core::bootstrap::{MemberJoin, MemberJoinError, Roster};
 use rustix::event::PollFlags;
-use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -89,10 +88,13 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
     }
     socket::prepare(&stream).map_err(passing)?;
     let nonce = random_bytes().map_err(Setback::Final)?;
-    let mut machine = MemberJoin::new(join.id.secret.clone(), join.hello(), nonce);
-    let mut early = Vec::new();
-    match converse(&mut machine, &stream, deadline, &mut early) {
-        Some(Ok(roster)) => Ok(Joined { roster, streams: BTreeMap::from([(0, stream)]), early }),
+    let (listener, contact) = contact::of_member(join, &stream).map_err(Setback::Final)?;
+    let mut machine = MemberJoin::new(join.id.secret.clone(), join.hello(contact), nonce);
+    match converse(&mut machine, &stream, deadline) {
+        Some(Ok(roster)) => {
+            let addresses = contact::addresses(&roster, address);
+            Ok(Joined { roster, listener: Some(listener), addresses })
+        }
         Some(Err(error)) if error.is_passing() => Err(Setback::Passing(error.to_string())),
         Some(Err(error)) => {
             let is_final = matches!(error, MemberJoinError::Refused(_));
@@ -114,13 +116,11 @@ fn incomplete(join: &Join, machine: &MemberJoin, deadline: Deadline) -> Bootstra
     BootstrapError::Incomplete { rank: join.rank, waited_ms: deadline.waited_ms(), missing }
 }
 
-/// Passes bytes until the attempt ends; `None` at the deadline. Bytes that follow the roster go
-/// to `early`: they are the first of the control connection.
+/// Passes bytes until the attempt ends; `None` at the deadline.
 fn converse(
     machine: &mut MemberJoin,
     stream: &TcpStream,
     deadline: Deadline,
-    early: &mut Vec<u8>,
 ) -> Option<Result<Roster, MemberJoinError>> {
     let grace = Deadline::after(deadline.left() + GRACE);
     let stranger = Deadline::after(CONNECT_MAX * 2);
@@ -147,7 +147,6 @@ fn converse(
             Got::Bytes(count) => {
                 let mut bytes = &buffer[..count];
                 machine.received(&mut bytes);
-                early.extend_from_slice(bytes);
             }
             Got::Nothing => {}
             Got::End => machine.closed(),

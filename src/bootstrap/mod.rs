@@ -3,7 +3,9 @@
 //!
 //! The protocol is `ccl_core::bootstrap`; here are its sockets, its clock and its one thread.
 
+mod contact;
 mod control;
+mod driver;
 mod host;
 mod listen;
 mod member;
@@ -12,21 +14,25 @@ mod root;
 pub(crate) mod socket;
 
 pub use ccl_core::bootstrap::{
-    Control, ControlError, ControlTiming, Endpoint, Failure, FailureReason, JoinFailure,
-    JoinLimits, Member, MemberJoinError, Roster, Secret, Strays, UniqueId,
+    Completed, Contact, Control, ControlError, ControlTiming, Endpoint, Failure, FailureReason,
+    JoinFailure, JoinLimits, Member, MemberJoinError, NoVerdict, Roster, Secret, Strays, UniqueId,
+    Verdict,
 };
-pub use control::{ControlPlane, ExchangeError};
+pub use control::{ControlPlane, ExchangeError, VerdictError};
 pub use listen::{Listening, Reach, listen_at};
 pub use socket::random_bytes;
 
 use resolve::resolve;
+use socket::Deadline;
 
 use ccl_core::bootstrap::{Hello, RANKS_MAX};
 use ccl_core::types::Rank;
-use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 use thiserror::Error;
+
+/// How long ranks have to connect with each other, however late the last one came.
+const LINKING_MIN: Duration = Duration::from_secs(10);
 
 /// How to join.
 #[derive(Debug)]
@@ -50,9 +56,8 @@ pub struct Join {
     pub limits: JoinLimits,
     /// Heartbeat and silence after it.
     pub timing: ControlTiming,
-    /// How long rank 0 stays the centre after it is done, while others are not: at most so long
-    /// blocks [`ControlPlane::close`], which returns as soon as all others have left or died. After
-    /// that, transports notice who is gone, and deadlines the rest.
+    /// At most so long blocks [`ControlPlane::close`] while others do not take this rank's last
+    /// words. What they miss, others tell them.
     pub linger: Duration,
 }
 
@@ -74,13 +79,17 @@ impl Join {
         }
     }
 
-    fn hello(&self) -> Hello {
+    fn hello(&self, contact: Contact) -> Hello {
         Hello {
             rank: self.rank,
             ranks: self.ranks,
             library: env!("CARGO_PKG_VERSION").to_owned(),
             configuration: self.configuration,
-            member: Member { host: host::identity(&self.host), process: std::process::id() },
+            member: Member {
+                host: host::identity(&self.host),
+                process: std::process::id(),
+                contact,
+            },
         }
     }
 }
@@ -168,6 +177,29 @@ pub enum BootstrapError {
         /// Connections that came to nothing meanwhile.
         strays: Strays,
     },
+    /// A rank ended after all had joined, while they connected with each other.
+    #[error("{failure} (rank {rank} was connecting with its neighbours)")]
+    Linking {
+        /// This rank.
+        rank: Rank,
+        /// Who, and how.
+        failure: Failure,
+    },
+    /// Two ranks that both reach rank 0 do not reach each other.
+    #[error(
+        "rank {rank} got no control connection with rank {peer} at {address} within {waited_ms} \
+         ms: see whether that host can be reached from here, and whether its ports are filtered"
+    )]
+    Unlinked {
+        /// This rank.
+        rank: Rank,
+        /// Who is missing.
+        peer: Rank,
+        /// Where it listens.
+        address: String,
+        /// How long, in milliseconds.
+        waited_ms: u64,
+    },
     /// The system refused something needed.
     #[error("joining failed: cannot {doing}: {error}")]
     System {
@@ -197,32 +229,36 @@ fn explain(strays: &Strays) -> String {
     }
 }
 
-/// An established star: one stream to each peer of this rank.
+/// What a rank knows when all have joined.
 struct Joined {
     roster: Roster,
-    streams: BTreeMap<Rank, TcpStream>,
-    /// A member: bytes of rank 0 that came right behind the roster.
-    early: Vec<u8>,
+    /// This rank's control port; none for a single rank.
+    listener: Option<TcpListener>,
+    /// By rank: where its control port is, as seen from here.
+    addresses: Vec<SocketAddr>,
 }
 
 /// Joins: blocks until all ranks have, or until the deadline in `join.limits`.
 ///
 /// # Errors
 /// Everything that can keep ranks from each other; each error says who and what to do.
-pub fn join(join: Join) -> Result<ControlPlane, BootstrapError> {
+pub fn join(mut join: Join) -> Result<ControlPlane, BootstrapError> {
     let (rank, ranks) = (join.rank, join.ranks);
     if ranks == 0 || ranks > RANKS_MAX || rank >= ranks {
         return Err(BootstrapError::RankOutOfRange { rank, ranks });
     }
-    let (timing, linger) = (join.timing, join.linger);
+    let deadline = Deadline::after(join.limits.deadline);
     let joined = if ranks == 1 {
-        let roster = Roster { members: vec![join.hello().member] };
-        Joined { roster, streams: BTreeMap::new(), early: Vec::new() }
+        let members = vec![join.hello(Contact::default()).member];
+        let roster = Roster { session: [0; 32], members };
+        Joined { roster, listener: None, addresses: Vec::new() }
     } else if rank == 0 {
-        root::join(join)?
+        root::join(&mut join)?
     } else {
         member::join(&join)?
     };
     tracing::debug!(rank, ranks, hosts = joined.roster.hosts(), "joined");
-    ControlPlane::start(rank, ranks, joined, timing, linger)
+    // Who came last left the others little time; a second's work is not to fail for that.
+    let linking = Deadline::after(deadline.left().max(LINKING_MIN));
+    ControlPlane::start(&join, joined, linking)
 }

@@ -1,8 +1,8 @@
 //! Joining at rank 0: the sockets of `RootJoin`.
 
 use super::socket::{self, Deadline, Got, now, random_bytes};
-use super::{BootstrapError, Join, Joined, listen_at};
-use ccl_core::bootstrap::{ConnectionId, RootAction, RootJoin};
+use super::{BootstrapError, Join, Joined, contact, listen_at};
+use ccl_core::bootstrap::{ConnectionId, RootAction, RootJoin, Roster};
 use rustix::event::PollFlags;
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};
@@ -11,6 +11,8 @@ use std::time::Duration;
 
 /// How long the last words of joining may take to be sent.
 const FAREWELL: Duration = Duration::from_secs(1);
+/// How long rosters, of which each is as long as there are ranks, may take to be sent.
+const ROSTERS: Duration = Duration::from_secs(3);
 /// How long no connection is accepted after accepting failed: descriptors ran out, usually.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -28,7 +30,7 @@ struct Driver {
     pause: Option<Deadline>,
 }
 
-pub(super) fn join(mut join: Join) -> Result<Joined, BootstrapError> {
+pub(super) fn join(join: &mut Join) -> Result<Joined, BootstrapError> {
     let listener = match (join.listener.take(), join.id.endpoints.first()) {
         (Some(listener), _) => listener,
         (None, Some(endpoint)) => listen_at(endpoint)?,
@@ -40,11 +42,17 @@ pub(super) fn join(mut join: Join) -> Result<Joined, BootstrapError> {
         return Err(BootstrapError::NoSecret { address });
     }
     listener.set_nonblocking(true).map_err(system("prepare the listening socket"))?;
-    let machine = RootJoin::new(join.id.secret.clone(), join.hello(), join.limits, now());
+    socket::widen(&listener, join.ranks);
+    socket::allow_descriptors(join.ranks);
+    let (control, contact) = contact::of_root(address)?;
+    let hello = join.hello(contact);
+    let machine = RootJoin::new(join.id.secret.clone(), hello, join.limits, now());
     let connections = BTreeMap::new();
     let mut driver = Driver { listener, machine, connections, accepted: 0, pause: None };
     driver.run()?;
-    driver.conclude()
+    let roster = driver.conclude()?;
+    let addresses = contact::addresses(&roster, contact::LOCAL);
+    Ok(Joined { roster, listener: Some(control), addresses })
 }
 
 fn no_endpoint() -> BootstrapError {
@@ -56,9 +64,9 @@ impl Driver {
     fn run(&mut self) -> Result<(), BootstrapError> {
         while self.machine.outcome().is_none() {
             let timeout = self.machine.poll_timeout().since(now());
-            self.wait(timeout, true);
+            let ready = self.wait(timeout, true);
             self.accept()?;
-            self.read();
+            self.read(&ready);
             self.machine.tick(now());
             self.act();
         }
@@ -70,44 +78,41 @@ impl Driver {
     /// introduce itself to a failed communicator is to hear why.
     fn take_leave(&mut self) -> Result<(), BootstrapError> {
         let failed = self.machine.outcome().is_some_and(Result::is_err);
-        let farewell = Deadline::after(FAREWELL);
+        let farewell = Deadline::after(if failed { FAREWELL } else { ROSTERS });
         while !farewell.is_past() {
             let unsent = self.connections.values().any(|c| !c.outbox.is_empty());
             let expected = failed && self.machine.has_half_open();
             if !(unsent || expected) {
                 break;
             }
-            self.wait(farewell.left(), failed);
+            let ready = self.wait(farewell.left(), failed);
             if failed {
                 self.accept()?;
-                self.read();
+                self.read(&ready);
             }
             self.act();
         }
         Ok(())
     }
 
-    fn conclude(mut self) -> Result<Joined, BootstrapError> {
+    fn conclude(self) -> Result<Roster, BootstrapError> {
         let strays = self.machine.strays();
-        let ranks = self.machine.connections();
         match self.machine.outcome() {
-            Some(Ok(roster)) => {
-                let mut stream = |id| self.connections.remove(id).map(|c| c.stream);
-                let streams = ranks.iter().filter_map(|(r, id)| Some((*r, stream(id)?))).collect();
-                Ok(Joined { roster: roster.clone(), streams, early: Vec::new() })
-            }
+            Some(Ok(roster)) => Ok(roster.clone()),
             Some(Err(failure)) => Err(BootstrapError::Root { failure: failure.clone(), strays }),
             None => Err(no_endpoint()),
         }
     }
 
-    fn wait(&self, timeout: Duration, listening: bool) {
+    /// Returns the connections that have something to read.
+    fn wait(&self, timeout: Duration, listening: bool) -> Vec<ConnectionId> {
         let pause = self.pause.filter(|pause| !pause.is_past());
         let timeout = pause.map_or(timeout, |pause| pause.left().min(timeout));
         let mut fds = Vec::with_capacity(1 + self.connections.len());
         if listening && pause.is_none() && self.machine.has_room(now()) {
             fds.push((self.listener.as_fd(), PollFlags::IN));
         }
+        let first = fds.len();
         for connection in self.connections.values() {
             let mut flags = PollFlags::empty();
             flags.set(PollFlags::IN, listening);
@@ -115,7 +120,9 @@ impl Driver {
             fds.push((connection.stream.as_fd(), flags));
         }
         // While the half-open places are full, look again before the oldest one's second is up.
-        socket::wait(&fds, timeout.min(Duration::from_millis(500)));
+        let found = socket::wait(&fds, timeout.min(Duration::from_millis(500)));
+        let found = self.connections.keys().zip(&found[first..]);
+        found.filter(|(_, ready)| **ready).map(|(id, _)| *id).collect()
     }
 
     fn accept(&mut self) -> Result<(), BootstrapError> {
@@ -142,10 +149,9 @@ impl Driver {
         Ok(())
     }
 
-    fn read(&mut self) {
+    fn read(&mut self, ready: &[ConnectionId]) {
         let mut buffer = [0; 2048];
-        let ids: Vec<_> = self.connections.keys().copied().collect();
-        for id in ids {
+        for id in ready.iter().copied() {
             let Some(connection) = self.connections.get(&id) else { continue };
             match socket::read(&connection.stream, &mut buffer) {
                 Got::Bytes(count) => self.machine.received(id, &buffer[..count]),

@@ -3,8 +3,10 @@
 use super::BootstrapError;
 use ccl_core::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -37,8 +39,13 @@ impl Deadline {
         self.left().is_zero()
     }
 
+    /// The time since it was set.
+    pub(crate) fn waited(&self) -> Duration {
+        self.start.elapsed()
+    }
+
     pub(crate) fn waited_ms(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(self.waited().as_millis()).unwrap_or(u64::MAX)
     }
 }
 
@@ -71,18 +78,59 @@ pub(super) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)
 }
 
-/// Waits until one of these is ready, at most `timeout`. Which ones is not told: nothing here
-/// blocks, so the caller tries them all.
-pub(crate) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Duration) {
+/// Waits until one of these is ready, or broken, at most `timeout`; says which.
+pub(crate) fn wait(fds: &[(BorrowedFd<'_>, PollFlags)], timeout: Duration) -> Vec<bool> {
     let mut polled: Vec<_> =
         fds.iter().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
     // Rounded up: a timeout that ends a moment too early would make the caller spin.
     let timeout = Timespec::try_from(timeout + Duration::from_micros(100));
-    if let Err(error) = poll(&mut polled, timeout.ok().as_ref()) {
-        // An interruption is a wake-up like any other; for anything else, do not spin.
-        if error != rustix::io::Errno::INTR {
-            std::thread::sleep(Duration::from_millis(10));
+    match poll(&mut polled, timeout.ok().as_ref()) {
+        Ok(_) => polled.iter().map(|fd| !fd.revents().is_empty()).collect(),
+        Err(error) => {
+            // An interruption is a wake-up like any other; for anything else, do not spin.
+            if error != rustix::io::Errno::INTR {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            vec![false; fds.len()]
         }
+    }
+}
+
+/// Begins to connect; the stream becomes writable when that has succeeded or failed.
+pub(super) fn begin_connect(address: SocketAddr) -> io::Result<TcpStream> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    match connect(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Whether an attempt to connect found a host that nobody listens at.
+pub(super) fn is_refused(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ConnectionRefused
+}
+
+/// Lets so many connections wait to be accepted, as far as the system allows it.
+pub(super) fn widen(listener: &TcpListener, waiting: u32) {
+    let waiting = i32::try_from(waiting.max(128)).unwrap_or(i32::MAX);
+    // It listens already; if it cannot be widened, some ranks have to try again.
+    let _ = rustix::net::listen(listener, waiting);
+}
+
+/// Raises this process's limit of open files if it is too low for so many connections.
+pub(super) fn allow_descriptors(connections: u32) {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let needed = u64::from(connections) + 256;
+    let mut limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < needed) {
+        limit.current = Some(limit.maximum.map_or(needed, |maximum| needed.min(maximum)));
+        // Where that is refused, accepting says so when it comes to it.
+        let _ = setrlimit(Resource::Nofile, limit);
     }
 }
 

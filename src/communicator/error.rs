@@ -8,7 +8,7 @@ use ccl_core::select::ChoiceError;
 use ccl_core::transport::TransportError;
 use ccl_core::types::Rank;
 
-use crate::bootstrap::{BootstrapError, ExchangeError};
+use crate::bootstrap::{BootstrapError, ExchangeError, VerdictError};
 use crate::launch::LaunchError;
 
 /// An error of a communicator. After any but [`Error::Usage`] the communicator is of no more use:
@@ -34,6 +34,9 @@ pub enum Error {
     /// An exchange among the ranks failed.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
+    /// The survivors of a failure did not agree, or this rank is none of them.
+    #[error(transparent)]
+    Verdict(#[from] VerdictError),
     /// The transport failed.
     #[error(transparent)]
     Transport(#[from] TransportError),

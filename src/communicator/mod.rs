@@ -1,5 +1,6 @@
 //! The communicator: ranks that do collectives together.
 
+mod agree;
 mod api;
 mod call;
 mod devices;
@@ -38,6 +39,7 @@ use group::Messages;
 use request::Requests;
 use wiring::Wiring;
 
+pub use crate::bootstrap::Verdict;
 pub use call::Call;
 pub use ccl_core::schedule::shape::{Blocks, Sizes};
 pub use ccl_core::topology::Hosts;
@@ -315,7 +317,7 @@ impl Communicator {
         let timeout = self.engine.config.timeout;
         let result = self.engine.start(running).and_then(|()| self.engine.finish(running, timeout));
         self.engine.ports.unbind();
-        result.map_err(|error| self.broken(error))
+        result.and_then(|()| self.let_through(running)).map_err(|error| self.broken(error))
     }
 
     fn usable(&self) -> Result<(), Error> {
@@ -328,11 +330,9 @@ impl Communicator {
         }
         match self.control.failure() {
             None => Ok(()),
-            Some(failure) => Err(Error::RankFailed {
-                rank: failure.rank,
-                reason: failure.reason.to_string(),
-                during: format!("rank {} in a new call", self.rank()),
-            }),
+            Some(failure) => {
+                Err(self.failed(&failure, format!("rank {} in a new call", self.rank())))
+            }
         }
     }
 

@@ -140,8 +140,7 @@ impl Engine {
         }
     }
 
-    /// Notices connections that have hung up: the control plane tells of deaths only as long as
-    /// its centre, rank 0, is there.
+    /// Notices connections that have hung up: often before the control plane has told it.
     fn poll_connections(&mut self) -> Result<(), Error> {
         if let Some(wiring) = &mut self.wiring {
             self.lost.extend(wiring.poll()?);

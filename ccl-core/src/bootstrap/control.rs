@@ -1,14 +1,29 @@
-//! The time after joining: who lives, who left, who failed, and small collective exchanges, over
-//! a star with rank 0 in its centre. Payload never goes this way.
+//! The time after joining: who lives, who left, who failed, what the survivors agree on, and small
+//! collective exchanges, over an overlay in which every rank has a few neighbours. Payload never
+//! goes this way. docs/adr/0004-control-plane.md describes the protocol.
 
-use super::frame::{Decoder, append_frame};
+mod linking;
+
+use super::agreement::{Agreement, Out};
+use super::completed::Completed;
+use super::exchange::{Exchange, Passed};
+use super::facts::Facts;
+use super::frame::append_frame;
+use super::gate::{ConnectionId, Gate, Strays};
+use super::identity::Secret;
+use super::link::{Link, Stage};
 use super::message::{Failure, FailureReason, Message};
-use super::{BLOB_BYTES_MAX, FRAME_BYTES_MAX};
+use super::verdict::Verdict;
+use super::{BLOB_BYTES_MAX, overlay};
 use crate::time::Instant;
 use crate::types::Rank;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
+
+/// Most strangers at a control port at once.
+const STRANGERS_MAX: usize = 64;
 
 /// When to speak and when to give up on a peer.
 #[derive(Clone, Copy, Debug)]
@@ -48,32 +63,26 @@ pub enum ControlError {
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PeerState {
-    Alive,
-    /// Said goodbye.
-    Left,
-    /// Its connection is gone, or is to be.
-    Gone,
-}
-
-#[derive(Debug)]
-struct Peer {
-    decoder: Decoder,
-    outbox: Vec<u8>,
-    heard: Instant,
-    state: PeerState,
-}
-
-/// The exchange in progress.
-#[derive(Debug, Default)]
-struct Exchange {
-    /// Number of the next exchange that this rank starts.
-    next: u64,
-    /// Rank 0: what came in, by exchange; a member may be one ahead.
-    parts: BTreeMap<u64, BTreeMap<Rank, Vec<u8>>>,
-    /// The last finished one.
-    finished: Option<(u64, Vec<Vec<u8>>)>,
+/// Why there is no verdict, and will be none for this rank.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NoVerdict {
+    /// The others go on without this rank.
+    #[error(
+        "this rank was declared dead by the others ({0}): it was stopped or cut off for too long, \
+         and they go on without it; start it anew"
+    )]
+    Condemned(Failure),
+    /// Too many are silent.
+    #[error(
+        "{living} ranks are here, but {silent} are silent and could live on behind a broken \
+         network: the smaller side must not decide; restore the network and start anew"
+    )]
+    NoQuorum {
+        /// Ranks that this one knows to live.
+        living: usize,
+        /// Ranks that are silent, but not known to have ended.
+        silent: usize,
+    },
 }
 
 /// The state of the control connections of one rank.
@@ -81,166 +90,260 @@ struct Exchange {
 pub struct Control {
     rank: Rank,
     ranks: u32,
+    secret: Secret,
     timing: ControlTiming,
-    peers: BTreeMap<Rank, Peer>,
-    left: BTreeSet<Rank>,
-    failure: Option<Failure>,
+    gate: Gate,
+    links: BTreeMap<ConnectionId, Link>,
+    connections: ConnectionId,
+    dials: VecDeque<(ConnectionId, Rank)>,
+    facts: Facts,
     exchange: Exchange,
+    agreement: Agreement,
+    completed: Arc<Completed>,
+    /// Neighbours from the start that have been connected.
+    met: BTreeSet<Rank>,
+    /// Parts for neighbours that are still to be met: others may have met all of theirs and begun.
+    early: BTreeMap<Rank, Vec<u8>>,
+    /// Ranks that could not be reached, and until when they are not tried again.
+    shunned: BTreeMap<Rank, Instant>,
     heartbeat_next: Instant,
+    ticked: Instant,
     leaving: bool,
 }
 
 impl Control {
-    /// The state right after joining: rank 0 is connected with all, every other rank with rank 0.
+    /// The state right after joining: nobody is connected yet. `secret` is the communicator's
+    /// own; `completed` is set by the data path.
     #[must_use]
-    pub fn new(rank: Rank, ranks: u32, timing: ControlTiming, now: Instant) -> Control {
-        let peers = if rank == 0 { 1..ranks } else { 0..1 };
-        let peer = |rank| {
-            let decoder = Decoder::new(FRAME_BYTES_MAX);
-            (rank, Peer { decoder, outbox: Vec::new(), heard: now, state: PeerState::Alive })
-        };
-        Control {
+    pub fn new(
+        rank: Rank,
+        ranks: u32,
+        secret: Secret,
+        timing: ControlTiming,
+        completed: Arc<Completed>,
+        now: Instant,
+    ) -> Control {
+        let mut control = Control {
             rank,
             ranks,
+            gate: Gate::new(secret.clone(), timing.silence, STRANGERS_MAX),
+            secret,
             timing,
-            peers: peers.map(peer).collect(),
-            left: BTreeSet::new(),
-            failure: None,
-            exchange: Exchange::default(),
-            heartbeat_next: now,
+            links: BTreeMap::new(),
+            connections: 0,
+            dials: VecDeque::new(),
+            facts: Facts::new(rank, ranks),
+            exchange: Exchange::new(rank, ranks),
+            agreement: Agreement::new(rank),
+            completed,
+            met: BTreeSet::new(),
+            early: BTreeMap::new(),
+            shunned: BTreeMap::new(),
+            heartbeat_next: now + timing.heartbeat,
+            ticked: now,
             leaving: false,
-        }
+        };
+        control.heal(now);
+        control
     }
 
     /// The first failure that this rank learned of: the end of the communicator.
     #[must_use]
     pub fn failure(&self) -> Option<&Failure> {
-        self.failure.as_ref()
+        self.facts.first.as_ref()
     }
 
-    /// The ranks known to have left in good order.
+    /// Whether this rank is known to have left in good order.
     #[must_use]
-    pub fn left(&self) -> &BTreeSet<Rank> {
-        &self.left
+    pub fn has_left(&self, rank: Rank) -> bool {
+        self.facts.left.contains_key(&rank)
     }
 
-    /// What waits to be sent to this peer.
+    /// The connections at the control port that came to nothing.
     #[must_use]
-    pub fn outbox(&self, peer: Rank) -> &[u8] {
-        self.peers.get(&peer).map_or(&[], |peer| &peer.outbox)
+    pub fn strays(&self) -> Strays {
+        self.gate.strays
     }
 
-    /// The first `bytes` of the outbox of this peer are sent.
-    pub fn sent(&mut self, peer: Rank, bytes: usize) {
-        if let Some(peer) = self.peers.get_mut(&peer) {
-            peer.outbox.drain(..bytes.min(peer.outbox.len()));
+    /// The neighbours from the start with whom there was no connection yet: joining is complete
+    /// when there are none.
+    #[must_use]
+    pub fn unlinked(&self) -> Vec<Rank> {
+        let missing = |rank: &Rank| !self.met.contains(rank) && !self.has_left(*rank);
+        overlay::neighbours(self.rank, self.ranks).into_iter().filter(missing).collect()
+    }
+
+    /// What the survivors agreed on, unless one of them has died since: then there will be
+    /// another verdict.
+    ///
+    /// # Errors
+    /// This rank will learn of none.
+    pub fn verdict(&self) -> Result<Option<&Verdict>, NoVerdict> {
+        if let Some(failure) = &self.facts.condemned {
+            return Err(NoVerdict::Condemned(failure.clone()));
+        }
+        let stands = |verdict: &&Verdict| {
+            !verdict.survivors.iter().any(|rank| self.facts.dead.contains_key(rank))
+        };
+        let verdict = self.facts.verdict.as_ref().filter(stands);
+        if verdict.is_none() && !self.facts.has_quorum() {
+            let living = self.facts.living().count();
+            return Err(NoVerdict::NoQuorum { living, silent: self.facts.silent().count() });
+        }
+        Ok(verdict)
+    }
+
+    /// Whether this rank coordinates an agreement and the driver is to say where the survivors
+    /// can meet.
+    #[must_use]
+    pub fn wants_meeting_port(&self) -> bool {
+        self.agreement.wants_meeting_port()
+    }
+
+    /// Where the survivors can meet: a port of this rank (zero: nowhere).
+    pub fn set_meeting_port(&mut self, port: u16, now: Instant) {
+        self.agreement.meeting_port = Some(port);
+        self.consider(false, now);
+    }
+
+    /// The next rank to connect to, and what the connection is called.
+    pub fn next_dial(&mut self) -> Option<(ConnectionId, Rank)> {
+        self.dials.pop_front()
+    }
+
+    /// What waits to be sent on this connection.
+    #[must_use]
+    pub fn outbox(&self, connection: ConnectionId) -> &[u8] {
+        self.links.get(&connection).map_or(&[], |link| &link.outbox)
+    }
+
+    /// The first `bytes` of the outbox are sent.
+    pub fn sent(&mut self, connection: ConnectionId, bytes: usize) {
+        if let Some(link) = self.links.get_mut(&connection) {
+            link.outbox.drain(..bytes.min(link.outbox.len()));
         }
     }
 
-    /// Whether this connection is to be closed once its outbox is sent as far as possible. A
-    /// member keeps its own open when rank 0 says goodbye: to close it would look like a death.
-    #[must_use]
-    pub fn is_closing(&self, peer: Rank) -> bool {
-        match self.peers.get(&peer).map(|peer| peer.state) {
-            None | Some(PeerState::Gone) => true,
-            Some(PeerState::Left) => self.rank == 0 || self.leaving,
-            Some(PeerState::Alive) => self.rank != 0 && self.leaving,
+    /// Whether the driver is to close this connection now; then the machine has forgotten it.
+    pub fn is_over(&mut self, connection: ConnectionId) -> bool {
+        let over = |link: &Link| link.is_closing() && link.outbox.is_empty();
+        if self.links.get(&connection).is_some_and(over) {
+            self.links.remove(&connection);
         }
+        !self.links.contains_key(&connection)
     }
 
-    /// Whether this peer failed, so that nothing needs to be sent to it any more.
+    /// Whether no connection is left, so that nobody can be told anything.
     #[must_use]
-    pub fn is_gone(&self, peer: Rank) -> bool {
-        self.peers.get(&peer).is_none_or(|peer| peer.state == PeerState::Gone)
+    pub fn is_detached(&self) -> bool {
+        self.links.is_empty()
     }
 
-    /// Whether everybody else has left or failed, so that nobody needs this rank any more.
+    /// All connections, those that are being made included.
     #[must_use]
-    pub fn is_alone(&self) -> bool {
-        self.peers.values().all(|peer| peer.state != PeerState::Alive)
+    pub fn connections(&self) -> Vec<ConnectionId> {
+        self.links.keys().copied().collect()
     }
 
     /// When [`Control::tick`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
-        let silent = self.alive().map(|peer| peer.heard + self.timing.silence).min();
-        silent.map_or(self.heartbeat_next, |silent| silent.min(self.heartbeat_next))
+        let up = self.links.values().filter(|link| link.neighbour().is_some());
+        let silent = up.map(|link| link.heard + self.timing.silence).min();
+        let due = silent.into_iter().chain(self.gate.poll_timeout()).min();
+        due.map_or(self.heartbeat_next, |due| due.min(self.heartbeat_next))
     }
 
-    fn alive(&self) -> impl Iterator<Item = &Peer> {
-        self.peers.values().filter(|peer| peer.state == PeerState::Alive)
-    }
-
-    /// Bytes arrived from this peer.
-    pub fn received(&mut self, peer: Rank, mut bytes: &[u8], now: Instant) {
-        while let Some(state) = self.peers.get_mut(&peer) {
-            state.heard = now;
-            let message = match state.decoder.feed(&mut bytes) {
+    /// Bytes arrived.
+    pub fn received(&mut self, connection: ConnectionId, mut bytes: &[u8], now: Instant) {
+        while self.gate.contains(connection) {
+            let Some(knock) = self.gate.received(connection, &mut bytes) else { return };
+            self.attend(connection, knock, now);
+        }
+        while let Some(link) = self.links.get_mut(&connection) {
+            if link.is_closing() {
+                return;
+            }
+            link.heard = now;
+            let message = match link.decoder.feed(&mut bytes) {
                 Ok(None) => return,
                 Ok(Some(frame)) => Message::decode(&frame).map_err(|error| error.to_string()),
                 Err(error) => Err(error.to_string()),
             };
-            match message.and_then(|message| self.step(peer, message)) {
-                Ok(()) => {}
-                Err(text) => {
-                    self.fail(Failure { rank: peer, reason: FailureReason::Protocol { text } });
-                    self.gone(peer);
-                    return;
-                }
+            if let Err(text) = message.and_then(|message| self.hear(connection, message, now)) {
+                self.object(connection, text, now);
             }
         }
     }
 
-    /// The connection to this peer closed or broke. Whatever had arrived must have been handed
-    /// in before.
-    pub fn hung_up(&mut self, peer: Rank) {
-        let alive = self.peers.get(&peer).is_some_and(|peer| peer.state == PeerState::Alive);
-        if !alive {
+    /// The connection closed or broke. Whatever had arrived must have been handed in before.
+    pub fn hung_up(&mut self, connection: ConnectionId, now: Instant) {
+        if self.gate.closed(connection) {
+            self.links.remove(&connection);
             return;
         }
-        self.gone(peer);
-        if self.rank == 0 || !self.leaving {
-            self.fail(Failure { rank: peer, reason: FailureReason::HungUp });
+        match self.links.get(&connection).map(|link| &link.stage) {
+            Some(Stage::Up(rank)) => {
+                let rank = *rank;
+                self.links.remove(&connection);
+                if !self.leaving {
+                    self.declare_dead(rank, FailureReason::HungUp, None, now);
+                }
+            }
+            Some(Stage::Closing) => drop(self.links.remove(&connection)),
+            _ => self.dial_failed(connection, false, now),
         }
     }
 
     /// Time passed. Whatever had arrived must have been handed in before: a process that was
     /// itself stopped for a while finds the heartbeats of the others waiting.
     pub fn tick(&mut self, now: Instant) {
-        let silence = self.timing.silence;
-        let silent = self
-            .peers
-            .iter()
-            .find(|(_, peer)| peer.state == PeerState::Alive && now.since(peer.heard) >= silence)
-            .map(|(rank, peer)| (*rank, now.since(peer.heard)));
-        if let Some((rank, silence)) = silent {
-            let silence_ms = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
-            self.fail(Failure { rank, reason: FailureReason::Silent { silence_ms } });
-            self.gone(rank);
+        // Who did not run cannot judge who was silent meanwhile: perhaps all were stopped.
+        if now.since(self.ticked) > self.timing.silence / 2 + self.timing.heartbeat {
+            self.links.values_mut().for_each(|link| link.heard = now);
         }
-        if now >= self.heartbeat_next {
-            self.heartbeat_next = now + self.timing.heartbeat;
-            self.tell_all(&Message::Heartbeat);
+        self.ticked = now;
+        self.expire(now);
+        if now < self.heartbeat_next {
+            return;
+        }
+        self.heartbeat_next = now + self.timing.heartbeat;
+        if !self.leaving {
+            self.flood(&Message::Heartbeat, None);
+            self.shunned.retain(|_, until| now < *until);
+            self.consider(true, now);
+            self.heal(now);
         }
     }
 
     /// Ends the communicator for all ranks: `rank` is to blame, this rank or one it found failed.
-    pub fn report(&mut self, rank: Rank, text: String) {
+    pub fn report(&mut self, rank: Rank, text: String, now: Instant) {
         let reason = if rank == self.rank {
             FailureReason::Aborted { text }
         } else {
             FailureReason::Reported { by: self.rank, text }
         };
-        self.fail(Failure { rank, reason });
+        if self.facts.first.is_none() {
+            self.learn(Message::Failed(Failure { rank, reason }), None, now);
+            self.consider(false, now);
+        }
     }
 
-    /// Leaves in good order: no more is wanted from the others. Rank 0 stays the centre until it
-    /// is alone or its process ends.
+    /// Leaves in good order: no more is wanted from the others. They close the connections.
     pub fn leave(&mut self) {
-        if !self.leaving {
-            self.leaving = true;
-            self.tell_all(&Message::Goodbye);
+        if self.leaving {
+            return;
         }
+        self.leaving = true;
+        self.gate.shut();
+        let goodbye = Message::Left { rank: self.rank, exchanges: self.exchange.next };
+        self.links.retain(|_, link| {
+            let known = matches!(link.stage, Stage::Up(_) | Stage::Introduced(_));
+            if known {
+                link.send(&goodbye);
+            }
+            known || link.is_closing()
+        });
     }
 
     /// Starts the next exchange with this rank's part and returns its number.
@@ -251,16 +354,9 @@ impl Control {
         if blob.len() > BLOB_BYTES_MAX {
             return Err(ControlError::TooLong { bytes: blob.len() });
         }
-        let sequence = self.exchange.next;
-        self.check(sequence)?;
-        self.exchange.next += 1;
-        if self.rank == 0 {
-            self.exchange.parts.entry(sequence).or_default().insert(0, blob);
-            self.finish_exchange(sequence);
-        } else {
-            self.exchange.parts.clear();
-            self.tell(0, &Message::Contribution { sequence, blob });
-        }
+        self.check(self.exchange.next)?;
+        let (sequence, passed) = self.exchange.contribute(blob);
+        self.pass(passed);
         Ok(sequence)
     }
 
@@ -269,157 +365,165 @@ impl Control {
     /// # Errors
     /// A rank failed, or left without its part: the exchange cannot end any more.
     pub fn gathered(&mut self, sequence: u64) -> Result<Option<Vec<Vec<u8>>>, ControlError> {
-        match self.exchange.finished.take() {
-            Some((finished, parts)) if finished == sequence => return Ok(Some(parts)),
-            _ => {}
+        match self.exchange.collect(sequence) {
+            Some(parts) => Ok(Some(parts)),
+            None => self.check(sequence).map(|()| None),
         }
-        self.check(sequence).map(|()| None)
     }
 
-    /// The first rank whose part of this exchange is missing: known to rank 0 alone.
+    /// The first rank whose part of this exchange is missing.
     #[must_use]
     pub fn awaited(&self, sequence: u64) -> Option<Rank> {
-        let parts = self.exchange.parts.get(&sequence)?;
-        (0..self.ranks).find(|rank| self.rank == 0 && !parts.contains_key(rank))
+        self.exchange.awaited(sequence)
     }
 
     fn check(&self, sequence: u64) -> Result<(), ControlError> {
-        if let Some(failure) = &self.failure {
+        if let Some(failure) = self.failure() {
             return Err(ControlError::Failed(failure.clone()));
         }
-        let parts = self.exchange.parts.get(&sequence);
-        let took_part = |rank: &Rank| parts.is_some_and(|parts| parts.contains_key(rank));
-        match self.left.iter().find(|rank| !took_part(rank)) {
-            Some(rank) => Err(ControlError::Left { rank: *rank }),
+        match self.facts.left.iter().find(|(_, exchanges)| **exchanges <= sequence) {
+            Some((rank, _)) => Err(ControlError::Left { rank: *rank }),
             None => Ok(()),
         }
     }
 
-    fn step(&mut self, peer: Rank, message: Message) -> Result<(), String> {
-        match (self.rank, message) {
-            (_, Message::Heartbeat) => {}
-            (_, Message::Goodbye) => self.goodbye(peer),
-            (0, Message::Contribution { sequence, blob }) => {
-                self.contribution(peer, sequence, blob)?;
+    fn heed(
+        &mut self,
+        connection: ConnectionId,
+        peer: Rank,
+        message: Message,
+        now: Instant,
+    ) -> Result<(), String> {
+        if !self.facts.are_ranks(&message) {
+            return Err(format!("a message about a rank that is not among the {}", self.ranks));
+        }
+        match message {
+            Message::Heartbeat => return Ok(()),
+            Message::Part { sequence, rank, blob } => {
+                let passed = self.exchange.take(sequence, rank, blob)?;
+                self.pass(passed);
+                return Ok(());
             }
-            (0, Message::Report(Failure { rank, reason })) => {
-                if rank >= self.ranks {
-                    return Err(format!("it reports rank {rank} of {}", self.ranks));
+            Message::Left { rank, exchanges } => {
+                self.learn(Message::Left { rank, exchanges }, Some(connection), now);
+                if rank == peer
+                    && let Some(link) = self.links.get_mut(&connection)
+                {
+                    link.stage = Stage::Closing;
                 }
-                self.fail(Failure { rank, reason });
             }
-            (0, _) => return Err("a message that members do not send".to_owned()),
-            (_, Message::Gathered { sequence, rank, blob }) => {
-                self.gather(sequence, rank, blob)?;
+            fact @ (Message::Dead(_) | Message::Failed(_)) => {
+                self.learn(fact, Some(connection), now);
             }
-            (_, Message::Left { rank }) => {
-                self.left.insert(rank);
+            Message::Decided(verdict) => self.judge(verdict, Some(connection), now),
+            Message::Ask(ask) if !self.leaving => {
+                let (facts, completed) = (&self.facts, &self.completed);
+                self.agreement.asked(ask, connection, facts, completed, now);
             }
-            (_, Message::Verdict(failure)) => {
-                self.failure.get_or_insert(failure);
-            }
-            _ => return Err("a message that rank 0 does not send".to_owned()),
+            Message::Answer(answer) => self.agreement.answered(answer),
+            Message::Ask(_) => {}
+            _ => return Err("a message that no neighbour sends".to_owned()),
         }
+        self.consider(false, now);
         Ok(())
     }
 
-    fn goodbye(&mut self, rank: Rank) {
-        self.left.insert(rank);
-        if let Some(peer) = self.peers.get_mut(&rank) {
-            peer.state = PeerState::Left;
-        }
-        if self.rank == 0 {
-            self.tell_all(&Message::Left { rank });
-        }
+    fn declare_dead(
+        &mut self,
+        rank: Rank,
+        reason: FailureReason,
+        source: Option<ConnectionId>,
+        now: Instant,
+    ) {
+        self.learn(Message::Dead(Failure { rank, reason }), source, now);
+        self.consider(false, now);
     }
 
-    fn contribution(&mut self, peer: Rank, sequence: u64, blob: Vec<u8>) -> Result<(), String> {
-        // A member starts an exchange only when it has all of the one before.
-        let oldest = self.exchange.parts.keys().next().copied().unwrap_or(self.exchange.next);
-        if sequence < oldest || sequence > self.exchange.next + 1 {
-            return Err(format!("a part of exchange {sequence}, which is not in progress"));
-        }
-        let parts = self.exchange.parts.entry(sequence).or_default();
-        if parts.insert(peer, blob).is_some() {
-            return Err(format!("a second part of exchange {sequence}"));
-        }
-        self.finish_exchange(sequence);
-        Ok(())
-    }
-
-    /// Rank 0: hands out the parts of an exchange once all are there.
-    fn finish_exchange(&mut self, sequence: u64) {
-        let complete = |parts: &BTreeMap<Rank, Vec<u8>>| parts.len() == self.ranks as usize;
-        if !self.exchange.parts.get(&sequence).is_some_and(complete) {
+    /// Takes in a fact and, if it is news, passes it on.
+    fn learn(&mut self, fact: Message, source: Option<ConnectionId>, now: Instant) {
+        if !self.facts.learn(&fact) {
             return;
         }
-        let parts = self.exchange.parts.remove(&sequence).unwrap_or_default();
-        let mut bytes = Vec::new();
-        let mut all = Vec::with_capacity(parts.len());
-        for (rank, blob) in parts {
-            let message = Message::Gathered { sequence, rank, blob };
-            append_frame(&mut bytes, &message.encode());
-            if let Message::Gathered { blob, .. } = message {
-                all.push(blob);
+        self.flood(&fact, source);
+        if matches!(fact, Message::Dead(_) | Message::Decided(_)) {
+            self.cut();
+            self.heal(now);
+        }
+    }
+
+    fn judge(&mut self, verdict: Verdict, source: Option<ConnectionId>, now: Instant) {
+        self.agreement.decided(&verdict);
+        self.learn(Message::Decided(verdict), source, now);
+    }
+
+    fn flood(&mut self, message: &Message, except: Option<ConnectionId>) {
+        let body = message.encode();
+        for (connection, link) in &mut self.links {
+            if link.neighbour().is_some() && Some(*connection) != except {
+                append_frame(&mut link.outbox, &body);
             }
         }
-        for peer in self.peers.values_mut().filter(|peer| peer.state == PeerState::Alive) {
-            peer.outbox.extend_from_slice(&bytes);
-        }
-        self.exchange.finished = Some((sequence, all));
     }
 
-    /// A member: takes in one part of the exchange that it is waiting for.
-    fn gather(&mut self, sequence: u64, rank: Rank, blob: Vec<u8>) -> Result<(), String> {
-        if sequence + 1 < self.exchange.next {
-            // This rank gave up waiting for it and went on.
-            return Ok(());
-        }
-        let parts = self.exchange.parts.entry(sequence).or_default();
-        if sequence + 1 != self.exchange.next || rank as usize != parts.len() {
-            return Err(format!("the part of rank {rank} of exchange {sequence}, out of turn"));
-        }
-        parts.insert(rank, blob);
-        if parts.len() == self.ranks as usize {
-            let parts = self.exchange.parts.remove(&sequence).unwrap_or_default();
-            self.exchange.finished = Some((sequence, parts.into_values().collect()));
-        }
-        Ok(())
-    }
-
-    /// The first failure counts; rank 0 tells it to all, the one to blame included (it may live),
-    /// and a member tells rank 0 what it found itself.
-    fn fail(&mut self, failure: Failure) {
-        if self.failure.is_some() {
+    fn pass(&mut self, (part, heirs): Passed) {
+        if heirs.is_empty() {
             return;
         }
-        let message = if self.rank == 0 {
-            Message::Verdict(failure.clone())
-        } else {
-            Message::Report(failure.clone())
-        };
-        self.failure = Some(failure);
-        self.tell_all(&message);
-    }
-
-    fn gone(&mut self, rank: Rank) {
-        if let Some(peer) = self.peers.get_mut(&rank) {
-            peer.state = PeerState::Gone;
-        }
-    }
-
-    fn tell(&mut self, rank: Rank, message: &Message) {
-        if let Some(peer) = self.peers.get_mut(&rank) {
-            // Rank 0 that said goodbye still listens while others finish.
-            let listens = peer.state == PeerState::Left && self.rank != 0;
-            if peer.state == PeerState::Alive || listens {
-                append_frame(&mut peer.outbox, &message.encode());
+        let body = part.encode();
+        for heir in heirs {
+            let link = self.links.values_mut().find(|link| link.neighbour() == Some(heir));
+            if let Some(link) = link {
+                append_frame(&mut link.outbox, &body);
+            } else if !self.met.contains(&heir) {
+                append_frame(self.early.entry(heir).or_default(), &body);
             }
         }
     }
 
-    fn tell_all(&mut self, message: &Message) {
-        let ranks: Vec<_> = self.peers.keys().copied().collect();
-        ranks.into_iter().for_each(|rank| self.tell(rank, message));
+    fn consider(&mut self, regular: bool, now: Instant) {
+        if self.leaving {
+            return;
+        }
+        self.agreement.consider(&self.facts, &self.completed, regular, now);
+        while let Some(out) = self.agreement.next_out() {
+            match out {
+                Out::Flood(message, except) => self.flood(&message, except),
+                Out::Send(connection, message) => {
+                    if let Some(link) = self.links.get_mut(&connection)
+                        && link.neighbour().is_some()
+                    {
+                        link.send(&message);
+                    }
+                }
+                Out::Learn(verdict, source) => self.judge(verdict, source, now),
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn plant(&mut self, fault: super::agreement::Fault) {
+        self.agreement.fault = Some(fault);
+    }
+
+    #[cfg(test)]
+    pub(super) fn connection_with(&self, rank: Rank) -> Option<ConnectionId> {
+        self.links.iter().find(|(_, link)| link.neighbour() == Some(rank)).map(|(id, _)| *id)
+    }
+
+    #[cfg(test)]
+    pub(super) fn neighbours(&self) -> Vec<Rank> {
+        self.links.values().filter_map(Link::neighbour).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn summary(&self) -> String {
+        let Facts { dead, left, condemned, verdict, .. } = &self.facts;
+        let agreement = &self.agreement;
+        format!("dead {dead:?}, left {left:?}, {condemned:?}, {verdict:?}, {agreement:?}")
+    }
+
+    #[cfg(test)]
+    pub(super) fn last_verdict(&self) -> Option<&Verdict> {
+        self.facts.verdict.as_ref()
     }
 }

@@ -1,11 +1,12 @@
 //! Joining as every rank but 0 sees it: one connection, one attempt.
 
+use super::caller::Caller;
 use super::frame::{Decoder, FrameError, append_frame};
-use super::handshake::{Nonce, Nonces, Role, proof, proves};
+use super::handshake::Nonce;
 use super::identity::Secret;
 use super::message::{Hello, JoinFailure, Member, Message, Roster, missing};
 use super::wire::MessageError;
-use super::{FRAME_BYTES_MAX, PROTOCOL_VERSION, STRANGER_FRAME_BYTES_MAX};
+use super::{FRAME_BYTES_MAX, STRANGER_FRAME_BYTES_MAX};
 use crate::types::Rank;
 use thiserror::Error;
 
@@ -46,20 +47,11 @@ impl MemberJoinError {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Opened,
-    Answered(Nonces),
-    Introduced,
-}
-
 /// The state of one attempt to join.
 #[derive(Debug)]
 pub struct MemberJoin {
-    secret: Secret,
+    caller: Caller,
     own: Hello,
-    nonce: Nonce,
-    stage: Stage,
     decoder: Decoder,
     outbox: Vec<u8>,
     members: Vec<Member>,
@@ -72,17 +64,15 @@ impl MemberJoin {
     #[must_use]
     pub fn new(secret: Secret, own: Hello, nonce: Nonce) -> MemberJoin {
         let mut join = MemberJoin {
-            secret,
+            caller: Caller::new(secret, nonce),
             own,
-            nonce,
-            stage: Stage::Opened,
             decoder: Decoder::new(STRANGER_FRAME_BYTES_MAX),
             outbox: Vec::new(),
             members: Vec::new(),
             missing: None,
             outcome: None,
         };
-        join.send(&Message::Open { protocol: PROTOCOL_VERSION, nonce });
+        join.send(&join.caller.open());
         join
     }
 
@@ -100,7 +90,7 @@ impl MemberJoin {
     /// Whether rank 0 knows this rank by now, so that only others are waited for.
     #[must_use]
     pub fn is_introduced(&self) -> bool {
-        self.stage == Stage::Introduced
+        self.caller.is_proven()
     }
 
     /// The missing ranks in words, as rank 0 told last.
@@ -127,47 +117,35 @@ impl MemberJoin {
 
     /// The connection closed.
     pub fn closed(&mut self) {
-        self.fail(match self.stage {
-            Stage::Opened => MemberJoinError::ClosedEarly,
-            Stage::Answered(_) => MemberJoinError::SecretRefused,
-            Stage::Introduced => MemberJoinError::Refused(JoinFailure::Died { rank: 0 }),
-        });
+        self.fail(self.caller.closed());
     }
 
     fn step(&mut self, message: Message) {
-        match (self.stage, message) {
-            // Only what rank 0 may say to a stranger is believed before it has proved itself.
-            (Stage::Opened, Message::Refused(failure @ JoinFailure::Protocol { .. })) => {
-                self.fail(MemberJoinError::Refused(failure));
-            }
-            (Stage::Opened, Message::Challenge { nonce }) => {
-                let nonces = Nonces { connector: self.nonce, root: nonce };
-                let proof = proof(&self.secret, Role::Connector, &nonces);
-                self.stage = Stage::Answered(nonces);
-                self.send(&Message::Proof { proof });
-            }
-            (Stage::Answered(nonces), Message::RootProof { proof }) => {
-                if !proves(&proof, &self.secret, Role::Root, &nonces) {
-                    return self.fail(MemberJoinError::RootUnproven);
-                }
-                self.stage = Stage::Introduced;
-                self.decoder.set_length_max(FRAME_BYTES_MAX);
-                self.send(&Message::Hello(self.own.clone()));
-            }
-            (Stage::Introduced, Message::Waiting { ranks, count }) => {
-                self.missing = Some((ranks, count));
-            }
-            (Stage::Introduced, Message::Refused(failure)) => {
-                self.fail(MemberJoinError::Refused(failure));
-            }
-            (Stage::Introduced, Message::Roster { ranks, first, members }) => {
-                self.enlist(ranks, first, members);
+        if !self.caller.is_proven() {
+            return self.prove(&message);
+        }
+        match message {
+            Message::Waiting { ranks, count } => self.missing = Some((ranks, count)),
+            Message::Refused(failure) => self.fail(MemberJoinError::Refused(failure)),
+            Message::Roster { session, ranks, first, members } => {
+                self.enlist(session, ranks, first, members);
             }
             _ => self.fail(MemberJoinError::Alien(MessageError { what: "it is out of turn" })),
         }
     }
 
-    fn enlist(&mut self, ranks: u32, first: Rank, members: Vec<Member>) {
+    fn prove(&mut self, message: &Message) {
+        match self.caller.step(message) {
+            Err(error) => self.fail(error),
+            Ok(Some(answer)) => self.send(&answer),
+            Ok(None) => {
+                self.decoder.set_length_max(FRAME_BYTES_MAX);
+                self.send(&Message::Hello(self.own.clone()));
+            }
+        }
+    }
+
+    fn enlist(&mut self, session: [u8; 32], ranks: u32, first: Rank, members: Vec<Member>) {
         let total = self.members.len() + members.len();
         let fits = ranks == self.own.ranks && first as usize == self.members.len();
         if !fits || members.is_empty() || total > ranks as usize {
@@ -177,7 +155,7 @@ impl MemberJoin {
         self.members.extend(members);
         if total == ranks as usize {
             let members = std::mem::take(&mut self.members);
-            self.outcome = Some(Ok(Roster { members }));
+            self.outcome = Some(Ok(Roster { session, members }));
         }
     }
 

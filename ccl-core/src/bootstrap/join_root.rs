@@ -1,19 +1,17 @@
 //! Joining as rank 0 sees it: lets in who proves to know the secret, and compares what they say.
 
-use super::frame::{Decoder, append_frame};
-use super::handshake::{Nonce, Nonces, Proof, Role, proof, proves};
+use super::frame::append_frame;
+use super::gate::{ConnectionId, Gate, Knock, Strays};
+use super::handshake::Nonce;
 use super::identity::Secret;
 use super::message::{Hello, JoinFailure, MISSING_NAMED_MAX, Message, Roster};
-use super::{PROTOCOL_VERSION, STRANGER_FRAME_BYTES_MAX};
 use crate::time::Instant;
 use crate::types::Rank;
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// A connection, by the number that the driver gave it.
-pub type ConnectionId = u64;
-
-/// Members of one roster message: 20 bytes each, far below the bound of a frame.
+/// Members of one roster message: 38 bytes each, far below the bound of a frame.
 const ROSTER_MEMBERS_MAX: usize = 4096;
 
 /// How long and how many strangers are borne with.
@@ -40,27 +38,6 @@ impl Default for JoinLimits {
     }
 }
 
-/// Connections that came to nothing, counted by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Strays {
-    /// Sent what is no message of ours, out of turn, or closed early.
-    pub malformed: u64,
-    /// Answered the challenge wrongly: it has another secret.
-    pub wrong_secret: u64,
-    /// Speak another version of the protocol.
-    pub wrong_version: u64,
-    /// Did not say who they are in time, or were one too many.
-    pub slow: u64,
-}
-
-impl Strays {
-    /// All of them.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.malformed + self.wrong_secret + self.wrong_version + self.slow
-    }
-}
-
 /// What the driver is to do, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RootAction {
@@ -71,47 +48,23 @@ pub enum RootAction {
 }
 
 #[derive(Debug)]
-struct HalfOpen {
-    decoder: Decoder,
-    since: Instant,
-    nonce: Nonce,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Stage {
-    Silent,
-    Challenged(Nonces),
-    Proven,
-}
-
-#[derive(Debug)]
 struct Joined {
     connection: ConnectionId,
     hello: Hello,
-}
-
-/// Why a half-open connection is dropped.
-enum Dropped {
-    Malformed,
-    WrongSecret,
-    WrongVersion,
-    Slow,
+    nonce: Nonce,
 }
 
 /// The state of joining at rank 0.
 #[derive(Debug)]
 pub struct RootJoin {
-    secret: Secret,
     own: Hello,
     limits: JoinLimits,
     started: Instant,
-    half_open: BTreeMap<ConnectionId, HalfOpen>,
+    gate: Gate,
     joined: BTreeMap<Rank, Joined>,
     ranks_of: BTreeMap<ConnectionId, Rank>,
     actions: VecDeque<RootAction>,
     outcome: Option<Result<Roster, JoinFailure>>,
-    strays: Strays,
     waiting_next: Instant,
 }
 
@@ -119,17 +72,17 @@ impl RootJoin {
     /// Starts to wait for ranks `1..own.ranks`.
     #[must_use]
     pub fn new(secret: Secret, own: Hello, limits: JoinLimits, now: Instant) -> RootJoin {
+        // All ranks may come at once, and none of them is to wait for strangers.
+        let half_open_max = limits.half_open_max.max(own.ranks as usize);
         let mut join = RootJoin {
-            secret,
             own,
             limits,
             started: now,
-            half_open: BTreeMap::new(),
+            gate: Gate::new(secret, limits.half_open, half_open_max),
             joined: BTreeMap::new(),
             ranks_of: BTreeMap::new(),
             actions: VecDeque::new(),
             outcome: None,
-            strays: Strays::default(),
             waiting_next: now + limits.waiting_every,
         };
         join.finish_if_complete();
@@ -152,7 +105,7 @@ impl RootJoin {
     /// a closed connection that would look like a wrong secret.
     #[must_use]
     pub fn has_half_open(&self) -> bool {
-        !self.half_open.is_empty()
+        !self.gate.is_empty()
     }
 
     /// The connection of each joined rank.
@@ -164,45 +117,32 @@ impl RootJoin {
     /// The connections that came to nothing.
     #[must_use]
     pub fn strays(&self) -> Strays {
-        self.strays
+        self.gate.strays
     }
 
     /// When [`RootJoin::tick`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Instant {
         let deadline = (self.started + self.limits.deadline).min(self.waiting_next);
-        let stale = self.half_open.values().map(|peer| peer.since + self.limits.half_open).min();
-        stale.map_or(deadline, |stale| stale.min(deadline))
+        self.gate.poll_timeout().map_or(deadline, |stale| stale.min(deadline))
     }
 
     /// Whether a new connection has a place now: under pressure the oldest half-open one that had
     /// its second yields, younger ones are left alone and newcomers wait in the listener.
     #[must_use]
     pub fn has_room(&self, now: Instant) -> bool {
-        self.half_open.len() < self.limits.half_open_max || self.yielding(now).is_some()
-    }
-
-    fn yielding(&self, now: Instant) -> Option<ConnectionId> {
-        let patience = self.limits.half_open.min(Duration::from_secs(1));
-        let (connection, peer) = self.half_open.iter().min_by_key(|(_, peer)| peer.since)?;
-        (now.since(peer.since) >= patience).then_some(*connection)
+        self.gate.has_room(now)
     }
 
     /// A connection arrived; `nonce` is fresh randomness for its challenge.
     pub fn accepted(&mut self, connection: ConnectionId, nonce: Nonce, now: Instant) {
         if matches!(self.outcome, Some(Ok(_))) || !self.has_room(now) {
-            self.strays.slow += 1;
+            self.gate.strays.slow += 1;
             self.actions.push_back(RootAction::Close(connection));
             return;
         }
-        if self.half_open.len() >= self.limits.half_open_max
-            && let Some(oldest) = self.yielding(now)
-        {
-            self.drop_half_open(oldest, Dropped::Slow);
-        }
-        let decoder = Decoder::new(STRANGER_FRAME_BYTES_MAX);
-        let peer = HalfOpen { decoder, since: now, nonce, stage: Stage::Silent };
-        self.half_open.insert(connection, peer);
+        let evicted = self.gate.stand(connection, nonce, now);
+        self.actions.extend(evicted.map(RootAction::Close));
     }
 
     /// Bytes arrived.
@@ -214,15 +154,8 @@ impl RootJoin {
             }
             return;
         }
-        while let Some(peer) = self.half_open.get_mut(&connection) {
-            match peer.decoder.feed(&mut bytes) {
-                Ok(None) => return,
-                Err(_) => self.drop_half_open(connection, Dropped::Malformed),
-                Ok(Some(frame)) => match Message::decode(&frame) {
-                    Ok(message) => self.step(connection, message),
-                    Err(_) => self.drop_half_open(connection, Dropped::Malformed),
-                },
-            }
+        while let Some(knock) = self.gate.received(connection, &mut bytes) {
+            self.attend(connection, knock);
         }
         // Bytes behind a Hello: out of turn.
         if !bytes.is_empty() && self.ranks_of.contains_key(&connection) {
@@ -232,8 +165,8 @@ impl RootJoin {
 
     /// A connection was closed by its peer, or broke.
     pub fn closed(&mut self, connection: ConnectionId) {
-        if self.half_open.contains_key(&connection) {
-            self.drop_half_open(connection, Dropped::Malformed);
+        if self.gate.closed(connection) {
+            self.actions.push_back(RootAction::Close(connection));
         } else if let Some(rank) = self.ranks_of.remove(&connection)
             && self.outcome.is_none()
         {
@@ -253,10 +186,7 @@ impl RootJoin {
             let waited_ms = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
             return self.finish(Err(JoinFailure::Missing { ranks, count, waited_ms }));
         }
-        let stale = |peer: &HalfOpen| now.since(peer.since) >= self.limits.half_open;
-        let slow: Vec<_> =
-            self.half_open.iter().filter(|(_, peer)| stale(peer)).map(|(id, _)| *id).collect();
-        slow.into_iter().for_each(|connection| self.drop_half_open(connection, Dropped::Slow));
+        self.actions.extend(self.gate.expire(now).into_iter().map(RootAction::Close));
         if now >= self.waiting_next {
             self.waiting_next = now + self.limits.waiting_every;
             let (ranks, count) = self.missing();
@@ -264,40 +194,20 @@ impl RootJoin {
         }
     }
 
-    fn step(&mut self, connection: ConnectionId, message: Message) {
-        let Some(peer) = self.half_open.get_mut(&connection) else { return };
-        match (peer.stage, message) {
-            (Stage::Silent, Message::Open { protocol: PROTOCOL_VERSION, nonce }) => {
-                peer.stage = Stage::Challenged(Nonces { connector: nonce, root: peer.nonce });
-                let challenge = Message::Challenge { nonce: peer.nonce };
-                self.send(connection, &challenge);
+    fn attend(&mut self, connection: ConnectionId, knock: Knock) {
+        match knock {
+            Knock::Answer(message) => return self.send(connection, &message),
+            Knock::Enter(Message::Hello(hello), nonce) => {
+                return self.admit(connection, hello, nonce);
             }
-            (Stage::Silent, Message::Open { protocol, .. }) => {
-                let failure = JoinFailure::Protocol { root: PROTOCOL_VERSION, peer: protocol };
-                self.send(connection, &Message::Refused(failure));
-                self.drop_half_open(connection, Dropped::WrongVersion);
-            }
-            (Stage::Challenged(nonces), Message::Proof { proof }) => {
-                self.judge(connection, &nonces, &proof);
-            }
-            (Stage::Proven, Message::Hello(hello)) => self.admit(connection, hello),
-            _ => self.drop_half_open(connection, Dropped::Malformed),
+            Knock::Refuse(message) => self.send(connection, &message),
+            Knock::Enter(..) => drop(self.gate.malformed()),
+            Knock::Drop => {}
         }
+        self.actions.push_back(RootAction::Close(connection));
     }
 
-    fn judge(&mut self, connection: ConnectionId, nonces: &Nonces, answer: &Proof) {
-        if !proves(answer, &self.secret, Role::Connector, nonces) {
-            return self.drop_half_open(connection, Dropped::WrongSecret);
-        }
-        let own = proof(&self.secret, Role::Root, nonces);
-        self.send(connection, &Message::RootProof { proof: own });
-        if let Some(peer) = self.half_open.get_mut(&connection) {
-            peer.stage = Stage::Proven;
-        }
-    }
-
-    fn admit(&mut self, connection: ConnectionId, hello: Hello) {
-        self.half_open.remove(&connection);
+    fn admit(&mut self, connection: ConnectionId, hello: Hello, nonce: Nonce) {
         let ended = self.outcome.as_ref().and_then(|outcome| outcome.as_ref().err()).cloned();
         if let Some(failure) = ended.or_else(|| self.objection(&hello)) {
             self.send(connection, &Message::Refused(failure.clone()));
@@ -305,7 +215,7 @@ impl RootJoin {
             return self.finish(Err(failure));
         }
         self.ranks_of.insert(connection, hello.rank);
-        self.joined.insert(hello.rank, Joined { connection, hello });
+        self.joined.insert(hello.rank, Joined { connection, hello, nonce });
         self.finish_if_complete();
     }
 
@@ -345,7 +255,10 @@ impl RootJoin {
         }
         let others = self.joined.values().map(|joined| joined.hello.member);
         let members = std::iter::once(self.own.member).chain(others).collect();
-        self.finish(Ok(Roster { members }));
+        // Nobody can foresee or repeat what the challenges of this joining were.
+        let mut session = Sha256::new();
+        self.joined.values().for_each(|joined| session.update(joined.nonce));
+        self.finish(Ok(Roster { session: session.finalize().into(), members }));
     }
 
     fn finish(&mut self, outcome: Result<Roster, JoinFailure>) {
@@ -354,14 +267,12 @@ impl RootJoin {
         }
         match &outcome {
             Ok(roster) => {
-                let strangers: Vec<_> = self.half_open.keys().copied().collect();
-                for connection in strangers {
-                    self.drop_half_open(connection, Dropped::Slow);
-                }
+                self.actions.extend(self.gate.shut().into_iter().map(RootAction::Close));
                 let ranks = self.own.ranks;
                 for (index, part) in roster.members.chunks(ROSTER_MEMBERS_MAX).enumerate() {
                     let first = Rank::try_from(index * ROSTER_MEMBERS_MAX).unwrap_or(Rank::MAX);
-                    self.tell_joined(&Message::Roster { ranks, first, members: part.to_vec() });
+                    let (session, members) = (roster.session, part.to_vec());
+                    self.tell_joined(&Message::Roster { session, ranks, first, members });
                 }
             }
             Err(failure) => {
@@ -371,17 +282,6 @@ impl RootJoin {
             }
         }
         self.outcome = Some(outcome);
-    }
-
-    fn drop_half_open(&mut self, connection: ConnectionId, why: Dropped) {
-        self.half_open.remove(&connection);
-        self.actions.push_back(RootAction::Close(connection));
-        *match why {
-            Dropped::Malformed => &mut self.strays.malformed,
-            Dropped::WrongSecret => &mut self.strays.wrong_secret,
-            Dropped::WrongVersion => &mut self.strays.wrong_version,
-            Dropped::Slow => &mut self.strays.slow,
-        } += 1;
     }
 
     fn send(&mut self, connection: ConnectionId, message: &Message) {

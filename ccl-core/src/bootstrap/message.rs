@@ -1,9 +1,14 @@
-//! The messages between rank 0 and the others, and their bytes.
+//! The messages between ranks, and their bytes.
 
 use super::PROTOCOL_VERSION;
 use super::handshake::{Nonce, Proof};
+use super::verdict::{
+    Answer, Ask, Verdict, decode_answer, decode_ask, decode_verdict, encode_answer, encode_ask,
+    encode_verdict,
+};
 use super::wire::{MessageError, Reader, Writer};
 use crate::types::Rank;
+use core::net::{IpAddr, Ipv6Addr};
 use std::fmt;
 use thiserror::Error;
 
@@ -14,7 +19,7 @@ const VERSION_BYTES_MAX: usize = 64;
 /// Most missing ranks that are named one by one; the rest is a number.
 pub const MISSING_NAMED_MAX: usize = 16;
 /// Bytes of one member in a roster message.
-const MEMBER_BYTES: usize = 20;
+const MEMBER_BYTES: usize = 38;
 
 const MAGIC: [u8; 4] = *b"FCCL";
 
@@ -40,11 +45,43 @@ pub struct Member {
     pub host: [u8; 16],
     /// Its process id on that host.
     pub process: u32,
+    /// Where its control port is.
+    pub contact: Contact,
+}
+
+/// Where a rank listens for control connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Contact {
+    /// As an IPv6 address (IPv4 mapped); zero where rank 0 is, whatever address that has for the
+    /// reader.
+    ip: [u8; 16],
+    /// TCP port.
+    pub port: u16,
+}
+
+impl Contact {
+    /// A port at an address, or at the address by which rank 0 is reached.
+    #[must_use]
+    pub fn new(ip: Option<IpAddr>, port: u16) -> Contact {
+        let ip = ip.map_or([0; 16], |ip| match ip {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        });
+        Contact { ip, port }
+    }
+
+    /// The address, if it is not that of rank 0.
+    #[must_use]
+    pub fn ip(&self) -> Option<IpAddr> {
+        (self.ip != [0; 16]).then(|| Ipv6Addr::from(self.ip).to_canonical())
+    }
 }
 
 /// All ranks of a communicator, in order of rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roster {
+    /// Tells this communicator from every other that has the same secret.
+    pub session: [u8; 32],
     /// One per rank.
     pub members: Vec<Member>,
 }
@@ -193,6 +230,12 @@ pub enum FailureReason {
         /// Since when, in milliseconds.
         silence_ms: u32,
     },
+    /// Nobody answers where it listened.
+    #[error("died: nobody listens at its control port any more")]
+    Refused,
+    /// The survivors agreed that it is.
+    #[error("counts as dead: the survivors agreed so")]
+    Agreed,
     /// It gave up by itself.
     #[error("gave up: {text}")]
     Aborted {
@@ -234,21 +277,27 @@ pub enum Message {
     /// Root: this ends the joining.
     Refused(JoinFailure),
     /// Root: ranks `first..` of `ranks`; when all are told, the communicator stands.
-    Roster { ranks: u32, first: Rank, members: Vec<Member> },
-    /// Member: my part of an exchange.
-    Contribution { sequence: u64, blob: Vec<u8> },
-    /// Root: the part of `rank`.
-    Gathered { sequence: u64, rank: Rank, blob: Vec<u8> },
-    /// Both: I live.
+    Roster { session: [u8; 32], ranks: u32, first: Rank, members: Vec<Member> },
+    /// Connector on a control port: I am `from`, and take you for `to`.
+    Link { from: Rank, to: Rank },
+    /// Acceptor: I am.
+    Welcome,
+    /// The part of `rank` in an exchange.
+    Part { sequence: u64, rank: Rank, blob: Vec<u8> },
+    /// I live.
     Heartbeat,
-    /// Both: I leave, and nothing is wrong.
-    Goodbye,
-    /// Root: that rank left in good order.
-    Left { rank: Rank },
-    /// Member: I found this, or it is me.
-    Report(Failure),
-    /// Root: this rank is the end of the communicator.
-    Verdict(Failure),
+    /// `rank` left in good order, having taken part in so many exchanges; from itself: goodbye.
+    Left { rank: Rank, exchanges: u64 },
+    /// This rank is dead, or at least counts as dead.
+    Dead(Failure),
+    /// This ends the communicator, though nobody need be dead.
+    Failed(Failure),
+    /// A coordinator asks.
+    Ask(Ask),
+    /// An answer on its way to the coordinator.
+    Answer(Answer),
+    /// The survivors have agreed.
+    Decided(Verdict),
 }
 
 impl Message {
@@ -264,19 +313,22 @@ impl Message {
             Message::Hello(hello) => encode_hello(&mut w, hello),
             Message::Waiting { ranks, count } => encode_ranks(w.u8(6), ranks).u32(*count),
             Message::Refused(failure) => encode_join_failure(w.u8(7), failure),
-            Message::Roster { ranks, first, members } => {
-                w.u8(8).u32(*ranks).u32(*first).count(members.len());
+            Message::Roster { session, ranks, first, members } => {
+                w.u8(8).array(session).u32(*ranks).u32(*first).count(members.len());
                 members.iter().fold(&mut w, encode_member)
             }
-            Message::Contribution { sequence, blob } => w.u8(9).u64(*sequence).bytes(blob),
-            Message::Gathered { sequence, rank, blob } => {
-                w.u8(10).u64(*sequence).u32(*rank).bytes(blob)
+            Message::Link { from, to } => w.u8(9).u32(*from).u32(*to),
+            Message::Welcome => w.u8(10),
+            Message::Part { sequence, rank, blob } => {
+                w.u8(11).u64(*sequence).u32(*rank).bytes(blob)
             }
-            Message::Heartbeat => w.u8(11),
-            Message::Goodbye => w.u8(12),
-            Message::Left { rank } => w.u8(13).u32(*rank),
-            Message::Report(failure) => encode_failure(w.u8(14), failure),
-            Message::Verdict(failure) => encode_failure(w.u8(15), failure),
+            Message::Heartbeat => w.u8(12),
+            Message::Left { rank, exchanges } => w.u8(13).u32(*rank).u64(*exchanges),
+            Message::Dead(failure) => encode_failure(w.u8(14), failure),
+            Message::Failed(failure) => encode_failure(w.u8(15), failure),
+            Message::Ask(ask) => encode_ask(w.u8(16), ask),
+            Message::Answer(answer) => encode_answer(w.u8(17), answer),
+            Message::Decided(verdict) => encode_verdict(w.u8(18), verdict),
         };
         w.0
     }
@@ -303,15 +355,16 @@ impl Message {
             6 => Message::Waiting { ranks: decode_ranks(&mut r)?, count: r.u32()? },
             7 => Message::Refused(decode_join_failure(&mut r)?),
             8 => decode_roster(&mut r)?,
-            9 => Message::Contribution { sequence: r.u64()?, blob: r.bytes()?.to_vec() },
-            10 => {
-                Message::Gathered { sequence: r.u64()?, rank: r.u32()?, blob: r.bytes()?.to_vec() }
-            }
-            11 => Message::Heartbeat,
-            12 => Message::Goodbye,
-            13 => Message::Left { rank: r.u32()? },
-            14 => Message::Report(decode_failure(&mut r)?),
-            15 => Message::Verdict(decode_failure(&mut r)?),
+            9 => Message::Link { from: r.u32()?, to: r.u32()? },
+            10 => Message::Welcome,
+            11 => Message::Part { sequence: r.u64()?, rank: r.u32()?, blob: r.bytes()?.to_vec() },
+            12 => Message::Heartbeat,
+            13 => Message::Left { rank: r.u32()?, exchanges: r.u64()? },
+            14 => Message::Dead(decode_failure(&mut r)?),
+            15 => Message::Failed(decode_failure(&mut r)?),
+            16 => Message::Ask(decode_ask(&mut r)?),
+            17 => Message::Answer(decode_answer(&mut r)?),
+            18 => Message::Decided(decode_verdict(&mut r)?),
             _ => return Err(MessageError { what: "its kind is unknown" }),
         };
         r.end()?;
@@ -332,11 +385,12 @@ fn decode_open(r: &mut Reader<'_>) -> Result<Message, MessageError> {
 }
 
 fn encode_member<'w>(w: &'w mut Writer, member: &Member) -> &'w mut Writer {
-    w.array(&member.host).u32(member.process)
+    w.array(&member.host).u32(member.process).array(&member.contact.ip).u16(member.contact.port)
 }
 
 fn decode_member(r: &mut Reader<'_>) -> Result<Member, MessageError> {
-    Ok(Member { host: r.array()?, process: r.u32()? })
+    let (host, process) = (r.array()?, r.u32()?);
+    Ok(Member { host, process, contact: Contact { ip: r.array()?, port: r.u16()? } })
 }
 
 fn encode_hello<'w>(w: &'w mut Writer, hello: &Hello) -> &'w mut Writer {
@@ -355,10 +409,10 @@ fn decode_hello(r: &mut Reader<'_>) -> Result<Hello, MessageError> {
 }
 
 fn decode_roster(r: &mut Reader<'_>) -> Result<Message, MessageError> {
-    let (ranks, first) = (r.u32()?, r.u32()?);
+    let (session, ranks, first) = (r.array()?, r.u32()?, r.u32()?);
     let count = r.count(MEMBER_BYTES)?;
     let members = (0..count).map(|_| decode_member(r)).collect::<Result<_, _>>()?;
-    Ok(Message::Roster { ranks, first, members })
+    Ok(Message::Roster { session, ranks, first, members })
 }
 
 fn encode_ranks<'w>(w: &'w mut Writer, ranks: &[Rank]) -> &'w mut Writer {
@@ -415,7 +469,7 @@ fn decode_join_failure(r: &mut Reader<'_>) -> Result<JoinFailure, MessageError> 
     })
 }
 
-fn encode_failure<'w>(w: &'w mut Writer, failure: &Failure) -> &'w mut Writer {
+pub(super) fn encode_failure<'w>(w: &'w mut Writer, failure: &Failure) -> &'w mut Writer {
     w.u32(failure.rank);
     match &failure.reason {
         FailureReason::HungUp => w.u8(1),
@@ -423,10 +477,12 @@ fn encode_failure<'w>(w: &'w mut Writer, failure: &Failure) -> &'w mut Writer {
         FailureReason::Aborted { text } => w.u8(3).text(text, TEXT_BYTES_MAX),
         FailureReason::Reported { by, text } => w.u8(4).u32(*by).text(text, TEXT_BYTES_MAX),
         FailureReason::Protocol { text } => w.u8(5).text(text, TEXT_BYTES_MAX),
+        FailureReason::Refused => w.u8(6),
+        FailureReason::Agreed => w.u8(7),
     }
 }
 
-fn decode_failure(r: &mut Reader<'_>) -> Result<Failure, MessageError> {
+pub(super) fn decode_failure(r: &mut Reader<'_>) -> Result<Failure, MessageError> {
     let rank = r.u32()?;
     let reason = match r.u8()? {
         1 => FailureReason::HungUp,
@@ -434,6 +490,8 @@ fn decode_failure(r: &mut Reader<'_>) -> Result<Failure, MessageError> {
         3 => FailureReason::Aborted { text: r.text(TEXT_BYTES_MAX)? },
         4 => FailureReason::Reported { by: r.u32()?, text: r.text(TEXT_BYTES_MAX)? },
         5 => FailureReason::Protocol { text: r.text(TEXT_BYTES_MAX)? },
+        6 => FailureReason::Refused,
+        7 => FailureReason::Agreed,
         _ => return Err(MessageError { what: "its reason is unknown" }),
     };
     Ok(Failure { rank, reason })
@@ -442,11 +500,13 @@ fn decode_failure(r: &mut Reader<'_>) -> Result<Failure, MessageError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::verdict::{Question, Vote};
     use crate::bootstrap::{FRAME_BYTES_MAX, STRANGER_FRAME_BYTES_MAX};
     use proptest::prelude::*;
 
     fn samples() -> Vec<Message> {
-        let member = Member { host: [3; 16], process: 77 };
+        let contact = Contact::new(Some("10.0.0.7".parse().unwrap()), 4);
+        let member = Member { host: [3; 16], process: 77, contact };
         let text = || "x".repeat(TEXT_BYTES_MAX);
         let version = || "9".repeat(VERSION_BYTES_MAX);
         let hello = Hello { rank: 1, ranks: 2, library: version(), configuration: [4; 32], member };
@@ -457,13 +517,15 @@ mod tests {
             Message::RootProof { proof: [4; 32] },
             Message::Hello(hello),
             Message::Waiting { ranks: vec![1, 2], count: 9 },
-            Message::Roster { ranks: 3, first: 1, members: vec![member; 2] },
-            Message::Contribution { sequence: 5, blob: vec![6; 7] },
-            Message::Gathered { sequence: 5, rank: 1, blob: vec![] },
+            Message::Roster { session: [9; 32], ranks: 3, first: 1, members: vec![member; 2] },
+            Message::Link { from: 5, to: 1 },
+            Message::Welcome,
+            Message::Part { sequence: 5, rank: 1, blob: vec![6; 7] },
+            Message::Part { sequence: 5, rank: 1, blob: vec![] },
             Message::Heartbeat,
-            Message::Goodbye,
-            Message::Left { rank: 3 },
+            Message::Left { rank: 3, exchanges: 2 },
         ];
+        all.extend(agreeing());
         for failure in [
             JoinFailure::Protocol { root: 1, peer: 2 },
             JoinFailure::Library { rank: 1, library: version(), root_library: version() },
@@ -478,15 +540,47 @@ mod tests {
         }
         for reason in [
             FailureReason::HungUp,
+            FailureReason::Refused,
+            FailureReason::Agreed,
             FailureReason::Silent { silence_ms: 3000 },
             FailureReason::Aborted { text: text() },
             FailureReason::Reported { by: 4, text: text() },
             FailureReason::Protocol { text: text() },
         ] {
-            all.push(Message::Report(Failure { rank: 2, reason: reason.clone() }));
-            all.push(Message::Verdict(Failure { rank: 2, reason }));
+            all.push(Message::Dead(Failure { rank: 2, reason: reason.clone() }));
+            all.push(Message::Failed(Failure { rank: 2, reason }));
         }
         all
+    }
+
+    fn agreeing() -> Vec<Message> {
+        let cause = Failure { rank: 9, reason: FailureReason::HungUp };
+        let (dead, survivors) = (vec![0, 9], vec![1, 2, 3, 17]);
+        let verdict =
+            Verdict { epoch: 1, dead, cause, last_completed: 7, survivors, meeting_port: 80 };
+        let empty = Verdict { dead: vec![], survivors: vec![], ..verdict.clone() };
+        let ask = |question, previous| {
+            Message::Ask(Ask { epoch: 2, coordinator: 1, attempt: 3, question, previous })
+        };
+        let answer = |vote| Message::Answer(Answer { epoch: 2, coordinator: 1, rank: 17, vote });
+        vec![
+            ask(Question::Collect, None),
+            ask(Question::Accept(verdict.clone()), Some(empty.clone())),
+            answer(Vote::Accepted),
+            answer(Vote::Promised { completed: 6, accepted: None }),
+            answer(Vote::Promised { completed: 6, accepted: Some((4, verdict.clone())) }),
+            Message::Decided(verdict),
+            Message::Decided(empty),
+        ]
+    }
+
+    #[test]
+    fn contacts_survive_their_bytes() {
+        for ip in ["10.0.0.1", "fe80::2", "::1", "127.0.0.1"] {
+            let ip: IpAddr = ip.parse().unwrap();
+            assert_eq!(Contact::new(Some(ip), 1).ip(), Some(ip));
+        }
+        assert_eq!(Contact::new(None, 1).ip(), None);
     }
 
     #[test]
@@ -505,9 +599,9 @@ mod tests {
     #[test]
     fn what_strangers_may_send_fits_their_bound() {
         for message in samples() {
-            use Message::{Challenge, Hello, Open, Proof, RootProof};
+            use Message::{Challenge, Hello, Link, Open, Proof, RootProof};
             if matches!(message, Open { .. } | Challenge { .. } | Proof { .. } | RootProof { .. })
-                || matches!(message, Hello(_))
+                || matches!(message, Hello(_) | Link { .. })
             {
                 assert!(message.encode().len() <= STRANGER_FRAME_BYTES_MAX, "{message:?}");
             }
@@ -515,9 +609,9 @@ mod tests {
     }
 
     #[test]
-    fn a_largest_contribution_fits_a_frame() {
+    fn a_largest_part_fits_a_frame() {
         let blob = vec![0; crate::bootstrap::BLOB_BYTES_MAX];
-        let bytes = Message::Gathered { sequence: 0, rank: 0, blob }.encode();
+        let bytes = Message::Part { sequence: 0, rank: 0, blob }.encode();
         assert!(bytes.len() <= FRAME_BYTES_MAX);
     }
 
@@ -533,9 +627,9 @@ mod tests {
     fn long_texts_are_cut_between_characters() {
         let text = "é".repeat(TEXT_BYTES_MAX);
         let reason = FailureReason::Aborted { text };
-        let bytes = Message::Report(Failure { rank: 0, reason }).encode();
+        let bytes = Message::Failed(Failure { rank: 0, reason }).encode();
         match Message::decode(&bytes).unwrap() {
-            Message::Report(Failure { reason: FailureReason::Aborted { text }, .. }) => {
+            Message::Failed(Failure { reason: FailureReason::Aborted { text }, .. }) => {
                 assert_eq!(text, "é".repeat(TEXT_BYTES_MAX / 2));
             }
             other => panic!("{other:?}"),
@@ -555,7 +649,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(
-            bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..17,
+            bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..20,
         ) {
             let _ = Message::decode(&bytes);
             if let Ok(message) = Message::decode(&[&[kind][..], &bytes].concat())

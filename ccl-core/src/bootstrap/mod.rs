@@ -2,8 +2,8 @@
 //! state machines of joining ([`RootJoin`], [`MemberJoin`]) and of the time after it ([`Control`]).
 //!
 //! Nothing here opens a socket, reads a clock or draws a random number: bytes, times and nonces are
-//! handed in, bytes to send are taken out. The star through rank 0 is known to [`Control`] alone;
-//! a tree can replace it without touching the messages of joining or any caller.
+//! handed in, bytes to send are taken out. Rank 0 is the place where the ranks meet; after that
+//! they are equals, connected as `overlay` says.
 //!
 //! The order on a connection, the connector on the left:
 //!
@@ -17,34 +17,49 @@
 //!                         <-  Roster | Refused
 //! ```
 //!
+//! Between two ranks after joining it is the same, with a secret of that communicator, and with
+//! `Link`, answered by `Welcome`, in the place of `Hello`.
+//!
 //! The challenge keeps strangers out. It does not encrypt: somebody who can alter packets between
 //! the hosts can alter what follows it.
 
+mod agreement;
+mod caller;
+mod completed;
 mod control;
+mod exchange;
+mod facts;
 mod frame;
+mod gate;
 mod handshake;
 mod identity;
 mod join_member;
 mod join_root;
+mod link;
 mod message;
+mod overlay;
 #[cfg(test)]
 mod tests;
+mod verdict;
 mod wire;
 
-pub use control::{Control, ControlError, ControlTiming};
+pub use completed::Completed;
+pub use control::{Control, ControlError, ControlTiming, NoVerdict};
 pub use frame::{Decoder, Frame, FrameError};
+pub use gate::{ConnectionId, Strays};
 pub use handshake::Nonce;
 pub use identity::{Endpoint, IdentityError, Secret, UniqueId};
 pub use join_member::{MemberJoin, MemberJoinError};
-pub use join_root::{ConnectionId, JoinLimits, RootAction, RootJoin, Strays};
+pub use join_root::{JoinLimits, RootAction, RootJoin};
 pub use message::{
-    Failure, FailureReason, Hello, JoinFailure, MISSING_NAMED_MAX, Member, Message, Roster,
-    TEXT_BYTES_MAX,
+    Contact, Failure, FailureReason, Hello, JoinFailure, MISSING_NAMED_MAX, Member, Message,
+    Roster, TEXT_BYTES_MAX,
 };
+pub use verdict::{Answer, Ask, Question, Verdict, Vote};
 pub use wire::MessageError;
 
 /// Version of the messages of this module; peers of another version are refused by name.
-pub const PROTOCOL_VERSION: u16 = 1;
+pub const PROTOCOL_VERSION: u16 = 2;
 
 /// Most bytes of a frame before its sender has proved that it knows the secret.
 pub const STRANGER_FRAME_BYTES_MAX: usize = 512;

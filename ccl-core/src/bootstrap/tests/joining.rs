@@ -1,8 +1,7 @@
-//! The machines against each other, with every byte passed by hand.
+//! Joining: rank 0's machine against those of the others, with every byte passed by hand.
 
-use super::*;
-use crate::time::Instant;
-use crate::types::Rank;
+use super::{at, frame, hello, secret};
+use crate::bootstrap::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -10,24 +9,6 @@ const DEADLINE: Duration = Duration::from_secs(2);
 
 fn limits() -> JoinLimits {
     JoinLimits { deadline: DEADLINE, half_open_max: 4, ..JoinLimits::default() }
-}
-
-fn at(ms: u64) -> Instant {
-    Instant::from_nanos(ms * 1_000_000)
-}
-
-fn secret() -> Secret {
-    Secret::from_bytes([5; 32])
-}
-
-fn hello(rank: Rank, ranks: u32) -> Hello {
-    Hello {
-        rank,
-        ranks,
-        library: "0.1.0".to_owned(),
-        configuration: [1; 32],
-        member: Member { host: [2; 16], process: 100 + rank },
-    }
 }
 
 /// Rank 0 and whoever connects to it.
@@ -94,12 +75,6 @@ impl Star {
     }
 }
 
-fn frame(message: &Message) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    super::frame::append_frame(&mut bytes, &message.encode());
-    bytes
-}
-
 #[test]
 fn any_number_of_ranks_gets_one_roster_in_order_of_rank() {
     for ranks in [1, 2, 3, 8, 17, 5000] {
@@ -126,6 +101,7 @@ fn any_number_of_ranks_gets_one_roster_in_order_of_rank() {
         let processes: Vec<_> = roster.members.iter().map(|m| m.process).collect();
         assert_eq!(processes, (100..100 + ranks).collect::<Vec<_>>());
         assert_eq!(roster.hosts(), 1);
+        assert_ne!(roster.session, [0; 32]);
         for member in star.members.values() {
             assert_eq!(member.outcome(), Some(&Ok(roster.clone())));
         }
@@ -320,254 +296,4 @@ fn a_member_connected_to_something_else_says_so() {
         assert!(error.to_string().contains("no ferroccl rank 0"), "{error}");
         assert!(!error.is_passing());
     }
-}
-
-/// The control machines of all ranks, joined by perfect wires.
-struct Wires(Vec<Control>);
-
-impl Wires {
-    fn new(ranks: u32) -> Wires {
-        let control = |rank| Control::new(rank, ranks, ControlTiming::default(), at(0));
-        Wires((0..ranks).map(control).collect())
-    }
-
-    /// Passes on everything, except from and to the ranks that are `cut`.
-    fn settle(&mut self, cut: &[Rank], now: Instant) {
-        for _ in 0..6 {
-            for rank in 1..self.0.len() as Rank {
-                for (from, to) in [(0, rank), (rank, 0)] {
-                    let bytes = self.0[from as usize].outbox(to).to_vec();
-                    self.0[from as usize].sent(to, bytes.len());
-                    if !cut.contains(&from) && !cut.contains(&to) {
-                        self.0[to as usize].received(from, &bytes, now);
-                    }
-                }
-            }
-        }
-    }
-
-    fn failures(&self) -> Vec<Option<Failure>> {
-        self.0.iter().map(|control| control.failure().cloned()).collect()
-    }
-}
-
-#[test]
-fn exchanges_gather_the_parts_of_all_in_order() {
-    for ranks in [1, 2, 5, 17] {
-        let mut wires = Wires::new(ranks);
-        for round in 0..3u64 {
-            for rank in (0..ranks).rev() {
-                let blob = vec![rank as u8; rank as usize + round as usize];
-                assert_eq!(wires.0[rank as usize].contribute(blob), Ok(round));
-                wires.settle(&[], at(1));
-            }
-            for control in &mut wires.0 {
-                let parts = control.gathered(round).unwrap().unwrap();
-                for (rank, part) in parts.iter().enumerate() {
-                    assert_eq!(part, &vec![rank as u8; rank + round as usize]);
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn a_rank_that_is_quick_may_be_one_exchange_ahead() {
-    let mut wires = Wires::new(3);
-    for control in &mut wires.0 {
-        control.contribute(vec![1]).unwrap();
-    }
-    wires.settle(&[], at(1));
-    assert!(wires.0[2].gathered(0).unwrap().is_some());
-    wires.0[2].contribute(vec![2]).unwrap();
-    wires.settle(&[], at(1));
-    assert!(wires.0[0].gathered(0).unwrap().is_some());
-    assert_eq!(wires.0[0].gathered(1), Ok(None));
-}
-
-#[test]
-fn a_member_that_gave_up_waiting_is_not_confused_by_the_late_answer() {
-    let mut wires = Wires::new(2);
-    wires.0[1].contribute(vec![1]).unwrap();
-    assert_eq!(wires.0[1].contribute(vec![2]), Ok(1));
-    wires.settle(&[], at(1));
-    wires.0[0].contribute(vec![3]).unwrap();
-    wires.settle(&[], at(2));
-    assert_eq!(wires.0[1].gathered(1), Ok(None));
-    assert_eq!(wires.0[0].gathered(0), Ok(Some(vec![vec![3], vec![1]])));
-    wires.0[0].contribute(vec![4]).unwrap();
-    wires.settle(&[], at(3));
-    assert_eq!(wires.0[1].gathered(1), Ok(Some(vec![vec![4], vec![2]])));
-    assert_eq!(wires.failures(), vec![None; 2]);
-}
-
-#[test]
-fn a_hang_up_is_a_death_that_all_survivors_hear_of() {
-    let mut wires = Wires::new(4);
-    wires.0[0].hung_up(2);
-    wires.settle(&[2], at(10));
-    let dead = Failure { rank: 2, reason: FailureReason::HungUp };
-    for rank in [0, 1, 3] {
-        assert_eq!(wires.0[rank].failure(), Some(&dead));
-        assert_eq!(wires.0[rank].contribute(vec![]), Err(ControlError::Failed(dead.clone())));
-    }
-    // The first failure counts.
-    wires.0[0].hung_up(3);
-    assert_eq!(wires.0[0].failure(), Some(&dead));
-}
-
-#[test]
-fn the_death_of_rank_0_is_seen_by_each_of_the_others() {
-    let mut wires = Wires::new(3);
-    wires.0[1].hung_up(0);
-    wires.0[2].hung_up(0);
-    let dead = Some(Failure { rank: 0, reason: FailureReason::HungUp });
-    assert_eq!(&wires.failures()[1..], [dead.clone(), dead]);
-}
-
-#[test]
-fn silence_is_a_death_after_three_seconds_and_not_before() {
-    for mute in [0, 2] {
-        let mut wires = Wires::new(3);
-        for ms in (0..=2_900).step_by(100) {
-            wires.0.iter_mut().for_each(|control| control.tick(at(ms)));
-            wires.settle(&[mute], at(ms));
-        }
-        assert_eq!(wires.failures(), vec![None; 3]);
-        for ms in (3_000..=3_600).step_by(100) {
-            wires.0.iter_mut().for_each(|control| control.tick(at(ms)));
-            wires.settle(&[mute], at(ms));
-        }
-        for (rank, failure) in wires.failures().into_iter().enumerate() {
-            if rank as Rank != mute {
-                let failure = failure.unwrap();
-                assert_eq!(failure.rank, mute, "{failure}");
-                assert!(matches!(failure.reason, FailureReason::Silent { .. }), "{failure}");
-            }
-        }
-    }
-}
-
-#[test]
-fn a_silent_rank_is_told_that_it_counts_as_dead() {
-    let mut wires = Wires::new(2);
-    wires.0[0].tick(at(3_000));
-    wires.settle(&[], at(3_001));
-    assert_eq!(wires.0[1].failure().map(|failure| failure.rank), Some(1));
-    assert!(wires.0[0].is_closing(1));
-}
-
-#[test]
-fn heartbeats_alone_keep_ranks_alive() {
-    let mut wires = Wires::new(3);
-    for ms in (0..60_000).step_by(250) {
-        wires.0.iter_mut().for_each(|control| control.tick(at(ms)));
-        wires.settle(&[], at(ms));
-    }
-    assert_eq!(wires.failures(), vec![None; 3]);
-}
-
-#[test]
-fn leaving_in_good_order_is_no_death_but_ends_exchanges() {
-    let mut wires = Wires::new(4);
-    wires.0[2].leave();
-    assert!(wires.0[2].is_closing(0));
-    wires.settle(&[], at(1));
-    wires.0[0].hung_up(2);
-    wires.settle(&[], at(1));
-    assert_eq!(wires.failures(), vec![None; 4]);
-    for rank in [0, 1, 3] {
-        assert!(wires.0[rank].left().contains(&2));
-        assert_eq!(wires.0[rank].contribute(vec![]), Err(ControlError::Left { rank: 2 }));
-    }
-}
-
-#[test]
-fn a_rank_that_leaves_during_an_exchange_ends_the_wait_for_it() {
-    let mut wires = Wires::new(3);
-    let sequence = wires.0[1].contribute(vec![]).unwrap();
-    wires.settle(&[], at(1));
-    assert_eq!(wires.0[1].gathered(sequence), Ok(None));
-    assert_eq!(wires.0[0].awaited(sequence), Some(0));
-    wires.0[2].leave();
-    wires.settle(&[], at(1));
-    assert_eq!(wires.0[1].gathered(sequence), Err(ControlError::Left { rank: 2 }));
-}
-
-#[test]
-fn rank_0_leaves_last_and_is_no_death_either() {
-    let mut wires = Wires::new(4);
-    wires.0[0].leave();
-    assert!(!wires.0[0].is_alone() && !wires.0[0].is_closing(1));
-    wires.0[1].leave();
-    wires.settle(&[], at(1));
-    assert!(!wires.0[2].is_closing(0), "closing now would look like a death to rank 0");
-    wires.0[2].leave();
-    wires.settle(&[], at(2));
-    wires.0[0].hung_up(2);
-    assert_eq!(wires.failures(), vec![None; 4]);
-    assert!(!wires.0[0].is_alone());
-    wires.0[3].hung_up(0);
-    assert_eq!(wires.failures(), vec![None; 4]);
-    wires.0[0].hung_up(3);
-    assert!(wires.0[0].is_alone());
-    assert_eq!(wires.0[0].failure().map(|failure| failure.rank), Some(3), "no goodbye");
-}
-
-#[test]
-fn an_abort_and_a_report_reach_everybody_with_the_rank_to_blame() {
-    let mut wires = Wires::new(4);
-    wires.0[3].report(3, "out of memory".to_owned());
-    wires.settle(&[], at(1));
-    let text = "out of memory".to_owned();
-    let own = Failure { rank: 3, reason: FailureReason::Aborted { text } };
-    assert_eq!(wires.failures(), vec![Some(own); 4]);
-
-    let mut wires = Wires::new(4);
-    wires.0[3].report(1, "link lost".to_owned());
-    wires.settle(&[], at(1));
-    let reason = FailureReason::Reported { by: 3, text: "link lost".to_owned() };
-    assert_eq!(wires.failures(), vec![Some(Failure { rank: 1, reason }); 4]);
-}
-
-#[test]
-fn a_peer_that_breaks_the_protocol_is_the_failure() {
-    let gathered = Message::Gathered { sequence: 0, rank: 0, blob: vec![] };
-    let part = Message::Contribution { sequence: 0, blob: vec![] };
-    let ahead = Message::Contribution { sequence: 7, blob: vec![] };
-    let report = Message::Report(Failure { rank: 9, reason: FailureReason::HungUp });
-    let bad = [
-        frame(&gathered),
-        [frame(&part), frame(&part)].concat(),
-        frame(&ahead),
-        frame(&report),
-        vec![0xff; 8],
-        vec![1, 0, 0, 0, 99],
-    ];
-    for bytes in bad {
-        let mut wires = Wires::new(3);
-        wires.0[0].received(1, &bytes, at(1));
-        wires.settle(&[1], at(1));
-        for rank in [0, 2] {
-            let failure = wires.0[rank].failure().cloned().unwrap();
-            assert!(matches!(failure.reason, FailureReason::Protocol { .. }), "{failure}");
-            assert_eq!(failure.rank, 1);
-        }
-    }
-    let mut wires = Wires::new(3);
-    wires.0[1].received(0, &frame(&Message::Contribution { sequence: 0, blob: vec![] }), at(1));
-    assert_eq!(wires.0[1].failure().map(|failure| failure.rank), Some(0));
-}
-
-#[test]
-fn a_part_that_is_too_long_is_refused_at_once() {
-    let mut wires = Wires::new(2);
-    let bytes = BLOB_BYTES_MAX + 1;
-    assert_eq!(wires.0[1].contribute(vec![0; bytes]), Err(ControlError::TooLong { bytes }));
-    assert_eq!(wires.failures(), vec![None; 2]);
-    for control in &mut wires.0 {
-        control.contribute(vec![1; BLOB_BYTES_MAX]).unwrap();
-    }
-    wires.settle(&[], at(1));
-    assert_eq!(wires.0[1].gathered(0).unwrap().unwrap()[0].len(), BLOB_BYTES_MAX);
 }

@@ -1,0 +1,90 @@
+//! Exchanges: each rank hands in a part, and each gets the parts of all. Parts travel along the
+//! overlay by themselves, whether or not the ranks in between have come to the exchange yet.
+
+use super::message::Message;
+use super::overlay;
+use crate::types::Rank;
+use std::collections::BTreeMap;
+
+/// The exchanges in progress.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    rank: Rank,
+    ranks: u32,
+    /// Number of the next exchange that this rank starts.
+    pub(super) next: u64,
+    /// What came in, by exchange; others may be one ahead.
+    parts: BTreeMap<u64, BTreeMap<Rank, Vec<u8>>>,
+    /// The last finished one.
+    finished: Option<(u64, Vec<Vec<u8>>)>,
+}
+
+/// A part to be passed on, and to whom.
+pub(super) type Passed = (Message, Vec<Rank>);
+
+impl Exchange {
+    pub(super) fn new(rank: Rank, ranks: u32) -> Exchange {
+        Exchange { rank, ranks, next: 0, parts: BTreeMap::new(), finished: None }
+    }
+
+    /// Starts the next exchange with this rank's part.
+    pub(super) fn contribute(&mut self, blob: Vec<u8>) -> (u64, Passed) {
+        let sequence = self.next;
+        self.next += 1;
+        // Whoever waits for an older one has given up.
+        self.parts.retain(|known, _| *known >= sequence);
+        let passed = self.pass_on(sequence, self.rank, &blob);
+        self.store(sequence, self.rank, blob);
+        (sequence, passed)
+    }
+
+    /// Takes in a part that a neighbour sent.
+    pub(super) fn take(
+        &mut self,
+        sequence: u64,
+        origin: Rank,
+        blob: Vec<u8>,
+    ) -> Result<Passed, String> {
+        // Nobody starts an exchange before it has all parts of the one before.
+        if sequence > self.next + 1 {
+            return Err(format!("a part of exchange {sequence}, which is not in progress"));
+        }
+        let known = |parts: &BTreeMap<_, _>| parts.contains_key(&origin);
+        if origin >= self.ranks || self.parts.get(&sequence).is_some_and(known) {
+            return Err(format!("a second part of rank {origin} of exchange {sequence}"));
+        }
+        let passed = self.pass_on(sequence, origin, &blob);
+        // Where this rank gave up waiting and went on, the others still want their parts.
+        if sequence + 1 >= self.next {
+            self.store(sequence, origin, blob);
+        }
+        Ok(passed)
+    }
+
+    fn pass_on(&self, sequence: u64, origin: Rank, blob: &[u8]) -> Passed {
+        let heirs: Vec<_> = overlay::heirs(self.rank, self.ranks, origin).collect();
+        let blob = if heirs.is_empty() { Vec::new() } else { blob.to_vec() };
+        (Message::Part { sequence, rank: origin, blob }, heirs)
+    }
+
+    fn store(&mut self, sequence: u64, origin: Rank, blob: Vec<u8>) {
+        let parts = self.parts.entry(sequence).or_default();
+        parts.insert(origin, blob);
+        if parts.len() == self.ranks as usize {
+            let parts = self.parts.remove(&sequence).unwrap_or_default();
+            self.finished = Some((sequence, parts.into_values().collect()));
+        }
+    }
+
+    /// The parts of all, in order of rank, if this was the last exchange to finish.
+    pub(super) fn collect(&mut self, sequence: u64) -> Option<Vec<Vec<u8>>> {
+        let (_, parts) = self.finished.take_if(|(finished, _)| *finished == sequence)?;
+        Some(parts)
+    }
+
+    /// The first rank whose part is missing.
+    pub(super) fn awaited(&self, sequence: u64) -> Option<Rank> {
+        let parts = self.parts.get(&sequence)?;
+        (0..self.ranks).find(|rank| !parts.contains_key(rank))
+    }
+}

@@ -1,0 +1,153 @@
+//! What is known of the ranks: a set that only grows, and that every rank passes on to its
+//! neighbours in the order in which it learned it. So whoever knows a fact knows everything that
+//! the rank it comes from had known before.
+
+use super::message::{Failure, FailureReason, Message};
+use super::verdict::Verdict;
+use crate::types::Rank;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Everything that this rank was told or found out.
+#[derive(Debug)]
+pub(super) struct Facts {
+    rank: Rank,
+    ranks: u32,
+    pub(super) dead: BTreeMap<Rank, FailureReason>,
+    /// With the number of exchanges that each took part in.
+    pub(super) left: BTreeMap<Rank, u64>,
+    /// The cause of the end, as far as this rank knows.
+    pub(super) first: Option<Failure>,
+    /// What the others say of this rank's death: it has no part in anything any more.
+    pub(super) condemned: Option<Failure>,
+    pub(super) verdict: Option<Verdict>,
+    blamed: BTreeSet<Rank>,
+    /// All of it as messages, in order: what a new neighbour is told.
+    log: Vec<Message>,
+}
+
+impl Facts {
+    pub(super) fn new(rank: Rank, ranks: u32) -> Facts {
+        Facts {
+            rank,
+            ranks,
+            dead: BTreeMap::new(),
+            left: BTreeMap::new(),
+            first: None,
+            condemned: None,
+            verdict: None,
+            blamed: BTreeSet::new(),
+            log: Vec::new(),
+        }
+    }
+
+    pub(super) fn log(&self) -> &[Message] {
+        &self.log
+    }
+
+    /// Whether this rank is dead or has left.
+    pub(super) fn is_gone(&self, rank: Rank) -> bool {
+        self.dead.contains_key(&rank) || self.left.contains_key(&rank)
+    }
+
+    /// The ranks that are neither dead nor have left, this one among them.
+    pub(super) fn living(&self) -> impl Iterator<Item = Rank> {
+        (0..self.ranks).filter(|rank| !self.is_gone(*rank))
+    }
+
+    /// Takes in a message that is a fact; whether it was news.
+    pub(super) fn learn(&mut self, message: &Message) -> bool {
+        let news = match message {
+            Message::Dead(failure) => self.learn_death(failure),
+            Message::Failed(failure) => {
+                let news = self.blamed.insert(failure.rank);
+                self.first.get_or_insert_with(|| failure.clone());
+                news
+            }
+            Message::Left { rank, exchanges } => self.learn_leave(*rank, *exchanges),
+            Message::Decided(verdict) => self.learn_verdict(verdict),
+            _ => false,
+        };
+        if news {
+            self.log.push(message.clone());
+        }
+        news
+    }
+
+    fn learn_death(&mut self, failure: &Failure) -> bool {
+        if self.is_gone(failure.rank) {
+            return false;
+        }
+        if failure.rank == self.rank {
+            self.condemned.get_or_insert_with(|| failure.clone());
+        }
+        self.dead.insert(failure.rank, failure.reason.clone());
+        self.first.get_or_insert_with(|| failure.clone());
+        true
+    }
+
+    fn learn_leave(&mut self, rank: Rank, exchanges: u64) -> bool {
+        if self.is_gone(rank) {
+            return false;
+        }
+        self.left.insert(rank, exchanges);
+        true
+    }
+
+    fn learn_verdict(&mut self, verdict: &Verdict) -> bool {
+        if self.verdict.as_ref().is_some_and(|known| known.epoch >= verdict.epoch) {
+            return false;
+        }
+        self.first.get_or_insert_with(|| verdict.cause.clone());
+        for rank in &verdict.dead {
+            self.learn_death(&Failure { rank: *rank, reason: FailureReason::Agreed });
+        }
+        self.verdict = Some(verdict.clone());
+        true
+    }
+
+    /// Whether every rank that a message names is one of ours.
+    pub(super) fn are_ranks(&self, message: &Message) -> bool {
+        let is_rank = |rank: &Rank| *rank < self.ranks;
+        let all_ranks = |verdict: &Verdict| {
+            verdict.dead.iter().chain(&verdict.survivors).all(is_rank)
+                && is_rank(&verdict.cause.rank)
+        };
+        match message {
+            Message::Dead(failure) | Message::Failed(failure) => is_rank(&failure.rank),
+            Message::Left { rank, .. } => is_rank(rank),
+            Message::Ask(ask) => {
+                use super::verdict::Question;
+                let accept = match &ask.question {
+                    Question::Accept(verdict) => all_ranks(verdict),
+                    Question::Collect => true,
+                };
+                is_rank(&ask.coordinator) && accept && ask.previous.iter().all(all_ranks)
+            }
+            Message::Answer(answer) => is_rank(&answer.coordinator) && is_rank(&answer.rank),
+            Message::Decided(verdict) => all_ranks(verdict),
+            _ => true,
+        }
+    }
+
+    /// The ranks that are dead because they were silent, less those that a verdict has excluded.
+    pub(super) fn silent(&self) -> impl Iterator<Item = Rank> {
+        let excluded = |rank: &Rank| {
+            self.verdict.as_ref().is_some_and(|verdict| verdict.dead.binary_search(rank).is_ok())
+        };
+        let is_silent = |reason: &FailureReason| matches!(reason, FailureReason::Silent { .. });
+        let silent = self.dead.iter().filter(move |(_, reason)| is_silent(reason));
+        silent.map(|(rank, _)| *rank).filter(move |rank| !excluded(rank))
+    }
+
+    /// Whether the living may speak for all: those who are merely silent could live on the other
+    /// side of a broken network and think the same of us. Of two such sides at most one is the
+    /// larger, or as large and has the lowest rank of both. Ranks that a verdict has excluded
+    /// before do not count any more.
+    pub(super) fn has_quorum(&self) -> bool {
+        let count = self.silent().count();
+        let lowest_silent = self.silent().next().unwrap_or(Rank::MAX);
+        let living = self.living().count();
+        let lowest = self.living().next().unwrap_or(Rank::MAX);
+        living > count || (living == count && lowest < lowest_silent)
+    }
+}

@@ -1,0 +1,208 @@
+//! The accepting side of the keyed challenge: who may speak, and how long it has to say so. Rank
+//! 0's rendezvous and every rank's control port stand behind one.
+
+use super::frame::Decoder;
+use super::handshake::{Nonce, Nonces, Role, proof, proves};
+use super::identity::Secret;
+use super::message::{JoinFailure, Message};
+use super::{PROTOCOL_VERSION, STRANGER_FRAME_BYTES_MAX};
+use crate::time::Instant;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A connection, by the number that it was given.
+pub type ConnectionId = u64;
+
+/// Connections that came to nothing, counted by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Strays {
+    /// Sent what is no message of ours, out of turn, or closed early.
+    pub malformed: u64,
+    /// Answered the challenge wrongly: it has another secret.
+    pub wrong_secret: u64,
+    /// Speak another version of the protocol.
+    pub wrong_version: u64,
+    /// Did not say who they are in time, or were one too many.
+    pub slow: u64,
+}
+
+impl Strays {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.malformed + self.wrong_secret + self.wrong_version + self.slow
+    }
+}
+
+#[derive(Debug)]
+struct HalfOpen {
+    decoder: Decoder,
+    since: Instant,
+    nonce: Nonce,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Silent,
+    Challenged(Nonces),
+    Proven,
+}
+
+/// What a connection at the gate has earned.
+#[derive(Debug)]
+pub(super) enum Knock {
+    /// This answer.
+    Answer(Message),
+    /// These last words.
+    Refuse(Message),
+    /// To be closed without a word.
+    Drop,
+    /// To enter: it has proved that it knows the secret, and this is the first that it says. The
+    /// nonce is the one of its challenge.
+    Enter(Message, Nonce),
+}
+
+/// The connections that have not introduced themselves yet.
+#[derive(Debug)]
+pub(super) struct Gate {
+    secret: Secret,
+    patience: Duration,
+    half_open_max: usize,
+    half_open: BTreeMap<ConnectionId, HalfOpen>,
+    pub(super) strays: Strays,
+}
+
+impl Gate {
+    pub(super) fn new(secret: Secret, patience: Duration, half_open_max: usize) -> Gate {
+        let (half_open, strays) = (BTreeMap::new(), Strays::default());
+        Gate { secret, patience, half_open_max, half_open, strays }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.half_open.is_empty()
+    }
+
+    pub(super) fn contains(&self, connection: ConnectionId) -> bool {
+        self.half_open.contains_key(&connection)
+    }
+
+    /// When the next one's time is up.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.half_open.values().map(|peer| peer.since + self.patience).min()
+    }
+
+    /// Whether a new connection has a place now: under pressure the oldest one that had its
+    /// second yields, younger ones are left alone and newcomers wait in the listener.
+    pub(super) fn has_room(&self, now: Instant) -> bool {
+        self.half_open.len() < self.half_open_max || self.yielding(now).is_some()
+    }
+
+    fn yielding(&self, now: Instant) -> Option<ConnectionId> {
+        let patience = self.patience.min(Duration::from_secs(1));
+        let (connection, peer) = self.half_open.iter().min_by_key(|(_, peer)| peer.since)?;
+        (now.since(peer.since) >= patience).then_some(*connection)
+    }
+
+    /// Lets a connection, for which there is room, stand at the gate; returns the one that
+    /// yields its place, to be closed.
+    pub(super) fn stand(
+        &mut self,
+        connection: ConnectionId,
+        nonce: Nonce,
+        now: Instant,
+    ) -> Option<ConnectionId> {
+        let full = self.half_open.len() >= self.half_open_max;
+        let evicted = full.then(|| self.yielding(now)).flatten();
+        if let Some(oldest) = evicted {
+            self.half_open.remove(&oldest);
+            self.strays.slow += 1;
+        }
+        let decoder = Decoder::new(STRANGER_FRAME_BYTES_MAX);
+        let peer = HalfOpen { decoder, since: now, nonce, stage: Stage::Silent };
+        self.half_open.insert(connection, peer);
+        evicted
+    }
+
+    /// Takes bytes up to the end of one message and judges it; `None` when they are used up.
+    pub(super) fn received(
+        &mut self,
+        connection: ConnectionId,
+        bytes: &mut &[u8],
+    ) -> Option<Knock> {
+        let peer = self.half_open.get_mut(&connection)?;
+        let message = match peer.decoder.feed(bytes) {
+            Ok(None) => return None,
+            Ok(Some(frame)) => Message::decode(&frame).ok(),
+            Err(_) => None,
+        };
+        let knock = match message {
+            Some(message) => self.judge(connection, message),
+            None => self.malformed(),
+        };
+        if !matches!(knock, Knock::Answer(_)) {
+            self.half_open.remove(&connection);
+        }
+        Some(knock)
+    }
+
+    fn judge(&mut self, connection: ConnectionId, message: Message) -> Knock {
+        let Some(peer) = self.half_open.get_mut(&connection) else { return Knock::Drop };
+        match (peer.stage, message) {
+            (Stage::Silent, Message::Open { protocol: PROTOCOL_VERSION, nonce }) => {
+                peer.stage = Stage::Challenged(Nonces { connector: nonce, root: peer.nonce });
+                Knock::Answer(Message::Challenge { nonce: peer.nonce })
+            }
+            (Stage::Silent, Message::Open { protocol, .. }) => {
+                self.strays.wrong_version += 1;
+                let failure = JoinFailure::Protocol { root: PROTOCOL_VERSION, peer: protocol };
+                Knock::Refuse(Message::Refused(failure))
+            }
+            (Stage::Challenged(nonces), Message::Proof { proof: answer }) => {
+                if !proves(&answer, &self.secret, Role::Connector, &nonces) {
+                    self.strays.wrong_secret += 1;
+                    return Knock::Drop;
+                }
+                peer.stage = Stage::Proven;
+                let own = proof(&self.secret, Role::Root, &nonces);
+                Knock::Answer(Message::RootProof { proof: own })
+            }
+            (Stage::Proven, message) => Knock::Enter(message, peer.nonce),
+            _ => self.malformed(),
+        }
+    }
+
+    /// What entered turns out to be out of turn.
+    pub(super) fn malformed(&mut self) -> Knock {
+        self.strays.malformed += 1;
+        Knock::Drop
+    }
+
+    /// A connection was closed by its peer; whether it stood here.
+    pub(super) fn closed(&mut self, connection: ConnectionId) -> bool {
+        let stood = self.half_open.remove(&connection).is_some();
+        self.strays.malformed += u64::from(stood);
+        stood
+    }
+
+    /// Those whose time is up, to be closed.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<ConnectionId> {
+        let patience = self.patience;
+        self.send_away(|peer| now.since(peer.since) >= patience)
+    }
+
+    /// All of them, to be closed.
+    pub(super) fn shut(&mut self) -> Vec<ConnectionId> {
+        self.send_away(|_| true)
+    }
+
+    fn send_away(&mut self, whom: impl Fn(&HalfOpen) -> bool) -> Vec<ConnectionId> {
+        let chosen = |entry: &(&ConnectionId, &HalfOpen)| whom(entry.1);
+        let slow: Vec<_> = self.half_open.iter().filter(chosen).map(|(id, _)| *id).collect();
+        for connection in &slow {
+            self.half_open.remove(connection);
+        }
+        self.strays.slow += slow.len() as u64;
+        slow
+    }
+}

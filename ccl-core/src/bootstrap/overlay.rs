@@ -1,0 +1,97 @@
+//! Who is connected with whom after joining, and which way the parts of an exchange go. Rank `r`
+//! has neighbours at the distances 1, 2, 4, ... in both directions of the ring of all ranks: so
+//! anything reaches everybody in as many steps as the number of ranks has bits.
+
+use crate::types::Rank;
+
+/// The distances: powers of two below the number of ranks.
+pub(super) fn distances(ranks: u32) -> impl Iterator<Item = u32> + Clone {
+    (0..32).map(|bit| 1u32 << bit).take_while(move |distance| *distance < ranks)
+}
+
+/// `rank + by` on the ring.
+pub(super) fn after(rank: Rank, by: u32, ranks: u32) -> Rank {
+    // Ranks are below RANKS_MAX, so that nothing overflows.
+    (rank + by % ranks) % ranks
+}
+
+/// `rank - by` on the ring.
+pub(super) fn before(rank: Rank, by: u32, ranks: u32) -> Rank {
+    after(rank, ranks - by % ranks, ranks)
+}
+
+/// All neighbours from the start, in order.
+pub(super) fn neighbours(rank: Rank, ranks: u32) -> Vec<Rank> {
+    let both = |by| [after(rank, by, ranks), before(rank, by, ranks)];
+    let mut all: Vec<_> = distances(ranks).flat_map(both).filter(|peer| *peer != rank).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Whom this rank is to be connected with by its own doing: for each distance the first rank at
+/// or behind it that can be had. The first of them is its successor among those, which keeps all
+/// of them in one ring.
+pub(super) fn targets(rank: Rank, ranks: u32, can_be_had: impl Fn(Rank) -> bool) -> Vec<Rank> {
+    let mut found: Vec<Rank> = Vec::new();
+    for distance in distances(ranks) {
+        let candidates = (distance..ranks).map(|by| after(rank, by, ranks));
+        let target = candidates.into_iter().find(|peer| can_be_had(*peer));
+        found.extend(target.filter(|target| !found.contains(target)));
+    }
+    found
+}
+
+/// To whom `rank` passes the part of `origin`, so that everybody gets it exactly once: who has it
+/// from `o` ranks ahead hands it to the ranks `d` behind for all distances `d` greater than `o`.
+pub(super) fn heirs(rank: Rank, ranks: u32, origin: Rank) -> impl Iterator<Item = Rank> {
+    let ahead = before(origin, rank, ranks);
+    distances(ranks)
+        .filter(move |by| *by > ahead && ahead + by < ranks)
+        .map(move |by| before(rank, by, ranks))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_reaches_everybody_once_over_links_that_exist() {
+        for ranks in [1, 2, 3, 4, 7, 8, 17, 64, 100, 1024] {
+            for origin in [0, ranks / 2, ranks - 1] {
+                let mut got = vec![0; ranks as usize];
+                let mut way = vec![origin];
+                while let Some(rank) = way.pop() {
+                    got[rank as usize] += 1;
+                    for heir in heirs(rank, ranks, origin) {
+                        assert!(neighbours(rank, ranks).contains(&heir));
+                        way.push(heir);
+                    }
+                }
+                assert!(got.iter().all(|count| *count == 1), "{ranks} {origin}: {got:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_are_mutual_and_few() {
+        for ranks in [1, 2, 3, 5, 16, 17, 64, 1024] {
+            for rank in 0..ranks {
+                let all = neighbours(rank, ranks);
+                assert!(all.len() <= 2 * distances(ranks).count());
+                assert!(all.iter().all(|peer| neighbours(*peer, ranks).contains(&rank)));
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_is_left_is_one_ring() {
+        let left = [1u32, 2, 9, 11, 12];
+        for (index, rank) in left.iter().enumerate() {
+            let targets = targets(*rank, 16, |peer| left.contains(&peer));
+            assert_eq!(targets[0], left[(index + 1) % left.len()]);
+            assert!(!targets.contains(rank));
+        }
+        assert!(targets(3, 16, |_| false).is_empty());
+    }
+}

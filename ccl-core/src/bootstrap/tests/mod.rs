@@ -1,0 +1,29 @@
+//! The machines against each other.
+
+mod agreement;
+mod joining;
+mod net;
+mod overlay;
+
+use super::{Contact, Hello, Member, Message, Secret};
+use crate::time::Instant;
+use crate::types::Rank;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+fn secret() -> Secret {
+    Secret::from_bytes([5; 32])
+}
+
+fn hello(rank: Rank, ranks: u32) -> Hello {
+    let member = Member { host: [2; 16], process: 100 + rank, contact: Contact::default() };
+    Hello { rank, ranks, library: "0.1.0".to_owned(), configuration: [1; 32], member }
+}
+
+fn frame(message: &Message) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    super::frame::append_frame(&mut bytes, &message.encode());
+    bytes
+}

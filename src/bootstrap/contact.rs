@@ -1,0 +1,64 @@
+//! Control ports: where a rank listens, and where the others reach it.
+
+use super::resolve::is_loopback_name;
+use super::{BootstrapError, Contact, Join, Roster, socket};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+
+/// Rank 0 as rank 0 sees it.
+pub(super) const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+/// Connections that may wait: every neighbour comes once, strangers more often.
+const WAITING: u32 = 1024;
+
+fn listen(ip: IpAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(SocketAddr::new(ip, 0))?;
+    listener.set_nonblocking(true)?;
+    socket::widen(&listener, WAITING);
+    Ok(listener)
+}
+
+fn failed(error: io::Error) -> BootstrapError {
+    BootstrapError::System { doing: "listen for control connections", error }
+}
+
+/// Rank 0 listens wherever it listens for joining: others know by which address they reach it.
+pub(super) fn of_root(joining: SocketAddr) -> Result<(TcpListener, Contact), BootstrapError> {
+    let listener = listen(joining.ip()).map_err(failed)?;
+    let port = listener.local_addr().map_err(failed)?.port();
+    Ok((listener, Contact::new(None, port)))
+}
+
+/// Every other rank listens at the address from which it reaches rank 0. Where that is the host
+/// itself, it has the address of rank 0 for those on other hosts, if there may be any.
+pub(super) fn of_member(
+    join: &Join,
+    root: &TcpStream,
+) -> Result<(TcpListener, Contact), BootstrapError> {
+    let own = root.local_addr().map_err(failed)?.ip().to_canonical();
+    let is_exposed = join.insecure || !join.id.secret.is_public();
+    let has_others = join.id.endpoints.iter().any(|endpoint| !is_loopback_name(&endpoint.host));
+    if !own.is_loopback() || !is_exposed || !has_others {
+        let listener = listen(own).map_err(failed)?;
+        let port = listener.local_addr().map_err(failed)?.port();
+        return Ok((listener, Contact::new(Some(own), port)));
+    }
+    // An IPv6 wildcard takes IPv4 as well, unless the host has no IPv6 at all.
+    let any = listen(Ipv6Addr::UNSPECIFIED.into());
+    let listener = any.or_else(|_| listen(Ipv4Addr::UNSPECIFIED.into())).map_err(failed)?;
+    let port = listener.local_addr().map_err(failed)?.port();
+    Ok((listener, Contact::new(None, port)))
+}
+
+/// By rank: where its control port is for one that reaches rank 0 at `root`.
+pub(super) fn addresses(roster: &Roster, root: SocketAddr) -> Vec<SocketAddr> {
+    let address = |contact: &Contact| {
+        let mut address = root;
+        if let Some(ip) = contact.ip() {
+            address.set_ip(ip);
+        }
+        // A link-local address means the link that leads to rank 0: its scope stays as it was.
+        address.set_port(contact.port);
+        address
+    };
+    roster.members.iter().map(|member| address(&member.contact)).collect()
+}

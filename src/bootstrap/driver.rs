@@ -1,0 +1,220 @@
+//! The thread behind a control plane: its sockets, its clock, its control port.
+
+use super::control::{Shared, publish};
+use super::socket::{self, Deadline, Got, now};
+use ccl_core::bootstrap::{ConnectionId, Control};
+use rustix::event::PollFlags;
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a rank that leaves waits for the others to close, once all is sent.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// Bytes read from one peer before the others have their turn.
+const TURN_BYTES: usize = 1 << 20;
+/// How long no connection is accepted after accepting failed: descriptors ran out, usually.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a thread needs to begin.
+pub(super) struct Driver {
+    pub(super) shared: Arc<Shared>,
+    /// None for a single rank.
+    pub(super) listener: Option<TcpListener>,
+    /// By rank: where its control port is.
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) streams: BTreeMap<ConnectionId, Stream>,
+    pub(super) accept_pause: Option<Deadline>,
+}
+
+pub(super) struct Stream {
+    stream: TcpStream,
+    is_connecting: bool,
+}
+
+impl Driver {
+    pub(super) fn run(mut self) {
+        let mut buffer = vec![0; 64 << 10];
+        let mut ready = Ready::default();
+        let shared = self.shared.clone();
+        while !self.is_done() {
+            let mut control = shared.lock();
+            self.read(&mut control, &ready, &mut buffer);
+            if ready.listener {
+                self.accept(&mut control);
+            }
+            control.tick(now());
+            if control.wants_meeting_port() {
+                let port = self.open_meeting();
+                control.set_meeting_port(port, now());
+            }
+            self.dial(&mut control);
+            self.write(&mut control);
+            // Only now: whoever sees the failure may end the process, and with it this thread.
+            publish(&shared, &control);
+            shared.changed.notify_all();
+            drop(control);
+            ready = self.wait();
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let Some(leaving) = self.shared.leaving.get() else { return false };
+        let control = self.shared.lock();
+        let unsent = self.streams.keys().any(|id| !control.outbox(*id).is_empty());
+        leaving.left().is_zero()
+            || control.is_detached()
+            || (!unsent && leaving.waited() >= FAREWELL)
+    }
+
+    /// Waits for something to do, and says what.
+    fn wait(&self) -> Ready {
+        let (mut timeout, unsent, has_room) = {
+            let control = self.shared.lock();
+            let unsent = |id: &&ConnectionId| !control.outbox(**id).is_empty();
+            let unsent: Vec<_> = self.streams.keys().filter(unsent).copied().collect();
+            (control.poll_timeout().since(now()), unsent, control.has_room(now()))
+        };
+        if let Some(leaving) = self.shared.leaving.get() {
+            timeout = timeout.min(leaving.left()).min(FAREWELL / 5);
+        }
+        let pause = self.accept_pause.filter(|pause| !pause.is_past());
+        timeout = pause.map_or(timeout, |pause| timeout.min(pause.left()));
+        let mut fds = vec![(self.shared.wake.as_fd(), PollFlags::IN)];
+        let listener = self.listener.as_ref().filter(|_| has_room && pause.is_none());
+        fds.extend(listener.map(|listener| (listener.as_fd(), PollFlags::IN)));
+        let first = fds.len();
+        for (id, stream) in &self.streams {
+            let mut flags = PollFlags::IN;
+            flags.set(PollFlags::OUT, stream.is_connecting || unsent.contains(id));
+            fds.push((stream.stream.as_fd(), flags));
+        }
+        let found = socket::wait(&fds, timeout);
+        if found[0] {
+            let mut drained = [0; 8];
+            let _ = rustix::io::read(&self.shared.wake, &mut drained);
+        }
+        let streams = self.streams.keys().zip(&found[first..]);
+        Ready {
+            listener: listener.is_some() && found[1],
+            streams: streams.filter(|(_, ready)| **ready).map(|(id, _)| *id).collect(),
+        }
+    }
+
+    fn read(&mut self, control: &mut Control, ready: &Ready, buffer: &mut [u8]) {
+        for id in &ready.streams {
+            let Some(stream) = self.streams.get_mut(id) else { continue };
+            if stream.is_connecting {
+                self.connected(control, *id);
+                continue;
+            }
+            let mut turn = 0;
+            while turn < TURN_BYTES {
+                match socket::read(&stream.stream, buffer) {
+                    Got::Bytes(count) => {
+                        control.received(*id, &buffer[..count], now());
+                        turn += count;
+                    }
+                    Got::Nothing => break,
+                    Got::End => {
+                        self.streams.remove(id);
+                        control.hung_up(*id, now());
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A connection that was being made is made, or failed.
+    fn connected(&mut self, control: &mut Control, id: ConnectionId) {
+        let Some(connecting) = self.streams.get_mut(&id) else { return };
+        let stream = &connecting.stream;
+        let refused = match stream.take_error() {
+            Ok(Some(error)) => Some(socket::is_refused(&error)),
+            // A port that nobody listens at can connect to itself.
+            Ok(None) => match (stream.local_addr(), stream.peer_addr()) {
+                (Ok(local), Ok(peer)) if local != peer => None,
+                (Ok(_), Ok(_)) => Some(true),
+                _ => Some(false),
+            },
+            Err(_) => Some(false),
+        };
+        match (refused, super::random_bytes()) {
+            (None, Ok(nonce)) => {
+                connecting.is_connecting = false;
+                control.dialed(id, nonce, now());
+            }
+            (refused, _) => {
+                self.streams.remove(&id);
+                control.dial_failed(id, refused == Some(true), now());
+            }
+        }
+    }
+
+    fn dial(&mut self, control: &mut Control) {
+        while let Some((id, rank)) = control.next_dial() {
+            let address = self.addresses.get(rank as usize);
+            let begun = address.map(|address| socket::begin_connect(*address));
+            match begun {
+                Some(Ok(stream)) => {
+                    self.streams.insert(id, Stream { stream, is_connecting: true });
+                }
+                Some(Err(error)) => control.dial_failed(id, socket::is_refused(&error), now()),
+                None => control.dial_failed(id, false, now()),
+            }
+        }
+    }
+
+    fn accept(&mut self, control: &mut Control) {
+        let Some(listener) = &self.listener else { return };
+        while control.has_room(now()) {
+            match listener.accept() {
+                Ok((stream, from)) => {
+                    let Ok(nonce) = super::random_bytes() else { return };
+                    if socket::prepare(&stream).is_err() {
+                        continue;
+                    }
+                    tracing::trace!(%from, "a connection to the control port");
+                    let id = control.accepted(nonce, now());
+                    self.streams.insert(id, Stream { stream, is_connecting: false });
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::warn!(%error, "the control port cannot accept a connection now");
+                    self.accept_pause = Some(Deadline::after(ACCEPT_PAUSE));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends what the sockets take, and closes what is over.
+    fn write(&mut self, control: &mut Control) {
+        self.streams.retain(|id, stream| {
+            if !stream.is_connecting {
+                let written = socket::write(&stream.stream, control.outbox(*id));
+                control.sent(*id, written);
+            }
+            !control.is_over(*id)
+        });
+    }
+
+    /// A socket at which the survivors can meet, should they want to; its port.
+    fn open_meeting(&self) -> u16 {
+        let Some(Ok(own)) = self.listener.as_ref().map(TcpListener::local_addr) else { return 0 };
+        let opened = TcpListener::bind(SocketAddr::new(own.ip(), 0));
+        let Ok(listener) = opened else { return 0 };
+        let port = listener.local_addr().map_or(0, |address| address.port());
+        self.shared.meetings().insert(port, listener);
+        port
+    }
+}
+
+/// What a wait has found.
+#[derive(Default)]
+struct Ready {
+    listener: bool,
+    streams: Vec<ConnectionId>,
+}
