@@ -435,6 +435,10 @@ impl Control {
         source: Option<ConnectionId>,
         now: Instant,
     ) {
+        // To this rank it has said goodbye.
+        if self.has_left(rank) {
+            return;
+        }
         self.learn(Message::Dead(Failure { rank, reason }), source, now);
         self.consider(false, now);
     }

@@ -73,10 +73,13 @@ impl Facts {
         news
     }
 
+    /// A death outweighs leaving: who was killed while it said goodbye has not told everybody,
+    /// and all must come to the same view of it.
     fn learn_death(&mut self, failure: &Failure) -> bool {
-        if self.is_gone(failure.rank) {
+        if self.dead.contains_key(&failure.rank) {
             return false;
         }
+        self.left.remove(&failure.rank);
         if failure.rank == self.rank {
             self.condemned.get_or_insert_with(|| failure.clone());
         }
