@@ -371,12 +371,14 @@ impl Control {
 
     /// A member: takes in one part of the exchange that it is waiting for.
     fn gather(&mut self, sequence: u64, rank: Rank, blob: Vec<u8>) -> Result<(), String> {
-        if sequence + 1 < self.exchange.next {
+        // Not `sequence + 1`: a peer may send the last number there is.
+        let awaited = self.exchange.next.checked_sub(1);
+        if awaited.is_some_and(|awaited| sequence < awaited) {
             // This rank gave up waiting for it and went on.
             return Ok(());
         }
         let parts = self.exchange.parts.entry(sequence).or_default();
-        if sequence + 1 != self.exchange.next || rank as usize != parts.len() {
+        if Some(sequence) != awaited || rank as usize != parts.len() {
             return Err(format!("the part of rank {rank} of exchange {sequence}, out of turn"));
         }
         parts.insert(rank, blob);
