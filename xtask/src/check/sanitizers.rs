@@ -13,6 +13,9 @@ use crate::{Outcome, process};
 const UNSAFE: [&str; 4] =
     ["ccl-memory", "ccl-kernels-cpu", "ccl-transport-shm", "ccl-transport-sim"];
 
+/// The crates whose unit tests run under valgrind.
+const VALGRIND: [&str; 3] = ["ccl-memory", "ccl-transport-shm", "ccl-kernels-cpu"];
+
 /// Tests that AddressSanitizer cannot bear: ranks with little address space (it reserves
 /// terabytes), and exit statuses of programs built without it.
 const NOT_UNDER_ASAN: [&str; 3] = ["perf::", "launch::", "a_rank_without_resources"];
@@ -53,21 +56,22 @@ pub(super) fn address(full: bool) -> Outcome<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// The unit tests of what is unsafe but for long ones; in full, the tests of shared memory between
-/// processes too.
+/// The unit tests of what is unsafe; the long ones only in full.
 pub(super) fn valgrind(full: bool) -> Outcome<Verdict> {
     println!("   needs valgrind; `cargo xtask setup` installs it");
     if !process::is_installed("valgrind") {
         let why = "valgrind is not installed; `apt-get install valgrind`, or `cargo xtask setup`";
         return Ok(Verdict::Skipped(why.to_owned()));
     }
-    let mut build = Command::new("cargo");
-    build.current_dir(crate::workspace::root());
-    // All of the workspace: for some packages alone cargo would build their dependencies anew.
-    build.args(["test", "--workspace", "--lib", "--no-run", "--message-format", "json"]);
+    // rustix's own system calls begin with a look at the kernel's vDSO, which valgrind hides.
+    let mut build = cargo(None, "valgrind", "--cfg rustix_use_libc", full)?;
+    build.args(["test", "--lib", "--no-run", "--message-format", "json"]);
+    build.args(["--config", "profile.dev.package.ccl-kernels-cpu.opt-level=1"]);
+    build.args(VALGRIND.iter().flat_map(|package| ["--package", package]));
+    println!("$ {}", process::typed(&build));
     let built = executables(&process::capture(&mut build, Duration::from_secs(3600))?);
-    for name in ["ccl_memory", "ccl_transport_shm", "ccl_kernels_cpu"] {
-        let Some((_, path)) = built.iter().find(|(built, _)| built == name) else {
+    for name in VALGRIND.map(|package| package.replace('-', "_")) {
+        let Some((_, path)) = built.iter().find(|(built, _)| *built == name) else {
             return Err(format!("cargo built no unit tests of {name}"));
         };
         let mut command = Command::new("valgrind");
