@@ -2,6 +2,9 @@
 
 pub mod bootstrap;
 pub mod communicator;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod launch;
 #[cfg(feature = "cli")]
 pub mod perf;

@@ -13,6 +13,9 @@ pub mod algorithm;
 pub mod bootstrap;
 pub mod config;
 pub mod execution;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod lower;
 pub mod schedule;
 pub mod select;

@@ -1,14 +1,15 @@
 //! What each rank is doing, in memory that its peers can read: so that ranks which disagree, or
 //! wait for each other, can name both calls.
 
-use std::sync::atomic::{Ordering, fence};
-
 use ccl_core::algorithm;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
-use ccl_memory::{Region, RegionError};
+use ccl_memory::{Region, RegionError, record};
 
-/// Bytes of a record in shared memory.
+/// Bytes of a record in shared memory: a cache line of its own.
 pub(super) const BYTES: usize = 64;
+/// What is shown besides the sequence: kind and count.
+const WORDS: usize = 2;
+const _: () = assert!(record::bytes(WORDS) <= BYTES);
 
 /// A call as other ranks see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,26 +49,12 @@ impl CallRecord {
 
     /// Shows the record to the peers.
     pub(super) fn publish(&self, to: &Region) -> Result<(), RegionError> {
-        // A reader that meets the record half written sees the number change.
-        to.word64(0)?.store(0, Ordering::Relaxed);
-        fence(Ordering::Release);
-        to.word64(8)?.store(self.kind(), Ordering::Relaxed);
-        to.word64(16)?.store(self.count, Ordering::Relaxed);
-        // Release: the rest is there before the number.
-        to.word64(0)?.store(self.sequence, Ordering::Release);
-        Ok(())
+        record::publish(to, self.sequence, [self.kind(), self.count])
     }
 
     /// What the owner of `from` is doing; none before its first call, or if it is nonsense.
     pub(super) fn read(from: &Region) -> Option<CallRecord> {
-        let sequence = from.word64(0).ok()?.load(Ordering::Acquire);
-        let kind = from.word64(8).ok()?.load(Ordering::Relaxed);
-        let count = from.word64(16).ok()?.load(Ordering::Relaxed);
-        // Acquire: if the number is still the same, so was the rest while it was read.
-        fence(Ordering::Acquire);
-        if from.word64(0).ok()?.load(Ordering::Relaxed) != sequence {
-            return None;
-        }
+        let (sequence, [kind, count]) = record::read::<WORDS>(from)?;
         let pick = |shift: u32| (kind >> shift & 0xff) as u8;
         Some(CallRecord {
             sequence,
@@ -78,7 +65,6 @@ impl CallRecord {
             algorithm: pick(24),
             count,
         })
-        .filter(|record| record.sequence > 0)
     }
 
     /// Whether another rank's call of the same number is the same call.

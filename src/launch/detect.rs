@@ -54,7 +54,7 @@ struct Found {
     rendezvous: fn(&Variables, u32, Option<u32>) -> Result<Rendezvous, LaunchError>,
 }
 
-fn detect(variables: &Variables) -> Result<Option<Launch>, LaunchError> {
+pub(super) fn detect(variables: &Variables) -> Result<Option<Launch>, LaunchError> {
     let Some(found) = find(variables)? else { return Ok(None) };
     let (rank_name, ranks_name) = found.names;
     let rank = variables.needed(rank_name, ranks_name)?;

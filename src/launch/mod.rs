@@ -9,6 +9,8 @@
 mod descriptor;
 mod desk;
 mod detect;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod local;
 mod meet;
 mod pmi;

@@ -64,7 +64,7 @@ impl Pmi {
         Pmi::start(Wire::new(fd, deadline), None)
     }
 
-    fn start(wire: Wire, id: Option<u32>) -> Result<Pmi, String> {
+    pub(super) fn start(wire: Wire, id: Option<u32>) -> Result<Pmi, String> {
         let mut pmi = Pmi { wire, buffer: Vec::new(), space: String::new(), value_bytes_max: 0 };
         if let Some(id) = id {
             pmi.ask(&format!("initack pmiid={id}"), "initack")?;

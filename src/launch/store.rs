@@ -64,21 +64,27 @@ impl Store {
 
     /// Connects in one dialect and sees whether the store understands it.
     fn open(at: &StoreAddress, dialect: Dialect, deadline: Deadline) -> Result<Store, String> {
-        let mut store = Store { wire: Wire::connect(&at.address, deadline)?, dialect };
+        let mut wire = Wire::connect(&at.address, deadline)?;
+        wire.set_deadline(Deadline::after(deadline.left().min(FIRST_ANSWER)));
+        let mut store = Store::greet(wire, dialect)?;
+        store.wire.set_deadline(deadline);
+        Ok(store)
+    }
+
+    pub(super) fn greet(wire: Wire, dialect: Dialect) -> Result<Store, String> {
+        let mut store = Store { wire, dialect };
         let mut question = Vec::new();
         if dialect == Dialect::Recent {
             question.push(0);
             question.extend(VALIDATION.to_le_bytes());
         }
         question.push(dialect.code(Command::KeyCount));
-        store.wire.set_deadline(Deadline::after(deadline.left().min(FIRST_ANSWER)));
         store.wire.write(&question)?;
         let keys = i64::from_le_bytes(store.array()?);
         // A greeting of another service read as a number is far out of this.
         if !(0..1 << 32).contains(&keys) {
             return Err(format!("it says that it holds {keys} keys: is it a TCPStore?"));
         }
-        store.wire.set_deadline(deadline);
         Ok(store)
     }
 

@@ -44,7 +44,7 @@ impl Variables {
         Variables(std::env::vars_os().collect())
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn of(pairs: &[(&str, &str)]) -> Variables {
         Variables(pairs.iter().map(|(name, value)| (name.into(), value.into())).collect())
     }

@@ -4,6 +4,7 @@
 //! `String`: nothing ever matches on one.
 
 mod bench;
+mod check;
 mod guest;
 mod lint;
 mod machine;
@@ -34,6 +35,8 @@ struct Cli {
 enum Chore {
     /// Run the test suites in order, each within its time budget.
     Test(test::Options),
+    /// Model checkers, sanitizers and fuzzers: what tests alone do not show.
+    Check(check::Options),
     /// Formatting, clippy, tidy and documentation, warnings denied.
     Lint,
     /// Check the rules of the house that no compiler knows: layers, sizes, what may be read where.
@@ -50,6 +53,7 @@ fn run(chore: &Chore) -> Outcome<ExitCode> {
     process::listen_for_interrupts()?;
     match chore {
         Chore::Test(options) => test::run(options),
+        Chore::Check(options) => check::run(options),
         Chore::Lint => lint::run(),
         Chore::Tidy => tidy::run(),
         Chore::Setup => setup::run(),

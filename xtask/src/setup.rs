@@ -1,4 +1,5 @@
-//! `cargo xtask setup`: what the benchmarks can use beyond Rust. The tests need nothing.
+//! `cargo xtask setup`: what the benchmarks and the checks can use beyond Rust. The tests
+//! themselves need nothing.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +14,7 @@ struct Package {
     purpose: &'static str,
 }
 
-const PACKAGES: [Package; 2] = [
+const PACKAGES: [Package; 3] = [
     Package {
         name: "openmpi-bin",
         program: "mpirun",
@@ -23,6 +24,11 @@ const PACKAGES: [Package; 2] = [
         name: "libopenmpi-dev",
         program: "mpicc",
         purpose: "`cargo xtask bench` compiles a small program of ours with it",
+    },
+    Package {
+        name: "valgrind",
+        program: "valgrind",
+        purpose: "`cargo xtask check valgrind` runs tests of unsafe code under it",
     },
 ];
 
@@ -37,18 +43,27 @@ fn install_command(packages: &[&Package]) -> String {
 
 /// One sentence on what is optional and not there.
 pub(crate) fn notice() -> String {
-    let missing = missing();
+    let missing: Vec<&str> = missing().iter().map(|package| package.name).collect();
     if missing.is_empty() {
-        return "Open MPI is installed; only `cargo xtask bench` uses it.".to_owned();
+        return "Open MPI and valgrind are installed, for `cargo xtask bench` and `check`."
+            .to_owned();
     }
-    "Open MPI is not installed: only `cargo xtask bench` would use it, no test is skipped without \
-     it (`cargo xtask setup` installs it)."
-        .to_owned()
+    format!(
+        "Not installed: {}. Only `cargo xtask bench` and `cargo xtask check valgrind` would use \
+         them; no test is skipped without them (`cargo xtask setup` installs them).",
+        missing.join(", ")
+    )
 }
 
 /// Installs what is missing, or prints the command where it may not.
 pub(crate) fn run() -> Outcome {
     println!("The tests need Rust and a C linker and nothing else.");
+    if process::is_installed("rustup") {
+        println!("nightly: `cargo xtask check asan` and `... fuzz` build with it");
+        shell("rustup toolchain install nightly --profile minimal")?;
+    } else {
+        println!("There is no rustup to install the nightly toolchain with, for sanitizers.");
+    }
     for package in &PACKAGES {
         let state = if process::is_installed(package.program) { "installed" } else { "missing" };
         println!("{}: {state}; {}", package.name, package.purpose);
@@ -60,7 +75,10 @@ pub(crate) fn run() -> Outcome {
     }
     let install = install_command(&missing);
     if !process::is_installed("apt-get") {
-        println!("This is no Debian. Install what your system calls Open MPI, with its `mpicc`.");
+        println!(
+            "This is no Debian. Install what your system calls Open MPI, with its `mpicc`, and \
+             valgrind."
+        );
         return Ok(());
     }
     if !rustix::process::geteuid().is_root() {

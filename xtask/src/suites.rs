@@ -50,9 +50,19 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "unit",
         what: "unit tests of every crate",
         needs: NOTHING,
-        budget_s: 240,
+        budget_s: 180,
         tests_min: 1,
         steps: &[&["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]],
+    },
+    Suite {
+        name: "checks",
+        what: "model checkers, AddressSanitizer, valgrind and fuzzers, each for a short while",
+        needs: "needs the nightly toolchain and valgrind (`cargo xtask setup` installs both); \
+                without one of them it says SKIPPED and why",
+        budget_s: 360,
+        // The models at least need no tool.
+        tests_min: 10,
+        steps: &[&["xtask", "check", "loom", "shuttle", "asan", "valgrind", "fuzz"]],
     },
     Suite {
         name: "verifier",
@@ -112,7 +122,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "rest",
         what: "conformance of the transports, ranks as threads and processes, documentation",
         needs: NOTHING,
-        budget_s: 540,
+        budget_s: 360,
         tests_min: 1,
         steps: &[
             &[

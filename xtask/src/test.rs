@@ -8,7 +8,7 @@ use clap::Args;
 use crate::machine::{self, Provenance};
 use crate::suites::{self, SUITES, Suite};
 use crate::workspace::{self, Crate, cargo, root};
-use crate::{Outcome, process, report, setup};
+use crate::{Outcome, check, process, report, setup};
 
 /// How much more time the longer runs may take.
 const FULL_FACTOR: u64 = 8;
@@ -191,6 +191,7 @@ fn run_suite(suite: &'static Suite, crates: &[Crate], full: bool) -> Outcome<Rep
     let start = Instant::now();
     let mut counts = Counts::default();
     let mut failure = None;
+    let mut skipped = Vec::new();
     for words in suites::commands(suite, crates) {
         let mut command = cargo(&words);
         if full {
@@ -201,6 +202,7 @@ fn run_suite(suite: &'static Suite, crates: &[Crate], full: bool) -> Outcome<Rep
         let end = process::run(&mut command, left, |line| {
             println!("{line}");
             counts.add_line(line);
+            skipped.extend(line.strip_prefix(check::SKIPPED).map(str::to_owned));
         })?;
         counts.settle();
         if !end.success() {
@@ -217,7 +219,7 @@ fn run_suite(suite: &'static Suite, crates: &[Crate], full: bool) -> Outcome<Rep
         budget,
         counts,
         failure,
-        warning: None,
+        warning: (!skipped.is_empty()).then(|| format!("SKIPPED {}", skipped.join("; "))),
     };
     Ok(judge(report, suite.tests_min, machine::is_ci()))
 }
@@ -234,7 +236,8 @@ fn judge(mut report: Report, tests_min: usize, strict: bool) -> Report {
         if strict {
             report.failure.get_or_insert(message);
         } else {
-            report.warning = Some(message);
+            let before = report.warning.take().map(|before| format!("{before}; "));
+            report.warning = Some(before.unwrap_or_default() + &message);
         }
     }
     report

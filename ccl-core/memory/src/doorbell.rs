@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use crate::region::{Region, RegionError};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, fence, order};
 
 /// Bytes of a doorbell.
 pub const BYTES: usize = 64;
@@ -61,7 +61,7 @@ impl Doorbell {
     #[cold]
     fn wake_owner(&self) {
         if let Ok(word) = self.region.word32(RINGS) {
-            word.fetch_add(1, Ordering::Release);
+            word.fetch_add(1, order::ring());
             (self.parking.wake)(word);
         }
     }
@@ -73,9 +73,11 @@ impl Doorbell {
         else {
             return;
         };
-        let before = rings.load(Ordering::Acquire);
-        // SeqCst: the announcement goes out before the owner looks again.
-        sleeping.swap(1, Ordering::SeqCst);
+        let before = rings.load(Ordering::Relaxed);
+        sleeping.store(1, Ordering::Relaxed);
+        // SeqCst: the announcement goes out before the owner looks again, and the look finds what
+        // came before a ring that is counted already and so will not end the sleep.
+        fence(order::announce());
         if !arrived() {
             (self.parking.sleep)(rings, before, at_most);
         }

@@ -4,12 +4,16 @@
 //! * [`Region`]: an address range with an owner that keeps it alive.
 //! * [`slots`]: a FIFO of slots between two processes, allocated by the receiver.
 //! * [`doorbell`]: how a rank that sleeps is told that something has arrived.
+//! * [`record`]: some numbers that one process shows to all others.
 //!
 //! What lies in a shared region may be written by a peer at any time, correctly or not. So
 //! everything read from it is read once, atomically, and range-checked; no reference to shared
 //! bytes is ever made.
 
 pub mod doorbell;
+#[cfg(any(loom, shuttle))]
+mod model;
+pub mod record;
 mod region;
 pub mod slots;
 mod sync;

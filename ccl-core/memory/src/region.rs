@@ -72,7 +72,10 @@ impl Region {
         let owner = OwnedLines(raw.cast(), raw.len());
         // SAFETY: `raw` comes from a box, so it is not null.
         let start = unsafe { NonNull::new_unchecked(raw.cast::<u8>()) };
-        return Region { start, bytes, owner: Arc::new(owner) };
+        let owner: Arc<dyn Any + Send + Sync> = Arc::new(owner);
+        #[cfg(any(loom, shuttle))]
+        let owner = crate::model::owner(start, bytes, owner);
+        return Region { start, bytes, owner };
 
         struct OwnedLines(*mut Line, usize);
         // SAFETY: plain bytes without thread affinity.
@@ -116,9 +119,9 @@ impl Region {
     ///
     /// When the word does not lie, aligned, inside.
     pub fn word32(&self, offset: usize) -> Result<&AtomicU32, RegionError> {
-        let at = self.check(offset, 4, 4)?;
-        // SAFETY: inside the region, aligned, alive as long as `self`; only atomics touch it.
-        Ok(unsafe { at.cast::<AtomicU32>().as_ref() })
+        self.check(offset, 4, 4)?;
+        // SAFETY: just checked.
+        Ok(unsafe { self.word32_unchecked(offset) })
     }
 
     /// The atomic word at a byte offset, which must be a multiple of 8.
@@ -127,9 +130,44 @@ impl Region {
     ///
     /// When the word does not lie, aligned, inside.
     pub fn word64(&self, offset: usize) -> Result<&AtomicU64, RegionError> {
-        let at = self.check(offset, 8, 8)?;
+        self.check(offset, 8, 8)?;
+        // SAFETY: just checked.
+        Ok(unsafe { self.word64_unchecked(offset) })
+    }
+
+    /// [`Region::word32`] without its checks.
+    ///
+    /// # Safety
+    ///
+    /// The word lies, aligned, inside.
+    #[inline]
+    pub(crate) unsafe fn word32_unchecked(&self, offset: usize) -> &AtomicU32 {
+        let at = self.start.as_ptr().wrapping_add(offset);
+        #[cfg(any(loom, shuttle))]
+        return crate::model::word32(self.owner(), at);
         // SAFETY: inside the region, aligned, alive as long as `self`; only atomics touch it.
-        Ok(unsafe { at.cast::<AtomicU64>().as_ref() })
+        #[cfg(not(any(loom, shuttle)))]
+        return unsafe { &*at.cast() };
+    }
+
+    /// [`Region::word64`] without its checks.
+    ///
+    /// # Safety
+    ///
+    /// The word lies, aligned, inside.
+    #[inline]
+    pub(crate) unsafe fn word64_unchecked(&self, offset: usize) -> &AtomicU64 {
+        let at = self.start.as_ptr().wrapping_add(offset);
+        #[cfg(any(loom, shuttle))]
+        return crate::model::word64(self.owner(), at);
+        // SAFETY: inside the region, aligned, alive as long as `self`; only atomics touch it.
+        #[cfg(not(any(loom, shuttle)))]
+        return unsafe { &*at.cast() };
+    }
+
+    #[cfg(any(loom, shuttle))]
+    pub(crate) fn owner(&self) -> &(dyn Any + Send + Sync) {
+        &*self.owner
     }
 
     /// Copies `from` into the region.
@@ -175,6 +213,7 @@ impl fmt::Debug for Region {
 }
 
 #[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
 mod tests {
     use super::*;
 

@@ -17,7 +17,7 @@
 //! and grants never move a sender past the slots there are.
 
 use crate::region::{Region, RegionError};
-use crate::sync::Ordering;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, order};
 
 const LINE: usize = 64;
 const SEQUENCE: usize = 0;
@@ -83,22 +83,22 @@ impl Fifo {
     }
 
     #[inline]
-    fn word32(&self, offset: usize) -> &crate::sync::AtomicU32 {
+    fn word32(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: inside the region as above; headers are aligned to cache lines and the region
-        // to 8 bytes at least; only atomics touch header words.
-        unsafe { &*self.region.start().wrapping_add(self.header() + offset).cast() }
+        // to 8 bytes at least.
+        unsafe { self.region.word32_unchecked(self.header() + offset) }
     }
 
     #[inline]
-    fn word64(&self, offset: usize) -> &crate::sync::AtomicU64 {
-        // SAFETY: as `word32`; TAG and the line of grants are multiples of 8.
-        unsafe { &*self.region.start().wrapping_add(self.header() + offset).cast() }
+    fn word64(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: as `word32`; TAG is a multiple of 8.
+        unsafe { self.region.word64_unchecked(self.header() + offset) }
     }
 
     #[inline]
-    fn grants(&self) -> &crate::sync::AtomicU64 {
+    fn grants(&self) -> &AtomicU64 {
         // SAFETY: `new` checked the word at offset 0.
-        unsafe { &*self.region.start().cast() }
+        unsafe { self.region.word64_unchecked(0) }
     }
 
     #[inline]
@@ -143,7 +143,7 @@ impl Sender {
         }
         let most = self.fifo.next + u64::from(self.fifo.shape.slots);
         // Acquire: the receiver's reads of the slot come before our writes to it.
-        self.granted = self.fifo.grants().load(Ordering::Acquire).min(most);
+        self.granted = self.fifo.grants().load(order::granted()).min(most);
         self.fifo.next < self.granted
     }
 
@@ -167,7 +167,7 @@ impl Sender {
         self.fifo.word32(BYTES).store(bytes as u32, Ordering::Relaxed);
         self.fifo.word64(TAG).store(tag, Ordering::Relaxed);
         // Release: payload, length and tag come before the sequence.
-        self.fifo.word32(SEQUENCE).store(self.fifo.sequence(), Ordering::Release);
+        self.fifo.word32(SEQUENCE).store(self.fifo.sequence(), order::publish());
         self.fifo.step();
     }
 
@@ -194,7 +194,7 @@ impl Receiver {
     pub fn new(region: &Region, shape: Shape) -> Result<Receiver, RegionError> {
         let fifo = Fifo::new(region, shape)?;
         let granted = u64::from(fifo.shape.slots);
-        fifo.grants().store(granted, Ordering::Release);
+        fifo.grants().store(granted, order::grant());
         Ok(Receiver { fifo, granted })
     }
 
@@ -202,7 +202,7 @@ impl Receiver {
     #[must_use]
     #[inline]
     pub fn ready(&self) -> bool {
-        self.fifo.word32(SEQUENCE).load(Ordering::Acquire) == self.fifo.sequence()
+        self.fifo.word32(SEQUENCE).load(order::arrive()) == self.fifo.sequence()
     }
 
     /// Length and tag of the next message, which has arrived. What the peer wrote, unchecked.
@@ -229,7 +229,7 @@ impl Receiver {
         if (due - self.granted) * 2 >= u64::from(self.fifo.shape.slots) {
             self.granted = due;
             // Release: our reads of the slot come before the grant.
-            self.fifo.grants().store(due, Ordering::Release);
+            self.fifo.grants().store(due, order::grant());
         }
     }
 
@@ -241,6 +241,7 @@ impl Receiver {
 }
 
 #[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
 mod tests {
     use super::*;
 

@@ -1,3 +1,66 @@
-//! The atomics that everything here uses, so that a model checker can be put in their place.
+//! The atomics that everything here uses, so that a model checker can be put in their place:
+//! `--cfg loom` and `--cfg shuttle` do, for `cargo xtask check loom` and `... shuttle`.
 
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+#[cfg(not(any(loom, shuttle)))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// A fence; none where a model has weakened its ordering.
+#[cfg(any(loom, shuttle))]
+pub(crate) fn fence(ordering: Ordering) {
+    if ordering != Ordering::Relaxed {
+        #[cfg(loom)]
+        loom::sync::atomic::fence(ordering);
+        #[cfg(shuttle)]
+        shuttle::sync::atomic::fence(ordering);
+    }
+}
+
+/// Names the orderings that a protocol rests on: constants, but in a model, which weakens them one
+/// by one to see that each is needed.
+macro_rules! orderings {
+    ($($(#[$doc:meta])* $name:ident = $ordering:ident;)*) => {
+        pub(crate) mod order {
+            use super::Ordering;
+
+            $(
+                $(#[$doc])*
+                #[cfg(not(any(loom, shuttle)))]
+                pub(crate) const fn $name() -> Ordering { Ordering::$ordering }
+
+                $(#[$doc])*
+                #[cfg(any(loom, shuttle))]
+                pub(crate) fn $name() -> Ordering {
+                    crate::model::weakened(stringify!($name)).unwrap_or(Ordering::$ordering)
+                }
+            )*
+        }
+    };
+}
+
+orderings! {
+    /// Slots: payload, length and tag come before the sequence that announces them.
+    publish = Release;
+    /// Slots: what came before the sequence is seen by whoever sees the sequence.
+    arrive = Acquire;
+    /// Slots: the receiver's reads of a slot come before its grant.
+    grant = Release;
+    /// Slots: the receiver's reads of a slot come before the sender's writes to it.
+    granted = Acquire;
+    /// Doorbell: what was published comes before the ring.
+    ring = Release;
+    /// Doorbell: the announcement of a sleep goes out before the last look, and that comes after
+    /// what was published before a ring that is counted.
+    announce = SeqCst;
+    /// Record: the number is gone before anything changes.
+    hide = Release;
+    /// Record: everything has changed before the new number.
+    show = Release;
+    /// Record: whoever sees a number sees what came before it.
+    find = Acquire;
+    /// Record: everything is read before the number is looked at again.
+    confirm = Acquire;
+}

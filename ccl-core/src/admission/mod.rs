@@ -32,6 +32,8 @@ use crate::types::Rank;
 
 pub use links::MessageLinks;
 pub use name::{CHANNELS_MAX, Name, SLOTS_MAX};
+#[cfg(any(test, fuzzing))]
+pub(crate) use offer::fuzzed as fuzzed_offer;
 
 /// Bytes of the header that precedes each payload.
 pub const HEADER_BYTES: usize = 16;

@@ -48,3 +48,12 @@ impl Offer {
         })
     }
 }
+
+/// Any bytes: what is read is written to the same bytes, but for four that nobody reads.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzzed(data: &[u8]) {
+    if let Ok(offer) = Offer::decode(data) {
+        let written = offer.encode();
+        assert_eq!((&written[..12], &written[16..]), (&data[..12], &data[16..]));
+    }
+}

@@ -28,6 +28,9 @@ mod address;
 mod credentials;
 mod device;
 mod endpoint;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handshake;
 mod headroom;
 mod lane;

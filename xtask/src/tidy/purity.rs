@@ -84,7 +84,7 @@ fn forbidden_in_core(path: &str) -> Option<&'static str> {
 }
 
 fn is_test_file(path: &str) -> bool {
-    path.split('/').any(|part| part == "tests" || part == "tests.rs")
+    path.starts_with("fuzz/") || path.split('/').any(|part| part == "tests" || part == "tests.rs")
 }
 
 fn ends_with_path(path: &str, suffix: &str) -> bool {
@@ -127,7 +127,9 @@ mod tests {
         for path in ["src/config.rs", "ccl-core/src/config/mod.rs", "src/launch/slurm.rs"] {
             assert_eq!(environment_of(path, read), 0, "{path}");
         }
-        for path in ["build.rs", "tests/main.rs", "src/a/tests.rs", "xtask/src/main.rs"] {
+        for path in
+            ["build.rs", "tests/main.rs", "src/a/tests.rs", "xtask/src/main.rs", "fuzz/replay.rs"]
+        {
             assert_eq!(environment_of(path, read), 0, "{path}");
         }
         for path in ["examples/perf.rs", "src/launcher.c.rs", "src/lib.rs", "kernels/cpu/src/a.rs"]

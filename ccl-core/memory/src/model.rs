@@ -1,0 +1,121 @@
+//! Memory under a model checker: the words and the payload of a region are the checker's own
+//! objects, so that it sees every access, in every order that the hardware may show.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::Region;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+#[cfg(test)]
+mod tests;
+
+thread_local! {
+    /// The ordering that is weakened, by name. The checkers run all threads of a model on one.
+    static WEAKENED: Cell<Option<&'static str>> = const { Cell::new(None) };
+}
+
+/// What is left of that ordering, if it is the weakened one.
+pub(crate) fn weakened(name: &str) -> Option<Ordering> {
+    (WEAKENED.get() == Some(name)).then_some(Ordering::Relaxed)
+}
+
+/// Eight bytes of payload. Written and read without synchronisation, as payload is.
+pub(crate) struct Payload {
+    #[cfg(loom)]
+    cell: loom::cell::UnsafeCell<u64>,
+    // Shuttle looks for wrong values: an atomic, so that other threads can run in between.
+    #[cfg(shuttle)]
+    cell: AtomicU64,
+}
+
+#[cfg(loom)]
+#[allow(clippy::multiple_unsafe_ops_per_block, reason = "a dereference in a closure is one")]
+impl Payload {
+    fn new() -> Payload {
+        Payload { cell: loom::cell::UnsafeCell::new(0) }
+    }
+
+    pub(crate) fn write(&self, value: u64) {
+        // SAFETY: the checker fails the model if anybody reads or writes it meanwhile.
+        self.cell.with_mut(|at| unsafe { *at = value });
+    }
+
+    pub(crate) fn read(&self) -> u64 {
+        // SAFETY: the checker fails the model if anybody writes it meanwhile.
+        self.cell.with(|at| unsafe { *at })
+    }
+}
+
+#[cfg(shuttle)]
+impl Payload {
+    fn new() -> Payload {
+        Payload { cell: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn write(&self, value: u64) {
+        self.cell.store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn read(&self) -> u64 {
+        self.cell.load(Ordering::Relaxed)
+    }
+}
+
+/// The objects of one region: each word twice, as nobody uses one as both.
+struct Memory {
+    start: usize,
+    words32: Vec<AtomicU32>,
+    words64: Vec<AtomicU64>,
+    payload: Vec<Payload>,
+    _lines: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: the payload's cells are accessed through the checker, which tells races apart.
+#[cfg(loom)]
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+#[cfg(loom)]
+unsafe impl Sync for Memory {}
+
+/// The owner of a region whose bytes `lines` owns; those are there for their addresses alone.
+pub(crate) fn owner(
+    start: NonNull<u8>,
+    bytes: usize,
+    lines: Arc<dyn Any + Send + Sync>,
+) -> Arc<dyn Any + Send + Sync> {
+    Arc::new(Memory {
+        start: start.as_ptr() as usize,
+        words32: (0..bytes / 4).map(|_| AtomicU32::new(0)).collect(),
+        words64: (0..bytes / 8).map(|_| AtomicU64::new(0)).collect(),
+        payload: (0..bytes / 8).map(|_| Payload::new()).collect(),
+        _lines: lines,
+    })
+}
+
+fn find<T>(owner: &dyn Any, at: *const u8, bytes: usize, pick: fn(&Memory) -> &[T]) -> &T {
+    let memory = owner.downcast_ref::<Memory>();
+    let found = memory.and_then(|memory| pick(memory).get((at as usize - memory.start) / bytes));
+    match found {
+        Some(found) => found,
+        None => unreachable!("models use private regions, and were checked before"),
+    }
+}
+
+pub(crate) fn word32(owner: &dyn Any, at: *const u8) -> &AtomicU32 {
+    find(owner, at, 4, |memory| &memory.words32)
+}
+
+pub(crate) fn word64(owner: &dyn Any, at: *const u8) -> &AtomicU64 {
+    find(owner, at, 8, |memory| &memory.words64)
+}
+
+#[cfg(test)]
+impl Region {
+    /// The payload at an address inside.
+    fn payload(&self, at: *const u8) -> &Payload {
+        find(self.owner(), at, 8, |memory| &memory.payload)
+    }
+}

@@ -1,0 +1,264 @@
+//! Every interleaving of small cases, with everything that weakly ordered hardware may do; and
+//! that each ordering is needed: weakened, the model must fail.
+
+use std::sync::atomic::{AtomicUsize, Ordering as Std};
+use std::time::Duration;
+
+use loom::sync::{Condvar, Mutex};
+use loom::thread;
+
+use crate::Region;
+use crate::doorbell::{Doorbell, Parking};
+use crate::model::WEAKENED;
+use crate::record;
+use crate::slots::{Receiver, Sender, Shape};
+use crate::sync::{Ordering, fence};
+
+/// Whether `model` fails, as it must, when this ordering is weakened.
+fn needs(name: &'static str, model: fn()) -> bool {
+    // A thread of its own: a failed model leaves its checker in disorder.
+    let run = move || {
+        WEAKENED.set(Some(name));
+        model();
+    };
+    std::thread::spawn(run).join().is_err()
+}
+
+/// Sends numbers through slots, with payloads in the header's line and outside of it.
+fn messages_pass(slots: u32, messages: u64) {
+    let shape = Shape { slots, slot_bytes: 64 };
+    let region = Region::private(shape.link_bytes());
+    let mut receiver = Receiver::new(&region, shape).unwrap();
+    let mut sender = Sender::new(&region, shape).unwrap();
+    let theirs = region.clone();
+    let bytes = |number: u64| if number % 2 == 0 { 8 } else { 64 };
+    let sends = thread::spawn(move || {
+        for number in 0..messages {
+            while !sender.ready() {
+                thread::yield_now();
+            }
+            theirs.payload(sender.payload(bytes(number))).write(100 + number);
+            sender.publish(bytes(number), number);
+        }
+    });
+    for number in 0..messages {
+        while !receiver.ready() {
+            thread::yield_now();
+        }
+        assert_eq!(receiver.head(), (bytes(number), number));
+        assert_eq!(region.payload(receiver.payload(bytes(number))).read(), 100 + number);
+        receiver.release();
+    }
+    sends.join().unwrap();
+}
+
+fn one_slot() {
+    loom::model(|| messages_pass(1, 3));
+}
+
+fn two_slots() {
+    loom::model(|| messages_pass(2, 3));
+}
+
+#[test]
+fn payload_is_there_with_its_sequence_and_no_slot_is_used_before_its_grant() {
+    one_slot();
+    two_slots();
+}
+
+#[test]
+fn slots_need_each_ordering() {
+    for name in ["publish", "arrive", "grant", "granted"] {
+        assert!(needs(name, one_slot), "{name}");
+    }
+}
+
+#[test]
+fn slots_need_their_grants() {
+    let careless = || {
+        loom::model(|| {
+            let shape = Shape { slots: 1, slot_bytes: 0 };
+            let region = Region::private(shape.link_bytes());
+            let mut receiver = Receiver::new(&region, shape).unwrap();
+            let mut sender = Sender::new(&region, shape).unwrap();
+            let theirs = region.clone();
+            thread::spawn(move || {
+                for number in 0..2 {
+                    theirs.payload(sender.payload(8)).write(number);
+                    sender.publish(8, number);
+                }
+            });
+            if receiver.ready() {
+                region.payload(receiver.payload(8)).read();
+                receiver.release();
+            }
+        });
+    };
+    assert!(needs("none", careless), "a sender that does not ask is caught");
+}
+
+/// Two records after each other, and a reader that comes at any time.
+fn record_is_whole() {
+    loom::model(|| {
+        let region = Region::private(record::bytes(2));
+        record::publish(&region, 1, [11, 12]).unwrap();
+        let shown = region.clone();
+        let writes = thread::spawn(move || record::publish(&shown, 2, [21, 22]).unwrap());
+        match record::read(&region) {
+            None => {}
+            Some((number, words)) => assert_eq!(words, [10 * number + 1, 10 * number + 2]),
+        }
+        writes.join().unwrap();
+        assert_eq!(record::read(&region), Some((2, [21, 22])));
+    });
+}
+
+#[test]
+fn a_record_is_read_whole_or_not_at_all() {
+    record_is_whole();
+}
+
+#[test]
+fn records_need_each_ordering() {
+    for name in ["hide", "show", "find", "confirm"] {
+        assert!(needs(name, record_is_whole), "{name}");
+    }
+}
+
+/// Two ranks show their calls and then look at each other's.
+fn one_of_two_sees_the_other(fenced: bool) {
+    loom::model(move || {
+        let regions = [(); 2].map(|()| Region::private(record::bytes(1)));
+        let meet = move |own: &Region, other: &Region| {
+            record::publish(own, 1, [7]).unwrap();
+            if fenced {
+                fence(Ordering::SeqCst);
+            }
+            record::read::<1>(other).is_some()
+        };
+        let theirs = regions.clone();
+        let second = thread::spawn(move || meet(&theirs[1], &theirs[0]));
+        let first = meet(&regions[0], &regions[1]);
+        assert!(first || second.join().unwrap(), "neither sees the other");
+    });
+}
+
+#[test]
+fn of_two_that_show_and_then_look_one_sees_the_other_thanks_to_a_fence() {
+    one_of_two_sees_the_other(true);
+    assert!(needs("none", || one_of_two_sees_the_other(false)), "the fence is needed");
+}
+
+/// What futexes do, for one word: nobody goes to sleep once a ring has changed it.
+struct Futex {
+    state: Mutex<Bed>,
+    rang: Condvar,
+}
+
+#[derive(Default)]
+struct Bed {
+    sleeps: bool,
+    /// Time is over: for a ring that found nobody.
+    over: bool,
+}
+
+loom::lazy_static! {
+    static ref FUTEX: Futex = Futex { state: Mutex::new(Bed::default()), rang: Condvar::new() };
+}
+
+/// Executions in which only the end of the time woke the sleeper.
+static OVERSLEPT: AtomicUsize = AtomicUsize::new(0);
+
+const PARKING: Parking = Parking {
+    sleep: |word, value, _| {
+        let mut bed = FUTEX.state.lock().unwrap();
+        if word.load(Ordering::Relaxed) == value && !bed.over {
+            bed.sleeps = true;
+            let mut bed = FUTEX.rang.wait(bed).unwrap();
+            bed.sleeps = false;
+        }
+    },
+    wake: |_| {
+        let _bed = FUTEX.state.lock().unwrap();
+        FUTEX.rang.notify_all();
+    },
+};
+
+fn time_is_over() {
+    let mut bed = FUTEX.state.lock().unwrap();
+    bed.over = true;
+    if bed.sleeps {
+        OVERSLEPT.fetch_add(1, Std::Relaxed);
+    }
+    FUTEX.rang.notify_all();
+}
+
+const RINGS: usize = 4;
+const DATA: usize = 64;
+
+/// One message and its ring against an owner that sleeps, first over something else and then
+/// for the message. The time of a sleep ends only if the ring found nobody, and with `fenced`
+/// never: a sleeper that nobody wakes is a deadlock, which the checker reports.
+fn ring_against_sleep(fenced: bool) {
+    loom::model(move || {
+        let region = Region::private(DATA + 64);
+        let bell = Doorbell::new(&region, PARKING).unwrap();
+        let (theirs, ringer) = (region.clone(), bell.clone());
+        let rings = thread::spawn(move || {
+            theirs.word32(DATA).unwrap().store(1, Ordering::Release);
+            if fenced {
+                fence(Ordering::SeqCst);
+            }
+            ringer.ring();
+            let rang = theirs.word32(RINGS).unwrap().load(Ordering::Relaxed) > 0;
+            if !rang && !fenced {
+                time_is_over();
+            }
+        });
+        let arrived = || region.word32(DATA).unwrap().load(Ordering::Acquire) == 1;
+        bell.sleep(Duration::from_secs(1), &mut || true);
+        bell.sleep(Duration::from_secs(1), &mut || arrived());
+        rings.join().unwrap();
+        assert!(arrived());
+    });
+}
+
+fn rung() {
+    ring_against_sleep(false);
+}
+
+fn fenced() {
+    ring_against_sleep(true);
+}
+
+#[test]
+fn a_ring_that_found_the_owner_asleep_wakes_it() {
+    rung();
+    // The price of a ring without a fence, and why every sleep is bounded.
+    assert!(OVERSLEPT.load(Std::Relaxed) > 0, "some ring crosses the announcement");
+}
+
+#[test]
+fn behind_a_fence_no_ring_is_missed() {
+    fenced();
+}
+
+#[test]
+fn doorbells_need_each_ordering() {
+    for name in ["ring", "announce"] {
+        assert!(needs(name, rung), "{name}");
+    }
+    assert!(needs("announce", fenced), "announce, against a ring behind a fence");
+    assert!(needs("none", || loom::model(|| panic!())), "a failed model is seen");
+}
+
+#[test]
+fn every_ordering_is_put_to_the_test() {
+    let text = include_str!("../../sync.rs");
+    let (_, list) = text.split_once("\norderings! {").unwrap();
+    let named = list.lines().filter_map(|line| line.trim().split_once(" = "));
+    let tested = include_str!("exhaustive.rs");
+    for (name, _) in named.filter(|(name, _)| !name.starts_with("///")) {
+        assert!(tested.contains(&format!("\"{name}\"")), "{name}");
+    }
+}

@@ -1,0 +1,94 @@
+//! Some numbers that one process shows to all others, who read them whole or not at all: a
+//! sequence lock whose writer never waits.
+//!
+//! The first word is the record's number, and 0 while the others change. A reader that finds the
+//! same number before and after has read what belongs to it, as long as no number comes twice.
+
+use crate::region::{Region, RegionError};
+use crate::sync::{Ordering, fence, order};
+
+/// Bytes of a record of `words` numbers, besides its own number.
+#[must_use]
+pub const fn bytes(words: usize) -> usize {
+    8 * (1 + words)
+}
+
+/// Shows `words` as record `number`, which is neither 0 nor the number of an earlier record. For
+/// the one process that writes here.
+///
+/// # Errors
+///
+/// When the region is smaller than [`bytes`], or not aligned.
+#[inline]
+pub fn publish<const N: usize>(
+    to: &Region,
+    number: u64,
+    words: [u64; N],
+) -> Result<(), RegionError> {
+    to.word64(0)?.store(0, Ordering::Relaxed);
+    // Release: a reader of any word below does not find the old number afterwards.
+    fence(order::hide());
+    for (at, word) in (8..).step_by(8).zip(words) {
+        to.word64(at)?.store(word, Ordering::Relaxed);
+    }
+    // Release: the words are there before their number.
+    to.word64(0)?.store(number, order::show());
+    Ok(())
+}
+
+/// The record that is shown, with its number; none before the first, or while it changes.
+#[inline]
+#[must_use]
+pub fn read<const N: usize>(from: &Region) -> Option<(u64, [u64; N])> {
+    let number = from.word64(0).ok()?.load(order::find());
+    let mut words = [0; N];
+    for (at, word) in (8..).step_by(8).zip(&mut words) {
+        *word = from.word64(at).ok()?.load(Ordering::Relaxed);
+    }
+    // Acquire: if the number is still the same, so were the words while they were read.
+    fence(order::confirm());
+    let again = from.word64(0).ok()?.load(Ordering::Relaxed);
+    (number != 0 && again == number).then_some((number, words))
+}
+
+#[cfg(test)]
+#[cfg(not(any(loom, shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_record_is_read_with_its_number() {
+        let region = Region::private(bytes(2));
+        assert_eq!(read::<2>(&region), None);
+        publish(&region, 5, [1, 2]).unwrap();
+        publish(&region, 6, [3, u64::MAX]).unwrap();
+        assert_eq!(read(&region), Some((6, [3, u64::MAX])));
+    }
+
+    #[test]
+    fn a_region_that_is_too_small_is_an_error() {
+        let region = Region::private(bytes(1));
+        assert!(publish(&region, 1, [1, 2]).is_err());
+        assert_eq!(read::<2>(&region), None);
+    }
+
+    #[test]
+    fn two_threads_never_see_a_mixture() {
+        let region = Region::private(bytes(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1..20_000 {
+                    publish(&region, number, [number; 2]).unwrap();
+                }
+            });
+            let mut last = 0;
+            while last < 19_999 {
+                if let Some((number, words)) = read(&region) {
+                    assert_eq!(words, [number; 2]);
+                    assert!(number >= last);
+                    last = number;
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,28 @@
+//! What is fuzzed of this crate: the launchers' protocols and their environment. As in
+//! `ccl_core::fuzzing`.
+
+pub use crate::launch::fuzzing::{environment, pmi, store};
+
+#[cfg(test)]
+#[path = "../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    use super::replay::replay;
+
+    #[test]
+    fn process_managers() {
+        replay("pmi", super::pmi);
+    }
+
+    #[test]
+    fn stores() {
+        replay("store", super::store);
+    }
+
+    #[test]
+    fn environments() {
+        replay("environment", super::environment);
+    }
+}

@@ -1,0 +1,121 @@
+//! Any bytes as a launcher's answers and as environments; see `crate::fuzzing`.
+
+use super::detect::detect;
+use super::pmi::Pmi;
+use super::store::{Dialect, Store};
+use super::variables::Variables;
+use super::wire::Wire;
+use crate::bootstrap::socket::Deadline;
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// A launcher that has said all of this already, and hears everything.
+fn launcher(says: &[u8]) -> Option<(Wire, UnixStream)> {
+    let (ours, mut theirs) = UnixStream::pair().ok()?;
+    theirs.set_nonblocking(true).ok()?;
+    // What does not fit the socket is cut off.
+    let _ = theirs.write(says);
+    theirs.shutdown(Shutdown::Write).ok()?;
+    Some((Wire::new(ours.into(), Deadline::after(Duration::from_secs(5))), theirs))
+}
+
+/// The answers of a PMI process manager.
+pub fn pmi(data: &[u8]) {
+    let (id, says) = match data.split_first() {
+        Some((first, rest)) if first & 1 == 1 => (Some(u32::from(*first)), rest),
+        Some((_, rest)) => (None, rest),
+        None => (None, data),
+    };
+    let Some((wire, _theirs)) = launcher(says) else { return };
+    let talk = || {
+        let mut pmi = Pmi::start(wire, id)?;
+        pmi.put("key", "value")?;
+        pmi.barrier()?;
+        let value = pmi.get("key")?;
+        assert!(!value.contains(|c: char| c.is_ascii_whitespace()), "{value:?}");
+        pmi.finish()
+    };
+    let told: Result<(), String> = talk();
+    assert!(!told.is_err_and(|text| text.starts_with("no answer within")), "it waits at the end");
+}
+
+/// The answers of torchrun's store.
+pub fn store(data: &[u8]) {
+    let dialect = match data.first() {
+        Some(first) if first & 1 == 1 => Dialect::Recent,
+        _ => Dialect::Old,
+    };
+    let Some((wire, _theirs)) = launcher(data.get(1..).unwrap_or_default()) else { return };
+    let talk = || {
+        let mut store = Store::greet(wire, dialect)?;
+        store.set("key", b"value")?;
+        store.wait_for("key").map(|_| ())
+    };
+    let told: Result<(), String> = talk();
+    assert!(!told.is_err_and(|text| text.starts_with("no answer within")), "it waits at the end");
+}
+
+/// Everything that a launcher's environment is read for, but for files.
+const NAMES: [&str; 33] = [
+    "FERROCCL_RANK",
+    "FERROCCL_RANKS",
+    "FERROCCL_LOCAL_RANK",
+    "FERROCCL_LOCAL_RANKS",
+    "FERROCCL_COMM_ID",
+    "FERROCCL_SECRET",
+    "FERROCCL_INSECURE_JOIN",
+    "FERROCCL_BOOTSTRAP_HOST",
+    "FERROCCL_LISTEN_FD",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "PMIX_NAMESPACE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    "PMI_FD",
+    "PMI_PORT",
+    "PMI_ID",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_STEP_ID",
+];
+
+/// An environment, as `number of the variable, value` in each line.
+pub fn environment(data: &[u8]) {
+    let lines = data.split(|byte| *byte == b'\n').filter_map(<[u8]>::split_first);
+    let pairs: Vec<_> = lines
+        .map(|(name, value)| (NAMES[usize::from(*name) % NAMES.len()], value))
+        .map(|(name, value)| (name, String::from_utf8_lossy(value)))
+        .collect();
+    let pairs: Vec<_> = pairs.iter().map(|(name, value)| (*name, &**value)).collect();
+    let shown = match detect(&Variables::of(&pairs)) {
+        Ok(Some(launch)) => {
+            assert!(launch.rank < launch.ranks, "{launch:?}");
+            format!("{launch:?}")
+        }
+        Ok(None) => String::new(),
+        Err(error) => format!("{error} {error:?}"),
+    };
+    // Short secrets are found anywhere, and those that another variable tells are none.
+    let is_secret = |name: &str| name == "FERROCCL_SECRET";
+    let told =
+        |text: &str| pairs.iter().any(|(name, value)| !is_secret(name) && value.contains(text));
+    let secrets = pairs.iter().filter(|(name, secret)| is_secret(name) && secret.len() >= 16);
+    for (_, secret) in secrets.filter(|(_, secret)| !told(secret)) {
+        assert!(!shown.contains(secret), "a secret is shown");
+    }
+}

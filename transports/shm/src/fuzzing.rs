@@ -1,0 +1,93 @@
+//! What is fuzzed of this crate: messages, addresses and keys of other processes. As in
+//! `ccl_core::fuzzing`.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use ccl_core::transport::{Address, Secret};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::address::{self, Place};
+use crate::credentials::Peer;
+use crate::handshake::Handshake;
+use crate::wire::{self, Offer, Socket};
+
+/// The key of a region: what is read is written to the same bytes.
+pub fn shm_key(data: &[u8]) {
+    if let Some(offer) = Offer::decode(data) {
+        assert_eq!(offer.encode(), data);
+    }
+}
+
+/// The address of a listener: what is read is written to the same bytes.
+pub fn shm_address(data: &[u8]) {
+    // Half of the inputs are of this very place.
+    let here = Place { boot: [1; 16], network: 2 };
+    if let Ok(name) = address::decode(&Address(data.to_vec()), here) {
+        assert_eq!(address::encode(name, here).0, data);
+    }
+}
+
+fn side(socket: OwnedFd) -> (Socket, Peer) {
+    (Socket::new(socket), Peer { name: "a test".to_owned(), process: None })
+}
+
+/// Messages of a handshake, each behind its length, to either side: from the start, or to a
+/// side that the other one has talked to before.
+pub fn shm_handshake(data: &[u8]) {
+    let Some((&first, mut rest)) = data.split_first() else { return };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let Ok((ours, theirs)) = pair else { return };
+    let Ok(theirs_too) = theirs.try_clone() else { return };
+    let secret = Secret([7; 32]);
+    let ((ours, our_peer), (theirs, their_peer)) = (side(ours), side(theirs));
+    let connects = first & 1 == 1;
+    let make = |connects: bool, socket, peer| match connects {
+        true => Handshake::connector(1, socket, peer, &secret, b"hi"),
+        false => Handshake::listener(1, socket, peer, &secret),
+    };
+    let Ok(mut tested) = make(connects, ours, our_peer) else { return };
+    let Ok(mut other) = make(!connects, theirs, their_peer) else { return };
+    for _ in 0..first >> 1 & 3 {
+        let _ = other.step();
+        if !matches!(tested.step(), Ok(None)) {
+            return;
+        }
+    }
+    while let Some((&length, behind)) = rest.split_first() {
+        let (message, behind) = behind.split_at(usize::from(length).min(behind.len()));
+        rest = behind;
+        // Now and then with a descriptor of something that is no memory.
+        let file = (length % 5 == 4).then(|| theirs_too.as_fd());
+        let _ = wire::send(theirs_too.as_fd(), message, file);
+        match tested.step() {
+            Ok(None) => {}
+            Ok(Some(_)) => unreachable!("a stranger sends no memory of ours"),
+            Err(error) => return drop(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    use super::replay::replay;
+
+    #[test]
+    fn keys() {
+        replay("shm_key", super::shm_key);
+    }
+
+    #[test]
+    fn addresses() {
+        replay("shm_address", super::shm_address);
+    }
+
+    #[test]
+    fn handshakes() {
+        replay("shm_handshake", super::shm_handshake);
+    }
+}

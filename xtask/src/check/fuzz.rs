@@ -1,0 +1,102 @@
+//! libFuzzer over the targets in `fuzz/`. It is started directly, with the flags that cargo-fuzz
+//! would give, so that nothing but the nightly toolchain is needed.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::{Verdict, cargo, host, nightly_missing, show};
+use crate::Outcome;
+use crate::workspace::{root, target_dir};
+
+/// Coverage that libFuzzer follows, and the checks that turn a fault into a failure.
+const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
+
+/// Time of each target, in seconds.
+const EACH_S: u64 = 3;
+const EACH_FULL_S: u64 = 120;
+
+/// Runs each target for a while, from the kept corpus on.
+pub(super) fn run(full: bool) -> Outcome<Verdict> {
+    println!("   needs the nightly toolchain and a C++ compiler; installs nothing");
+    println!("   the unit tests run the same targets over the kept corpus and mutations of it");
+    if let Some(why) = nightly_missing() {
+        return Ok(Verdict::Skipped(why));
+    }
+    if !crate::process::is_installed("c++") {
+        let why = "there is no C++ compiler for libFuzzer; `apt-get install g++`";
+        return Ok(Verdict::Skipped(why.to_owned()));
+    }
+    let mut build = cargo(Some("+nightly"), "fuzz", FLAGS, full)?;
+    build.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &host()]);
+    show(&mut build)?;
+    let mut failed = Vec::new();
+    for target in targets(&root().join("fuzz/fuzz_targets"))? {
+        if let Err(error) = fuzz(&target, if full { EACH_FULL_S } else { EACH_S }) {
+            println!("{error}");
+            failed.push(target);
+        }
+    }
+    if failed.is_empty() {
+        return Ok(Verdict::Passed);
+    }
+    Err(format!(
+        "{} found inputs in fuzz/artifacts; mend the code and keep them in fuzz/crashes/TARGET, \
+         where the unit tests find them",
+        failed.join(", ")
+    ))
+}
+
+fn fuzz(target: &str, seconds: u64) -> Outcome {
+    let built = target_dir()?.join("fuzz").join(host()).join("release").join(target);
+    // What it finds on the way is not kept: the corpus in the tree changes by hand alone.
+    let found = target_dir()?.join("fuzz/corpus").join(target);
+    let artifacts = root().join("fuzz/artifacts").join(target);
+    for dir in [&found, &artifacts] {
+        fs::create_dir_all(dir)
+            .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
+    }
+    let mut command = Command::new(built);
+    command.arg(found).arg(root().join("fuzz/corpus").join(target));
+    command.arg(format!("-max_total_time={seconds}")).args(["-max_len=2048", "-timeout=10"]);
+    command.arg(format!("-artifact_prefix={}/", artifacts.display()));
+    command.args(["-verbosity=0", "-print_final_stats=1"]).current_dir(root());
+    show(&mut command)
+}
+
+/// Names of the targets, in order.
+fn targets(dir: &Path) -> Outcome<Vec<String>> {
+    let entries =
+        fs::read_dir(dir).map_err(|error| format!("cannot list {}: {error}", dir.display()))?;
+    let names = entries.flatten().map(|entry| entry.path());
+    let mut names: Vec<String> =
+        names.filter_map(|path| Some(path.file_stem()?.to_string_lossy().into_owned())).collect();
+    names.sort();
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_is_built_has_a_corpus_and_is_a_unit_test_too() {
+        let manifest = fs::read_to_string(root().join("fuzz/Cargo.toml")).unwrap();
+        let modules = ["ccl-core/src", "src", "transports/shm/src"];
+        let tests: String = modules
+            .iter()
+            .map(|dir| fs::read_to_string(root().join(dir).join("fuzzing.rs")).unwrap())
+            .collect();
+        let targets = targets(&root().join("fuzz/fuzz_targets")).unwrap();
+        assert!(!targets.is_empty());
+        for target in targets {
+            assert!(manifest.contains(&format!("name = \"{target}\"")), "{target}");
+            assert!(tests.contains(&format!("replay(\"{target}\"")), "{target}");
+            let corpus = root().join("fuzz/corpus").join(&target);
+            assert!(fs::read_dir(corpus).unwrap().next().is_some(), "{target}");
+        }
+    }
+}

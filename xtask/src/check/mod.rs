@@ -1,0 +1,159 @@
+//! `cargo xtask check`: what looks for faults that tests alone do not show: model checkers over
+//! the lock-free pieces, AddressSanitizer and valgrind over what touches `unsafe`, fuzzers over
+//! what reads bytes from outside. A check whose tool is missing says `SKIPPED`, and why.
+
+mod fuzz;
+mod models;
+mod sanitizers;
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+
+use crate::workspace::{root, target_dir};
+use crate::{Outcome, process, report};
+
+/// How a line begins that says why a check was not made; [`crate::test`] shows it in its table.
+pub(crate) const SKIPPED: &str = "SKIPPED ";
+/// Longest time of one command, in seconds; the suites' budgets are tighter.
+const COMMAND_S: u64 = 3600;
+
+/// Flags of `cargo xtask check`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Which checks; all if none is named.
+    names: Vec<Check>,
+    /// The longer runs.
+    #[arg(long)]
+    full: bool,
+}
+
+/// One check, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Check {
+    /// Every interleaving of the lock-free pieces in small cases.
+    Loom,
+    /// Random interleavings of longer cases.
+    Shuttle,
+    /// AddressSanitizer over the tests of what touches `unsafe`.
+    Asan,
+    /// Valgrind's memcheck over some of them.
+    Valgrind,
+    /// Fuzzers over everything that reads bytes from outside.
+    Fuzz,
+}
+
+impl Check {
+    fn run(self, full: bool) -> Outcome<Verdict> {
+        match self {
+            Check::Loom => models::run("loom", full),
+            Check::Shuttle => models::run("shuttle", full),
+            Check::Asan => sanitizers::address(full),
+            Check::Valgrind => sanitizers::valgrind(full),
+            Check::Fuzz => fuzz::run(full),
+        }
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// How a check went that did not fail.
+#[derive(Debug)]
+enum Verdict {
+    Passed,
+    /// It was not made, for this reason.
+    Skipped(String),
+}
+
+/// Runs the checks, also after one has failed, and prints a table of them.
+pub(crate) fn run(options: &Options) -> Outcome {
+    // Set by `cargo xtask test --full` for everything that it starts.
+    let full = options.full || std::env::var_os("FERROCCL_TEST_FULL").is_some();
+    let chosen = if options.names.is_empty() { Check::value_variants() } else { &options.names };
+    let (mut rows, mut failed) = (Vec::new(), Vec::new());
+    for check in chosen {
+        let (name, since) = (check.name(), Instant::now());
+        println!("\n== check {name}");
+        let result = match check.run(full) {
+            Ok(Verdict::Passed) => "ok".to_owned(),
+            Ok(Verdict::Skipped(why)) => {
+                println!("{SKIPPED}{name}: {why}");
+                format!("SKIPPED: {why}")
+            }
+            Err(message) => {
+                failed.push(name.clone());
+                format!("FAILED: {message}")
+            }
+        };
+        rows.push(vec![name, format!("{:.0} s", since.elapsed().as_secs_f64()), result]);
+    }
+    println!("\n{}", report::table(&["check", "time", "result"], &rows));
+    if failed.is_empty() { Ok(()) } else { Err(format!("checks failed: {}", failed.join(", "))) }
+}
+
+/// A cargo command, of another toolchain than ours if `toolchain` names one (as `+nightly`), that
+/// builds into a place of its own: its flags would make everything else be built anew.
+fn cargo(toolchain: Option<&str>, place: &str, flags: &str, full: bool) -> Outcome<Command> {
+    // Through rustup's front: `$CARGO` would be this toolchain's own.
+    let mut command = Command::new("cargo");
+    command.current_dir(root()).args(toolchain);
+    command.env("CARGO_TARGET_DIR", target_dir()?.join(place)).env("RUSTFLAGS", flags);
+    command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
+    if full {
+        command.env("FERROCCL_TEST_FULL", "1");
+    }
+    Ok(command)
+}
+
+/// Runs a command and prints what it prints.
+fn show(command: &mut Command) -> Outcome {
+    println!("$ {}", process::typed(command));
+    let end = process::run(command, Duration::from_secs(COMMAND_S), |line| println!("{line}"))?;
+    if end.success() {
+        Ok(())
+    } else {
+        Err(format!("`{}`: {}", process::typed(command), end.describe()))
+    }
+}
+
+/// Why there is no nightly toolchain, if there is none.
+fn nightly_missing() -> Option<String> {
+    let mut look = Command::new("rustc");
+    look.args(["+nightly", "--version"]).env_remove("RUSTUP_TOOLCHAIN");
+    let mut said = String::new();
+    let end = process::run(&mut look, Duration::from_secs(60), |line| said.push_str(line));
+    if end.is_ok_and(process::End::success) {
+        return None;
+    }
+    let how = "`rustup toolchain install nightly --profile minimal`, or `cargo xtask setup`";
+    Some(format!("there is no nightly toolchain; {how}"))
+}
+
+/// The platform that we run on, as cargo names it. A sanitizer needs it spelled out: build
+/// scripts and macros are then built without.
+fn host() -> String {
+    format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_has_a_name_to_call_it_by() {
+        let names: Vec<_> = Check::value_variants().iter().map(|check| check.name()).collect();
+        assert_eq!(names, ["loom", "shuttle", "asan", "valgrind", "fuzz"]);
+    }
+
+    #[test]
+    fn our_own_toolchain_is_not_forced_upon_another() {
+        let command = cargo(Some("+nightly"), "place", "-Zx", false).unwrap();
+        assert_eq!(process::typed(&command), "cargo +nightly");
+        let gone =
+            |name: &str| command.get_envs().any(|(key, value)| key == name && value.is_none());
+        assert!(gone("RUSTUP_TOOLCHAIN") && gone("CARGO"));
+    }
+}

@@ -1,0 +1,117 @@
+//! AddressSanitizer and valgrind over the tests of what touches `unsafe`.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{Verdict, cargo, host, nightly_missing, show};
+use crate::{Outcome, process};
+
+/// The crates that touch `unsafe`, and one that drives them.
+const UNSAFE: [&str; 4] =
+    ["ccl-memory", "ccl-kernels-cpu", "ccl-transport-shm", "ccl-transport-sim"];
+
+/// The crates whose unit tests run under valgrind.
+const VALGRIND: [&str; 3] = ["ccl-memory", "ccl-transport-shm", "ccl-kernels-cpu"];
+
+/// Tests that AddressSanitizer cannot bear: ranks with little address space (it reserves
+/// terabytes), and exit statuses of programs built without it.
+const NOT_UNDER_ASAN: [&str; 3] = ["perf::", "launch::", "a_rank_without_resources"];
+
+/// A test that expects SIGSEGV keeps it, and a request for too much memory is refused as malloc
+/// does.
+const ASAN_OPTIONS: &str =
+    "handle_segv=0:allocator_may_return_null=1:detect_stack_use_after_return=1";
+
+/// The tests of those crates; in full, with ranks as processes.
+pub(super) fn address(full: bool) -> Outcome<Verdict> {
+    println!("   needs the nightly toolchain; installs nothing");
+    if let Some(why) = nightly_missing() {
+        return Ok(Verdict::Skipped(why));
+    }
+    let test = |packages: &[&str]| -> Outcome<Command> {
+        let mut command = cargo(Some("+nightly"), "asan", "-Zsanitizer=address", full)?;
+        // Unoptimised kernels are as wrong, and much quicker to build.
+        command.args(["test", "--no-fail-fast", "--target", &host()]);
+        command.args(["--config", "profile.dev.package.ccl-kernels-cpu.opt-level=1"]);
+        command.args(packages.iter().flat_map(|package| ["--package", package]));
+        command.env("ASAN_OPTIONS", ASAN_OPTIONS);
+        Ok(command)
+    };
+    let mut crates = test(&UNSAFE)?;
+    crates.args(["--lib", "--tests", "--"]);
+    if !full {
+        // The simulator's long runs stay in this process's own memory: some of them are enough.
+        crates.args(["--skip", "weather", "--skip", "same_bits", "--skip", "exhaustive"]);
+    }
+    show(&mut crates)?;
+    if full {
+        let mut ranks = test(&["ferroccl"])?;
+        ranks.args(["--no-default-features", "--test", "integration", "--"]);
+        ranks.args(NOT_UNDER_ASAN.iter().flat_map(|name| ["--skip", name]));
+        show(&mut ranks)?;
+    }
+    Ok(Verdict::Passed)
+}
+
+/// The unit tests of what is unsafe; the long ones only in full.
+pub(super) fn valgrind(full: bool) -> Outcome<Verdict> {
+    println!("   needs valgrind; `cargo xtask setup` installs it");
+    if !process::is_installed("valgrind") {
+        let why = "valgrind is not installed; `apt-get install valgrind`, or `cargo xtask setup`";
+        return Ok(Verdict::Skipped(why.to_owned()));
+    }
+    // rustix's own system calls begin with a look at the kernel's vDSO, which valgrind hides.
+    let mut build = cargo(None, "valgrind", "--cfg rustix_use_libc", full)?;
+    build.args(["test", "--lib", "--no-run", "--message-format", "json"]);
+    build.args(["--config", "profile.dev.package.ccl-kernels-cpu.opt-level=1"]);
+    build.args(VALGRIND.iter().flat_map(|package| ["--package", package]));
+    println!("$ {}", process::typed(&build));
+    let built = executables(&process::capture(&mut build, Duration::from_secs(3600))?);
+    for name in VALGRIND.map(|package| package.replace('-', "_")) {
+        let Some((_, path)) = built.iter().find(|(built, _)| *built == name) else {
+            return Err(format!("cargo built no unit tests of {name}"));
+        };
+        let mut command = Command::new("valgrind");
+        command.args(["--quiet", "--error-exitcode=99", "--leak-check=full", "--fair-sched=yes"]);
+        command.arg("--show-leak-kinds=definite").arg("--errors-for-leak-kinds=definite");
+        command.arg("--trace-children=no").arg(path).args(["--test-threads", "1"]);
+        if !full {
+            command.args(["--skip", "two_threads", "--skip", "fuzzing", "--skip", "exhaustive"]);
+        }
+        show(command.current_dir(crate::workspace::root()))?;
+    }
+    Ok(Verdict::Passed)
+}
+
+#[derive(Deserialize)]
+struct Message {
+    target: Option<Target>,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Target {
+    name: String,
+}
+
+/// Name and path of each executable that cargo says it has built.
+fn executables(json: &str) -> Vec<(String, PathBuf)> {
+    let messages = json.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
+    messages.filter_map(|message| Some((message.target?.name, message.executable?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executables_are_found_among_cargos_messages() {
+        let json = r#"{"reason":"compiler-artifact","target":{"name":"a"},"executable":null}
+{"reason":"compiler-artifact","target":{"name":"b"},"executable":"/t/b-1"}
+{"reason":"build-finished","success":true}"#;
+        assert_eq!(executables(json), [("b".to_owned(), PathBuf::from("/t/b-1"))]);
+    }
+}
