@@ -2,6 +2,7 @@
 
 use ferroccl::bootstrap::{Join, Listening, Reach};
 use ferroccl::{Communicator, Config, Error};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,12 +18,25 @@ pub(crate) fn config() -> Config {
 }
 
 /// Runs `run` on every rank of a communicator of `n` threads; returns what they return, by rank.
+/// It begins when all have joined: whoever fails at once fails those, too, who have yet to learn
+/// that all are there.
 pub(crate) fn ranks_with<T: Send + 'static>(
     n: u32,
     config: Config,
     run: impl Fn(&mut Communicator) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
-    joining(n, move |_| config.clone(), move |communicator| run(&mut communicator.unwrap()))
+    let joined = AtomicU32::new(0);
+    let run = move |communicator: Result<Communicator, Error>| {
+        let mut communicator = communicator.unwrap();
+        joined.fetch_add(1, Ordering::Relaxed);
+        let deadline = Instant::now() + PATIENCE;
+        while joined.load(Ordering::Relaxed) < n {
+            assert!(Instant::now() < deadline, "not all of {n} ranks joined");
+            thread::yield_now();
+        }
+        run(&mut communicator)
+    };
+    joining(n, move |_| config.clone(), run)
 }
 
 /// Joins `n` threads, each with its own configuration, and hands each what came of it.
