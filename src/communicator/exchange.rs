@@ -12,7 +12,6 @@ use crate::bootstrap::ControlPlane;
 pub(super) enum Topic {
     Nonces,
     Addresses,
-    Offers,
     SharedMemory,
     SharedMemoryDone,
     SplitChoice,
@@ -21,10 +20,9 @@ pub(super) enum Topic {
 }
 
 impl Topic {
-    const ALL: [Topic; 8] = [
+    const ALL: [Topic; 7] = [
         Topic::Nonces,
         Topic::Addresses,
-        Topic::Offers,
         Topic::SharedMemory,
         Topic::SharedMemoryDone,
         Topic::SplitChoice,
@@ -35,7 +33,7 @@ impl Topic {
     /// The step of a program that it belongs to, for messages.
     fn step(self) -> &'static str {
         match self {
-            Topic::Nonces | Topic::Addresses | Topic::Offers | Topic::Ready => "connecting",
+            Topic::Nonces | Topic::Addresses | Topic::Ready => "connecting",
             Topic::SharedMemory | Topic::SharedMemoryDone => "alloc",
             Topic::SplitChoice | Topic::SplitAddress => "split",
         }

@@ -75,7 +75,8 @@ impl Engine {
     #[inline]
     fn no_stray(&mut self, own: CallRecord, link: Link) -> Result<(), Error> {
         let links = self.ports.links();
-        if !links.readable(link) {
+        // Asking would have the peer connected.
+        if !links.joins(link) || !links.readable(link) {
             return Ok(());
         }
         let (bytes, tag) = links.head(link);
@@ -157,12 +158,15 @@ impl Engine {
             let left =
                 left.then(|| "it left the communicator while others still need it".to_owned());
             if let Some(messages) = self.ports.links().messages()
-                && messages.joins(peer)
+                && messages.reaches(peer)
             {
                 // What it sent before it left may still be on its way: the end of its connection
                 // comes behind that.
-                let end = messages.lost(peer)?.to_owned();
-                return Some((peer, left.unwrap_or(end)));
+                if messages.may_hear_of(peer) {
+                    return None;
+                }
+                let end = messages.lost(peer).map(str::to_owned);
+                return left.or(end).map(|reason| (peer, reason));
             }
             let lost = self.lost.iter().find(|(gone, _)| *gone == peer);
             left.or_else(|| lost.map(|(_, reason)| reason.clone())).map(|reason| (peer, reason))
@@ -211,12 +215,14 @@ impl Engine {
     /// The error of a call that has not moved for too long.
     pub(super) fn deadline(&mut self, running: &Running, stalled: Duration) -> Error {
         let waits = self.awaited(running);
+        let links = self.ports.links();
         let list: Vec<String> = waits
             .iter()
             .take(NAMED_MAX)
-            .map(|(link, receive)| match receive {
-                true => format!("a message from rank {}", link.peer),
-                false => format!("room at rank {}", link.peer),
+            .map(|(link, receive)| match (links.joins(*link), receive) {
+                (false, _) => format!("a connection with rank {}", link.peer),
+                (true, true) => format!("a message from rank {}", link.peer),
+                (true, false) => format!("room at rank {}", link.peer),
             })
             .collect();
         Error::Deadline { during: self.during(running), stalled, waiting: list.join(", ") }

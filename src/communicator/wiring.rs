@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_core::admission::MessageLinks;
+use ccl_core::admission::{Directory, MessageLinks};
 use ccl_core::bootstrap::Secret;
 use ccl_core::config::Config;
 use ccl_core::topology::Hosts;
@@ -60,8 +60,8 @@ struct Meeting<'a> {
 }
 
 impl Wiring {
-    /// Connects every pair of ranks: through shared memory where `devices` say that they share a
-    /// host, else by messages. All ranks call it.
+    /// Connects the ranks that share a host, as `devices` say, through shared memory, and prepares
+    /// to connect with the others. All ranks call it.
     pub(super) fn connect(
         control: Arc<ControlPlane>,
         devices: Devices,
@@ -92,7 +92,7 @@ impl Wiring {
             Some(device) => {
                 let peers: Vec<Rank> = (0..ranks).filter(|r| !locals.contains(r)).collect();
                 let segment = Segment::new(ranks, config, &locals);
-                Some(meeting.message_links(device, &peers, &segment)?)
+                Some(meeting.message_links(device, &peers, &segment, config.timeout)?)
             }
         };
         Ok(Wiring { local, messages, hosts, locals, control, timeout })
@@ -307,28 +307,25 @@ impl Meeting<'_> {
         Ok(met)
     }
 
-    /// Links by messages to these peers. All ranks call it.
+    /// Links by messages to these peers, each made when it is first needed. All ranks call it.
     fn message_links(
         &self,
         device: Arc<dyn Device>,
         peers: &[Rank],
         segment: &Segment,
+        within: Duration,
     ) -> Result<MessageLinks, Error> {
-        let Meeting { control, timeout, .. } = self;
-        let met = self.connect(&*device, peers)?;
-        let sizes = segment.message_config();
+        let Meeting { control, key, timeout } = self;
+        let listener = device.listen(key)?;
+        let told = exchange(control, Topic::Addresses, &listener.address().0, *timeout)?;
+        let mut addresses = vec![None; control.ranks() as usize];
+        for peer in peers {
+            addresses[*peer as usize] = Some(Address(told[*peer as usize].clone()));
+        }
         let lane = device.lane()?;
-        let mut links = MessageLinks::new(device, lane, sizes, peers.len())?;
-        let mut offers = vec![Vec::new(); control.ranks() as usize];
-        for (peer, connected) in met {
-            offers[peer as usize] = links.attach(peer, connected)?;
-        }
-        let offers = exchange(control, Topic::Offers, &encode(&offers), *timeout)?;
-        for peer in peers.iter().copied() {
-            let offer = decode(&offers[peer as usize], control.rank() as usize);
-            let none = || usage(format!("rank {peer} has no slots for rank {}", control.rank()));
-            links.import(peer, &offer.ok_or_else(none)?)?;
-        }
+        let mut links = MessageLinks::new(device, lane, segment.message_config(), peers.len())?;
+        let (own, secret) = (control.rank(), key.clone());
+        links.meet(listener, Directory { own, addresses, secret, within });
         Ok(links)
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use ccl_memory::Region;
 
 use super::inbound::Inbound;
+use super::meeting::{Directory, Meeting, Met};
 use super::name::{Name, SLOTS_MAX};
 use super::offer::Offer;
 use super::outbound::{Outbound, Verdict};
@@ -14,7 +15,7 @@ use super::{AdmissionError, Config, Counters, HEADER_BYTES};
 use crate::execution::Link;
 use crate::time::Instant;
 use crate::transport::{
-    Connected, Device, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, WorkRequest,
+    Connected, Device, EndpointId, Event, Lane, Listener, LocalSlice, MrKey, RemoteMr, WorkRequest,
 };
 use crate::types::Rank;
 
@@ -22,6 +23,8 @@ const LINE: usize = 64;
 /// Where in a slot the header begins, so that the payload begins with a cache line.
 const HEADER: usize = LINE - HEADER_BYTES;
 const TAG: usize = HEADER + 8;
+/// The longest sleep while connections are being made.
+const MEETING_PAUSE: Duration = Duration::from_micros(200);
 /// The request that carries a grant; all others name a staging slot.
 const GRANT_ID: u32 = u32::MAX;
 
@@ -78,6 +81,8 @@ pub struct MessageLinks {
     /// By rank.
     peers: Vec<Option<Peer>>,
     ranks: BTreeMap<EndpointId, Rank>,
+    /// How more peers are found; none where all are attached by the owner.
+    meeting: Option<Box<Meeting>>,
     /// Published, not yet taken by the lane.
     queue: Vec<WorkRequest>,
     /// Set aside during a flush because their endpoints take no more.
@@ -108,12 +113,19 @@ impl MessageLinks {
             granted_slots: config.granted_slots(peers),
             peers: Vec::new(),
             ranks: BTreeMap::new(),
+            meeting: None,
             queue: Vec::new(),
             held: Vec::new(),
             events: Vec::new(),
             lost: Vec::new(),
             counters: Counters::default(),
         })
+    }
+
+    /// Has peers connected when they are first asked for: those that `directory` knows, through its
+    /// addresses, and this rank through `listener`.
+    pub fn meet(&mut self, listener: Box<dyn Listener>, directory: Directory) {
+        self.meeting = Some(Box::new(Meeting::new(listener, directory)));
     }
 
     /// Takes over the connection to a peer. Returns what that peer must be given, by whatever way,
@@ -196,16 +208,30 @@ impl MessageLinks {
         (channel < peer.links.len()).then_some((peer, channel))
     }
 
-    /// Whether the link's next message has arrived.
-    pub fn readable(&mut self, link: Link) -> bool {
-        self.link(link).is_some_and(|(peer, channel)| peer.links[channel].0.ready())
+    /// The peer is asked for, and is not connected yet.
+    #[cold]
+    fn want(&mut self, rank: Rank) -> bool {
+        let never = self.joins(rank) || self.lost(rank).is_some();
+        if let (Some(meeting), false) = (&mut self.meeting, never) {
+            meeting.want(rank);
+        }
+        false
     }
 
-    /// Whether the link's next message is granted and has a staging slot.
+    /// Whether the link's next message has arrived. Asking is what has a peer connected.
+    pub fn readable(&mut self, link: Link) -> bool {
+        match self.link(link) {
+            Some((peer, channel)) => peer.links[channel].0.ready(),
+            None => self.want(link.peer),
+        }
+    }
+
+    /// Whether the link's next message is granted and has a staging slot. Asking is what has a
+    /// peer connected.
     pub fn writable(&mut self, link: Link) -> bool {
         let mut stalls = self.counters.stalls;
-        let ready =
-            self.link(link).is_some_and(|(peer, channel)| peer.links[channel].1.ready(&mut stalls));
+        let Some((peer, channel)) = self.link(link) else { return self.want(link.peer) };
+        let ready = peer.links[channel].1.ready(&mut stalls);
         self.counters.stalls = stalls;
         ready
     }
@@ -323,12 +349,35 @@ impl MessageLinks {
     ///
     /// When the lane itself fails. What became of the peers says [`MessageLinks::lost`].
     pub fn poll(&mut self, now: Instant) -> Result<bool, AdmissionError> {
+        let met = self.make_connections(now)?;
         let mut events = std::mem::take(&mut self.events);
         let polled = self.lane.poll(now, &mut events);
-        let moved = !events.is_empty();
+        let moved = met || !events.is_empty();
         events.drain(..).for_each(|event| self.handle(event));
         self.events = events;
         polled?;
+        Ok(moved)
+    }
+
+    /// Goes on with connections that are wanted. Returns whether anything came of that.
+    fn make_connections(&mut self, now: Instant) -> Result<bool, AdmissionError> {
+        let meeting = self.meeting.as_mut().filter(|meeting| !meeting.is_idle());
+        let Some(meeting) = meeting else { return Ok(false) };
+        let mut met = Vec::new();
+        meeting.poll(&*self.device, now, &mut met)?;
+        let moved = !met.is_empty();
+        for met in met {
+            match met {
+                Met::Connected(rank, connected) if !self.joins(rank) => {
+                    let offer = self.attach(rank, connected)?;
+                    if let Some(Some(peer)) = self.peers.get(rank as usize) {
+                        self.lane.note(peer.endpoint, &offer)?;
+                    }
+                }
+                Met::Connected(..) => {}
+                Met::Failed(rank, error) => self.lost.push((rank, error.to_string())),
+            }
+        }
         Ok(moved)
     }
 
@@ -362,19 +411,39 @@ impl MessageLinks {
 
     /// Sleeps until something may have happened, at most so long.
     pub fn sleep(&mut self, longest: Duration) {
+        // Nothing wakes it for connections in the making.
+        let longest = if self.is_meeting() { longest.min(MEETING_PAUSE) } else { longest };
         self.lane.sleep(longest);
     }
 
-    /// Whether a peer is joined by these links.
+    fn is_meeting(&self) -> bool {
+        self.meeting.as_ref().is_some_and(|meeting| !meeting.is_idle())
+    }
+
+    /// Whether a peer is connected.
     #[must_use]
     pub fn joins(&self, rank: Rank) -> bool {
         self.peers.get(rank as usize).is_some_and(Option::is_some)
     }
 
+    /// Whether a peer is one of these links', connected or not.
+    #[must_use]
+    pub fn reaches(&self, rank: Rank) -> bool {
+        let known = self.meeting.as_ref().and_then(|meeting| meeting.address(rank));
+        known.is_some() || self.joins(rank)
+    }
+
+    /// Whether something that a peer has sent may still come, although it has left since.
+    #[must_use]
+    pub fn may_hear_of(&self, rank: Rank) -> bool {
+        let dialling = self.meeting.as_ref().is_some_and(|meeting| meeting.is_dialling(rank));
+        self.lost(rank).is_none() && (dialling || self.joins(rank))
+    }
+
     /// When to poll even if nothing seems to happen.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.lane.poll_timeout()
+        if self.is_meeting() { Some(Instant::ZERO) } else { self.lane.poll_timeout() }
     }
 
     /// What has passed so far.
@@ -397,7 +466,16 @@ impl MessageLinks {
                     self.counters.refused += 1;
                 }
             }
+            Event::Note { endpoint, bytes } => self.take_note(endpoint, &bytes),
             Event::Lost { endpoint, reason } => self.lose(endpoint, reason),
+        }
+    }
+
+    /// The only thing that peers write to each other: their offers.
+    fn take_note(&mut self, endpoint: EndpointId, offer: &[u8]) {
+        let Some(&rank) = self.ranks.get(&endpoint) else { return };
+        if let Err(error) = self.import(rank, offer) {
+            self.lost.push((rank, error.to_string()));
         }
     }
 

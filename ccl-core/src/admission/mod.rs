@@ -19,6 +19,7 @@
 
 mod inbound;
 mod links;
+mod meeting;
 mod name;
 mod offer;
 mod outbound;
@@ -31,6 +32,7 @@ use crate::transport::TransportError;
 use crate::types::Rank;
 
 pub use links::MessageLinks;
+pub use meeting::Directory;
 pub use name::{CHANNELS_MAX, Name, SLOTS_MAX};
 #[cfg(any(test, fuzzing))]
 pub(crate) use offer::fuzzed as fuzzed_offer;

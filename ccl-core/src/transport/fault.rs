@@ -108,6 +108,10 @@ impl<F: Faults> Lane for FaultInjector<F> {
         Ok(taken)
     }
 
+    fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
+        self.lane.note(endpoint, bytes)
+    }
+
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         self.push_down(now)?;
         events.append(&mut self.events);

@@ -96,6 +96,9 @@ pub struct RemoteKey(pub Vec<u8>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMr(pub u64);
 
+/// The longest note.
+pub const NOTE_BYTES_MAX: usize = 4096;
+
 /// A connection of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointId(pub u32);
@@ -242,6 +245,22 @@ pub trait Lane: Send + fmt::Debug {
     /// taken.
     fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError>;
 
+    /// Writes a few bytes to the endpoint's peer, at most [`NOTE_BYTES_MAX`], which has them as an
+    /// [`Event::Note`]: what it must know before it can put anything. Notes arrive once and in the
+    /// order of their writing, before or after puts. For setting up; not for the data path.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such endpoint, the note is too long, or memory is mapped
+    /// ([`Caps::mapped`]): there is nothing then that needs notes.
+    fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
+        let (EndpointId(number), bytes) = (endpoint, bytes.len());
+        Err(TransportError::Usage(format!(
+            "a note of {bytes} bytes for endpoint {number}: this transport maps memory and takes no \
+             notes"
+        )))
+    }
+
     /// Makes progress and appends what has happened.
     ///
     /// # Errors
@@ -314,6 +333,13 @@ pub enum Event {
         immediate: u32,
         /// Its length.
         bytes: usize,
+    },
+    /// A peer has written a note.
+    Note {
+        /// Who.
+        endpoint: EndpointId,
+        /// What.
+        bytes: Vec<u8>,
     },
     /// The peer is gone; nothing more comes from it and requests to it are void.
     Lost {

@@ -22,6 +22,12 @@ impl MixedLinks {
         MixedLinks { mapped, messages: messages.map(Box::new) }
     }
 
+    /// Whether there is such a link, and its peer is connected.
+    #[inline]
+    pub fn joins(&self, link: Link) -> bool {
+        self.mapped.has(link) || self.messages.as_ref().is_some_and(|all| all.joins(link.peer))
+    }
+
     /// The links to other hosts, if there are any.
     #[inline]
     pub fn messages(&mut self) -> Option<&mut MessageLinks> {

@@ -20,6 +20,7 @@ mod connecting;
 mod ending;
 mod links;
 mod memory;
+mod notes;
 mod pair;
 mod putting;
 
@@ -157,6 +158,7 @@ pub fn run(make: impl Fn() -> Box<dyn Fixture>) -> Report {
         putting::POINTS,
         claims::POINTS,
         ending::POINTS,
+        notes::POINTS,
         links::POINTS,
     ];
     let points = families.into_iter().flatten().map(|point| {

@@ -1,21 +1,22 @@
 //! The message links of [`ccl_core::admission`] over a transport's lanes.
 
-use ccl_core::admission::{AdmissionError, Config, MessageLinks};
+use ccl_core::admission::{AdmissionError, Config, Directory, MessageLinks};
 use ccl_core::execution::Link;
 
-use crate::pair::join;
-use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
+use crate::pair::{SECRET, join};
+use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "message links carry everything once, in order", check: carry },
+    Point { name: "message links connect when they are first asked for", check: on_demand },
     Point { name: "message links name the rank that is lost", check: lost },
 ];
 
 const CONFIG: Config =
     Config { channels: 3, slots: 3, slots_min: 1, slot_bytes: 200, budget_bytes: 100_000 };
 
-/// Links between ranks 0 and 1.
-fn pair(fixture: &dyn Fixture) -> Result<[MessageLinks; 2], String> {
+/// Links of ranks 0 and 1, which are not connected.
+fn apart(fixture: &dyn Fixture) -> Result<[MessageLinks; 2], String> {
     let mut all = Vec::new();
     for side in [0, 1] {
         let device = fixture.device(side);
@@ -23,7 +24,12 @@ fn pair(fixture: &dyn Fixture) -> Result<[MessageLinks; 2], String> {
         let links = MessageLinks::new(device, lane, CONFIG, 1);
         all.push(links.map_err(failed("making links"))?);
     }
-    let mut all: [MessageLinks; 2] = all.try_into().map_err(|_| "there are not two sides")?;
+    all.try_into().map_err(|_| "there are not two sides".to_owned())
+}
+
+/// Links between ranks 0 and 1.
+fn pair(fixture: &dyn Fixture) -> Result<[MessageLinks; 2], String> {
+    let mut all = apart(fixture)?;
     let [accepted, connected] = join(fixture, b"links")?;
     let first = all[0].attach(1, accepted).map_err(failed("attaching"))?;
     let second = all[1].attach(0, connected).map_err(failed("attaching"))?;
@@ -39,8 +45,44 @@ fn message(number: u64, channel: u32) -> (usize, u64) {
 }
 
 fn carry(fixture: &dyn Fixture) -> Outcome {
+    carry_over(fixture, pair(fixture)?)
+}
+
+/// The side that dials comes much later, and then the other way round.
+fn on_demand(fixture: &dyn Fixture) -> Outcome {
+    if fixture.device(0).caps().mapped {
+        return Ok(Verdict::Skipped("memory is mapped, which links by messages do without"));
+    }
+    for late in [0, 1] {
+        let mut all = apart(fixture)?;
+        let listen = |side| fixture.device(side).listen(&SECRET).map_err(failed("listening"));
+        let listeners = [listen(0)?, listen(1)?];
+        let addresses = [0, 1].map(|side: usize| Some(listeners[side].address()));
+        for (own, (links, listener)) in all.iter_mut().zip(listeners).enumerate() {
+            let mut addresses = addresses.to_vec();
+            addresses[own] = None;
+            let (own, within) = (own as u32, fixture.patience());
+            links.meet(listener, Directory { own, addresses, secret: SECRET, within });
+        }
+        let early = 1 - late;
+        let link = Link { peer: late as u32, channel: 0 };
+        for _ in 0..50 {
+            all[late].poll(fixture.now()).map_err(failed("polling"))?;
+            fixture.idle();
+        }
+        ensure!(!all[early].joins(link.peer), "connected before anybody asked");
+        for _ in 0..50 {
+            ensure!(!all[early].writable(link), "there is room where nobody has come");
+            all[early].poll(fixture.now()).map_err(failed("polling"))?;
+            fixture.idle();
+        }
+        carry_over(fixture, all)?;
+    }
+    PASSED
+}
+
+fn carry_over(fixture: &dyn Fixture, mut all: [MessageLinks; 2]) -> Outcome {
     const MESSAGES: u64 = 200;
-    let mut all = pair(fixture)?;
     let mut sent = [[0u64; CONFIG.channels as usize]; 2];
     let mut taken = sent;
     let end = fixture.now() + fixture.patience();

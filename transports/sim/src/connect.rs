@@ -92,6 +92,7 @@ impl Side {
             outstanding: 0,
             busy_until: Instant::ZERO,
             last_arrival: Instant::ZERO,
+            last_note: Instant::ZERO,
             last_number: 0,
         }
     }

@@ -1,11 +1,12 @@
 //! A rank's lane.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteKey, RemoteMr, TransportError,
-    WorkRequest,
+    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, RemoteKey, RemoteMr,
+    TransportError, WorkRequest,
 };
 use ccl_memory::Region;
 
@@ -121,7 +122,9 @@ impl State {
         self.lanes[lane].endpoints[at.0 as usize] = None;
         // What was not looked at will not be any more.
         self.lanes[lane].events.retain(|event| match event {
-            Event::Arrived { endpoint, .. } | Event::Lost { endpoint, .. } => *endpoint != at,
+            Event::Arrived { endpoint, .. }
+            | Event::Note { endpoint, .. }
+            | Event::Lost { endpoint, .. } => *endpoint != at,
             Event::Done { .. } => true,
         });
         let connection = &mut self.links[link];
@@ -133,6 +136,40 @@ impl State {
         let other = &self.links[link].sides[1 - side];
         let late = self.latency(rank, other.rank);
         self.schedule(self.now + late, Happening::Closed { link, side: 1 - side });
+    }
+
+    /// Sends a note off; it gets there whatever it takes, unless an end is gone.
+    fn note(&mut self, lane: usize, at: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
+        let (link, side) = self.endpoint(lane, at)?;
+        if bytes.len() > NOTE_BYTES_MAX {
+            return Err(usage("a note is too long"));
+        }
+        let connection = &self.links[link];
+        let (from, to) = (connection.sides[side].rank, connection.sides[1 - side].rank);
+        if connection.open && !self.has_crashed(from) {
+            let arrives = self.now + self.latency(from, to);
+            // The next one waits for it.
+            let arrives = arrives.max(self.links[link].sides[side].last_note);
+            self.links[link].sides[side].last_note = arrives;
+            let bytes = bytes.to_vec();
+            self.schedule(arrives, Happening::Note { link, side: 1 - side, bytes });
+        }
+        Ok(())
+    }
+
+    /// A note gets there: once that side has taken the connection over.
+    pub(crate) fn noted(&mut self, link: usize, side: usize, bytes: Vec<u8>) {
+        let connection = &self.links[link];
+        if !connection.open || self.has_crashed(connection.sides[side].rank) {
+            return;
+        }
+        match connection.sides[side].lane {
+            Some((lane, endpoint)) => self.tell(lane, Event::Note { endpoint, bytes }),
+            None => {
+                let later = self.now + Duration::from_micros(1);
+                self.schedule(later, Happening::Note { link, side, bytes });
+            }
+        }
     }
 
     /// A side learns that the other one has closed.
@@ -197,6 +234,10 @@ impl Lane for SimLane {
         let mut state = self.world.state();
         state.advance(now);
         state.post(self.lane, self.rank, work)
+    }
+
+    fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
+        self.world.state().note(self.lane, endpoint, bytes)
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {

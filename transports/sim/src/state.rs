@@ -66,6 +66,8 @@ pub(crate) struct Side {
     pub(crate) busy_until: Instant,
     /// When the latest put from here arrives.
     pub(crate) last_arrival: Instant,
+    /// When the latest note from here arrives.
+    pub(crate) last_note: Instant,
     /// The latest put from here that has arrived.
     pub(crate) last_number: u64,
 }
@@ -135,6 +137,8 @@ pub(crate) enum Happening {
     Fail { link: usize, reason: &'static str },
     /// A side learns that the other one has closed.
     Closed { link: usize, side: usize },
+    /// A side gets a note.
+    Note { link: usize, side: usize, bytes: Vec<u8> },
     /// A rank dies.
     Crash { rank: u32 },
     /// A peer asks to connect.
@@ -250,6 +254,7 @@ impl State {
             }
             Happening::Fail { link, reason } => self.fail(link, reason),
             Happening::Closed { link, side } => self.closed(link, side),
+            Happening::Note { link, side, bytes } => self.noted(link, side, bytes),
             Happening::Crash { rank } => self.crash(rank),
             Happening::Ask { listener, request } => self.ask(listener, *request),
             Happening::Answer { attempt, answer } => {

@@ -16,8 +16,10 @@ use crate::{interface, socket};
 
 /// Connections that have proved nothing yet; more wait in the kernel's queue.
 const HALF_OPEN_MAX: usize = 256;
-/// How long a connection may take to prove the secret, and a link to bring all its stripes.
+/// How long a stranger may take to say what only peers are told: which listener is meant.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
+/// How long a peer may take between two steps: it may be busy with other things.
+const BUSY_MAX: Duration = Duration::from_secs(600);
 /// Mended stripes that nobody has asked for yet.
 const RESUMED_MAX: usize = 1024;
 
@@ -60,6 +62,7 @@ impl Acceptor {
         while let Some((until, shake)) = self.half_open.get_mut(index) {
             match shake.step() {
                 Ok(false) if now < *until => index += 1,
+                Ok(false) if shake.hello().is_some() && now < *until + BUSY_MAX => index += 1,
                 Ok(true) => {
                     let (_, shake) = self.half_open.swap_remove(index);
                     self.admit(shake, now);
@@ -101,7 +104,7 @@ impl Acceptor {
         let known = self.joining.iter().position(|joining| joining.id == hello.link);
         let index = known.unwrap_or_else(|| {
             let stripes = (0..hello.stripes).map(|_| None).collect();
-            let until = now + PROVE_WITHIN;
+            let until = now + BUSY_MAX;
             let text = hello.text;
             self.joining.push(Joining { id: hello.link, text, peer, stripes, until });
             self.joining.len() - 1

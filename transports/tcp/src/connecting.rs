@@ -1,5 +1,7 @@
 //! The connecting side: one address after the other, without waiting long for any, then the
-//! handshake with the first that answers.
+//! handshake with the first that answers to its hello. A listener may let that wait: its process is
+//! busy. So may something else that listens at one of the addresses, for ever: the others are tried
+//! meanwhile.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -27,7 +29,10 @@ pub(crate) struct Dialler {
     waiting: Vec<SocketAddr>,
     next_at: Instant,
     dialled: Vec<(SocketAddr, OwnedFd)>,
-    shake: Option<(SocketAddr, Shake)>,
+    /// Those that were greeted. Only one at a time is answered, the first: a listener must not
+    /// take two of them in for one.
+    shakes: Vec<(SocketAddr, Shake)>,
+    answering: bool,
     /// What became of each address that is out of the question.
     failures: Vec<String>,
     /// Whether some address might still lead somewhere: not all have said that nobody listens.
@@ -43,7 +48,8 @@ impl Dialler {
             secret: secret.clone(),
             hello: hello.encode(),
             dialled: Vec::new(),
-            shake: None,
+            shakes: Vec::new(),
+            answering: false,
             failures: Vec::new(),
             hope: false,
         }
@@ -54,36 +60,44 @@ impl Dialler {
         &mut self,
         now: Instant,
     ) -> Result<Option<(SocketAddr, OwnedFd)>, TransportError> {
-        loop {
-            if let Some((address, mut shake)) = self.shake.take() {
-                match shake.step() {
-                    Ok(true) => return Ok(Some((address, shake.into_socket()))),
-                    Ok(false) => {
-                        self.shake = Some((address, shake));
-                        return Ok(None);
-                    }
-                    Err(error) => {
-                        self.hope = true;
-                        // It is the listener meant, and wants nothing of this process: no other
-                        // address leads to a better one.
-                        if matches!(error, TransportError::Refused { .. }) {
-                            return Err(error);
-                        }
-                        self.fail(address, &error.to_string());
-                    }
+        while let Some((address, shake)) = self.answer() {
+            match shake.step() {
+                Ok(false) => return Ok(None),
+                Ok(true) => {
+                    let (address, shake) = self.shakes.swap_remove(0);
+                    return Ok(Some((address, shake.into_socket())));
+                }
+                // It is the listener meant, and wants nothing of this process: no other address
+                // leads to a better one.
+                Err(error @ TransportError::Refused { .. }) => return Err(error),
+                Err(error) => {
+                    self.hope = true;
+                    self.answering = false;
+                    self.shakes.swap_remove(0);
+                    self.fail(address, &error.to_string());
                 }
             }
-            self.dial(now);
-            if !self.begin_shake()? {
-                return Ok(None);
-            }
         }
+        self.dial(now);
+        self.greet()?;
+        Ok(None)
+    }
+
+    /// The first that has answered to its hello, which is then the first of all.
+    fn answer(&mut self) -> Option<(SocketAddr, &mut Shake)> {
+        if !self.answering {
+            let found = self.shakes.iter().position(|(_, shake)| shake.hears())?;
+            self.shakes.swap(0, found);
+            self.answering = true;
+        }
+        self.shakes.first_mut().map(|(address, shake)| (*address, shake))
     }
 
     /// Dials the next address if its turn has come: when all before it have failed, or have not
     /// answered for a while.
     fn dial(&mut self, now: Instant) {
-        while self.dialled.is_empty() || now >= self.next_at {
+        let none = |all: &Dialler| all.dialled.is_empty() && all.shakes.is_empty();
+        while none(self) || now >= self.next_at {
             let Some(address) = self.waiting.pop() else { return };
             self.next_at = now + STAGGER;
             match socket::dial(address) {
@@ -93,8 +107,8 @@ impl Dialler {
         }
     }
 
-    /// Begins the handshake with an address that answers; no if none has yet.
-    fn begin_shake(&mut self) -> Result<bool, TransportError> {
+    /// Greets the addresses that are connected.
+    fn greet(&mut self) -> Result<(), TransportError> {
         let mut index = 0;
         while let Some((address, socket)) = self.dialled.get(index) {
             let address = *address;
@@ -102,9 +116,11 @@ impl Dialler {
                 Ok(false) => index += 1,
                 Ok(true) => {
                     let (_, socket) = self.dialled.remove(index);
-                    let shake = Shake::connector(socket, &self.secret, &self.hello)?;
-                    self.shake = Some((address, shake));
-                    return Ok(true);
+                    let mut shake = Shake::connector(socket, &self.secret, &self.hello)?;
+                    match shake.greet() {
+                        Ok(()) => self.shakes.push((address, shake)),
+                        Err(error) => self.fail(address, &error.to_string()),
+                    }
                 }
                 Err(error) => {
                     self.dialled.remove(index);
@@ -112,12 +128,8 @@ impl Dialler {
                 }
             }
         }
-        match (self.dialled.is_empty(), self.waiting.is_empty()) {
-            (true, true) => Err(self.error()),
-            // All that were dialled have failed: the next one's turn is now.
-            (true, false) => Ok(true),
-            (false, _) => Ok(false),
-        }
+        let over = self.dialled.is_empty() && self.shakes.is_empty() && self.waiting.is_empty();
+        if over { Err(self.error()) } else { Ok(()) }
     }
 
     /// Whether trying again later may help: somebody was there, or the way to there is broken.

@@ -302,6 +302,7 @@ fn arrived(
         Arrival::Put { immediate, bytes } => {
             events.push(Event::Arrived { endpoint, immediate, bytes });
         }
+        Arrival::Note(bytes) => events.push(Event::Note { endpoint, bytes }),
         Arrival::Acknowledged(received) => stripe.outgoing.acknowledge(received, done)?,
         Arrival::Resume(received) if stripe.resuming => {
             stripe.resuming = false;

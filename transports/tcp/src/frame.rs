@@ -1,7 +1,7 @@
-//! What travels on a stripe: headers of 32 bytes, each followed by a put's bytes.
+//! What travels on a stripe: headers of 32 bytes, each followed by the bytes of a put or a note.
 //!
 //! ```text
-//! 0   kind      1 put, 2 acknowledgement, 3 farewell, 4 resumption
+//! 0   kind      1 put, 2 acknowledgement, 3 farewell, 4 resumption, 5 note
 //! 1   flags     1: the immediate is to be seen
 //! 4   immediate
 //! 8   offset    first byte in the peer's memory
@@ -9,6 +9,8 @@
 //! 20  bytes     that follow
 //! 24  acknowledged: frames that the sender of this header has received on the stripe, modulo 2^32
 //! ```
+
+use ccl_core::transport::NOTE_BYTES_MAX;
 
 /// Bytes of a header.
 pub(crate) const HEADER_BYTES: usize = 32;
@@ -22,6 +24,8 @@ pub(crate) enum Kind {
     Farewell,
     /// The first on a connection that takes the place of a broken one.
     Resume,
+    /// A few bytes for the peer to read.
+    Note,
 }
 
 /// A header, understood.
@@ -48,6 +52,7 @@ impl Header {
             Kind::Acknowledge => 2,
             Kind::Farewell => 3,
             Kind::Resume => 4,
+            Kind::Note => 5,
         };
         bytes[1] = u8::from(self.immediate.is_some());
         bytes[4..8].copy_from_slice(&self.immediate.unwrap_or(0).to_le_bytes());
@@ -67,6 +72,7 @@ impl Header {
             2 => Kind::Acknowledge,
             3 => Kind::Farewell,
             4 => Kind::Resume,
+            5 => Kind::Note,
             _ => return None,
         };
         let header = Header {
@@ -77,7 +83,12 @@ impl Header {
             bytes: word(20),
             acknowledged: word(24),
         };
-        (kind == Kind::Put || header.bytes == 0).then_some(header)
+        let bytes_max = match kind {
+            Kind::Put => u32::MAX,
+            Kind::Note => NOTE_BYTES_MAX as u32,
+            _ => 0,
+        };
+        (header.bytes <= bytes_max).then_some(header)
     }
 }
 
@@ -87,7 +98,7 @@ mod tests {
 
     #[test]
     fn headers_survive_their_journey() {
-        for kind in [Kind::Put, Kind::Acknowledge, Kind::Farewell, Kind::Resume] {
+        for kind in [Kind::Put, Kind::Acknowledge, Kind::Farewell, Kind::Resume, Kind::Note] {
             for immediate in [None, Some(0), Some(u32::MAX)] {
                 let bytes = if kind == Kind::Put { 1 << 31 } else { 0 };
                 let header = Header {

@@ -3,7 +3,7 @@
 use std::io::IoSliceMut;
 use std::os::fd::OwnedFd;
 
-use ccl_memory::Region;
+use ccl_memory::{Region, RegionError};
 
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::memory::writable;
@@ -18,9 +18,10 @@ const LONG_BYTES: usize = 16 << 10;
 const READS_PER_TURN: usize = 64;
 
 /// Something that has come in whole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     Put { immediate: u32, bytes: usize },
+    Note(Vec<u8>),
     Acknowledged(u32),
     Farewell,
     Resume(u32),
@@ -38,6 +39,19 @@ struct Partial {
 impl Partial {
     fn left(&self) -> usize {
         self.header.bytes as usize - self.done
+    }
+
+    /// What is to be told, now that it is whole.
+    fn arrival(&self) -> Result<Option<Arrival>, RegionError> {
+        let bytes = self.header.bytes as usize;
+        match (&self.into, self.header.kind) {
+            (Some(region), Kind::Note) => {
+                let mut note = vec![0; bytes];
+                region.read(0, &mut note)?;
+                Ok(Some(Arrival::Note(note)))
+            }
+            _ => Ok(self.header.immediate.map(|immediate| Arrival::Put { immediate, bytes })),
+        }
     }
 }
 
@@ -149,11 +163,9 @@ impl Incoming {
                     return Ok(());
                 }
                 self.received = self.received.wrapping_add(1);
-                let Partial { header, .. } = *partial;
-                self.partial = None;
-                let bytes = header.bytes as usize;
-                arrivals
-                    .extend(header.immediate.map(|immediate| Arrival::Put { immediate, bytes }));
+                if let Some(partial) = self.partial.take() {
+                    arrivals.extend(partial.arrival().map_err(|error| error.to_string())?);
+                }
             }
             let Some(bytes) = self.buffer[self.start..self.end].first_chunk::<HEADER_BYTES>()
             else {
@@ -180,6 +192,10 @@ impl Incoming {
             Kind::Farewell => arrivals.push(Arrival::Farewell),
             Kind::Put => {
                 let into = target(&header, shared)?;
+                self.partial = Some(Partial { header, into, done: 0 });
+            }
+            Kind::Note => {
+                let into = Some(Region::private(header.bytes as usize));
                 self.partial = Some(Partial { header, into, done: 0 });
             }
             Kind::Acknowledge | Kind::Resume => {}

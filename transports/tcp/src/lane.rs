@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, MrKey, Registry, RemoteKey, RemoteMr, TransportError,
-    WorkRequest,
+    Connected, EndpointId, Event, Lane, MrKey, NOTE_BYTES_MAX, Registry, RemoteKey, RemoteMr,
+    TransportError, WorkRequest,
 };
 use ccl_memory::Region;
 use rustix::event::{Timespec, epoll};
@@ -162,7 +162,7 @@ impl TcpLane {
             bytes: bytes as u32,
             acknowledged: 0,
         };
-        peer.put(Put { header, source, id });
+        peer.put(Put { header, source, id: Some(id) });
         Ok(true)
     }
 
@@ -334,6 +334,25 @@ impl Lane for TcpLane {
         let taken = self.take(work);
         self.write(now);
         taken
+    }
+
+    fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
+        let unsuitable =
+            |error| TransportError::Usage(format!("a note of {} bytes: {error}", bytes.len()));
+        if bytes.len() > NOTE_BYTES_MAX {
+            return Err(unsuitable(format!("at most {NOTE_BYTES_MAX} are possible")));
+        }
+        let source = Region::private(bytes.len());
+        source.write(0, bytes).map_err(|error| unsuitable(error.to_string()))?;
+        // Memory may be a little longer than asked for.
+        let source = source.part(0, bytes.len()).map_err(|error| unsuitable(error.to_string()))?;
+        let header = Header { bytes: bytes.len() as u32, ..Header::bare(Kind::Note, 0) };
+        let peer = self.endpoint(endpoint)?;
+        if peer.lost.is_none() {
+            // One stripe for all, which keeps them in order.
+            peer.stripes[0].outgoing.push(Put { header, source, id: None });
+        }
+        Ok(())
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {

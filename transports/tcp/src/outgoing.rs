@@ -13,12 +13,13 @@ use crate::socket::{self, Got};
 /// Frames that one system call may carry.
 const FRAMES_PER_WRITE: usize = 32;
 
-/// A put, and its frame's header.
+/// A put or a note, and its frame's header.
 #[derive(Debug)]
 pub(crate) struct Put {
     pub(crate) header: Header,
     pub(crate) source: Region,
-    pub(crate) id: u64,
+    /// None for a note, of whose end nobody is told.
+    pub(crate) id: Option<u64>,
 }
 
 impl Put {
@@ -74,7 +75,7 @@ impl Outgoing {
         }
         self.acknowledged = received;
         self.sent -= more;
-        done.extend(self.queue.drain(..more).map(|put| put.id));
+        done.extend(self.queue.drain(..more).filter_map(|put| put.id));
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use crate::socket::{self, Got};
 
 /// Its version changes with every change of what is sent on a stripe.
 const PROTOCOL: Protocol =
-    Protocol { name: "ferroccl-tcp", version: 1, hello_bytes_max: HELLO_BYTES_MAX };
+    Protocol { name: "ferroccl-tcp", version: 2, hello_bytes_max: HELLO_BYTES_MAX };
 const MESSAGE_BYTES_MAX: usize = message_bytes_max(HELLO_BYTES_MAX);
 
 /// A connection whose sides have not proved the secret yet.
@@ -103,6 +103,16 @@ impl Shake {
             }
         }
         Ok(false)
+    }
+
+    /// Says hello, and reads nothing.
+    pub(crate) fn greet(&mut self) -> Result<(), TransportError> {
+        self.flush()
+    }
+
+    /// Whether the peer has said something, or hung up.
+    pub(crate) fn hears(&self) -> bool {
+        !self.incoming.is_empty() || socket::is_readable(&self.socket)
     }
 
     fn is_misled(&self) -> bool {

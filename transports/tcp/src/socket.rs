@@ -111,6 +111,13 @@ pub(crate) fn peer(socket: &OwnedFd) -> String {
     address.map_or_else(|| "an unknown address".to_owned(), |address| address.to_string())
 }
 
+/// Whether a read would find something: bytes, or the end.
+pub(crate) fn is_readable(socket: &OwnedFd) -> bool {
+    let mut byte = [0; 1];
+    let peeked = rustix::net::recv(socket, &mut byte, RecvFlags::PEEK);
+    !matches!(peeked, Err(Errno::AGAIN | Errno::INTR))
+}
+
 /// What came of a read.
 #[derive(Debug)]
 pub(crate) enum Got {
