@@ -191,7 +191,7 @@ impl Engine {
     /// An engine of one rank, which has no links.
     pub(super) fn alone(control: Arc<ControlPlane>, config: Config) -> Engine {
         let segment = Segment::of_one_host(1, &config);
-        let manners = Manners::new(&config, 1, None);
+        let manners = Manners::new(&config, 1, false, None);
         let links = MixedLinks::new(MappedLinks::new(1, Vec::new(), Vec::new()), None);
         Engine::new(control, config, Hosts::one(1), segment, links, manners)
     }

@@ -13,8 +13,10 @@ use ccl_memory::doorbell::Doorbell;
 
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
-/// Empty looks between two looks at the clock.
+/// Empty looks between two looks at the clock, where a look reads memory.
 const LOOKS_PER_TICK: u32 = 64;
+/// The same where a look is a system call, which takes longer than a look at the clock.
+const CALLS_PER_TICK: u32 = 2;
 
 /// The manners of waiting, fixed when the communicator is made.
 #[derive(Debug)]
@@ -23,16 +25,25 @@ pub(super) struct Manners {
     spin: Duration,
     spin_max: Duration,
     park_after: Duration,
+    looks_per_tick: u32,
     /// Rung by the peers on this host.
     pub(super) doorbell: Option<Doorbell>,
 }
 
 impl Manners {
-    /// Ranks that share cores with each other do not spin.
-    pub(super) fn new(config: &Config, local_ranks: usize, doorbell: Option<Doorbell>) -> Manners {
+    /// Ranks that share cores with each other do not spin. `calls` says that a look at the links
+    /// makes system calls.
+    pub(super) fn new(
+        config: &Config,
+        local_ranks: usize,
+        calls: bool,
+        doorbell: Option<Doorbell>,
+    ) -> Manners {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spin_max = if local_ranks > cores { Duration::ZERO } else { config.spin };
-        Manners { spin: spin_max, spin_max, park_after: config.park_after, doorbell }
+        let (park_after, spin) = (config.park_after, spin_max);
+        let looks_per_tick = if calls { CALLS_PER_TICK } else { LOOKS_PER_TICK };
+        Manners { spin, spin_max, park_after, looks_per_tick, doorbell }
     }
 
     /// A wait has ended with an answer, after yielding or not.
@@ -64,7 +75,7 @@ impl Wait {
     #[inline]
     pub(super) fn pause(&mut self, manners: &Manners) -> Pause {
         self.looks += 1;
-        if !self.looks.is_multiple_of(LOOKS_PER_TICK)
+        if !self.looks.is_multiple_of(manners.looks_per_tick)
             && !self.yielded
             && !manners.spin_max.is_zero()
         {

@@ -231,7 +231,8 @@ impl Wiring {
         }
         let own_doorbell = doorbells[rank as usize].take();
         let own_record = records[rank as usize].take();
-        let manners = Manners::new(&config, self.locals.len(), own_doorbell);
+        let manners =
+            Manners::new(&config, self.locals.len(), self.messages.is_some(), own_doorbell);
         let mapped = MappedLinks::new(segment.channels, duplexes, doorbells);
         let links = MixedLinks::new(mapped, self.messages.take());
         let control = Arc::clone(&self.control);
