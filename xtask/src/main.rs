@@ -43,7 +43,7 @@ enum Chore {
     Tidy,
     /// Install what the benchmarks can use beyond Rust; the tests need nothing.
     Setup,
-    /// Measure all_reduce side by side with Open MPI in its default setting.
+    /// Measure side by side with others: on one host, or with `--network` on two.
     Bench(bench::Options),
     /// Run a command in a small virtual machine whose kernel can lose and delay packets.
     Guest(guest::Options),

@@ -14,7 +14,7 @@ struct Package {
     purpose: &'static str,
 }
 
-const PACKAGES: [Package; 3] = [
+const PACKAGES: [Package; 5] = [
     Package {
         name: "openmpi-bin",
         program: "mpirun",
@@ -24,6 +24,16 @@ const PACKAGES: [Package; 3] = [
         name: "libopenmpi-dev",
         program: "mpicc",
         purpose: "`cargo xtask bench` compiles a small program of ours with it",
+    },
+    Package {
+        name: "iperf3",
+        program: "iperf3",
+        purpose: "`cargo xtask bench --network` measures what TCP can carry with it",
+    },
+    Package {
+        name: "python3-torch",
+        program: "torchrun",
+        purpose: "`cargo xtask bench --network` measures Gloo with it",
     },
     Package {
         name: "valgrind",
@@ -45,7 +55,7 @@ fn install_command(packages: &[&Package]) -> String {
 pub(crate) fn notice() -> String {
     let missing: Vec<&str> = missing().iter().map(|package| package.name).collect();
     if missing.is_empty() {
-        return "Open MPI and valgrind are installed, for `cargo xtask bench` and `check`."
+        return "All that `cargo xtask bench` and `check` can use is installed."
             .to_owned();
     }
     format!(
@@ -76,8 +86,8 @@ pub(crate) fn run() -> Outcome {
     let install = install_command(&missing);
     if !process::is_installed("apt-get") {
         println!(
-            "This is no Debian. Install what your system calls Open MPI, with its `mpicc`, and \
-             valgrind."
+            "This is no Debian. Install what your system calls Open MPI, with its `mpicc`, iperf3, \
+             PyTorch and valgrind."
         );
         return Ok(());
     }

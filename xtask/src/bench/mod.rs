@@ -1,7 +1,8 @@
-//! `cargo xtask bench`: all_reduce of float32 sums side by side with Open MPI in its default
-//! setting, interleaved so that both meet the same moods of the machine.
+//! `cargo xtask bench`: all_reduce of float32 sums side by side with others, interleaved so that all
+//! meet the same moods of the machine.
 
 mod mpi;
+mod network;
 mod ours;
 mod summary;
 
@@ -18,12 +19,18 @@ use summary::{Series, ratio, size};
 const CROWD_BYTES: u64 = 1 << 20;
 const CROWD_RANKS: usize = 8;
 const RANKS: usize = 2;
+const SIZES: [u64; 4] = [8, 64 << 10, 1 << 20, 64 << 20];
 
 /// Flags of `cargo xtask bench`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Sizes to measure, such as 8,64K,1M,64M.
-    #[arg(long, value_delimiter = ',', value_parser = parse_bytes, default_value = "8,64K,1M,64M")]
+    /// Measure two ranks on two hosts instead (network namespaces of this machine; needs root):
+    /// latency against a bare round trip, all_reduce against Open MPI and Gloo, and a stream
+    /// against iperf3.
+    #[arg(long)]
+    network: bool,
+    /// Sizes of all_reduce, such as 8,64K,1M,64M.
+    #[arg(long, value_delimiter = ',', value_parser = parse_bytes)]
     sizes: Vec<u64>,
     /// How often each side is measured at each size, one after the other.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -67,6 +74,32 @@ struct Sample {
 
 /// Measures, prints the tables, and writes them to a file where one is asked for.
 pub(crate) fn run(options: &Options) -> Outcome {
+    let sizes = |default: &[u64]| match &options.sizes[..] {
+        [] => default.to_vec(),
+        given => given.to_vec(),
+    };
+    let (text, setting) = if options.network {
+        let text = network::run(&sizes(&network::SIZES), options.rounds)?;
+        (text, "2 ranks on 2 hosts (network namespaces joined by a veth link)")
+    } else {
+        (memory(&sizes(&SIZES), options)?, "2 ranks on one host")
+    };
+    let rounds = options.rounds;
+    let text = format!(
+        "{}. {setting}; medians over {rounds} interleaved rounds of the median over iterations; \
+         in brackets the least and the greatest ratio of neighbours in time.\n\n{text}",
+        Provenance::now().sentence()
+    );
+    println!("\n{text}");
+    match &options.markdown {
+        Some(file) => fs::write(file, text)
+            .map_err(|error| format!("cannot write {}: {error}", file.display())),
+        None => Ok(()),
+    }
+}
+
+/// Ranks that share memory.
+fn memory(sizes: &[u64], options: &Options) -> Outcome<String> {
     let exchange = engine_overhead()?;
     let program = ours::build()?;
     let peer = mpi::build()?;
@@ -74,19 +107,16 @@ pub(crate) fn run(options: &Options) -> Outcome {
         println!("{}", mpi::MISSING);
     }
     let mut rows = Vec::new();
-    for &bytes in &options.sizes {
+    for &bytes in sizes {
         let job = Job::new(bytes, RANKS);
         let (ours, theirs) = interleave(&program, peer.as_ref(), job, options.rounds)?;
         rows.push(row(bytes, &ours, theirs.as_ref()));
     }
-    let mut text = format!("{}.\n\n", Provenance::now().sentence());
     let note = if peer.is_some() { "" } else { "\nOpen MPI was not installed.\n" };
-    text.push_str(&format!(
-        "{RANKS} ranks, all_reduce, float32 sum, out of place; medians over {} interleaved rounds \
-         of the median over iterations, in µs; p99 likewise.\n\n{}{note}",
-        options.rounds,
+    let mut text = format!(
+        "All_reduce, float32 sum, out of place, in µs:\n\n{}{note}",
         report::table(&["size", "ours", "ours p99", "Open MPI", "p99", "ours / Open MPI"], &rows)
-    ));
+    );
     text.push_str(&format!(
         "\nThe engine against a bare exchange of the same bytes between two threads, medians:\n\n\
          ```text\n{exchange}```\n"
@@ -94,12 +124,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if !options.no_crowd {
         text.push_str(&crowd(&program, peer.as_ref(), options.rounds)?);
     }
-    println!("\n{text}");
-    match &options.markdown {
-        Some(file) => fs::write(file, text)
-            .map_err(|error| format!("cannot write {}: {error}", file.display())),
-        None => Ok(()),
-    }
+    Ok(text)
 }
 
 /// What schedule, program and slots cost, as the exchange benchmark prints it.

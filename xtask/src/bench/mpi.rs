@@ -1,7 +1,7 @@
 //! The other side: Open MPI in its default setting, through a small C program of ours.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -40,6 +40,11 @@ pub(super) fn build() -> Outcome<Option<Program>> {
 }
 
 impl Program {
+    /// Where it is.
+    pub(super) fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     /// Runs the job once.
     pub(super) fn measure(&self, job: Job) -> Outcome<Sample> {
         let mut command = Command::new("mpirun");
@@ -63,11 +68,12 @@ struct Row {
     p99_us: f64,
 }
 
-fn parse(output: &str, bytes: u64) -> Outcome<Sample> {
+/// Reads the line of that size.
+pub(super) fn parse(output: &str, bytes: u64) -> Outcome<Sample> {
     let rows = output.lines().filter_map(|line| serde_json::from_str::<Row>(line).ok());
     let row = rows.into_iter().find(|row| row.bytes == bytes);
     row.map(|row| Sample { median_us: row.median_us, p99_us: Some(row.p99_us) })
-        .ok_or_else(|| format!("mpi_all_reduce printed no line for {bytes} bytes:\n{output}"))
+        .ok_or_else(|| format!("the program printed no line for {bytes} bytes:\n{output}"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Our side: the perf program, as a user would run it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -46,15 +46,20 @@ impl Program {
         command.args(["-n", &job.iterations.to_string(), "-w", &job.warmup.to_string()]);
         command.arg("--json").arg(&self.rows);
         process::capture(&mut command, DEADLINE)?;
-        let text = fs::read_to_string(&self.rows)
-            .map_err(|error| format!("cannot read {}: {error}", self.rows.display()))?;
-        parse_ours(&text, job.bytes)
+        read(&self.rows, job.bytes, false)
     }
+}
+
+/// Reads what a perf program found out of place: the median, or the mean in its stead.
+pub(super) fn read(rows: &Path, bytes: u64, mean: bool) -> Outcome<Sample> {
+    let text = fs::read_to_string(rows)
+        .map_err(|error| format!("cannot read {}: {error}", rows.display()))?;
+    parse_ours(&text, bytes, if mean { "time_us" } else { "time_us_p50" })
 }
 
 /// Reads the row of that size from what `--json` wrote: an array of rows, an object that holds such
 /// an array, or one row per line.
-fn parse_ours(text: &str, bytes: u64) -> Outcome<Sample> {
+fn parse_ours(text: &str, bytes: u64, time: &str) -> Outcome<Sample> {
     let documents = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let mut rows = Vec::new();
     for document in documents {
@@ -72,9 +77,9 @@ fn parse_ours(text: &str, bytes: u64) -> Outcome<Sample> {
     let row = rows.iter().find(|row| row["size_bytes"].as_u64() == Some(bytes));
     let row = row.ok_or_else(|| format!("the perf program wrote no row of {bytes} bytes"))?;
     let times = &row["out_of_place"];
-    let median_us = times["time_us_p50"]
+    let median_us = times[time]
         .as_f64()
-        .ok_or("a row of the perf program lacks `out_of_place.time_us_p50`")?;
+        .ok_or_else(|| format!("a row of the perf program lacks `out_of_place.{time}`"))?;
     Ok(Sample { median_us, p99_us: times["time_us_p99"].as_f64() })
 }
 
@@ -92,14 +97,18 @@ mod tests {
             format!("{{\"version\": \"1\", \"rows\": [{other}, {row}]}}"),
             format!("{{\"version\": \"1\"}}\n{other}\n{row}\n"),
         ] {
-            assert_eq!(parse_ours(&text, 8), Ok(expected), "{text}");
+            assert_eq!(parse_ours(&text, 8, "time_us_p50"), Ok(expected), "{text}");
         }
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        assert!(parse_ours("[]", 8).unwrap_err().contains("8 bytes"));
-        assert!(parse_ours("[{\"size_bytes\": 8}]", 8).unwrap_err().contains("time_us_p50"));
-        assert!(parse_ours("no", 8).unwrap_err().contains("no JSON"));
+        assert!(parse_ours("[]", 8, "time_us_p50").unwrap_err().contains("8 bytes"));
+        assert!(
+            parse_ours("[{\"size_bytes\": 8}]", 8, "time_us_p50")
+                .unwrap_err()
+                .contains("time_us_p50")
+        );
+        assert!(parse_ours("no", 8, "time_us_p50").unwrap_err().contains("no JSON"));
     }
 }
