@@ -55,8 +55,7 @@ fn install_command(packages: &[&Package]) -> String {
 pub(crate) fn notice() -> String {
     let missing: Vec<&str> = missing().iter().map(|package| package.name).collect();
     if missing.is_empty() {
-        return "All that `cargo xtask bench` and `check` can use is installed."
-            .to_owned();
+        return "All that `cargo xtask bench` and `check` can use is installed.".to_owned();
     }
     format!(
         "Not installed: {}. Only `cargo xtask bench` and `cargo xtask check valgrind` would use \
