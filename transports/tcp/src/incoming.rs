@@ -10,8 +10,8 @@ use crate::memory::writable;
 use crate::socket::{self, Got};
 
 const BUFFER_BYTES: usize = 32 << 10;
-/// While a long frame comes in, no more than this is read behind its end: the next one is probably
-/// long too, and its bytes need not pass through the buffer.
+/// While a long frame comes in, and after it, no more than this is read behind its end: the next
+/// one is probably long too, and its bytes need not pass through the buffer.
 const BEHIND_BYTES: usize = 2 << 10;
 const LONG_BYTES: usize = 16 << 10;
 /// Reads before others have their turn.
@@ -63,13 +63,16 @@ pub(crate) struct Incoming {
     start: usize,
     end: usize,
     partial: Option<Partial>,
+    /// Whether the last put was long.
+    long: bool,
     /// Frames received, modulo 2^32.
     received: u32,
 }
 
 impl Incoming {
     pub(crate) fn new() -> Incoming {
-        Incoming { buffer: vec![0; BUFFER_BYTES], start: 0, end: 0, partial: None, received: 0 }
+        let buffer = vec![0; BUFFER_BYTES];
+        Incoming { buffer, start: 0, end: 0, partial: None, long: false, received: 0 }
     }
 
     /// Frames received whole, modulo 2^32.
@@ -113,7 +116,9 @@ impl Incoming {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
-        let behind = &mut self.buffer[self.end..];
+        let room = self.buffer.len() - self.end;
+        let most = if self.long { room.min(BEHIND_BYTES) } else { room };
+        let behind = &mut self.buffer[self.end..self.end + most];
         let Some(partial) = &mut self.partial else {
             let asked = behind.len();
             let got = socket::read(socket, &mut [IoSliceMut::new(behind)]);
@@ -123,9 +128,6 @@ impl Incoming {
         let left = partial.left();
         let (got, asked) = match &partial.into {
             Some(region) => {
-                let long = partial.header.bytes as usize >= LONG_BYTES;
-                let most = if long { BEHIND_BYTES } else { behind.len() };
-                let behind = &mut behind[..most];
                 let direct = writable(region, partial.done, left);
                 let got = socket::read(socket, &mut [direct, IoSliceMut::new(behind)]);
                 (got, left + most)
@@ -192,6 +194,7 @@ impl Incoming {
             Kind::Farewell => arrivals.push(Arrival::Farewell),
             Kind::Put => {
                 let into = target(&header, shared)?;
+                self.long = header.bytes as usize >= LONG_BYTES;
                 self.partial = Some(Partial { header, into, done: 0 });
             }
             Kind::Note => {
