@@ -27,6 +27,7 @@ use super::segment::Segment;
 use super::wait::{Manners, Pause, Wait};
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
+use crate::recorder::{MESSAGES, Writer};
 
 /// The most plans kept; the one that was not used for longest makes room.
 const PLANS_MAX: usize = 64;
@@ -74,6 +75,8 @@ struct Recent {
     kernel: Kernel,
     input_bytes: usize,
     output_bytes: usize,
+    /// Of the recording: the bytes of the larger buffer and the algorithm.
+    size: u64,
 }
 
 impl Recent {
@@ -99,6 +102,8 @@ pub(super) struct Engine {
     pub(super) hosts: Hosts,
     pub(super) config: Config,
     pub(super) control: Arc<ControlPlane>,
+    /// Records what this rank does.
+    pub(super) writer: Option<Writer>,
     pub(super) segment: Segment,
     pub(super) ports: CpuPorts<MixedLinks>,
     pub(super) manners: Manners,
@@ -124,6 +129,8 @@ pub(super) struct Running {
     pub(super) plan: usize,
     pub(super) what: What,
     memory: Memory,
+    /// What the recording says of its size.
+    size: u64,
     /// Of a call that waits its turn: others may use its plan with other numbers meanwhile.
     numbers: Option<Numbers>,
 }
@@ -171,6 +178,7 @@ impl Engine {
             ranks,
             hosts,
             config,
+            writer: control.recorder().writer(),
             control,
             segment,
             ports: CpuPorts::new(links, ranks as usize),
@@ -204,7 +212,7 @@ impl Engine {
             self.prepare(call, buffers.in_place)?;
         }
         let Some(recent) = &self.recent else { return Err(usage("nothing prepared".to_owned())) };
-        let Recent { plan, kernel, input_bytes, output_bytes, asked, .. } = *recent;
+        let Recent { plan, kernel, input_bytes, output_bytes, asked, size, .. } = *recent;
         check_buffer(call, "input", input_bytes, buffers.input_bytes)?;
         check_buffer(call, "output", output_bytes, buffers.output_bytes)?;
         check_overlap(call, &buffers, input_bytes, output_bytes)?;
@@ -221,7 +229,7 @@ impl Engine {
         let tag = record.tag(self.config.check_calls);
         let Buffers { input, output, .. } = buffers;
         let memory = Memory::Buffers { input, output, kernel, tag };
-        Ok(Running { plan, what: What::Call(record), memory, numbers: None })
+        Ok(Running { plan, what: What::Call(record), memory, size, numbers: None })
     }
 
     /// Checks and plans a call that is not the one before.
@@ -247,6 +255,7 @@ impl Engine {
             kernel,
             input_bytes,
             output_bytes,
+            size: size(input_bytes.max(output_bytes), registry_number(algorithm)),
         });
         Ok(())
     }
@@ -264,7 +273,9 @@ impl Engine {
         numbers.output.set_vector(&recvs.bytes, &recvs.addresses, 1, 1);
         let kernel = Kernel::select(DataType::Uint8, ReduceOp::Sum, Scalar::NONE, 1);
         let what = What::Messages { sends: sends.peers.len(), recvs: recvs.peers.len() };
-        Ok(Running { plan, what, memory: Memory::Addresses { kernel }, numbers: None })
+        let bytes = sends.bytes.iter().chain(&recvs.bytes).sum();
+        let (size, memory) = (size(bytes, 0), Memory::Addresses { kernel });
+        Ok(Running { plan, what, memory, size, numbers: None })
     }
 
     /// Lets a begun call wait its turn: its plan and numbers are kept until
@@ -285,6 +296,7 @@ impl Engine {
         if let (What::Call(record), Some(shown)) = (&running.what, &self.own_record) {
             record.publish(shown).map_err(|error| usage(error.to_string()))?;
         }
+        self.record_begin(running);
         if let Some(numbers) = &running.numbers {
             self.recent = None;
             self.plans[running.plan].numbers.clone_from(numbers);
@@ -312,9 +324,13 @@ impl Engine {
             match self.advance(running.plan)? {
                 Progress::Done => {
                     self.confirm(running)?;
+                    self.record_end();
                     return Ok(true);
                 }
-                Progress::Moved => self.idle_since = None,
+                Progress::Moved => {
+                    self.record_moved(running);
+                    self.idle_since = None;
+                }
                 Progress::Blocked => break,
             }
         }
@@ -335,9 +351,14 @@ impl Engine {
             match self.advance(running.plan)? {
                 Progress::Done => {
                     wait.over(&mut self.manners);
-                    return self.confirm(running);
+                    self.confirm(running)?;
+                    self.record_end();
+                    return Ok(());
                 }
-                Progress::Moved => wait.over(&mut self.manners),
+                Progress::Moved => {
+                    self.record_moved(running);
+                    wait.over(&mut self.manners);
+                }
                 Progress::Blocked => {
                     let stalled = match wait.pause(&self.manners) {
                         Pause::Over => continue,
@@ -353,6 +374,34 @@ impl Engine {
                     }
                 }
             }
+        }
+    }
+
+    #[inline]
+    fn record_begin(&mut self, running: &Running) {
+        let Some(writer) = &mut self.writer else { return };
+        match &running.what {
+            What::Call(record) => {
+                writer.begin(record.sequence, record.kind(), record.count, running.size);
+            }
+            What::Messages { sends, recvs } => {
+                let count = (*sends as u64) << 32 | *recvs as u64;
+                writer.begin(self.sequence, MESSAGES, count, running.size);
+            }
+        }
+    }
+
+    #[inline]
+    fn record_moved(&self, running: &Running) {
+        if let Some(writer) = &self.writer {
+            writer.moved(self.plans[running.plan].execution.folds());
+        }
+    }
+
+    #[inline]
+    fn record_end(&self) {
+        if let Some(writer) = &self.writer {
+            writer.end();
         }
     }
 
@@ -511,6 +560,11 @@ fn carry(messages: &mut MessageLinks, progress: Progress) -> Result<Progress, Er
     }
     let arrived = messages.poll(now)?;
     Ok(if arrived { Progress::Moved } else { Progress::Blocked })
+}
+
+/// What the recording says of a call's size: its bytes and the algorithm's number.
+fn size(bytes: usize, algorithm: u8) -> u64 {
+    (bytes as u64) << 8 | u64::from(algorithm)
 }
 
 /// 1 + the algorithm's place in the registry, which is the same on all ranks.

@@ -13,7 +13,7 @@ const _: () = assert!(record::bytes(WORDS) <= BYTES);
 
 /// A call as other ranks see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CallRecord {
+pub(crate) struct CallRecord {
     /// Number of the call on this communicator, from 1; 0 before the first.
     pub(super) sequence: u64,
     pub(super) collective: Collective,
@@ -29,7 +29,7 @@ pub(super) struct CallRecord {
 
 impl CallRecord {
     /// What messages of this call carry: 0 if calls are not to be compared.
-    pub(super) fn tag(&self, check: bool) -> u64 {
+    pub(crate) fn tag(&self, check: bool) -> u64 {
         if !check {
             return 0;
         }
@@ -39,7 +39,7 @@ impl CallRecord {
         self.sequence << 32 | mixed >> 32
     }
 
-    fn kind(&self) -> u64 {
+    pub(super) fn kind(&self) -> u64 {
         let reduces = self.collective.reduces();
         let op = if reduces { self.op as u64 } else { 0 };
         let root = if self.collective.has_root() { u64::from(self.root) } else { 0 };
@@ -55,6 +55,11 @@ impl CallRecord {
     /// What the owner of `from` is doing; none before its first call, or if it is nonsense.
     pub(super) fn read(from: &Region) -> Option<CallRecord> {
         let (sequence, [kind, count]) = record::read::<WORDS>(from)?;
+        CallRecord::of(sequence, kind, count)
+    }
+
+    /// The record with these numbers; none if they are nonsense.
+    pub(crate) fn of(sequence: u64, kind: u64, count: u64) -> Option<CallRecord> {
         let pick = |shift: u32| (kind >> shift & 0xff) as u8;
         Some(CallRecord {
             sequence,
