@@ -110,7 +110,7 @@ fn a_rank_that_computes_is_named_by_all() {
         let start = "Rank 2 is behind: it has been computing for ";
         assert!(verdict.starts_with(start), "{over:?}: {verdict}");
         assert!(verdict.contains("since it ended all_reduce #2 of 3 × uint32, sum; "), "{verdict}");
-        let waits = "in all_reduce #3 of 5 × float32, sum for ";
+        let waits = "in all_reduce #3 of 5 × float, sum for ";
         assert!(verdict.contains(waits), "{over:?}: {verdict}");
     }
 }
@@ -145,29 +145,36 @@ fn a_rank_further_behind_is_named_before_those_it_holds_up() {
         c.barrier()
     });
     assert!(verdict.starts_with("Rank 3 is behind: it has been computing"), "{verdict}");
-    assert!(verdict.contains("rank 2 has been waiting for a message from it in a receive"));
+    let waits = "; rank 2 has been waiting for a message from it in a receive for ";
+    assert!(verdict.contains(waits), "{verdict}");
 }
 
 #[test]
 fn ranks_in_different_calls_are_told_apart_without_checks() {
     for over in ALL {
+        // Messages of one length, so that only the order of waiting betrays them.
         let verdict = threads(4, over, false, |c| match c.rank() {
-            1 => c.all_gather(&[1u8; 8], &mut [0; 32]),
-            _ => c.reduce_scatter(&[1u8; 32], &mut [0; 8], Reduction::Sum),
+            1 => c.reduce(&[1u8; 8], &mut [0; 8], Reduction::Sum, 1),
+            _ => c.broadcast(&mut [1u8; 8], 1),
         });
-        // Whoever's messages happen to fit may get through the call, but not past it.
-        assert!(verdict.contains("all_gather #3 of 8 × uint8"), "{over:?}: {verdict}");
+        let start = "Rank 1 makes another call: reduce #3 of 8 × uint8, sum, root 1 for ";
+        assert!(verdict.starts_with(start), "{over:?}: {verdict}");
+        assert!(verdict.contains("instead of broadcast #3 of 8 × uint8, root 1 as ranks 0, 2, 3"));
     }
 }
 
 #[test]
 fn a_rank_in_another_collective_is_named() {
     let verdict = threads(3, Over::SharedMemory, false, |c| match c.rank() {
-        2 => c.gather(&[1u8; 8], &mut [0; 24], 2),
-        _ => c.all_reduce_in_place(&mut vec![1.0f32; 1000], Reduction::Sum),
+        2 => {
+            c.gather(&[1u8; 8], &mut [0; 24], 2)?;
+            std::thread::sleep(TIMEOUT + MORE);
+            Ok(())
+        }
+        _ => c.all_reduce_in_place(&mut [1.0f32; 2], Reduction::Sum),
     });
     assert!(verdict.starts_with("Rank 2 makes another call: gather #3"), "{verdict}");
-    assert!(verdict.contains("while ranks 0, 1 make all_reduce #3"), "{verdict}");
+    assert!(verdict.contains("instead of all_reduce #3 of 2 × float, sum as ranks 0, 1"));
 }
 
 #[test]
@@ -209,7 +216,7 @@ fn a_request_that_nobody_comes_back_to_is_named() {
         }
         c.all_reduce(&input, &mut vec![0.0; 4 << 20], Reduction::Sum)
     });
-    let start = "Rank 1 is behind: it began all_reduce #3 of 4194304 × float32, sum and has not \
+    let start = "Rank 1 is behind: it began all_reduce #3 of 4194304 × float, sum and has not \
                  come back to it for ";
     assert!(verdict.starts_with(start), "{verdict}");
 }

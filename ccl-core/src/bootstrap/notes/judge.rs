@@ -108,10 +108,10 @@ impl<'a> Case<'a> {
             of_it().filter(|(_, note)| note.call == usual.call).map(|(rank, _)| rank).collect();
         let (mine, theirs) = (&other.what, &usual.what);
         let text = format!(
-            "makes another call: {mine} for {}, while {} {theirs}; all ranks must make the same \
-             calls in the same order",
+            "makes another call: {mine} for {}, instead of {theirs} as {}; all ranks must make the \
+             same calls in the same order",
             seconds(other.unchanged_ms),
-            Ranks(&them, "makes", "make"),
+            named(&them),
         );
         Some(Stuck { rank, text })
     }
@@ -160,7 +160,7 @@ impl<'a> Case<'a> {
             }
             None => return "cannot be seen from here".to_owned(),
         };
-        let Note { what, steps: (done, all), .. } = note;
+        let (what, step) = (&note.what, steps(note.steps));
         let since = seconds(note.unchanged_ms);
         match note.doing {
             Doing::Outside if what.is_empty() => {
@@ -171,15 +171,14 @@ impl<'a> Case<'a> {
             }
             Doing::Aside => format!("is behind: it has been in {what} for {since}"),
             Doing::Undriven => format!(
-                "is behind: it began {what} and has not come back to it for {since} (step {done} \
-                 of {all})"
+                "is behind: it began {what} and has not come back to it for {since} ({step})"
             ),
-            Doing::Moving => format!(
-                "is behind: it is in {what}, at step {done} of {all}, and last moved {since} ago"
-            ),
+            Doing::Moving => {
+                format!("is behind: it is in {what}, at {step}, and last moved {since} ago")
+            }
             Doing::Waiting => match note.awaited.first() {
                 None => format!(
-                    "is behind: it has been in {what} for {since}, at step {done} of {all}, and \
+                    "is behind: it has been in {what} for {since}, at {step}, and \
                      waits for what it sent to leave"
                 ),
                 Some(on) => format!(
@@ -194,8 +193,9 @@ impl<'a> Case<'a> {
     /// Who waits for a rank, and in what.
     fn tell_waiting(&self, rank: Rank, text: &mut String) {
         let on = |note: &'a Note| self.holding(note).find(|on| on.peer == rank);
-        let waiting: Vec<_> =
+        let mut waiting: Vec<_> =
             self.waiting().filter_map(|(by, note)| Some((by, note, on(note)?))).collect();
+        waiting.sort_by_key(|(by, ..)| (self.place(*by), *by));
         let Some((by, note, on)) = waiting.first() else { return };
         let _ = write!(
             text,
@@ -206,7 +206,12 @@ impl<'a> Case<'a> {
         );
         if waiting.len() > 1 {
             let more: Vec<Rank> = waiting[1..].iter().map(|(by, ..)| *by).collect();
-            let _ = write!(text, ", and so {}", Ranks(&more, "does", "do"));
+            let _ = write!(
+                text,
+                ", as {} {}",
+                if more.len() == 1 { "has" } else { "have" },
+                named(&more)
+            );
         }
     }
 
@@ -251,8 +256,8 @@ impl<'a> Case<'a> {
         let silent: Vec<Rank> =
             silent.map(|(rank, _)| *rank).filter(|rank| *rank != stuck.rank).collect();
         if !silent.is_empty() {
-            let who = Ranks(&silent, "does not answer either", "do not answer either");
-            let _ = write!(stuck.text, "; {who}");
+            let does = if silent.len() == 1 { "does" } else { "do" };
+            let _ = write!(stuck.text, "; {} {does} not answer either", named(&silent));
         }
     }
 }
@@ -270,14 +275,12 @@ fn seconds(ms: u32) -> String {
     format!("{:.1} s", f64::from(ms) / 1000.0)
 }
 
-/// Reads "rank 3 waits", "ranks 3, 5 wait".
-struct Ranks<'a>(&'a [Rank], &'a str, &'a str);
+/// Reads "rank 3" or "ranks 3, 5".
+fn named(ranks: &[Rank]) -> impl std::fmt::Display + '_ {
+    let count = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
+    missing(&ranks[..ranks.len().min(NAMED_MAX)], count)
+}
 
-impl std::fmt::Display for Ranks<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Ranks(ranks, one, many) = self;
-        let count = u32::try_from(ranks.len()).unwrap_or(u32::MAX);
-        let named = &ranks[..ranks.len().min(NAMED_MAX)];
-        write!(f, "{} {}", missing(named, count), if count == 1 { one } else { many })
-    }
+fn steps((done, all): (u64, u64)) -> String {
+    if all == 0 { format!("step {done}") } else { format!("step {done} of {all}") }
 }

@@ -58,7 +58,7 @@ fn who_computes_is_behind_who_waits() {
     assert_eq!(
         verdict(&direct),
         "rank 2 is behind: it has been computing for 5.0 s, since it ended all_reduce #4; rank 0 \
-         has been waiting for room at it in all_reduce #5 for 4.0 s, and so ranks 1, 3, 4 do"
+         has been waiting for room at it in all_reduce #5 for 4.0 s, as have ranks 1, 3, 4"
     );
 }
 
@@ -132,8 +132,8 @@ fn different_calls_are_told_apart() {
     let verdict = verdict(&[Some(waits(5, 2)), Some(waits(5, 0)), Some(other.clone())]);
     assert_eq!(
         verdict,
-        "rank 2 makes another call: all_gather #5 for 4.0 s, while ranks 0, 1 make all_reduce #5; \
-         all ranks must make the same calls in the same order"
+        "rank 2 makes another call: all_gather #5 for 4.0 s, instead of all_reduce #5 as ranks 0, \
+         1; all ranks must make the same calls in the same order"
     );
     // Of as many, the one that does not agree with rank 0; also if it has ended its call.
     other.doing = Doing::Outside;
