@@ -27,7 +27,7 @@ use super::segment::Segment;
 use super::wait::{Manners, Pause, Wait};
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
-use crate::recorder::{MESSAGES, Writer};
+use crate::recorder::{MESSAGES, Shown, Writer};
 
 /// The most plans kept; the one that was not used for longest makes room.
 const PLANS_MAX: usize = 64;
@@ -75,6 +75,8 @@ struct Recent {
     kernel: Kernel,
     input_bytes: usize,
     output_bytes: usize,
+    /// The call's kind, as records have it.
+    kind: u64,
     /// Of the recording: the bytes of the larger buffer and the algorithm.
     size: u64,
 }
@@ -129,8 +131,8 @@ pub(super) struct Running {
     pub(super) plan: usize,
     pub(super) what: What,
     memory: Memory,
-    /// What the recording says of its size.
-    size: u64,
+    /// What the recording says of it.
+    shown: Shown,
     /// Of a call that waits its turn: others may use its plan with other numbers meanwhile.
     numbers: Option<Numbers>,
 }
@@ -212,24 +214,31 @@ impl Engine {
             self.prepare(call, buffers.in_place)?;
         }
         let Some(recent) = &self.recent else { return Err(usage("nothing prepared".to_owned())) };
-        let Recent { plan, kernel, input_bytes, output_bytes, asked, size, .. } = *recent;
+        let Recent { plan, kernel, input_bytes, output_bytes, asked, kind, size, .. } = *recent;
         check_buffer(call, "input", input_bytes, buffers.input_bytes)?;
         check_buffer(call, "output", output_bytes, buffers.output_bytes)?;
         check_overlap(call, &buffers, input_bytes, output_bytes)?;
         self.sequence += 1;
-        let record = CallRecord {
+        let record = self.record(call, asked);
+        let CallRecord { sequence, count, .. } = record;
+        let tag = CallRecord::tag_of(self.config.check_calls, sequence, kind, count);
+        let Buffers { input, output, .. } = buffers;
+        let memory = Memory::Buffers { input, output, kernel, tag };
+        let shown = [kind, count, sequence, size];
+        Ok(Running { plan, what: What::Call(record), memory, shown, numbers: None })
+    }
+
+    #[inline]
+    fn record(&self, call: &Call<'_>, algorithm: u8) -> CallRecord {
+        CallRecord {
             sequence: self.sequence,
             collective: call.collective,
             data_type: call.data_type,
             op: call.op,
             root: call.root,
-            algorithm: asked,
+            algorithm,
             count: call.compared_count(),
-        };
-        let tag = record.tag(self.config.check_calls);
-        let Buffers { input, output, .. } = buffers;
-        let memory = Memory::Buffers { input, output, kernel, tag };
-        Ok(Running { plan, what: What::Call(record), memory, size, numbers: None })
+        }
     }
 
     /// Checks and plans a call that is not the one before.
@@ -239,6 +248,7 @@ impl Engine {
         let algorithm = choice(&self.config, &self.segment, &self.hosts, call)?.algorithm;
         let plan = self.plan(algorithm, call, in_place)?;
         self.bind(plan, call)?;
+        let asked = call.algorithm.map_or(0, |_| registry_number(algorithm));
         let op = if call.collective.reduces() { call.op } else { ReduceOp::Sum };
         let kernel = Kernel::select(call.data_type, op, Scalar(call.scalar), self.ranks);
         self.recent = Some(Recent {
@@ -250,11 +260,12 @@ impl Engine {
             count: if let Sizes::Even(count) = call.sizes { Some(count) } else { None },
             in_place,
             algorithm: call.algorithm.map(|_| algorithm.name),
-            asked: call.algorithm.map_or(0, |_| registry_number(algorithm)),
+            asked,
             plan,
             kernel,
             input_bytes,
             output_bytes,
+            kind: self.record(call, asked).kind(),
             size: size(input_bytes.max(output_bytes), registry_number(algorithm)),
         });
         Ok(())
@@ -274,8 +285,10 @@ impl Engine {
         let kernel = Kernel::select(DataType::Uint8, ReduceOp::Sum, Scalar::NONE, 1);
         let what = What::Messages { sends: sends.peers.len(), recvs: recvs.peers.len() };
         let bytes = sends.bytes.iter().chain(&recvs.bytes).sum();
-        let (size, memory) = (size(bytes, 0), Memory::Addresses { kernel });
-        Ok(Running { plan, what, memory, size, numbers: None })
+        let count = (sends.peers.len() as u64) << 32 | recvs.peers.len() as u64;
+        let shown = [MESSAGES, count, self.sequence, size(bytes, 0)];
+        let memory = Memory::Addresses { kernel };
+        Ok(Running { plan, what, memory, shown, numbers: None })
     }
 
     /// Lets a begun call wait its turn: its plan and numbers are kept until
@@ -293,8 +306,10 @@ impl Engine {
 
     /// Makes a begun call the one that the ports carry out.
     pub(super) fn start(&mut self, running: &Running) -> Result<(), Error> {
-        if let (What::Call(record), Some(shown)) = (&running.what, &self.own_record) {
-            record.publish(shown).map_err(|error| usage(error.to_string()))?;
+        if let (What::Call(_), Some(to)) = (&running.what, &self.own_record) {
+            let [kind, count, sequence, _] = running.shown;
+            CallRecord::publish(to, sequence, kind, count)
+                .map_err(|error| usage(error.to_string()))?;
         }
         self.record_begin(running);
         if let Some(numbers) = &running.numbers {
@@ -379,15 +394,8 @@ impl Engine {
 
     #[inline]
     fn record_begin(&mut self, running: &Running) {
-        let Some(writer) = &mut self.writer else { return };
-        match &running.what {
-            What::Call(record) => {
-                writer.begin(record.sequence, record.kind(), record.count, running.size);
-            }
-            What::Messages { sends, recvs } => {
-                let count = (*sends as u64) << 32 | *recvs as u64;
-                writer.begin(self.sequence, MESSAGES, count, running.size);
-            }
+        if let Some(writer) = &mut self.writer {
+            writer.begin(running.shown);
         }
     }
 

@@ -223,6 +223,11 @@ impl Recorder {
     }
 }
 
+/// What is recorded of an operation when it begins: its kind and count, as its record has them; its
+/// number among the collectives; its bytes times 256, plus 1 and the algorithm's place in the
+/// registry if it has one.
+pub(crate) type Shown = [u64; 4];
+
 /// The data path's side of a recording: it stores numbers and reads no clock.
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -236,10 +241,9 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// An operation begins. `size` is its bytes times 256, plus 1 and the algorithm's place in the
-    /// registry if it has one.
+    /// An operation begins.
     #[inline]
-    pub(crate) fn begin(&mut self, sequence: u64, kind: u64, count: u64, size: u64) {
+    pub(crate) fn begin(&mut self, [kind, count, sequence, size]: Shown) {
         self.number += 1;
         let shown: [u64; ENTRY_SHOWN] = [kind, count, sequence, size, 0];
         record::publish_at(&self.ring, self.entry(), self.number, shown);

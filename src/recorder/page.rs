@@ -103,6 +103,10 @@ fn word(bytes: &[u8; BYTES], at: usize) -> u64 {
     word.map_or(0, u64::from_le_bytes)
 }
 
+fn entry_at(index: usize) -> usize {
+    RING + 8 * ENTRY_WORDS * index
+}
+
 impl<'a> Page<'a> {
     /// The recording, if these are copies of one.
     pub(super) fn new(first: &'a [u8; BYTES], second: &'a [u8; BYTES]) -> Option<Page<'a>> {
@@ -137,12 +141,16 @@ impl<'a> Page<'a> {
     /// The last operations, oldest first.
     pub(super) fn entries(&self) -> Vec<Entry> {
         let mut entries: Vec<Entry> = (0..ENTRIES).filter_map(|index| self.entry(index)).collect();
+        // What comes next in the ring may have been changing (`record::publish_at`).
+        let newest = (0..ENTRIES).map(|index| word(self.second, entry_at(index))).max();
+        let stands = |entry: &Entry| entry.number + ENTRIES as u64 - 1 > newest.unwrap_or(0);
+        entries.retain(|entry| entry.number <= u64::MAX >> 1 && stands(entry));
         entries.sort_unstable_by_key(|entry| entry.number);
         entries
     }
 
     fn entry(&self, index: usize) -> Option<Entry> {
-        let at = RING + 8 * ENTRY_WORDS * index;
+        let at = entry_at(index);
         let read = |word_index: usize| word(self.first, at + 8 * word_index);
         let number = read(0);
         if number == 0 || number != word(self.second, at) {

@@ -14,7 +14,7 @@ fn the_last_operations_are_read_with_how_far_they_are() {
     let recorder = recorder();
     let mut writer = recorder.writer().unwrap();
     for sequence in 1..=40 {
-        writer.begin(sequence, MESSAGES, 1 << 32 | 2, 1000 << 8);
+        writer.begin([MESSAGES, 1 << 32 | 2, sequence, 1000 << 8]);
         if sequence < 40 {
             writer.end();
         }
@@ -23,7 +23,7 @@ fn the_last_operations_are_read_with_how_far_they_are() {
     let awaited = [Awaited { peer: 3, receives: true }, Awaited { peer: 0, receives: false }];
     writer.waits(12, &awaited);
     let snapshot = recorder.snapshot().unwrap();
-    assert_eq!((snapshot.rank, snapshot.ranks, snapshot.operations.len()), (2, 4, ENTRIES));
+    assert_eq!((snapshot.rank, snapshot.ranks, snapshot.operations.len()), (2, 4, ENTRIES - 1));
     let last = snapshot.operations.last().unwrap();
     assert_eq!(
         (last.number, last.step, last.steps, last.bytes_done),
@@ -51,7 +51,7 @@ fn what_a_rank_is_doing_follows_from_its_counters() {
     };
     let mut writer = recorder.writer().unwrap();
     assert_eq!(doing(0), Doing::Outside);
-    writer.begin(1, MESSAGES, 1, 0);
+    writer.begin([MESSAGES, 1, 1, 0]);
     assert_eq!(doing(0), Doing::Moving);
     assert_eq!(doing(300), Doing::Undriven, "nobody looks");
     writer.waits(1, &[]);

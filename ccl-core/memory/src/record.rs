@@ -37,8 +37,9 @@ pub fn publish<const N: usize>(
     Ok(())
 }
 
-/// As [`publish`], for the entry of a ring whose words begin at `first`. None of them is checked:
-/// they are counted around.
+/// As [`publish`], for the entry of a ring whose words begin at `first`: counted around, not checked.
+/// The entry is not hidden while it changes. A reader tells by the newest number that it finds
+/// afterwards: the entry that comes next in the ring may be changing.
 #[inline]
 pub fn publish_at<const N: usize, const W: usize>(
     to: &Words<W>,
@@ -46,8 +47,7 @@ pub fn publish_at<const N: usize, const W: usize>(
     number: u64,
     words: [u64; N],
 ) {
-    to.at(first).store(0, Ordering::Relaxed);
-    // Release: as in `publish`.
+    // Release: a reader of any word below finds all earlier numbers afterwards.
     fence(order::hide());
     for (index, word) in words.into_iter().enumerate() {
         to.at(first + 1 + index).store(word, Ordering::Relaxed);

@@ -73,6 +73,11 @@ fn who_has_never_called_is_behind_all() {
 fn of_two_that_compute_the_one_further_behind_is_named() {
     let notes = [Some(waits(5, 1)), Some(computes(4)), Some(waits(4, 3)), Some(computes(3))];
     assert!(verdict(&notes).starts_with("rank 3 is behind"));
+    // Who is still in an operation is further behind than who has ended it.
+    let both = [(1, true), (2, true)];
+    let inside = Some(note(Doing::Moving, 4, &[]));
+    let notes = [Some(note(Doing::Waiting, 5, &both)), Some(computes(4)), inside];
+    assert!(verdict(&notes).starts_with("rank 2 is behind: it is in all_reduce #4"));
     // Of two at one place, the lower.
     let notes = [Some(note(Doing::Waiting, 5, &[(1, true), (2, true)])), Some(computes(4))];
     assert!(verdict(&[&notes[..], &[Some(computes(4))]].concat()).starts_with("rank 1 is behind"));
