@@ -37,7 +37,8 @@ pub fn publish<const N: usize>(
     Ok(())
 }
 
-/// As [`publish`], for the entry of a ring whose words begin at `first`: counted around, not checked.
+/// As [`publish`], for the entry of a ring whose words begin at `first`; they are not checked but
+/// counted around.
 /// The entry is not hidden while it changes. A reader tells by the newest number that it finds
 /// afterwards: the entry that comes next in the ring may be changing.
 #[inline]

@@ -1,6 +1,7 @@
 //! `cargo xtask check`: what looks for faults that tests alone do not show: model checkers over
-//! the lock-free pieces, AddressSanitizer and valgrind over what touches `unsafe`, a count of
-//! what the recorder costs, fuzzers over what reads bytes from outside. A check whose tool is missing says `SKIPPED`, and why.
+//! the lock-free pieces, AddressSanitizer and valgrind over what touches `unsafe`, a count of what
+//! the recorder costs, fuzzers over what reads bytes from outside. A check whose tool is missing
+//! says `SKIPPED`, and why.
 
 mod fuzz;
 mod models;
