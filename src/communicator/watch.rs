@@ -18,6 +18,8 @@ use crate::recorder::Writer;
 const PATIENCE: Duration = Duration::from_millis(10);
 /// Links that a message about a deadline names at most.
 const NAMED_MAX: usize = 4;
+/// A wait so short need not be shown to those who look from outside.
+const SHOWN_AFTER: Duration = Duration::from_millis(100);
 /// So often as this goes into its looks, a waiting call shows whom it waits for.
 const LOOKS_PER_NOTE: u64 = 16;
 /// What is said where the ranks did not compare notes in time.
@@ -39,7 +41,7 @@ impl Engine {
         }
         let looks = self.writer.as_ref().map_or(0, Writer::look);
         if stalled > PATIENCE {
-            if looks.is_multiple_of(LOOKS_PER_NOTE) {
+            if stalled > SHOWN_AFTER && looks.is_multiple_of(LOOKS_PER_NOTE) {
                 self.show_awaited(running);
             }
             self.compare_calls(running)?;
