@@ -8,6 +8,7 @@ pub mod fuzzing;
 pub mod launch;
 #[cfg(feature = "cli")]
 pub mod perf;
+pub mod recorder;
 
 pub use ccl_core::config::Config;
 pub use ccl_core::types::{Collective, DataType, Rank, ReduceOp};

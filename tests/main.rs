@@ -30,3 +30,5 @@ mod network;
 mod perf;
 #[cfg(test)]
 mod requests;
+#[cfg(test)]
+mod stuck;

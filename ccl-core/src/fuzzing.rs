@@ -4,8 +4,8 @@
 
 use crate::admission::fuzzed_offer;
 use crate::bootstrap::{
-    Contact, Control, ControlTiming, Decoder, FRAME_BYTES_MAX, Hello, JoinLimits, Member,
-    MemberJoin, Message, RootAction, RootJoin, Secret, UniqueId,
+    Awaited, Contact, Control, ControlTiming, Decoder, Doing, FRAME_BYTES_MAX, Hello, JoinLimits,
+    Member, MemberJoin, Message, Note, RootAction, RootJoin, Secret, UniqueId,
 };
 use crate::config::Config;
 use crate::time::Instant;
@@ -188,6 +188,9 @@ pub fn control(data: &[u8]) {
             1 => {
                 now = now + Duration::from_millis(u64::from(script.byte()) * 20);
                 control.tick(now);
+                if what >> 3 == 31 {
+                    control.overdue(Duration::from_secs(1), now);
+                }
             }
             2 if what >> 3 == 0 => control.leave(),
             2 => control.hung_up(connection, now),
@@ -200,12 +203,27 @@ pub fn control(data: &[u8]) {
             5 => control.received(neighbour, &framed(script.bytes()), now),
             _ => control.received(connection, &framed(script.bytes()), now),
         }
+        if control.wants_note() {
+            control.note(note(), now);
+        }
         connections = connections.max(control.connections().last().map_or(0, |last| last + 1));
         for connection in control.connections() {
             control.sent(connection, usize::MAX);
             control.is_over(connection);
         }
         let _ = (control.poll_timeout(), control.unlinked(), control.verdict().is_ok());
+    }
+}
+
+fn note() -> Note {
+    Note {
+        doing: Doing::Waiting,
+        sequence: 5,
+        call: 6,
+        what: "barrier #5".to_owned(),
+        steps: (1, 2),
+        unchanged_ms: 7,
+        awaited: vec![Awaited { peer: 2, receives: true }],
     }
 }
 

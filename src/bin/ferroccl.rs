@@ -9,7 +9,7 @@ use ferroccl::communicator::{Call, Hosts, config_from_environment, explain};
 use ferroccl::perf::sizes::parse_size;
 use ferroccl::{Collective, DataType, Rank, ReduceOp};
 
-/// Explains collectives and shows the configuration.
+/// Explains collectives, shows the configuration, and tells what running ranks are doing.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -18,7 +18,8 @@ Examples:
   ferroccl explain all_reduce --bytes 64M --ranks 8
   ferroccl explain all_to_all --bytes 1k --ranks 32 --rank 3 --json
   FERROCCL_ALGO=ring ferroccl explain all_gather --bytes 1M --ranks 4
-  ferroccl config"
+  ferroccl config
+  ferroccl status"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -29,12 +30,30 @@ struct Arguments {
 enum Command {
     /// The plan of a collective: algorithm, reason, schedule, program, memory
     Explain(Explain),
+    /// What the ranks of this user on this machine are doing, and who holds up the others
+    Status(Status),
     /// Every tunable: its variable, value, default and meaning
     Config {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Processes are only looked at: it does not matter whether they compute, hang, or are stopped.
+Examples:
+  ferroccl status
+  ferroccl status --json
+  ferroccl status --pid 4711")]
+struct Status {
+    /// Only the ranks of this process
+    #[arg(long)]
+    pid: Option<u32>,
+    /// Print JSON, with the last operations of each rank
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -74,6 +93,7 @@ struct Explain {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Explain(arguments) => show_plan(&arguments),
+        Command::Status(arguments) => show_status(&arguments),
         Command::Config { json } => show_config(json),
     };
     match result {
@@ -111,6 +131,16 @@ fn show_plan(arguments: &Explain) -> Result<(), Box<dyn Error>> {
     let text = if arguments.json { serde_json::to_string_pretty(&plan)? } else { plan.to_string() };
     // A reader that has seen enough (head) is no error.
     let _ = writeln!(std::io::stdout(), "{text}");
+    Ok(())
+}
+
+fn show_status(arguments: &Status) -> Result<(), Box<dyn Error>> {
+    let status = ferroccl::recorder::status(arguments.pid)?;
+    let text = match arguments.json {
+        true => serde_json::to_string_pretty(&status)? + "\n",
+        false => status.to_string(),
+    };
+    let _ = write!(std::io::stdout(), "{text}");
     Ok(())
 }
 

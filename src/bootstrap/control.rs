@@ -4,6 +4,7 @@
 use super::driver::Driver;
 use super::socket::{Deadline, now};
 use super::{BootstrapError, Join, Joined};
+use crate::recorder::{Recorder, Subject};
 use ccl_core::bootstrap::{
     Completed, Control, ControlError, Endpoint, Failure, NoVerdict, Roster, Secret, Strays,
     UniqueId, Verdict,
@@ -21,6 +22,9 @@ use thiserror::Error;
 
 /// How long a report may take to be sent before its caller goes on.
 const REPORT_MAX: Duration = Duration::from_millis(200);
+
+/// How long a rank whose deadline has passed waits for the verdict of all.
+const COMPARE_MAX: Duration = Duration::from_secs(1);
 
 /// Why an exchange over the control plane failed.
 #[derive(Debug, Error)]
@@ -91,6 +95,7 @@ pub(super) struct Shared {
     pub(super) leaving: OnceLock<Deadline>,
     /// Where the survivors can meet, if this rank coordinates them: by port, one per verdict.
     meetings: Mutex<BTreeMap<u16, TcpListener>>,
+    pub(super) recorder: Recorder,
 }
 
 impl Shared {
@@ -169,6 +174,7 @@ impl ControlPlane {
             .map_err(|error| system("make an eventfd", error.into()))?;
         let Join { rank, ranks, timing, linger, .. } = *join;
         let Joined { roster, listener, addresses } = joined;
+        let recorder = recorder(join, &roster)?;
         let completed = Arc::new(Completed::default());
         let purpose = [&b"control "[..], &roster.session].concat();
         let secret = Secret::from_bytes(join.id.secret.derive(&purpose));
@@ -181,6 +187,7 @@ impl ControlPlane {
             wake,
             leaving: OnceLock::new(),
             meetings: Mutex::new(BTreeMap::new()),
+            recorder,
         });
         let process = std::process::id();
         let mut plane = ControlPlane {
@@ -368,6 +375,22 @@ impl ControlPlane {
         self.process != std::process::id()
     }
 
+    /// What this rank records of itself.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.shared.recorder
+    }
+
+    /// This rank's operation has not moved for so long that it ends: the ranks compare notes. The
+    /// verdict of all, which ends the communicator, if they came to one.
+    pub(crate) fn compare_notes(&self, stalled: Duration) -> Option<Failure> {
+        if self.thread.is_none() || self.is_forked() {
+            return None;
+        }
+        self.shared.lock().overdue(stalled, now());
+        self.shared.wake();
+        self.shared.await_change(COMPARE_MAX, |_| self.failure())
+    }
+
     /// Ends the communicator for all ranks, by this rank's own will.
     pub fn abort(&self, reason: impl Into<String>) {
         self.report(self.rank, reason);
@@ -453,10 +476,29 @@ impl Drop for ControlPlane {
     }
 }
 
+fn recorder(join: &Join, roster: &Roster) -> Result<Recorder, BootstrapError> {
+    let Join { rank, ranks, timing, .. } = *join;
+    // The session itself need not be seen from outside.
+    let name = Secret::from_bytes(roster.session).derive(b"name of a recording");
+    let subject = Subject {
+        rank,
+        ranks,
+        communicator: name.iter().take(8).fold(0, |name, byte| name << 8 | u64::from(*byte)),
+        heartbeat_ms: u64::try_from(timing.heartbeat.as_millis()).unwrap_or(u64::MAX),
+    };
+    Recorder::new(&subject, join.recorder.clone()).map_err(|error| BootstrapError::System {
+        doing: "make the memory of the recording",
+        error: std::io::Error::other(error),
+    })
+}
+
 /// Makes the failure visible outside the lock.
 pub(super) fn publish(shared: &Shared, control: &Control) {
     if let Some(failure) = control.failure() {
-        let failure = shared.failure.get_or_init(|| failure.clone());
+        let failure = shared.failure.get_or_init(|| {
+            shared.recorder.fail(&failure.to_string());
+            failure.clone()
+        });
         shared.failed.store(1 + u64::from(failure.rank), Ordering::Release);
     }
 }

@@ -49,12 +49,19 @@ impl Driver {
                 let port = self.open_meeting();
                 control.set_meeting_port(port, now());
             }
+            if control.wants_note()
+                && let Some(note) = shared.recorder.note()
+            {
+                control.note(note, now());
+            }
             self.dial(&mut control);
             self.write(&mut control);
             // Only now: whoever sees the failure may end the process, and with it this thread.
             publish(&shared, &control);
             shared.changed.notify_all();
             drop(control);
+            shared.recorder.sample();
+            shared.recorder.heed_signal();
             ready = self.wait();
         }
     }

@@ -25,6 +25,7 @@ pub use socket::random_bytes;
 use resolve::resolve;
 use socket::Deadline;
 
+use crate::recorder;
 use ccl_core::bootstrap::{Hello, RANKS_MAX};
 use ccl_core::types::Rank;
 use std::net::{SocketAddr, TcpListener};
@@ -59,6 +60,8 @@ pub struct Join {
     /// At most so long blocks [`ControlPlane::close`] while others do not take this rank's last
     /// words. What they miss, others tell them.
     pub linger: Duration,
+    /// What is recorded of this rank, and where it is dumped.
+    pub recorder: recorder::Settings,
 }
 
 impl Join {
@@ -76,6 +79,7 @@ impl Join {
             limits: JoinLimits::default(),
             timing: ControlTiming::default(),
             linger: Duration::from_secs(5),
+            recorder: recorder::Settings::default(),
         }
     }
 

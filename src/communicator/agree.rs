@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::Communicator;
 use super::engine::{Running, What};
 use super::error::Error;
-use crate::bootstrap::{Failure, NoVerdict, Verdict, VerdictError};
+use super::watch::{deadline, sentence};
+use crate::bootstrap::{Failure, FailureReason, NoVerdict, Verdict, VerdictError};
 
 impl Communicator {
     /// What the survivors of a failure agree on: who is dead, why, and the last operation that
@@ -52,6 +53,10 @@ impl Communicator {
     /// The error of a call that comes after a failure, with what has been agreed so far.
     pub(super) fn failed(&self, failure: &Failure, during: String) -> Error {
         let (rank, cause) = (failure.rank, &failure.reason);
+        if let FailureReason::Stuck { stalled_ms, .. } = cause {
+            let stalled = Duration::from_millis(u64::from(*stalled_ms));
+            return deadline(during, stalled, "nobody yet".to_owned(), &sentence(failure));
+        }
         let reason = match self.control.verdict(Duration::ZERO) {
             Ok(verdict) => format!(
                 "{cause} (the last operation that all survivors completed is #{})",

@@ -27,6 +27,7 @@ use super::segment::Segment;
 use super::wait::{Manners, Pause, Wait};
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
+use crate::recorder::{MESSAGES, Shown, Writer};
 
 /// The most plans kept; the one that was not used for longest makes room.
 const PLANS_MAX: usize = 64;
@@ -74,6 +75,10 @@ struct Recent {
     kernel: Kernel,
     input_bytes: usize,
     output_bytes: usize,
+    /// The call's kind, as records have it.
+    kind: u64,
+    /// Of the recording: the bytes of the larger buffer and the algorithm.
+    size: u64,
 }
 
 impl Recent {
@@ -99,6 +104,8 @@ pub(super) struct Engine {
     pub(super) hosts: Hosts,
     pub(super) config: Config,
     pub(super) control: Arc<ControlPlane>,
+    /// Records what this rank does.
+    pub(super) writer: Option<Writer>,
     pub(super) segment: Segment,
     pub(super) ports: CpuPorts<MixedLinks>,
     pub(super) manners: Manners,
@@ -124,6 +131,8 @@ pub(super) struct Running {
     pub(super) plan: usize,
     pub(super) what: What,
     memory: Memory,
+    /// What the recording says of it.
+    shown: Shown,
     /// Of a call that waits its turn: others may use its plan with other numbers meanwhile.
     numbers: Option<Numbers>,
 }
@@ -171,6 +180,7 @@ impl Engine {
             ranks,
             hosts,
             config,
+            writer: control.recorder().writer(),
             control,
             segment,
             ports: CpuPorts::new(links, ranks as usize),
@@ -204,24 +214,31 @@ impl Engine {
             self.prepare(call, buffers.in_place)?;
         }
         let Some(recent) = &self.recent else { return Err(usage("nothing prepared".to_owned())) };
-        let Recent { plan, kernel, input_bytes, output_bytes, asked, .. } = *recent;
+        let Recent { plan, kernel, input_bytes, output_bytes, asked, kind, size, .. } = *recent;
         check_buffer(call, "input", input_bytes, buffers.input_bytes)?;
         check_buffer(call, "output", output_bytes, buffers.output_bytes)?;
         check_overlap(call, &buffers, input_bytes, output_bytes)?;
         self.sequence += 1;
-        let record = CallRecord {
+        let record = self.record(call, asked);
+        let CallRecord { sequence, count, .. } = record;
+        let tag = CallRecord::tag_of(self.config.check_calls, sequence, kind, count);
+        let Buffers { input, output, .. } = buffers;
+        let memory = Memory::Buffers { input, output, kernel, tag };
+        let shown = [kind, count, sequence, size];
+        Ok(Running { plan, what: What::Call(record), memory, shown, numbers: None })
+    }
+
+    #[inline]
+    fn record(&self, call: &Call<'_>, algorithm: u8) -> CallRecord {
+        CallRecord {
             sequence: self.sequence,
             collective: call.collective,
             data_type: call.data_type,
             op: call.op,
             root: call.root,
-            algorithm: asked,
+            algorithm,
             count: call.compared_count(),
-        };
-        let tag = record.tag(self.config.check_calls);
-        let Buffers { input, output, .. } = buffers;
-        let memory = Memory::Buffers { input, output, kernel, tag };
-        Ok(Running { plan, what: What::Call(record), memory, numbers: None })
+        }
     }
 
     /// Checks and plans a call that is not the one before.
@@ -231,6 +248,7 @@ impl Engine {
         let algorithm = choice(&self.config, &self.segment, &self.hosts, call)?.algorithm;
         let plan = self.plan(algorithm, call, in_place)?;
         self.bind(plan, call)?;
+        let asked = call.algorithm.map_or(0, |_| registry_number(algorithm));
         let op = if call.collective.reduces() { call.op } else { ReduceOp::Sum };
         let kernel = Kernel::select(call.data_type, op, Scalar(call.scalar), self.ranks);
         self.recent = Some(Recent {
@@ -242,11 +260,13 @@ impl Engine {
             count: if let Sizes::Even(count) = call.sizes { Some(count) } else { None },
             in_place,
             algorithm: call.algorithm.map(|_| algorithm.name),
-            asked: call.algorithm.map_or(0, |_| registry_number(algorithm)),
+            asked,
             plan,
             kernel,
             input_bytes,
             output_bytes,
+            kind: self.record(call, asked).kind(),
+            size: size(input_bytes.max(output_bytes), registry_number(algorithm)),
         });
         Ok(())
     }
@@ -264,7 +284,11 @@ impl Engine {
         numbers.output.set_vector(&recvs.bytes, &recvs.addresses, 1, 1);
         let kernel = Kernel::select(DataType::Uint8, ReduceOp::Sum, Scalar::NONE, 1);
         let what = What::Messages { sends: sends.peers.len(), recvs: recvs.peers.len() };
-        Ok(Running { plan, what, memory: Memory::Addresses { kernel }, numbers: None })
+        let bytes = sends.bytes.iter().chain(&recvs.bytes).sum();
+        let count = (sends.peers.len() as u64) << 32 | recvs.peers.len() as u64;
+        let shown = [MESSAGES, count, self.sequence, size(bytes, 0)];
+        let memory = Memory::Addresses { kernel };
+        Ok(Running { plan, what, memory, shown, numbers: None })
     }
 
     /// Lets a begun call wait its turn: its plan and numbers are kept until
@@ -282,9 +306,12 @@ impl Engine {
 
     /// Makes a begun call the one that the ports carry out.
     pub(super) fn start(&mut self, running: &Running) -> Result<(), Error> {
-        if let (What::Call(record), Some(shown)) = (&running.what, &self.own_record) {
-            record.publish(shown).map_err(|error| usage(error.to_string()))?;
+        if let (What::Call(_), Some(to)) = (&running.what, &self.own_record) {
+            let [kind, count, sequence, _] = running.shown;
+            CallRecord::publish(to, sequence, kind, count)
+                .map_err(|error| usage(error.to_string()))?;
         }
+        self.record_begin(running);
         if let Some(numbers) = &running.numbers {
             self.recent = None;
             self.plans[running.plan].numbers.clone_from(numbers);
@@ -312,9 +339,13 @@ impl Engine {
             match self.advance(running.plan)? {
                 Progress::Done => {
                     self.confirm(running)?;
+                    self.record_end();
                     return Ok(true);
                 }
-                Progress::Moved => self.idle_since = None,
+                Progress::Moved => {
+                    self.record_moved(running);
+                    self.idle_since = None;
+                }
                 Progress::Blocked => break,
             }
         }
@@ -335,9 +366,14 @@ impl Engine {
             match self.advance(running.plan)? {
                 Progress::Done => {
                     wait.over(&mut self.manners);
-                    return self.confirm(running);
+                    self.confirm(running)?;
+                    self.record_end();
+                    return Ok(());
                 }
-                Progress::Moved => wait.over(&mut self.manners),
+                Progress::Moved => {
+                    self.record_moved(running);
+                    wait.over(&mut self.manners);
+                }
                 Progress::Blocked => {
                     let stalled = match wait.pause(&self.manners) {
                         Pause::Over => continue,
@@ -353,6 +389,27 @@ impl Engine {
                     }
                 }
             }
+        }
+    }
+
+    #[inline]
+    fn record_begin(&mut self, running: &Running) {
+        if let Some(writer) = &mut self.writer {
+            writer.begin(running.shown);
+        }
+    }
+
+    #[inline]
+    fn record_moved(&self, running: &Running) {
+        if let Some(writer) = &self.writer {
+            writer.moved(self.plans[running.plan].execution.folds());
+        }
+    }
+
+    #[inline]
+    fn record_end(&self) {
+        if let Some(writer) = &self.writer {
+            writer.end();
         }
     }
 
@@ -511,6 +568,11 @@ fn carry(messages: &mut MessageLinks, progress: Progress) -> Result<Progress, Er
     }
     let arrived = messages.poll(now)?;
     Ok(if arrived { Progress::Moved } else { Progress::Blocked })
+}
+
+/// What the recording says of a call's size: its bytes and the algorithm's number.
+fn size(bytes: usize, algorithm: u8) -> u64 {
+    (bytes as u64) << 8 | u64::from(algorithm)
 }
 
 /// 1 + the algorithm's place in the registry, which is the same on all ranks.

@@ -70,8 +70,8 @@ pub enum Error {
     },
     /// An operation made no progress for too long.
     #[error(
-        "{during}: no progress for {stalled:.1?}; waiting for {waiting}. Is that rank alive, and \
-         does it make the same calls? (FERROCCL_TIMEOUT sets the limit)"
+        "{during}: no progress for {stalled:.1?}; waiting for {waiting}. {verdict} \
+         (FERROCCL_TIMEOUT sets the limit)"
     )]
     Deadline {
         /// What this rank was doing.
@@ -80,6 +80,8 @@ pub enum Error {
         stalled: Duration,
         /// For whom it waits.
         waiting: String,
+        /// Who holds up the others, as all ranks say: a sentence.
+        verdict: String,
     },
     /// This process is a forked child of the one that joined.
     #[error(

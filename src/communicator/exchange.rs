@@ -49,7 +49,10 @@ pub(super) fn exchange(
 ) -> Result<Vec<Vec<u8>>, Error> {
     let mut blob = vec![topic as u8];
     blob.extend_from_slice(bytes);
-    let blobs = control.all_gather(blob, timeout)?;
+    control.recorder().aside(topic.step());
+    let blobs = control.all_gather(blob, timeout);
+    control.recorder().aside("");
+    let blobs = blobs?;
     let mut parts = Vec::with_capacity(blobs.len());
     for (peer, blob) in blobs.into_iter().enumerate() {
         match blob.split_first() {

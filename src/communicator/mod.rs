@@ -47,6 +47,7 @@ pub use element::{Element, F8E4m3, F8E5m2, Reduction};
 pub use error::Error;
 pub use explain::{Explanation, explain};
 pub use group::Group;
+pub(crate) use record::CallRecord;
 pub use request::Request;
 pub use scope::Scope;
 pub use symmetric::SymmetricBuffer;
@@ -344,6 +345,7 @@ impl Communicator {
     fn broken(&mut self, error: Error) -> Error {
         if !error.is_harmless() && self.broken.is_none() {
             let text = error.to_string();
+            self.control.recorder().dump();
             if self.control.failure().is_none() {
                 self.control.abort(text.as_str());
             }
@@ -358,6 +360,7 @@ fn configure(how: &mut Join, config: &Config) {
     how.host.clone_from(&config.host_id);
     how.timing.heartbeat = config.heartbeat;
     how.timing.silence = config.dead_after;
+    how.recorder = crate::recorder::Settings::of(config);
 }
 
 fn next_id() -> u64 {

@@ -13,7 +13,7 @@ const _: () = assert!(record::bytes(WORDS) <= BYTES);
 
 /// A call as other ranks see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CallRecord {
+pub(crate) struct CallRecord {
     /// Number of the call on this communicator, from 1; 0 before the first.
     pub(super) sequence: u64,
     pub(super) collective: Collective,
@@ -29,17 +29,22 @@ pub(super) struct CallRecord {
 
 impl CallRecord {
     /// What messages of this call carry: 0 if calls are not to be compared.
-    pub(super) fn tag(&self, check: bool) -> u64 {
+    pub(crate) fn tag(&self, check: bool) -> u64 {
+        CallRecord::tag_of(check, self.sequence, self.kind(), self.count)
+    }
+
+    /// As [`CallRecord::tag`], of the numbers that make a record.
+    #[inline]
+    pub(super) fn tag_of(check: bool, sequence: u64, kind: u64, count: u64) -> u64 {
         if !check {
             return 0;
         }
-        let kind = self.kind();
         // A multiplicative mix: cheap, and any two calls that differ in one field differ here.
-        let mixed = (kind ^ self.count.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.sequence << 32 | mixed >> 32
+        let mixed = (kind ^ count.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        sequence << 32 | mixed >> 32
     }
 
-    fn kind(&self) -> u64 {
+    pub(super) fn kind(&self) -> u64 {
         let reduces = self.collective.reduces();
         let op = if reduces { self.op as u64 } else { 0 };
         let root = if self.collective.has_root() { u64::from(self.root) } else { 0 };
@@ -47,14 +52,24 @@ impl CallRecord {
         self.collective as u64 | (self.data_type as u64) << 8 | op << 16 | algorithm | root << 32
     }
 
-    /// Shows the record to the peers.
-    pub(super) fn publish(&self, to: &Region) -> Result<(), RegionError> {
-        record::publish(to, self.sequence, [self.kind(), self.count])
+    /// Shows a record to the peers.
+    pub(super) fn publish(
+        to: &Region,
+        sequence: u64,
+        kind: u64,
+        count: u64,
+    ) -> Result<(), RegionError> {
+        record::publish(to, sequence, [kind, count])
     }
 
     /// What the owner of `from` is doing; none before its first call, or if it is nonsense.
     pub(super) fn read(from: &Region) -> Option<CallRecord> {
         let (sequence, [kind, count]) = record::read::<WORDS>(from)?;
+        CallRecord::of(sequence, kind, count)
+    }
+
+    /// The record with these numbers; none if they are nonsense.
+    pub(crate) fn of(sequence: u64, kind: u64, count: u64) -> Option<CallRecord> {
         let pick = |shift: u32| (kind >> shift & 0xff) as u8;
         Some(CallRecord {
             sequence,
@@ -127,7 +142,8 @@ mod tests {
     fn what_is_published_is_read() {
         let region = Region::private(BYTES);
         assert_eq!(CallRecord::read(&region), None);
-        record().publish(&region).unwrap();
+        let CallRecord { sequence, count, .. } = record();
+        CallRecord::publish(&region, sequence, record().kind(), count).unwrap();
         assert_eq!(CallRecord::read(&region), Some(record()));
         assert_eq!(record().to_string(), "reduce #7 of 1000 × bfloat16, max, root 3");
     }

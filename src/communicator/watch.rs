@@ -3,6 +3,7 @@
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+use ccl_core::bootstrap::Awaited;
 use ccl_core::execution::{Link, Progress};
 use ccl_core::types::Rank;
 use ccl_kernels_cpu::ports::{Links, Mismatch};
@@ -10,11 +11,19 @@ use ccl_kernels_cpu::ports::{Links, Mismatch};
 use super::engine::{Engine, MESSAGE_TAG, Running, What};
 use super::error::Error;
 use super::record::CallRecord;
+use crate::bootstrap::{Failure, FailureReason};
+use crate::recorder::Writer;
 
 /// A wait so short is not worth asking others about.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// Links that a message about a deadline names at most.
 const NAMED_MAX: usize = 4;
+/// A wait so short need not be shown to those who look from outside.
+const SHOWN_AFTER: Duration = Duration::from_millis(100);
+/// So often as this goes into its looks, a waiting call shows whom it waits for.
+const LOOKS_PER_NOTE: u64 = 16;
+/// What is said where the ranks did not compare notes in time.
+const NO_VERDICT: &str = "Is that rank alive, and does it make the same calls?";
 
 impl Engine {
     /// Looks for a reason why nothing has moved for so long.
@@ -28,10 +37,13 @@ impl Engine {
             return Err(self.mismatch(running, mismatch));
         }
         if let Some(failure) = self.control.failure() {
-            let reason = failure.reason.to_string();
-            return Err(self.rank_failed(running, failure.rank, reason));
+            return Err(self.ended_by(running, &failure));
         }
+        let looks = self.writer.as_ref().map_or(0, Writer::look);
         if stalled > PATIENCE {
+            if stalled > SHOWN_AFTER && looks.is_multiple_of(LOOKS_PER_NOTE) {
+                self.show_awaited(running);
+            }
             self.compare_calls(running)?;
             self.look_for_the_gone(running)?;
         }
@@ -214,6 +226,41 @@ impl Engine {
 
     /// The error of a call that has not moved for too long.
     pub(super) fn deadline(&mut self, running: &Running, stalled: Duration) -> Error {
+        self.show_awaited(running);
+        let failure = self.control.compare_notes(stalled);
+        match failure {
+            Some(failure) => self.ended_by(running, &failure),
+            None => deadline(self.during(running), stalled, self.waiting(running), NO_VERDICT),
+        }
+    }
+
+    /// Shows whom the call waits for.
+    fn show_awaited(&mut self, running: &Running) {
+        let folds = self.plans[running.plan].execution.folds_in_all();
+        let awaited = self.awaited(running).into_iter();
+        let mut awaited: Vec<Awaited> =
+            awaited.map(|(link, receives)| Awaited { peer: link.peer, receives }).collect();
+        // Parallel channels wait for the same.
+        awaited.dedup();
+        if let Some(writer) = &mut self.writer {
+            writer.waits(folds, &awaited);
+        }
+    }
+
+    /// The error of a call that ends because the communicator has.
+    fn ended_by(&mut self, running: &Running, failure: &Failure) -> Error {
+        let during = self.during(running);
+        match &failure.reason {
+            FailureReason::Stuck { stalled_ms, .. } => {
+                let stalled = Duration::from_millis(u64::from(*stalled_ms));
+                deadline(during, stalled, self.waiting(running), &sentence(failure))
+            }
+            reason => Error::RankFailed { rank: failure.rank, reason: reason.to_string(), during },
+        }
+    }
+
+    /// Whom the call waits for, in words.
+    fn waiting(&mut self, running: &Running) -> String {
         let waits = self.awaited(running);
         let links = self.ports.links();
         let list: Vec<String> = waits
@@ -225,10 +272,20 @@ impl Engine {
                 (true, false) => format!("room at rank {}", link.peer),
             })
             .collect();
-        Error::Deadline { during: self.during(running), stalled, waiting: list.join(", ") }
+        if list.is_empty() { "nobody".to_owned() } else { list.join(", ") }
     }
 
     fn during(&self, running: &Running) -> String {
         format!("rank {} in {}", self.rank, running.what)
     }
+}
+
+/// The verdict of all ranks as a sentence.
+pub(super) fn sentence(failure: &Failure) -> String {
+    let verdict = failure.to_string();
+    format!("R{}.", verdict.strip_prefix('r').unwrap_or(&verdict))
+}
+
+pub(super) fn deadline(during: String, stalled: Duration, waiting: String, verdict: &str) -> Error {
+    Error::Deadline { during, stalled, waiting, verdict: verdict.to_owned() }
 }

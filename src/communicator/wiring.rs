@@ -368,7 +368,8 @@ fn await_more<'a>(
     if late {
         let missing: Vec<String> = missing.map(|peer| format!("rank {peer}")).collect();
         let waiting = format!("a connection with {}", missing.join(", "));
-        return Err(Error::Deadline { during, stalled: timeout, waiting });
+        let verdict = "See whether that rank can be reached from here.".to_owned();
+        return Err(Error::Deadline { during, stalled: timeout, waiting, verdict });
     }
     std::thread::sleep(POLL_PAUSE);
     Ok(())

@@ -62,7 +62,7 @@ pub(crate) const SUITES: &[Suite] = &[
         budget_s: 360,
         // The models at least need no tool.
         tests_min: 10,
-        steps: &[&["xtask", "check", "loom", "shuttle", "asan", "valgrind", "fuzz"]],
+        steps: &[&["xtask", "check", "loom", "shuttle", "asan", "valgrind", "recorder", "fuzz"]],
     },
     Suite {
         name: "verifier",

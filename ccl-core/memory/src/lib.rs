@@ -5,6 +5,7 @@
 //! * [`slots`]: a FIFO of slots between two processes, allocated by the receiver.
 //! * [`doorbell`]: how a rank that sleeps is told that something has arrived.
 //! * [`record`]: some numbers that one process shows to all others.
+//! * [`Words`]: some words that are counted on hot paths.
 //!
 //! What lies in a shared region may be written by a peer at any time, correctly or not. So
 //! everything read from it is read once, atomically, and range-checked; no reference to shared
@@ -17,5 +18,7 @@ pub mod record;
 mod region;
 pub mod slots;
 mod sync;
+mod words;
 
 pub use region::{Region, RegionError};
+pub use words::Words;

@@ -6,6 +6,7 @@
 
 use crate::region::{Region, RegionError};
 use crate::sync::{Ordering, fence, order};
+use crate::words::Words;
 
 /// Bytes of a record of `words` numbers, besides its own number.
 #[must_use]
@@ -36,6 +37,26 @@ pub fn publish<const N: usize>(
     Ok(())
 }
 
+/// As [`publish`], for the entry of a ring whose words begin at `first`; they are not checked but
+/// counted around.
+/// The entry is not hidden while it changes. A reader tells by the newest number that it finds
+/// afterwards: the entry that comes next in the ring may be changing.
+#[inline]
+pub fn publish_at<const N: usize, const W: usize>(
+    to: &Words<W>,
+    first: usize,
+    number: u64,
+    words: [u64; N],
+) {
+    // Release: a reader of any word below finds all earlier numbers afterwards.
+    fence(order::hide());
+    for (index, word) in words.into_iter().enumerate() {
+        to.at(first + 1 + index).store(word, Ordering::Relaxed);
+    }
+    // Release: the words are there before their number.
+    to.at(first).store(number, order::show());
+}
+
 /// The record that is shown, with its number; none before the first, or while it changes.
 #[inline]
 #[must_use]
@@ -63,6 +84,16 @@ mod tests {
         publish(&region, 5, [1, 2]).unwrap();
         publish(&region, 6, [3, u64::MAX]).unwrap();
         assert_eq!(read(&region), Some((6, [3, u64::MAX])));
+    }
+
+    #[test]
+    fn an_entry_of_a_ring_is_read_as_a_record() {
+        let region = Region::private(64);
+        let ring = Words::<8>::new(&region, 0).unwrap();
+        publish_at(&ring, 4, 9, [1, 2]);
+        publish_at(&ring, 8 + 4, 10, [3, 4]);
+        assert_eq!(read(&region.part(32, 32).unwrap()), Some((10, [3, 4])));
+        assert_eq!(read::<2>(&region), None);
     }
 
     #[test]

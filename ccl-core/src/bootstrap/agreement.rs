@@ -8,7 +8,7 @@
 use super::completed::Completed;
 use super::facts::Facts;
 use super::gate::ConnectionId;
-use super::message::Message;
+use super::message::{Failure, Message};
 use super::verdict::{Answer, Ask, Question, Verdict, Vote};
 use crate::time::Instant;
 use crate::types::Rank;
@@ -24,6 +24,8 @@ pub(super) enum Out {
     Send(ConnectionId, Message),
     /// A verdict: a fact like others, known through this neighbour.
     Learn(Verdict, Option<ConnectionId>),
+    /// What ends the communicator.
+    Fail(Failure),
 }
 
 /// By rank: how far it is, and what it had accepted from whom.

@@ -13,6 +13,7 @@ use super::gate::{ConnectionId, Gate, Strays};
 use super::identity::Secret;
 use super::link::{Link, Stage};
 use super::message::{Failure, FailureReason, Message};
+use super::notes::{Inquiry, Note};
 use super::verdict::Verdict;
 use super::{BLOB_BYTES_MAX, overlay};
 use crate::time::Instant;
@@ -99,6 +100,7 @@ pub struct Control {
     facts: Facts,
     exchange: Exchange,
     agreement: Agreement,
+    inquiry: Inquiry,
     completed: Arc<Completed>,
     /// Neighbours from the start that have been connected.
     met: BTreeSet<Rank>,
@@ -135,6 +137,7 @@ impl Control {
             facts: Facts::new(rank, ranks),
             exchange: Exchange::new(rank, ranks),
             agreement: Agreement::new(rank),
+            inquiry: Inquiry::new(rank),
             completed,
             met: BTreeSet::new(),
             early: BTreeMap::new(),
@@ -206,6 +209,26 @@ impl Control {
         self.consider(false, now);
     }
 
+    /// This rank's operation has not moved for so long that it ends: the ranks are to compare
+    /// notes, and to tell a failure that names who holds up the others.
+    pub fn overdue(&mut self, stalled: Duration, now: Instant) {
+        let stalled_ms = u32::try_from(stalled.as_millis()).unwrap_or(u32::MAX);
+        self.inquiry.overdue(stalled_ms, now);
+        self.speak(now);
+    }
+
+    /// Whether somebody wants to know what this rank is doing.
+    #[must_use]
+    pub fn wants_note(&self) -> bool {
+        self.inquiry.wants_note()
+    }
+
+    /// What this rank is doing.
+    pub fn note(&mut self, note: Note, now: Instant) {
+        self.inquiry.note(note);
+        self.speak(now);
+    }
+
     /// The next rank to connect to, and what the connection is called.
     pub fn next_dial(&mut self) -> Option<(ConnectionId, Rank)> {
         self.dials.pop_front()
@@ -250,7 +273,8 @@ impl Control {
     pub fn poll_timeout(&self) -> Instant {
         let up = self.links.values().filter(|link| link.neighbour().is_some());
         let silent = up.map(|link| link.heard + self.timing.silence).min();
-        let due = silent.into_iter().chain(self.gate.poll_timeout()).min();
+        let due = silent.into_iter().chain(self.gate.poll_timeout());
+        let due = due.chain(self.inquiry.poll_timeout()).min();
         due.map_or(self.heartbeat_next, |due| due.min(self.heartbeat_next))
     }
 
@@ -304,6 +328,7 @@ impl Control {
         }
         self.ticked = now;
         self.expire(now);
+        self.compare(now);
         if now < self.heartbeat_next {
             return;
         }
@@ -421,7 +446,15 @@ impl Control {
                 self.agreement.asked(ask, connection, facts, completed, now);
             }
             Message::Answer(answer) => self.agreement.answered(answer),
-            Message::Ask(_) => {}
+            Message::Ask(_) | Message::Inquire { .. } if self.leaving => {}
+            Message::Inquire { asker, attempt } => {
+                self.inquiry.asked((asker, attempt), connection, &self.facts, now);
+                self.speak(now);
+            }
+            Message::Noted(noted) => {
+                self.inquiry.answered(noted);
+                self.speak(now);
+            }
             _ => return Err("a message that no neighbour sends".to_owned()),
         }
         self.consider(false, now);
@@ -490,16 +523,44 @@ impl Control {
         }
         self.agreement.consider(&self.facts, &self.completed, regular, now);
         while let Some(out) = self.agreement.next_out() {
-            match out {
-                Out::Flood(message, except) => self.flood(&message, except),
-                Out::Send(connection, message) => {
-                    if let Some(link) = self.links.get_mut(&connection)
-                        && link.neighbour().is_some()
-                    {
-                        link.send(&message);
-                    }
+            self.carry_out(out, now);
+        }
+    }
+
+    /// Goes on with the comparing of notes, if there is any.
+    fn compare(&mut self, now: Instant) {
+        if self.leaving {
+            return;
+        }
+        let links = &self.links;
+        let heard = |rank: Rank| {
+            let link = links.values().find(|link| link.neighbour() == Some(rank))?;
+            Some(now.since(link.heard))
+        };
+        self.inquiry.consider(&self.facts, &heard, now);
+        self.speak(now);
+    }
+
+    fn speak(&mut self, now: Instant) {
+        while let Some(out) = self.inquiry.next_out() {
+            self.carry_out(out, now);
+        }
+    }
+
+    fn carry_out(&mut self, out: Out, now: Instant) {
+        match out {
+            Out::Flood(message, except) => self.flood(&message, except),
+            Out::Send(connection, message) => {
+                if let Some(link) = self.links.get_mut(&connection)
+                    && link.neighbour().is_some()
+                {
+                    link.send(&message);
                 }
-                Out::Learn(verdict, source) => self.judge(verdict, source, now),
+            }
+            Out::Learn(verdict, source) => self.judge(verdict, source, now),
+            Out::Fail(failure) => {
+                self.learn(Message::Failed(failure), None, now);
+                self.consider(false, now);
             }
         }
     }

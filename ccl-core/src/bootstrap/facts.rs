@@ -128,6 +128,11 @@ impl Facts {
             }
             Message::Answer(answer) => is_rank(&answer.coordinator) && is_rank(&answer.rank),
             Message::Decided(verdict) => all_ranks(verdict),
+            Message::Inquire { asker, .. } => is_rank(asker),
+            Message::Noted(noted) => {
+                let awaited = noted.note.awaited.iter().all(|on| is_rank(&on.peer));
+                is_rank(&noted.asker) && is_rank(&noted.rank) && awaited
+            }
             _ => true,
         }
     }

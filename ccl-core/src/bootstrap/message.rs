@@ -2,6 +2,7 @@
 
 use super::PROTOCOL_VERSION;
 use super::handshake::{Nonce, Proof};
+use super::notes::{Noted, decode_noted, encode_noted};
 use super::verdict::{
     Answer, Ask, Verdict, decode_answer, decode_ask, decode_verdict, encode_answer, encode_ask,
     encode_verdict,
@@ -250,6 +251,14 @@ pub enum FailureReason {
         /// Its words.
         text: String,
     },
+    /// The ranks have compared notes after a deadline, and it holds up the others.
+    #[error("{text}")]
+    Stuck {
+        /// For how long the operation whose deadline passed had not moved, in milliseconds.
+        stalled_ms: u32,
+        /// The verdict, to be read after "rank N".
+        text: String,
+    },
     /// It sent what no rank of ours would.
     #[error("broke the protocol of the control connection: {text}")]
     Protocol {
@@ -298,6 +307,10 @@ pub enum Message {
     Answer(Answer),
     /// The survivors have agreed.
     Decided(Verdict),
+    /// The deadline of `asker` has passed: what are you doing?
+    Inquire { asker: Rank, attempt: u32 },
+    /// This; on its way to the asker.
+    Noted(Noted),
 }
 
 impl Message {
@@ -329,6 +342,8 @@ impl Message {
             Message::Ask(ask) => encode_ask(w.u8(16), ask),
             Message::Answer(answer) => encode_answer(w.u8(17), answer),
             Message::Decided(verdict) => encode_verdict(w.u8(18), verdict),
+            Message::Inquire { asker, attempt } => w.u8(32).u32(*asker).u32(*attempt),
+            Message::Noted(noted) => encode_noted(w.u8(33), noted),
         };
         w.0
     }
@@ -365,6 +380,8 @@ impl Message {
             16 => Message::Ask(decode_ask(&mut r)?),
             17 => Message::Answer(decode_answer(&mut r)?),
             18 => Message::Decided(decode_verdict(&mut r)?),
+            32 => Message::Inquire { asker: r.u32()?, attempt: r.u32()? },
+            33 => Message::Noted(decode_noted(&mut r)?),
             _ => return Err(MessageError { what: "its kind is unknown" }),
         };
         r.end()?;
@@ -479,6 +496,9 @@ pub(super) fn encode_failure<'w>(w: &'w mut Writer, failure: &Failure) -> &'w mu
         FailureReason::Protocol { text } => w.u8(5).text(text, TEXT_BYTES_MAX),
         FailureReason::Refused => w.u8(6),
         FailureReason::Agreed => w.u8(7),
+        FailureReason::Stuck { stalled_ms, text } => {
+            w.u8(16).u32(*stalled_ms).text(text, TEXT_BYTES_MAX)
+        }
     }
 }
 
@@ -492,6 +512,7 @@ pub(super) fn decode_failure(r: &mut Reader<'_>) -> Result<Failure, MessageError
         5 => FailureReason::Protocol { text: r.text(TEXT_BYTES_MAX)? },
         6 => FailureReason::Refused,
         7 => FailureReason::Agreed,
+        16 => FailureReason::Stuck { stalled_ms: r.u32()?, text: r.text(TEXT_BYTES_MAX)? },
         _ => return Err(MessageError { what: "its reason is unknown" }),
     };
     Ok(Failure { rank, reason })
@@ -500,6 +521,7 @@ pub(super) fn decode_failure(r: &mut Reader<'_>) -> Result<Failure, MessageError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap::notes::{AWAITED_MAX, Awaited, Doing, Note};
     use crate::bootstrap::verdict::{Question, Vote};
     use crate::bootstrap::{FRAME_BYTES_MAX, STRANGER_FRAME_BYTES_MAX};
     use proptest::prelude::*;
@@ -526,6 +548,7 @@ mod tests {
             Message::Left { rank: 3, exchanges: 2 },
         ];
         all.extend(agreeing());
+        all.extend(comparing());
         for failure in [
             JoinFailure::Protocol { root: 1, peer: 2 },
             JoinFailure::Library { rank: 1, library: version(), root_library: version() },
@@ -546,6 +569,7 @@ mod tests {
             FailureReason::Aborted { text: text() },
             FailureReason::Reported { by: 4, text: text() },
             FailureReason::Protocol { text: text() },
+            FailureReason::Stuck { stalled_ms: 1000, text: text() },
         ] {
             all.push(Message::Dead(Failure { rank: 2, reason: reason.clone() }));
             all.push(Message::Failed(Failure { rank: 2, reason }));
@@ -571,6 +595,26 @@ mod tests {
             answer(Vote::Promised { completed: 6, accepted: Some((4, verdict.clone())) }),
             Message::Decided(verdict),
             Message::Decided(empty),
+        ]
+    }
+
+    fn comparing() -> Vec<Message> {
+        let note = |doing, awaited| Note {
+            doing,
+            sequence: 5,
+            call: 6,
+            what: "all_reduce #5".to_owned(),
+            steps: (1, 2),
+            unchanged_ms: 7,
+            awaited,
+        };
+        let noted = |note| Message::Noted(Noted { asker: 1, attempt: 2, rank: 3, note });
+        let both = [true, false].map(|receives| Awaited { peer: 9, receives });
+        vec![
+            Message::Inquire { asker: 1, attempt: 2 },
+            noted(note(Doing::Outside, vec![])),
+            noted(note(Doing::Waiting, both.to_vec())),
+            noted(note(Doing::Aside, both.repeat(AWAITED_MAX / 2))),
         ]
     }
 
@@ -649,7 +693,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_read_without_a_panic(
-            bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..20,
+            bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..36,
         ) {
             let _ = Message::decode(&bytes);
             if let Ok(message) = Message::decode(&[&[kind][..], &bytes].concat())

@@ -37,6 +37,7 @@ mod join_member;
 mod join_root;
 mod link;
 mod message;
+mod notes;
 mod overlay;
 #[cfg(test)]
 mod tests;
@@ -55,11 +56,12 @@ pub use message::{
     Contact, Failure, FailureReason, Hello, JoinFailure, MISSING_NAMED_MAX, Member, Message,
     Roster, TEXT_BYTES_MAX,
 };
+pub use notes::{AWAITED_MAX, Awaited, Doing, Note, Noted, Sight, Stuck, judge};
 pub use verdict::{Answer, Ask, Question, Verdict, Vote};
 pub use wire::MessageError;
 
 /// Version of the messages of this module; peers of another version are refused by name.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 
 /// Most bytes of a frame before its sender has proved that it knows the secret.
 pub const STRANGER_FRAME_BYTES_MAX: usize = 512;

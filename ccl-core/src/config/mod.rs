@@ -138,6 +138,16 @@ config! {
         "How long a waiting rank spins before it gives its core away, when each rank has a core.";
     park_after: Duration = Duration::from_micros(2000), "FERROCCL_PARK_AFTER", None, false,
         "How long a waiting rank yields before it sleeps until it is woken.";
+    recorder: bool = true, "FERROCCL_RECORDER", None, false,
+        "Keep a recording of the last operations, which peers, dumps and `ferroccl status` read. \
+         Costs some 15 instructions per operation.";
+    dump: String = "stderr".to_owned(), "FERROCCL_DUMP", None, false,
+        "Where a rank's recording goes when its communicator breaks, and on SIGUSR1: stderr, none, \
+         or a file that is appended to (%p stands for the process, %r for the rank; a name that \
+         ends in .json gets a line of JSON).";
+    dump_signal: bool = true, "FERROCCL_DUMP_SIGNAL", None, false,
+        "Dump the recording on SIGUSR1. Only where the program leaves that signal at its default, \
+         which is to be killed by it.";
     debug: String = "warn".to_owned(), "FERROCCL_DEBUG", Some("NCCL_DEBUG"), false,
         "What is logged to stderr: error, warn, info, debug, trace, or a filter such as \
          ferroccl=debug.";

@@ -103,6 +103,13 @@ impl Execution {
         }
     }
 
+    /// Folds of the whole started run, of which [`Execution::folds`] are done.
+    #[must_use]
+    pub fn folds_in_all(&self) -> u64 {
+        let folds = |step: &&Step| matches!(step, Step::Fold(_));
+        self.bound.steps.iter().filter(folds).count() as u64 * self.bound.pieces as u64
+    }
+
     /// The links that unfinished strands stand at, and whether to receive, receives first: for
     /// the report on a stuck operation.
     #[must_use]

@@ -48,6 +48,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 pub use device::ShmDevice;
+pub use memory::named_memory;
 pub use parking::parking;
 
 /// The name of the only device.

@@ -60,8 +60,12 @@ impl Drop for Mapping {
 /// Zeroed memory of `bytes` bytes whose pages are there: neither shrinking nor a full memory
 /// limit can take them away later.
 pub(crate) fn allocate(bytes: usize) -> Result<Segment, TransportError> {
+    allocate_as("ferroccl", bytes)
+}
+
+fn allocate_as(name: &str, bytes: usize) -> Result<Segment, TransportError> {
     check_limits(bytes)?;
-    let file = create()?;
+    let file = create(name)?;
     rustix::fs::ftruncate(&file, file_bytes(bytes) as u64)
         .map_err(|error| os("ftruncate of shared memory", error, FREE_MEMORY))?;
     rustix::fs::fcntl_add_seals(&file, SEALS)
@@ -70,6 +74,17 @@ pub(crate) fn allocate(bytes: usize) -> Result<Segment, TransportError> {
     commit(file.as_fd(), &region)
         .map_err(|error| os("committing shared memory", error, FREE_MEMORY))?;
     Ok(Segment { file, region })
+}
+
+/// Zeroed memory that others find through this process's descriptors, by its name in `/proc`: it
+/// stays there as long as the descriptor, and vanishes with the process.
+///
+/// # Errors
+///
+/// No descriptor or no memory is to be had.
+pub fn named_memory(name: &str, bytes: usize) -> Result<(OwnedFd, Region), TransportError> {
+    let Segment { file, region } = allocate_as(name, bytes)?;
+    Ok((file, region))
 }
 
 /// Maps a peer's memory of exactly `bytes` bytes after checking that it is what it should be.
@@ -118,9 +133,8 @@ fn check_limits(bytes: usize) -> Result<(), TransportError> {
     Ok(())
 }
 
-fn create() -> Result<OwnedFd, TransportError> {
+fn create(name: &str) -> Result<OwnedFd, TransportError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let name = "ferroccl";
     let made = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Kernels before 6.3 do not know the flag.
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
@@ -191,7 +205,7 @@ mod tests {
     use super::*;
 
     fn unsealed(bytes: u64) -> OwnedFd {
-        let file = create().unwrap();
+        let file = create("ferroccl").unwrap();
         rustix::fs::ftruncate(&file, bytes).unwrap();
         file
     }

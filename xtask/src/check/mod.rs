@@ -1,9 +1,11 @@
 //! `cargo xtask check`: what looks for faults that tests alone do not show: model checkers over
-//! the lock-free pieces, AddressSanitizer and valgrind over what touches `unsafe`, fuzzers over
-//! what reads bytes from outside. A check whose tool is missing says `SKIPPED`, and why.
+//! the lock-free pieces, AddressSanitizer and valgrind over what touches `unsafe`, a count of what
+//! the recorder costs, fuzzers over what reads bytes from outside. A check whose tool is missing
+//! says `SKIPPED`, and why.
 
 mod fuzz;
 mod models;
+mod recorder;
 mod sanitizers;
 
 use std::process::Command;
@@ -40,6 +42,8 @@ enum Check {
     Asan,
     /// Valgrind's memcheck over some of them.
     Valgrind,
+    /// What the flight recorder costs per operation, in instructions.
+    Recorder,
     /// Fuzzers over everything that reads bytes from outside.
     Fuzz,
 }
@@ -51,6 +55,7 @@ impl Check {
             Check::Shuttle => models::run("shuttle", full),
             Check::Asan => sanitizers::address(full),
             Check::Valgrind => sanitizers::valgrind(full),
+            Check::Recorder => recorder::run(),
             Check::Fuzz => fuzz::run(full),
         }
     }
@@ -145,7 +150,7 @@ mod tests {
     #[test]
     fn every_check_has_a_name_to_call_it_by() {
         let names: Vec<_> = Check::value_variants().iter().map(|check| check.name()).collect();
-        assert_eq!(names, ["loom", "shuttle", "asan", "valgrind", "fuzz"]);
+        assert_eq!(names, ["loom", "shuttle", "asan", "valgrind", "recorder", "fuzz"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod agreement;
 mod joining;
 mod net;
+mod notes;
 mod overlay;
 
 use super::{Contact, Hello, Member, Message, Secret};

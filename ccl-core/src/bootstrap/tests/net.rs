@@ -82,6 +82,8 @@ pub(super) struct Node {
     pub(super) control: Control,
     pub(super) state: State,
     pub(super) completed: Arc<Completed>,
+    /// What it says when it is asked.
+    pub(super) note: Note,
     /// Every verdict that it ever had, and how far all were then.
     pub(super) verdicts: Vec<(Verdict, Vec<u64>)>,
     waiting: Vec<Input>,
@@ -110,6 +112,7 @@ pub(super) enum Plan {
     Resume(Rank),
     Leave(Rank),
     Abort(Rank),
+    Overdue(Rank),
 }
 
 pub(super) struct Net {
@@ -146,6 +149,7 @@ impl Net {
                 control,
                 state: State::Runs,
                 completed,
+                note: super::notes::computing(0),
                 verdicts: Vec::new(),
                 waiting: Vec::new(),
                 wires: BTreeMap::new(),
@@ -308,6 +312,10 @@ impl Net {
         if self.nodes[index].control.wants_meeting_port() {
             self.nodes[index].control.set_meeting_port(1000 + rank as u16, self.now);
         }
+        if self.nodes[index].control.wants_note() {
+            let node = &mut self.nodes[index];
+            node.control.note(node.note.clone(), self.now);
+        }
         let wires = self.nodes[index].wires.clone();
         for (connection, (wire, end)) in wires {
             let node = &mut self.nodes[index];
@@ -368,7 +376,8 @@ impl Net {
         | Plan::Stop(rank)
         | Plan::Resume(rank)
         | Plan::Leave(rank)
-        | Plan::Abort(rank)) = plan;
+        | Plan::Abort(rank)
+        | Plan::Overdue(rank)) = plan;
         let now = self.now;
         self.carried_out.push((now, plan));
         let node = &mut self.nodes[rank as usize];
@@ -396,6 +405,10 @@ impl Net {
             }
             (Plan::Abort(_), State::Runs) => {
                 node.control.report(rank, "gave up".to_owned(), now);
+                self.pump(rank);
+            }
+            (Plan::Overdue(_), State::Runs) => {
+                node.control.overdue(Duration::from_secs(1), now);
                 self.pump(rank);
             }
             _ => {}

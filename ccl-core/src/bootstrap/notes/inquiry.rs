@@ -1,0 +1,231 @@
+//! Comparing notes: the rank whose deadline has passed asks all who live, and tells them what
+//! follows from the answers. Of several that ask, the lowest goes on.
+//!
+//! The verdict is told as the failure that ends the communicator, before its teller answers
+//! anybody else. Links keep their order, so an answer of a rank that has judged does not reach
+//! another asker before the verdict does: two verdicts come about only where ranks did not answer
+//! in time, and then the agreement that follows every failure takes one of them.
+
+use super::super::agreement::Out;
+use super::super::facts::Facts;
+use super::super::gate::ConnectionId;
+use super::super::message::{Failure, FailureReason, Message};
+use super::{Doing, Note, Noted, Sight, judge};
+use crate::time::Instant;
+use crate::types::Rank;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+/// Who asks, or waits for another's verdict, looks so often whether it can go on.
+const LOOK: Duration = Duration::from_millis(50);
+/// So long an asker waits for notes.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// It repeats its question so often: notes get lost with the ranks that pass them on.
+const REPEAT: Duration = Duration::from_millis(150);
+/// Who has not looked for so long, though it had reason to, did not run.
+const SLEPT: Duration = Duration::from_millis(300);
+/// So long another asker's verdict is awaited before this rank asks itself.
+const DEFERENCE: Duration = Duration::from_millis(650);
+
+/// What this rank has asked for, and got.
+#[derive(Debug)]
+struct Lead {
+    since: Instant,
+    asked: Instant,
+    seen: BTreeMap<Rank, Note>,
+}
+
+/// The part of one rank in the comparing of notes.
+#[derive(Debug)]
+pub(in super::super) struct Inquiry {
+    rank: Rank,
+    /// For how long this rank's operation had not moved when it gave up.
+    stalled_ms: Option<u32>,
+    lead: Option<Lead>,
+    /// A lower asker that this rank leaves it to, and since when.
+    heeded: Option<(Rank, Instant)>,
+    /// Of each asker: its newest question, and who told it.
+    routes: BTreeMap<Rank, (u32, ConnectionId)>,
+    /// Questions that this rank has still to answer.
+    owed: Vec<(Rank, u32)>,
+    attempt: u32,
+    /// When it was last looked whether this can go on, and whether there is news since.
+    looked: Instant,
+    has_news: bool,
+    out: VecDeque<Out>,
+}
+
+impl Inquiry {
+    pub(in super::super) fn new(rank: Rank) -> Inquiry {
+        Inquiry {
+            rank,
+            stalled_ms: None,
+            lead: None,
+            heeded: None,
+            routes: BTreeMap::new(),
+            owed: Vec::new(),
+            attempt: 0,
+            looked: Instant::ZERO,
+            has_news: false,
+            out: VecDeque::new(),
+        }
+    }
+
+    pub(in super::super) fn next_out(&mut self) -> Option<Out> {
+        self.out.pop_front()
+    }
+
+    /// Whether this rank is to say what it is doing.
+    pub(in super::super) fn wants_note(&self) -> bool {
+        let own = self.lead.as_ref().is_some_and(|lead| !lead.seen.contains_key(&self.rank));
+        own || !self.owed.is_empty()
+    }
+
+    /// This rank's operation has not moved for too long.
+    pub(in super::super) fn overdue(&mut self, stalled_ms: u32, now: Instant) {
+        self.stalled_ms.get_or_insert(stalled_ms);
+        self.looked = now;
+        if self.lead.is_none() && self.heeded.is_none() {
+            self.ask(now, now);
+        }
+    }
+
+    fn ask(&mut self, since: Instant, now: Instant) {
+        self.attempt += 1;
+        let seen = self.lead.take().map_or_else(BTreeMap::new, |lead| lead.seen);
+        self.lead = Some(Lead { since, asked: now, seen });
+        let ask = Message::Inquire { asker: self.rank, attempt: self.attempt };
+        self.out.push_back(Out::Flood(ask, None));
+    }
+
+    /// What this rank is doing: an answer to all who have asked.
+    pub(in super::super) fn note(&mut self, mut note: Note) {
+        if self.stalled_ms.is_some() {
+            // It does not look any more, but for the verdict.
+            note.doing = Doing::Waiting;
+        }
+        for (asker, attempt) in std::mem::take(&mut self.owed) {
+            if let Some((_, route)) = self.routes.get(&asker) {
+                let noted = Noted { asker, attempt, rank: self.rank, note: note.clone() };
+                self.out.push_back(Out::Send(*route, Message::Noted(noted)));
+            }
+        }
+        if let Some(lead) = &mut self.lead {
+            self.has_news = true;
+            lead.seen.insert(self.rank, note);
+        }
+    }
+
+    /// A question has come.
+    pub(in super::super) fn asked(
+        &mut self,
+        (asker, attempt): (Rank, u32),
+        from: ConnectionId,
+        facts: &Facts,
+        now: Instant,
+    ) {
+        let is_old = self.routes.get(&asker).is_some_and(|(known, _)| *known >= attempt);
+        if asker == self.rank || is_old || facts.is_gone(asker) || facts.first.is_some() {
+            return;
+        }
+        self.routes.insert(asker, (attempt, from));
+        self.out.push_back(Out::Flood(Message::Inquire { asker, attempt }, Some(from)));
+        self.owed.retain(|(other, _)| *other != asker);
+        self.owed.push((asker, attempt));
+        if asker < self.rank && self.heeded.is_none_or(|(heeded, _)| asker <= heeded) {
+            let since = self.heeded.filter(|(heeded, _)| *heeded == asker);
+            self.heeded = Some((asker, since.map_or(now, |(_, since)| since)));
+            self.lead = None;
+        }
+    }
+
+    /// A note has come: for this rank, or to be passed on the way that the question came.
+    pub(in super::super) fn answered(&mut self, noted: Noted) {
+        if noted.asker != self.rank {
+            if let Some((_, route)) = self.routes.get(&noted.asker) {
+                self.out.push_back(Out::Send(*route, Message::Noted(noted)));
+            }
+        } else if let Some(lead) = &mut self.lead {
+            self.has_news = true;
+            lead.seen.insert(noted.rank, noted.note);
+        }
+    }
+
+    /// When [`Inquiry::consider`] is due, if it is.
+    pub(in super::super) fn poll_timeout(&self) -> Option<Instant> {
+        let heeds = self.heeded.is_some() && self.stalled_ms.is_some();
+        let pause = if self.has_news { Duration::ZERO } else { LOOK };
+        (self.lead.is_some() || heeds).then(|| self.looked + pause)
+    }
+
+    /// Goes on where it can. Whatever had arrived must have been taken in before: it may be the
+    /// verdict. `heard` tells for how long a rank has been silent, where that is
+    /// known.
+    pub(in super::super) fn consider(
+        &mut self,
+        facts: &Facts,
+        heard: &dyn Fn(Rank) -> Option<Duration>,
+        now: Instant,
+    ) {
+        if facts.first.is_some() {
+            // There is a verdict, or something worse.
+            self.lead = None;
+            self.heeded = None;
+            self.owed.clear();
+            return;
+        }
+        self.has_news = false;
+        if self.has_slept(now) {
+            return;
+        }
+        let is_late = |since: Instant| now.since(since) >= DEFERENCE;
+        if self.heeded.is_some_and(|(_, since)| is_late(since)) {
+            self.heeded = None;
+            if self.stalled_ms.is_some() {
+                self.ask(now, now);
+            }
+        }
+        let Some(lead) = &self.lead else { return };
+        let lacking = facts.living().any(|rank| !lead.seen.contains_key(&rank));
+        if !lacking || (now.since(lead.since) >= PATIENCE && lead.seen.contains_key(&self.rank)) {
+            return self.conclude(facts, heard, now);
+        }
+        if now.since(lead.asked) >= REPEAT {
+            let since = lead.since;
+            self.ask(since, now);
+        }
+    }
+
+    /// Who did not run cannot judge who did not answer meanwhile: the answers, or another's
+    /// verdict, lie in wait.
+    fn has_slept(&mut self, now: Instant) -> bool {
+        let slept = now.since(self.looked) >= SLEPT;
+        self.looked = now;
+        if let (true, Some(lead)) = (slept, &mut self.lead) {
+            lead.since = now;
+        }
+        if let (true, Some((_, since))) = (slept, &mut self.heeded) {
+            *since = now;
+        }
+        slept
+    }
+
+    fn conclude(&mut self, facts: &Facts, heard: &dyn Fn(Rank) -> Option<Duration>, now: Instant) {
+        let (Some(mut lead), Some(stalled_ms)) = (self.lead.take(), self.stalled_ms) else {
+            return;
+        };
+        let asked_for = now.since(lead.since);
+        let seen = facts.living().map(|rank| match lead.seen.remove(&rank) {
+            Some(note) => (rank, Sight::Noted(note)),
+            None => {
+                let silence = heard(rank).map_or(asked_for, |heard| heard.max(asked_for));
+                let silent_ms = u32::try_from(silence.as_millis()).unwrap_or(u32::MAX);
+                (rank, Sight::Silent { silent_ms })
+            }
+        });
+        // This rank waits: there is a verdict.
+        let Some(stuck) = judge(&seen.collect()) else { return };
+        let reason = FailureReason::Stuck { stalled_ms, text: stuck.text };
+        self.out.push_back(Out::Fail(Failure { rank: stuck.rank, reason }));
+    }
+}

@@ -1,0 +1,40 @@
+//! Where a recording goes when somebody wants to read it later.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+
+use super::snapshot::Snapshot;
+
+/// Writes a recording to `stderr`, to nowhere (`none`), or to the end of a file.
+pub(super) fn dump(snapshot: &Snapshot, to: &str) {
+    let result = match to {
+        "none" => return,
+        // In one piece, so that the lines of ranks do not mix.
+        "stderr" | "" => std::io::stderr().write_all(snapshot.to_string().as_bytes()),
+        file => append(snapshot, &path(file, snapshot)),
+    };
+    if let Err(error) = result {
+        tracing::warn!(%error, to, "the recording cannot be dumped; see FERROCCL_DUMP");
+    }
+}
+
+fn path(name: &str, snapshot: &Snapshot) -> String {
+    let process = std::process::id().to_string();
+    name.replace("%p", &process).replace("%r", &snapshot.rank.to_string())
+}
+
+fn append(snapshot: &Snapshot, path: &str) -> std::io::Result<()> {
+    let text = text(snapshot, path);
+    OpenOptions::new().create(true).append(true).open(path)?.write_all(text.as_bytes())
+}
+
+fn text(snapshot: &Snapshot, path: &str) -> String {
+    #[cfg(feature = "cli")]
+    if path.ends_with(".json")
+        && let Ok(json) = serde_json::to_string(snapshot)
+    {
+        return json + "\n";
+    }
+    let _ = path;
+    snapshot.to_string()
+}

@@ -1,0 +1,296 @@
+//! The flight recorder: each rank's last operations, in memory that others can look at while the
+//! rank computes, waits, or is stopped (docs/adr/0005-flight-recorder.md).
+//!
+//! The data path only stores numbers ([`Writer`]); when they change is for the control thread to
+//! see, which looks at them with every heartbeat ([`Recorder::sample`]).
+
+mod dump;
+mod page;
+#[cfg(feature = "cli")]
+mod scan;
+mod signal;
+mod snapshot;
+mod words;
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use ccl_core::bootstrap::{Awaited, Note};
+use ccl_core::config::Config;
+use ccl_core::types::Rank;
+use ccl_memory::{Region, RegionError, Words, record};
+use rustix::time::{ClockId, clock_gettime};
+
+use page::{BYTES, ENTRIES, ENTRY_SHOWN, ENTRY_WORDS, Page};
+
+#[cfg(feature = "cli")]
+pub use scan::{Member, Status, status};
+pub use snapshot::{Operation, Snapshot, WaitsFor};
+pub(crate) use words::MESSAGES;
+
+/// How the memory of a recording is called among a process's descriptors.
+const NAME: &str = "ferroccl-status";
+
+/// What a recorder is told when it is made.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Whether operations are recorded.
+    pub is_on: bool,
+    /// Where dumps go: `stderr`, `none`, or a file's name with `%p` and `%r`.
+    pub dump: String,
+    /// Whether SIGUSR1 asks for one.
+    pub signal: bool,
+}
+
+impl Settings {
+    /// What the configuration says.
+    #[must_use]
+    pub fn of(config: &Config) -> Settings {
+        let Config { recorder, dump, dump_signal, .. } = config;
+        Settings { is_on: *recorder, dump: dump.clone(), signal: *dump_signal }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings::of(&Config::default())
+    }
+}
+
+/// Who records.
+#[derive(Clone, Debug)]
+pub(crate) struct Subject {
+    pub(crate) rank: Rank,
+    pub(crate) ranks: u32,
+    pub(crate) communicator: u64,
+    pub(crate) heartbeat_ms: u64,
+}
+
+/// A rank's recording, for everybody but the data path.
+pub(crate) struct Recorder {
+    region: Region,
+    live: Words<8>,
+    sampled: Words<8>,
+    ring: Words<{ ENTRY_WORDS * ENTRIES }>,
+    settings: Settings,
+    /// What the last sample found: operation, progress, step, and looks.
+    last: Mutex<[u64; 4]>,
+    /// Signals that were answered.
+    signals: AtomicU64,
+    /// Others find the memory by it.
+    _file: Option<OwnedFd>,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Recorder({:?})", self.region)
+    }
+}
+
+/// Nanoseconds of the clock that all processes of a host share.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Recorder {
+    pub(crate) fn new(subject: &Subject, settings: Settings) -> Result<Recorder, RegionError> {
+        let (file, region) = match ccl_transport_shm::named_memory(NAME, BYTES) {
+            Ok((file, region)) => (Some(file), region),
+            Err(error) => {
+                tracing::warn!(%error, "the recording cannot be seen from outside");
+                (None, Region::private(BYTES))
+            }
+        };
+        for (at, value) in [
+            (page::PROCESS, u64::from(std::process::id())),
+            (page::RANK, subject.rank.into()),
+            (page::RANKS, subject.ranks.into()),
+            (page::HEARTBEAT, subject.heartbeat_ms),
+            (page::COMMUNICATOR, subject.communicator),
+            (page::JOINED, now_ns()),
+        ] {
+            region.word64(at)?.store(value, Ordering::Relaxed);
+        }
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let host = &host.as_bytes()[..host.len().min(page::HOST_BYTES)];
+        region.write(page::HOST, host)?;
+        let recorder = Recorder {
+            live: Words::new(&region, page::LIVE)?,
+            sampled: Words::new(&region, page::SAMPLED)?,
+            ring: Words::new(&region, page::RING)?,
+            region,
+            last: Mutex::new([u64::MAX; 4]),
+            signals: AtomicU64::new(signal::count()),
+            _file: file,
+            settings,
+        };
+        if !recorder.settings.is_on {
+            recorder.aside("calls that it does not record");
+        }
+        if recorder.settings.signal && subject.ranks > 1 {
+            signal::install();
+        }
+        recorder.sample();
+        // Release: whoever sees the magic sees the rest.
+        recorder.region.word64(0)?.store(page::MAGIC, Ordering::Release);
+        Ok(recorder)
+    }
+
+    /// The data path's side; none if nothing is recorded. There is one.
+    pub(crate) fn writer(&self) -> Option<Writer> {
+        let awaited = self.region.part(page::AWAITED, record::bytes(page::AWAITED_WORDS)).ok()?;
+        let (live, ring) = (self.live.clone(), self.ring.clone());
+        let writer = Writer { ring, live, awaited, number: 0, notes: 0 };
+        self.settings.is_on.then_some(writer)
+    }
+
+    /// The rank is in a step of the program that is no operation; in none, if that has no name.
+    pub(crate) fn aside(&self, step: &str) {
+        let number = words::step_number(if self.settings.is_on {
+            step
+        } else {
+            "calls that it does not record"
+        });
+        self.live.at(page::ASIDE).store(number, Ordering::Relaxed);
+    }
+
+    /// Looks what has changed since the last time, and notes when. For one thread.
+    pub(crate) fn sample(&self) {
+        let number = |index: usize| self.ring.at(ENTRY_WORDS * index).load(Ordering::Acquire);
+        let newest = (0..ENTRIES).max_by_key(|index| number(*index)).unwrap_or(0);
+        let progress = self.ring.at(ENTRY_WORDS * newest + page::PROGRESS).load(Ordering::Relaxed);
+        let live = |index: usize| self.live.at(index).load(Ordering::Relaxed);
+        let found = [number(newest), progress, live(page::ASIDE), live(page::LOOKS)];
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = now_ns();
+        if found[..3] != last[..3] {
+            self.sampled.at(page::CHANGED_AT).store(now, Ordering::Relaxed);
+        }
+        if found != *last {
+            self.sampled.at(page::LOOKED_AT).store(now, Ordering::Relaxed);
+        }
+        self.sampled.at(page::SAMPLED_AT).store(now, Ordering::Relaxed);
+        *last = found;
+    }
+
+    /// Two copies, one after the other.
+    fn copies(&self) -> Box<[[u8; BYTES]; 2]> {
+        let mut copies = Box::new([[0; BYTES]; 2]);
+        for copy in &mut *copies {
+            // Acquire: the second is of later than the first.
+            std::sync::atomic::fence(Ordering::Acquire);
+            // It is exactly as long.
+            let _ = self.region.read(0, copy);
+        }
+        copies
+    }
+
+    /// What this rank is doing.
+    pub(crate) fn note(&self) -> Option<Note> {
+        self.sample();
+        let copies = self.copies();
+        Page::new(&copies[0], &copies[1]).map(|page| page.note(now_ns()))
+    }
+
+    /// What this rank is doing, and its last operations.
+    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
+        let copies = self.copies();
+        Page::new(&copies[0], &copies[1]).map(|page| Snapshot::of(&page, now_ns()))
+    }
+
+    /// Notes why the communicator ended.
+    pub(crate) fn fail(&self, why: &str) {
+        let why = &why.as_bytes()[..why.len().min(page::FAILURE_BYTES)];
+        let _ = self.region.write(page::FAILURE, why);
+    }
+
+    /// Dumps the recording if a signal has asked for it since the last time.
+    pub(crate) fn heed_signal(&self) {
+        let count = signal::count();
+        if self.signals.swap(count, Ordering::Relaxed) != count {
+            self.dump();
+        }
+    }
+
+    /// Writes the recording where the settings say.
+    pub(crate) fn dump(&self) {
+        self.sample();
+        if let Some(snapshot) = self.snapshot() {
+            dump::dump(&snapshot, &self.settings.dump);
+        }
+    }
+}
+
+/// What is recorded of an operation when it begins: its kind and count, as its record has them; its
+/// number among the collectives; its bytes times 256, plus 1 and the algorithm's place in the
+/// registry if it has one.
+pub(crate) type Shown = [u64; 4];
+
+/// The data path's side of a recording: it stores numbers and reads no clock.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    ring: Words<{ ENTRY_WORDS * ENTRIES }>,
+    live: Words<8>,
+    awaited: Region,
+    /// Operations begun.
+    number: u64,
+    /// Notes of whom they wait for.
+    notes: u64,
+}
+
+impl Writer {
+    /// An operation begins.
+    #[inline]
+    pub(crate) fn begin(&mut self, [kind, count, sequence, size]: Shown) {
+        self.number += 1;
+        let shown: [u64; ENTRY_SHOWN] = [kind, count, sequence, size, 0];
+        record::publish_at(&self.ring, self.entry(), self.number, shown);
+    }
+
+    #[inline]
+    fn entry(&self) -> usize {
+        ENTRY_WORDS * (self.number as usize % ENTRIES)
+    }
+
+    #[inline]
+    fn progress(&self) -> &AtomicU64 {
+        self.ring.at(self.entry() + page::PROGRESS)
+    }
+
+    /// So many folds of it are done.
+    #[inline]
+    pub(crate) fn moved(&self, folds: u64) {
+        self.progress().store(folds, Ordering::Relaxed);
+    }
+
+    /// It has ended well.
+    #[inline]
+    pub(crate) fn end(&self) {
+        self.progress().store(page::ENDED, Ordering::Relaxed);
+    }
+
+    /// The data path looks around. Returns how often it has.
+    pub(crate) fn look(&self) -> u64 {
+        self.live.at(page::LOOKS).fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whom the operation waits for, which has so many folds in all.
+    pub(crate) fn waits(&mut self, folds: u64, awaited: &[Awaited]) {
+        let progress = self.progress().load(Ordering::Relaxed);
+        let mut shown = [0; page::AWAITED_WORDS];
+        shown[0] = self.number << 32 | progress & 0xffff_ffff;
+        shown[1] = folds;
+        shown[2] = awaited.len() as u64;
+        for (word, on) in shown[3..].iter_mut().zip(awaited) {
+            *word = u64::from(on.peer) << 1 | u64::from(on.receives);
+        }
+        self.notes += 1;
+        // The region has just this size.
+        let _ = record::publish(&self.awaited, self.notes, shown);
+    }
+}
+
+#[cfg(test)]
+mod tests;

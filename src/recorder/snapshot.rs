@@ -1,0 +1,175 @@
+//! A recording as people and programs read it.
+
+use std::fmt;
+
+use ccl_core::bootstrap::{Awaited, Doing, Note};
+use serde::Serialize;
+
+use super::page::{self, Page};
+
+/// What a rank was doing at one moment, and its last operations.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// What tells its communicator from others.
+    pub communicator: String,
+    /// The rank.
+    pub rank: u32,
+    /// Ranks of the communicator.
+    pub ranks: u32,
+    /// Its process, as it knows itself.
+    pub process: u32,
+    /// Its host's name.
+    pub host: String,
+    /// What it is doing: `computing`, `waiting`, `moving`, `undriven` (an operation is open, but
+    /// the program does not come back to it), `aside` (in a step that is no operation).
+    pub state: &'static str,
+    /// Its last operation, or the step that it is in; empty before the first.
+    pub last: String,
+    /// For how long none of this has changed, in seconds.
+    pub unchanged_s: f64,
+    /// How long ago its control thread looked, in seconds.
+    pub sampled_s_ago: f64,
+    /// Whom it waits for: the first of them.
+    pub waits_for: Vec<WaitsFor>,
+    /// Why the communicator ended, if it has.
+    pub failure: Option<String>,
+    /// The last operations, oldest first.
+    pub operations: Vec<Operation>,
+}
+
+/// One thing that an operation waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct WaitsFor {
+    /// The peer.
+    pub rank: u32,
+    /// A `message` from it, or `room` for one at it.
+    pub what: &'static str,
+}
+
+/// An operation of the recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Operation {
+    /// Counts all operations of the rank, from 1.
+    pub number: u64,
+    /// Number of the collective; of messages, that of the last collective before them.
+    pub sequence: u64,
+    /// What it is.
+    pub what: String,
+    /// The algorithm that carries it out, where there is one.
+    pub algorithm: Option<&'static str>,
+    /// Bytes of the larger buffer.
+    pub bytes: u64,
+    /// Whether it has ended.
+    pub ended: bool,
+    /// How much of the bytes is done, where that is known.
+    pub bytes_done: Option<u64>,
+    /// Steps done, where it has not ended.
+    pub step: Option<u64>,
+    /// All its steps, where they were counted: it has waited.
+    pub steps: Option<u64>,
+}
+
+impl Snapshot {
+    pub(super) fn of(page: &Page<'_>, now_ns: u64) -> Snapshot {
+        let note = page.note(now_ns);
+        let age = |index: usize| now_ns.saturating_sub(page.sampled(index)) as f64 / 1e9;
+        Snapshot {
+            communicator: page.communicator(),
+            rank: page.rank(),
+            ranks: page.head(page::RANKS) as u32,
+            process: page.head(page::PROCESS) as u32,
+            host: page.host(),
+            state: state(note.doing),
+            unchanged_s: rounded(age(page::CHANGED_AT)),
+            sampled_s_ago: rounded(age(page::SAMPLED_AT)),
+            waits_for: note.awaited.iter().map(waits_for).collect(),
+            failure: page.failure(),
+            operations: page.entries().iter().map(|entry| operation(page, entry, &note)).collect(),
+            last: note.what,
+        }
+    }
+
+    /// What it waits for, in words.
+    #[must_use]
+    pub fn waits_in_words(&self) -> String {
+        let words = self.waits_for.iter().map(|on| format!("{} of {}", on.what, on.rank));
+        words.collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn rounded(seconds: f64) -> f64 {
+    (seconds * 1000.0).round() / 1000.0
+}
+
+fn state(doing: Doing) -> &'static str {
+    match doing {
+        Doing::Outside => "computing",
+        Doing::Waiting => "waiting",
+        Doing::Moving => "moving",
+        Doing::Undriven => "undriven",
+        _ => "aside",
+    }
+}
+
+fn waits_for(on: &Awaited) -> WaitsFor {
+    WaitsFor { rank: on.peer, what: if on.receives { "message" } else { "room" } }
+}
+
+fn operation(page: &Page<'_>, entry: &page::Entry, _note: &Note) -> Operation {
+    let ended = entry.has_ended();
+    let folds = page.awaited(entry).map(|(folds, ..)| folds).filter(|folds| *folds > 0);
+    let done = |folds: u64| {
+        let done = u128::from(entry.bytes()) * u128::from(entry.progress) / u128::from(folds);
+        u64::try_from(done).unwrap_or(u64::MAX).min(entry.bytes())
+    };
+    Operation {
+        number: entry.number,
+        sequence: entry.sequence,
+        what: entry.what(),
+        algorithm: entry.algorithm(),
+        bytes: entry.bytes(),
+        ended,
+        bytes_done: if ended { Some(entry.bytes()) } else { folds.map(done) },
+        step: (!ended).then_some(entry.progress),
+        steps: if ended { None } else { folds },
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Operation { number, what, bytes, .. } = self;
+        write!(f, "{number:>6}  {what}")?;
+        if let Some(algorithm) = self.algorithm {
+            write!(f, ", {algorithm}")?;
+        }
+        match (self.step, self.steps, self.bytes_done) {
+            (None, ..) => write!(f, ": ended, {bytes} bytes"),
+            (Some(step), Some(steps), Some(done)) => {
+                write!(f, ": at step {step} of {steps}, {done} of {bytes} bytes done")
+            }
+            (Some(step), ..) => write!(f, ": at step {step}, {bytes} bytes in all"),
+        }
+    }
+}
+
+impl fmt::Display for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Snapshot { rank, ranks, process, host, state, unchanged_s, .. } = self;
+        write!(f, "ferroccl: rank {rank} of {ranks}, process {process} on {host}, communicator ")?;
+        write!(f, "{}: {state} for {unchanged_s:.1} s", self.communicator)?;
+        if !self.waits_for.is_empty() {
+            write!(f, ", waits for {}", self.waits_in_words())?;
+        }
+        writeln!(f)?;
+        if let Some(failure) = &self.failure {
+            writeln!(f, "ferroccl: it has ended: {failure}")?;
+        }
+        for operation in &self.operations {
+            writeln!(f, "ferroccl: {operation}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,74 @@
+//! The recorder from both sides.
+
+use ccl_core::bootstrap::Doing;
+
+use super::*;
+
+fn recorder() -> Recorder {
+    let subject = Subject { rank: 2, ranks: 4, communicator: 77, heartbeat_ms: 0 };
+    Recorder::new(&subject, Settings { signal: false, ..Settings::default() }).unwrap()
+}
+
+#[test]
+fn the_last_operations_are_read_with_how_far_they_are() {
+    let recorder = recorder();
+    let mut writer = recorder.writer().unwrap();
+    for sequence in 1..=40 {
+        writer.begin([MESSAGES, 1 << 32 | 2, sequence, 1000 << 8]);
+        if sequence < 40 {
+            writer.end();
+        }
+    }
+    writer.moved(3);
+    let awaited = [Awaited { peer: 3, receives: true }, Awaited { peer: 0, receives: false }];
+    writer.waits(12, &awaited);
+    let snapshot = recorder.snapshot().unwrap();
+    assert_eq!((snapshot.rank, snapshot.ranks, snapshot.operations.len()), (2, 4, ENTRIES - 1));
+    let last = snapshot.operations.last().unwrap();
+    assert_eq!(
+        (last.number, last.step, last.steps, last.bytes_done),
+        (40, Some(3), Some(12), Some(250))
+    );
+    assert_eq!(last.what, "a send and 2 receives");
+    assert_eq!(snapshot.waits_in_words(), "message of 3, room of 0");
+    assert!(snapshot.operations.iter().rev().skip(1).all(|operation| operation.ended));
+    let text = snapshot.to_string();
+    assert!(
+        text.contains("40  a send and 2 receives: at step 3 of 12, 250 of 1000 bytes done"),
+        "{text}"
+    );
+    // It moves: what was awaited is no more.
+    writer.moved(4);
+    assert!(recorder.snapshot().unwrap().waits_for.is_empty());
+}
+
+#[test]
+fn what_a_rank_is_doing_follows_from_its_counters() {
+    let recorder = recorder();
+    let doing = |ms: u64| {
+        std::thread::sleep(std::time::Duration::from_millis(ms));
+        recorder.note().unwrap().doing
+    };
+    let mut writer = recorder.writer().unwrap();
+    assert_eq!(doing(0), Doing::Outside);
+    writer.begin([MESSAGES, 1, 1, 0]);
+    assert_eq!(doing(0), Doing::Moving);
+    assert_eq!(doing(300), Doing::Undriven, "nobody looks");
+    writer.waits(1, &[]);
+    writer.look();
+    assert_eq!(doing(0), Doing::Waiting);
+    writer.end();
+    assert_eq!(doing(0), Doing::Outside);
+    recorder.aside("split");
+    assert_eq!(doing(0), Doing::Aside);
+    assert_eq!(recorder.note().unwrap().what, "split");
+}
+
+#[test]
+fn what_is_off_says_so() {
+    let subject = Subject { rank: 0, ranks: 2, communicator: 7, heartbeat_ms: 0 };
+    let settings = Settings { is_on: false, signal: false, dump: String::new() };
+    let recorder = Recorder::new(&subject, settings).unwrap();
+    assert!(recorder.writer().is_none());
+    assert_eq!(recorder.note().unwrap().what, "calls that it does not record");
+}

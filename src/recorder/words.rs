@@ -1,0 +1,54 @@
+//! Operations and steps of a program in words.
+
+use crate::communicator::CallRecord;
+
+/// The kind of sends and receives, which are no collective.
+pub(crate) const MESSAGES: u64 = u64::MAX;
+
+/// An operation of the ring.
+pub(super) fn operation(sequence: u64, kind: u64, count: u64) -> String {
+    if kind == MESSAGES {
+        return messages(count >> 32, count & 0xffff_ffff);
+    }
+    match CallRecord::of(sequence, kind, count) {
+        Some(record) => record.to_string(),
+        None => format!("an unknown operation #{sequence}"),
+    }
+}
+
+fn messages(sends: u64, recvs: u64) -> String {
+    let some = |count: u64, one: &str| match count {
+        0 => None,
+        1 => Some(format!("a {one}")),
+        _ => Some(format!("{count} {one}s")),
+    };
+    let both: Vec<_> =
+        [some(sends, "send"), some(recvs, "receive")].into_iter().flatten().collect();
+    if both.is_empty() { "an empty group".to_owned() } else { both.join(" and ") }
+}
+
+/// The steps of a program that are no operations, by number from 1.
+const STEPS: [&str; 4] = ["connecting", "alloc", "split", "calls that it does not record"];
+
+/// A step by its number.
+pub(super) fn step(number: u64) -> &'static str {
+    let index = usize::try_from(number).ok().and_then(|number| number.checked_sub(1));
+    index.and_then(|index| STEPS.get(index)).copied().unwrap_or("an unknown step")
+}
+
+/// The number of a step, 0 if it has none.
+pub(super) fn step_number(name: &str) -> u64 {
+    STEPS.iter().position(|known| *known == name).map_or(0, |index| index as u64 + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_counted_in_words() {
+        assert_eq!(operation(3, MESSAGES, 1 << 32), "a send");
+        assert_eq!(operation(3, MESSAGES, 2 << 32 | 1), "2 sends and a receive");
+        assert_eq!(step(step_number("split")), "split");
+    }
+}

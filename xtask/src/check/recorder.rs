@@ -1,0 +1,78 @@
+//! What the flight recorder costs: instructions per operation, counted by callgrind.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use super::{Verdict, cargo, show};
+use crate::workspace::target_dir;
+use crate::{Outcome, process};
+
+/// The most instructions that an operation may cost more with the recorder.
+const INSTRUCTIONS_MAX: f64 = 20.0;
+/// Operations of a short and of a long run: what is between them is theirs alone.
+const TURNS: [u64; 2] = [1_000, 3_000];
+const EXAMPLE: &str = "all_reduce_perf";
+const DEADLINE: Duration = Duration::from_secs(300);
+
+/// Compares operations of one rank, which waits for nobody, with the recorder and without.
+pub(super) fn run() -> Outcome<Verdict> {
+    println!("   needs valgrind; `cargo xtask setup` installs it");
+    if !process::is_installed("valgrind") {
+        let why = "valgrind is not installed; `apt-get install valgrind`, or `cargo xtask setup`";
+        return Ok(Verdict::Skipped(why.to_owned()));
+    }
+    // rustix's own system calls begin with a look at the kernel's vDSO, which valgrind hides.
+    let mut build = cargo(None, "valgrind", "--cfg rustix_use_libc", false)?;
+    show(build.args(["build", "--release", "--example", EXAMPLE]))?;
+    let binary = target_dir()?.join("valgrind/release/examples").join(EXAMPLE);
+    let (on, off) = (per_operation(&binary, true)?, per_operation(&binary, false)?);
+    let cost = on - off;
+    println!("{on:.1} instructions per operation with the recorder, {off:.1} without: {cost:.1}");
+    // Sorting the times of the operations costs a little more or less each time.
+    if cost.round() <= INSTRUCTIONS_MAX && cost > 0.0 {
+        return Ok(Verdict::Passed);
+    }
+    Err(format!(
+        "the recorder costs {cost:.1} instructions per operation; more than 0 and at most \
+         {INSTRUCTIONS_MAX} are expected"
+    ))
+}
+
+fn per_operation(binary: &Path, recorder: bool) -> Outcome<f64> {
+    let [short, long] = TURNS;
+    let difference = count(binary, long, recorder)? - count(binary, short, recorder)?;
+    // In place and out of place.
+    Ok(difference / (2 * (long - short)) as f64)
+}
+
+/// Instructions of the whole program.
+fn count(binary: &Path, turns: u64, recorder: bool) -> Outcome<f64> {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--log-fd=1", "--callgrind-out-file=/dev/null"]).arg(binary);
+    command.args(["-b", "8", "-e", "8", "-w", "1", "-c", "0", "-n", &turns.to_string()]);
+    command.env("FERROCCL_RECORDER", if recorder { "1" } else { "0" });
+    println!("$ {}", process::typed(&command));
+    let mut counted = None;
+    let end = process::run(&mut command, DEADLINE, |line| counted = counted.or(collected(line)))?;
+    match counted {
+        Some(counted) if end.success() => Ok(counted),
+        _ => Err(format!("`{}`: {}", process::typed(&command), end.describe())),
+    }
+}
+
+/// What a line says that callgrind has counted.
+fn collected(line: &str) -> Option<f64> {
+    line.split_once("Collected : ")?.1.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_is_read() {
+        assert_eq!(collected("==7== Collected : 123456"), Some(123_456.0));
+        assert_eq!(collected("==7== Events    : Ir"), None);
+    }
+}
