@@ -18,10 +18,11 @@ pub(super) enum Topic {
     SplitChoice,
     SplitAddress,
     Ready,
+    Invitation,
 }
 
 impl Topic {
-    const ALL: [Topic; 8] = [
+    const ALL: [Topic; 9] = [
         Topic::Nonces,
         Topic::Addresses,
         Topic::Offers,
@@ -30,6 +31,7 @@ impl Topic {
         Topic::SplitChoice,
         Topic::SplitAddress,
         Topic::Ready,
+        Topic::Invitation,
     ];
 
     /// The step of a program that it belongs to, for messages.
@@ -38,6 +40,7 @@ impl Topic {
             Topic::Nonces | Topic::Addresses | Topic::Offers | Topic::Ready => "connecting",
             Topic::SharedMemory | Topic::SharedMemoryDone => "alloc",
             Topic::SplitChoice | Topic::SplitAddress => "split",
+            Topic::Invitation => "invite",
         }
     }
 }

@@ -205,7 +205,8 @@ impl Engine {
     }
 
     fn rank_failed(&self, running: &Running, rank: Rank, reason: String) -> Error {
-        Error::RankFailed { rank, reason, during: self.during(running) }
+        let during = self.during(running);
+        Error::RankFailed { rank, reason, last_completed: None, during }
     }
 
     /// The error of a call that has not moved for too long.

@@ -329,6 +329,43 @@ impl Control {
         }
     }
 
+    /// This rank is told from outside to give up. Before any failure that is one; after it, the
+    /// other survivors learn that they need not wait for this rank to go on with them.
+    pub fn give_up(&mut self, text: String, now: Instant) {
+        let rank = self.rank;
+        if self.facts.first.is_none() {
+            return self.report(rank, text, now);
+        }
+        let reason = FailureReason::Withdrew { text };
+        self.learn(Message::Failed(Failure { rank, reason }), None, now);
+    }
+
+    /// What a rank that gave up after the failure said.
+    #[must_use]
+    pub fn withdrawn(&self, rank: Rank) -> Option<&Failure> {
+        self.facts.withdrawn.get(&rank)
+    }
+
+    /// Why these ranks cannot all go on together: one of them is dead, has left or has given up
+    /// since the failure.
+    #[must_use]
+    pub fn obstacle(&self, members: &[Rank]) -> Option<String> {
+        let is_member = |rank: &Rank| members.binary_search(rank).is_ok();
+        if let Some(failure) = &self.facts.condemned {
+            return Some(NoVerdict::Condemned(failure.clone()).to_string());
+        }
+        let mut dead = self.facts.dead.iter().filter(|(rank, _)| is_member(rank));
+        if let Some((rank, reason)) = dead.next() {
+            return Some(Failure { rank: *rank, reason: reason.clone() }.to_string());
+        }
+        let mut withdrawn = self.facts.withdrawn.values();
+        if let Some(failure) = withdrawn.find(|failure| is_member(&failure.rank)) {
+            return Some(failure.to_string());
+        }
+        let left = self.facts.left.keys().find(|rank| is_member(rank));
+        left.map(|rank| format!("rank {rank} has left the communicator"))
+    }
+
     /// Leaves in good order: no more is wanted from the others. They close the connections.
     pub fn leave(&mut self) {
         if self.leaving {

@@ -20,6 +20,8 @@ pub(super) struct Facts {
     /// What the others say of this rank's death: it has no part in anything any more.
     pub(super) condemned: Option<Failure>,
     pub(super) verdict: Option<Verdict>,
+    /// Who gave up after the failure.
+    pub(super) withdrawn: BTreeMap<Rank, Failure>,
     blamed: BTreeSet<Rank>,
     /// All of it as messages, in order: what a new neighbour is told.
     log: Vec<Message>,
@@ -35,6 +37,7 @@ impl Facts {
             first: None,
             condemned: None,
             verdict: None,
+            withdrawn: BTreeMap::new(),
             blamed: BTreeSet::new(),
             log: Vec::new(),
         }
@@ -59,9 +62,13 @@ impl Facts {
         let news = match message {
             Message::Dead(failure) => self.learn_death(failure),
             Message::Failed(failure) => {
-                let news = self.blamed.insert(failure.rank);
                 self.first.get_or_insert_with(|| failure.clone());
-                news
+                match failure.reason {
+                    FailureReason::Withdrew { .. } => {
+                        self.withdrawn.insert(failure.rank, failure.clone()).is_none()
+                    }
+                    _ => self.blamed.insert(failure.rank),
+                }
             }
             Message::Left { rank, exchanges } => self.learn_leave(*rank, *exchanges),
             Message::Decided(verdict) => self.learn_verdict(verdict),

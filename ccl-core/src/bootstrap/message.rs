@@ -250,6 +250,12 @@ pub enum FailureReason {
         /// Its words.
         text: String,
     },
+    /// After a failure it was told to give up for good: it goes nowhere with the other survivors.
+    #[error("gave up after the failure: {text}")]
+    Withdrew {
+        /// Its own words.
+        text: String,
+    },
     /// It sent what no rank of ours would.
     #[error("broke the protocol of the control connection: {text}")]
     Protocol {
@@ -479,6 +485,7 @@ pub(super) fn encode_failure<'w>(w: &'w mut Writer, failure: &Failure) -> &'w mu
         FailureReason::Protocol { text } => w.u8(5).text(text, TEXT_BYTES_MAX),
         FailureReason::Refused => w.u8(6),
         FailureReason::Agreed => w.u8(7),
+        FailureReason::Withdrew { text } => w.u8(8).text(text, TEXT_BYTES_MAX),
     }
 }
 
@@ -492,6 +499,7 @@ pub(super) fn decode_failure(r: &mut Reader<'_>) -> Result<Failure, MessageError
         5 => FailureReason::Protocol { text: r.text(TEXT_BYTES_MAX)? },
         6 => FailureReason::Refused,
         7 => FailureReason::Agreed,
+        8 => FailureReason::Withdrew { text: r.text(TEXT_BYTES_MAX)? },
         _ => return Err(MessageError { what: "its reason is unknown" }),
     };
     Ok(Failure { rank, reason })
@@ -540,6 +548,7 @@ mod tests {
         }
         for reason in [
             FailureReason::HungUp,
+            FailureReason::Withdrew { text: text() },
             FailureReason::Refused,
             FailureReason::Agreed,
             FailureReason::Silent { silence_ms: 3000 },
