@@ -29,4 +29,8 @@ mod network;
 #[cfg(feature = "cli")]
 mod perf;
 #[cfg(test)]
+mod recovery;
+#[cfg(test)]
 mod requests;
+#[cfg(test)]
+mod survivors;

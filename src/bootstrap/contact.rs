@@ -30,8 +30,7 @@ pub(super) fn of_root(joining: SocketAddr) -> Result<(TcpListener, Contact), Boo
 
 /// Whether ranks may be on other hosts.
 pub(super) fn spans_hosts(join: &Join) -> bool {
-    join.spans_hosts
-        || join.id.endpoints.iter().any(|endpoint| !is_loopback_name(&endpoint.host))
+    join.spans_hosts || join.id.endpoints.iter().any(|endpoint| !is_loopback_name(&endpoint.host))
 }
 
 /// Every other rank listens at the address from which it reaches rank 0. Where that is the host

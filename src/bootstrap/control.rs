@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// Waits until `done` says something, at most `timeout`.
-    fn await_change<T>(
+    pub(super) fn await_change<T>(
         &self,
         timeout: Duration,
         mut done: impl FnMut(&mut Control) -> Option<T>,
@@ -325,6 +325,27 @@ impl ControlPlane {
     /// Nothing has failed, the others declared this rank dead, too many ranks are silent, or the
     /// time is up.
     pub fn verdict(&self, timeout: Duration) -> Result<Verdict, VerdictError> {
+        self.agree(timeout, |control| control.verdict().map(Option::<&Verdict>::cloned))
+    }
+
+    /// As [`ControlPlane::verdict`], for those who want to go on together: if a survivor has left
+    /// in good order, those who are still here agree once more.
+    ///
+    /// # Errors
+    /// As [`ControlPlane::verdict`].
+    pub(crate) fn reconvene(&self, timeout: Duration) -> Result<Verdict, VerdictError> {
+        if !self.is_forked() {
+            let _ = self.shared.lock().reconvene(now());
+            self.shared.wake();
+        }
+        self.agree(timeout, |control| control.reconvene(now()).map(Option::<&Verdict>::cloned))
+    }
+
+    fn agree(
+        &self,
+        timeout: Duration,
+        look: impl Fn(&mut Control) -> Result<Option<Verdict>, NoVerdict>,
+    ) -> Result<Verdict, VerdictError> {
         if self.is_forked() {
             return Err(VerdictError::Forked);
         }
@@ -333,15 +354,14 @@ impl ControlPlane {
         }
         let deadline = Deadline::after(timeout);
         let mut refusal = None;
-        let own = self.rank;
-        let found = self.shared.await_change(timeout, |control| match control.verdict() {
+        let found = self.shared.await_change(timeout, |control| match look(control) {
             Ok(verdict) => {
                 refusal = None;
-                let gave_up = || control.withdrawn(own).cloned();
-                match verdict {
-                    Some(verdict) => Some(Ok(verdict.clone())),
-                    None => gave_up().map(|failure| Err(VerdictError::GivenUp(failure))),
-                }
+                let gave_up = || control.withdrawn(self.rank).cloned();
+                verdict.map_or_else(
+                    || gave_up().map(|failure| Err(VerdictError::GivenUp(failure))),
+                    |verdict| Some(Ok(verdict)),
+                )
             }
             Err(error @ NoVerdict::Condemned(_)) => Some(Err(error.into())),
             // Some of the silent may turn out to have ended.

@@ -6,6 +6,7 @@ use super::{Endpoint, GiveUp, Join, Secret, UniqueId, Verdict, contact, listen};
 use ccl_core::types::Rank;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// Addresses of rank 0 in an invitation.
 const HOSTS_MAX: usize = 8;
@@ -71,12 +72,14 @@ fn host_of(address: SocketAddr) -> String {
 
 /// Hosts that an invitation may name: those that others can reach first.
 fn worth_naming(hosts: &[String]) -> Vec<String> {
-    let is_name = |host: &&String| Endpoint::new(host.as_str(), 1).to_string().parse().is_ok_and(
-        |read: Endpoint| read.host == **host,
-    );
-    let is_somewhere = |host: &&String| {
-        host.parse::<IpAddr>().map_or(true, |address| !address.is_unspecified())
+    let is_name = |host: &&String| {
+        Endpoint::new(host.as_str(), 1)
+            .to_string()
+            .parse()
+            .is_ok_and(|read: Endpoint| read.host == **host)
     };
+    let is_somewhere =
+        |host: &&String| host.parse::<IpAddr>().map_or(true, |address| !address.is_unspecified());
     let mut all: Vec<&String> = hosts.iter().filter(is_name).filter(is_somewhere).collect();
     all.sort_by_key(|host| (is_loopback_name(host), host.as_str()));
     all.dedup();
@@ -156,6 +159,19 @@ impl ControlPlane {
     /// Why these ranks cannot go on together any more, if they cannot.
     pub(crate) fn obstacle(&self, members: &[Rank]) -> Option<String> {
         if self.is_forked() { None } else { self.shared.lock().obstacle(members) }
+    }
+
+    /// As [`ControlPlane::obstacle`], if this rank learns of one within `timeout`.
+    pub(crate) fn await_obstacle(&self, members: &[Rank], timeout: Duration) -> Option<String> {
+        if self.is_forked() {
+            return None;
+        }
+        self.shared.await_change(timeout, |control| control.obstacle(members))
+    }
+
+    /// Whether one of these ranks is dead or has left.
+    pub(crate) fn has_lost(&self, members: &[Rank]) -> bool {
+        !self.is_forked() && self.shared.lock().has_lost(members)
     }
 
     /// Ends a wait for these ranks when one of them dies, leaves or gives up meanwhile.

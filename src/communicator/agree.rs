@@ -13,12 +13,12 @@ use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
 const AGREEMENT: Duration = Duration::from_secs(1);
 /// How long the control plane has for telling why a connection is gone. A rank that ends because
 /// of another one has told so before, but this rank's data path may be faster.
-const TIDINGS: Duration = Duration::from_millis(200);
+pub(super) const TIDINGS: Duration = Duration::from_millis(200);
 
 /// What ended a communicator.
 struct Cause {
     error: Error,
-    /// Whether it is what this rank itself said.
+    /// Whether it is this rank's own first error.
     is_own: bool,
 }
 
@@ -102,8 +102,12 @@ impl Communicator {
             }
             Err(_) => (self.control.failure()?, None),
         };
-        let is_own =
-            failure.rank == self.rank() && matches!(failure.reason, FailureReason::Aborted { .. });
+        let said = match &failure.reason {
+            FailureReason::Aborted { text } if failure.rank == self.rank() => Some(text.as_str()),
+            _ => None,
+        };
+        let is_own = said
+            .is_some_and(|said| self.broken.as_ref().is_some_and(|error| error.starts_with(said)));
         Some(Cause { error: broken(failure.rank, &failure.reason, last_completed), is_own })
     }
 

@@ -9,14 +9,15 @@ use std::time::Duration;
 use bytemuck::{Pod, Zeroable};
 use ccl_core::types::Rank;
 
+use super::agree::TIDINGS;
 use super::call::usage;
 use super::error::Error;
 use super::exchange::{Topic, exchange};
 use super::{Communicator, configure};
-use crate::bootstrap::{ControlPlane, GiveUp, Invitation, Join, meet};
+use crate::bootstrap::{BootstrapError, ControlPlane, GiveUp, Invitation, Join, meet};
 
 /// What there is to do when the survivors did not come together.
-const SHRINK_ADVICE: &str = "Call shrink() again: it goes on with those that are left";
+const SHRINK_ADVICE: &str = "It may be called again, by all survivors";
 const GROW_ADVICE: &str = "The communicator is as it was: invite() anew, or go on without";
 
 /// What a rank says of itself when a communicator is split.
@@ -92,8 +93,8 @@ impl Communicator {
     ///
     /// Waits for the agreement as long as it takes to find silent ranks dead (twice
     /// `FERROCCL_DEAD_AFTER` at most), then for the other survivors, at most
-    /// `FERROCCL_JOIN_TIMEOUT`. When a survivor dies or leaves meanwhile, all get an error soon;
-    /// after a death they may call it again, for a communicator of those that are left.
+    /// `FERROCCL_JOIN_TIMEOUT`. When a survivor dies or leaves meanwhile, it begins anew with those
+    /// that are left.
     ///
     /// # Errors
     ///
@@ -114,29 +115,53 @@ impl Communicator {
                     .to_owned(),
             ));
         }
+        // Each attempt that fails for a death or a farewell has fewer ranks to wait for.
+        for _ in 0..self.ranks() {
+            if let Some(made) = self.shrink_once()? {
+                self.heir = None;
+                self.is_shrunk = true;
+                return Ok(made);
+            }
+        }
+        Err(usage("shrink: more ranks were lost than there are".to_owned()))
+    }
+
+    /// None if a survivor has gone meanwhile.
+    fn shrink_once(&mut self) -> Result<Option<Communicator>, Error> {
         let config = &self.engine.config;
         let patience = config.dead_after * 2 + Duration::from_secs(1);
         let from = self.heir.clone().unwrap_or_else(|| Arc::clone(&self.control));
-        let verdict = from.verdict(patience)?;
+        from.verdict(patience)?;
+        let verdict = from.reconvene(config.join_timeout)?;
         let mut how = from.regroup(&verdict)?;
         how.give_up = from.unless_gone(verdict.survivors.clone());
-        match self.make(&from, how) {
+        let Attempt { error, control } = match self.make(&from, how) {
             Ok(communicator) => {
                 from.end_meeting(&verdict);
-                self.heir = None;
-                self.is_shrunk = true;
-                Ok(communicator)
+                return Ok(Some(communicator));
             }
-            Err(Attempt { error, control }) => {
-                if let Some(control) = control {
-                    // Others may have found it complete: with them it is that they agree next.
-                    self.control.expect_heir(&Arc::downgrade(&control));
-                    self.heir = Some(control);
-                }
-                let error = Box::new(error);
-                Err(Error::Unmade { doing: "shrink", error, advice: SHRINK_ADVICE })
+            Err(attempt) => attempt,
+        };
+        // Whoever hung up said why over the connections that are still there.
+        let obstacle = from.await_obstacle(&verdict.survivors, TIDINGS);
+        let has_lost = match control {
+            None => from.has_lost(&verdict.survivors),
+            // Others may have found it complete: with them this rank agrees next.
+            Some(control) => {
+                self.control.expect_heir(&Arc::downgrade(&control));
+                let all = Vec::from_iter(0..control.ranks());
+                let has_lost = control.has_lost(&all);
+                self.heir = Some(control);
+                has_lost
             }
+        };
+        if has_lost {
+            return Ok(None);
         }
+        let rank = from.rank();
+        let given_up = obstacle.map(|reason| BootstrapError::GivenUp { rank, reason }.into());
+        let error = Box::new(given_up.unwrap_or(error));
+        Err(Error::Unmade { doing: "shrink", error, advice: SHRINK_ADVICE })
     }
 
     /// An invitation for `added` newcomers. All ranks call it, alike; then each newcomer is given

@@ -193,6 +193,30 @@ impl Control {
         Ok(verdict)
     }
 
+    /// As [`Control::verdict`], for those who want to go on together: only a verdict whose
+    /// survivors are all still here. If one of them has left, the lowest of the others has them
+    /// agree once more, as soon as it asks for this as well; until then there is none.
+    ///
+    /// # Errors
+    /// As [`Control::verdict`].
+    pub fn reconvene(&mut self, now: Instant) -> Result<Option<&Verdict>, NoVerdict> {
+        let left = &self.facts.left;
+        let has_left = |rank: &Rank| left.contains_key(rank);
+        if self.verdict()?.is_some_and(|verdict| verdict.survivors.iter().any(has_left)) {
+            let leads = self.facts.living().next() == Some(self.rank);
+            self.facts.reconvenes = leads;
+            self.consider(false, now);
+            return Ok(None);
+        }
+        self.verdict()
+    }
+
+    /// Whether one of these ranks is dead or has left.
+    #[must_use]
+    pub fn has_lost(&self, members: &[Rank]) -> bool {
+        members.iter().any(|rank| self.facts.is_gone(*rank))
+    }
+
     /// Whether this rank coordinates an agreement and the driver is to say where the survivors
     /// can meet.
     #[must_use]

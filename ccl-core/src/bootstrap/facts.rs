@@ -20,6 +20,9 @@ pub(super) struct Facts {
     /// What the others say of this rank's death: it has no part in anything any more.
     pub(super) condemned: Option<Failure>,
     pub(super) verdict: Option<Verdict>,
+    /// Whether a verdict is lacking, too, if a survivor of the last one has left: this rank
+    /// coordinates, and wants to go on with those who are still here.
+    pub(super) reconvenes: bool,
     /// Who gave up after the failure.
     pub(super) withdrawn: BTreeMap<Rank, Failure>,
     blamed: BTreeSet<Rank>,
@@ -37,6 +40,7 @@ impl Facts {
             first: None,
             condemned: None,
             verdict: None,
+            reconvenes: false,
             withdrawn: BTreeMap::new(),
             blamed: BTreeSet::new(),
             log: Vec::new(),
@@ -112,6 +116,7 @@ impl Facts {
             self.learn_death(&Failure { rank: *rank, reason: FailureReason::Agreed });
         }
         self.verdict = Some(verdict.clone());
+        self.reconvenes = false;
         true
     }
 
