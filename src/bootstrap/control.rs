@@ -510,6 +510,7 @@ pub(super) fn publish(shared: &Shared, control: &Control) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ccl_core::bootstrap::UniqueId;
     use std::sync::mpsc;
 
     #[test]

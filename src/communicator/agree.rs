@@ -138,16 +138,12 @@ impl Communicator {
 
     /// Tells the others who is to blame, if nobody has.
     fn blame(&self, error: &Error) {
-        match error {
-            Error::RankFailed { rank, reason, .. } => {
-                if self.control.await_failure(TIDINGS).is_none() {
-                    self.control.report(*rank, reason.as_str());
-                }
+        if let Error::RankFailed { rank, reason, .. } = error {
+            if self.control.await_failure(TIDINGS).is_none() {
+                self.control.report(*rank, reason.as_str());
             }
-            _ if self.control.failure().is_none() => {
-                self.control.report(self.rank(), error.to_string());
-            }
-            _ => {}
+        } else if self.control.failure().is_none() {
+            self.control.report(self.rank(), error.to_string());
         }
     }
 

@@ -237,7 +237,7 @@ impl Communicator {
         configure(&mut how, &config);
         how.limits.deadline = config.join_timeout;
         let (give_up, secret) = (how.give_up.clone(), how.id.secret.clone());
-        let met = meet(how);
+        let met = give_up.check(how.rank).and_then(|()| meet(how));
         let (control, linked) =
             met.map_err(|error| Attempt { error: error.into(), control: None })?;
         let control = Arc::new(control);
