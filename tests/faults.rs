@@ -318,11 +318,14 @@ fn a_broken_communicator_stays_broken_and_says_why() {
         if c.rank() == 1 {
             return Vec::new();
         }
-        (0..3).map(|_| c.barrier().unwrap_err().to_string()).collect()
+        (0..3).map(|_| c.barrier().unwrap_err()).collect()
     });
+    let what = |error: &Error| (error.failed_rank(), error.last_completed());
     for error in &errors[0][1..] {
-        assert_eq!(*error, errors[0][1]);
-        assert!(error.contains("broken") && error.contains(&errors[0][0]), "{error}");
+        assert!(matches!(error, Error::Broken { .. }), "{error}");
+        assert_eq!(error.to_string(), errors[0][1].to_string());
+        assert_eq!((what(error), what(error)), (what(&errors[0][0]), (Some(1), Some(0))));
+        assert!(error.to_string().contains("left the communicator"), "{error}");
     }
 }
 

@@ -29,6 +29,10 @@ mod network;
 #[cfg(feature = "cli")]
 mod perf;
 #[cfg(test)]
+mod recovery;
+#[cfg(test)]
 mod requests;
 #[cfg(test)]
 mod stuck;
+#[cfg(test)]
+mod survivors;

@@ -28,6 +28,11 @@ pub(super) fn of_root(joining: SocketAddr) -> Result<(TcpListener, Contact), Boo
     Ok((listener, Contact::new(None, port)))
 }
 
+/// Whether ranks may be on other hosts.
+pub(super) fn spans_hosts(join: &Join) -> bool {
+    join.spans_hosts || join.id.endpoints.iter().any(|endpoint| !is_loopback_name(&endpoint.host))
+}
+
 /// Every other rank listens at the address from which it reaches rank 0. Where that is the host
 /// itself, it has the address of rank 0 for those on other hosts, if there may be any.
 pub(super) fn of_member(
@@ -36,7 +41,7 @@ pub(super) fn of_member(
 ) -> Result<(TcpListener, Contact), BootstrapError> {
     let own = root.local_addr().map_err(failed)?.ip().to_canonical();
     let is_exposed = join.insecure || !join.id.secret.is_public();
-    let has_others = join.id.endpoints.iter().any(|endpoint| !is_loopback_name(&endpoint.host));
+    let has_others = spans_hosts(join);
     if !own.is_loopback() || !is_exposed || !has_others {
         let listener = listen(own).map_err(failed)?;
         let port = listener.local_addr().map_err(failed)?.port();

@@ -2,12 +2,12 @@
 //! carries small exchanges, and agrees with the others after a failure.
 
 use super::driver::Driver;
+use super::meeting::Place;
 use super::socket::{Deadline, now};
 use super::{BootstrapError, Join, Joined};
 use crate::recorder::{Recorder, Subject};
 use ccl_core::bootstrap::{
-    Completed, Control, ControlError, Endpoint, Failure, NoVerdict, Roster, Secret, Strays,
-    UniqueId, Verdict,
+    Completed, Control, ControlError, Failure, NoVerdict, Roster, Secret, Strays, Verdict,
 };
 use ccl_core::types::Rank;
 use rustix::event::{EventfdFlags, eventfd};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use thiserror::Error;
@@ -53,6 +53,9 @@ pub enum VerdictError {
     /// There will be none for this rank.
     #[error(transparent)]
     None(#[from] NoVerdict),
+    /// This rank was told to give up before the survivors agreed.
+    #[error("{0}")]
+    GivenUp(Failure),
     /// There is nothing to agree on.
     #[error("no rank of the communicator has failed as far as rank {rank} knows")]
     NothingFailed {
@@ -93,6 +96,8 @@ pub(super) struct Shared {
     pub(super) wake: OwnedFd,
     /// Set once, when this rank leaves: by when its thread must end.
     pub(super) leaving: OnceLock<Deadline>,
+    /// What is being made from this communicator.
+    heir: Mutex<Weak<ControlPlane>>,
     /// Where the survivors can meet, if this rank coordinates them: by port, one per verdict.
     meetings: Mutex<BTreeMap<u16, TcpListener>>,
     pub(super) recorder: Recorder,
@@ -108,13 +113,17 @@ impl Shared {
         self.meetings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn heir(&self) -> MutexGuard<'_, Weak<ControlPlane>> {
+        self.heir.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn wake(&self) {
         // It fails only when the counter is full: then the thread is awake anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     /// Waits until `done` says something, at most `timeout`.
-    fn await_change<T>(
+    pub(super) fn await_change<T>(
         &self,
         timeout: Duration,
         mut done: impl FnMut(&mut Control) -> Option<T>,
@@ -141,17 +150,19 @@ impl Shared {
 /// among them (never payload), and what the survivors of a failure agree on. Dropping it says
 /// goodbye.
 pub struct ControlPlane {
-    rank: Rank,
+    pub(super) rank: Rank,
     ranks: u32,
     roster: Roster,
-    secret: Secret,
+    pub(super) secret: Secret,
     /// By rank: where its control port is.
-    addresses: Vec<SocketAddr>,
+    pub(super) addresses: Vec<SocketAddr>,
+    /// What tells where ranks that are made from this communicator meet.
+    pub(super) place: Place,
     linger: Duration,
     /// The process that has the thread.
     process: u32,
     completed: Arc<Completed>,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -168,13 +179,14 @@ impl ControlPlane {
         join: &Join,
         joined: Joined,
         deadline: Deadline,
-    ) -> Result<ControlPlane, BootstrapError> {
+    ) -> Result<(ControlPlane, Result<(), BootstrapError>), BootstrapError> {
         let system = |doing, error| BootstrapError::System { doing, error };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| system("make an eventfd", error.into()))?;
         let Join { rank, ranks, timing, linger, .. } = *join;
         let Joined { roster, listener, addresses } = joined;
         let recorder = recorder(join, &roster)?;
+        let place = Place::of(join, listener.as_ref());
         let completed = Arc::new(Completed::default());
         let purpose = [&b"control "[..], &roster.session].concat();
         let secret = Secret::from_bytes(join.id.secret.derive(&purpose));
@@ -186,6 +198,7 @@ impl ControlPlane {
             failure: OnceLock::new(),
             wake,
             leaving: OnceLock::new(),
+            heir: Mutex::default(),
             meetings: Mutex::new(BTreeMap::new()),
             recorder,
         });
@@ -196,6 +209,7 @@ impl ControlPlane {
             roster,
             secret,
             addresses: addresses.clone(),
+            place,
             linger,
             process,
             completed,
@@ -210,20 +224,29 @@ impl ControlPlane {
                 .spawn(move || driver.run())
                 .map_err(|error| system("start the control thread", error))?;
             plane.thread = Some(thread);
-            plane.await_neighbours(deadline)?;
         }
-        Ok(plane)
+        let linked = if ranks > 1 { plane.await_neighbours(join, deadline) } else { Ok(()) };
+        Ok((plane, linked))
     }
 
-    fn await_neighbours(&self, deadline: Deadline) -> Result<(), BootstrapError> {
-        let linked = self.shared.await_change(deadline.left(), |control| {
-            let unlinked = control.unlinked();
-            match control.failure() {
-                _ if unlinked.is_empty() => Some(Ok(())),
-                Some(failure) => Some(Err(failure.clone())),
-                None => None,
+    fn await_neighbours(&self, join: &Join, deadline: Deadline) -> Result<(), BootstrapError> {
+        let linked = loop {
+            let slice = deadline.left().min(join.give_up.every());
+            let linked = self.shared.await_change(slice, |control| {
+                let unlinked = control.unlinked();
+                match control.failure() {
+                    _ if unlinked.is_empty() => Some(Ok(())),
+                    Some(failure) => Some(Err(failure.clone())),
+                    None => None,
+                }
+            });
+            if linked.is_some() || deadline.is_past() {
+                break linked;
             }
-        });
+            join.give_up.check(join.rank).inspect_err(|error| {
+                self.report(self.rank, error.to_string());
+            })?;
+        };
         match linked {
             Some(Ok(())) => Ok(()),
             Some(Err(failure)) => Err(BootstrapError::Linking { rank: self.rank, failure }),
@@ -233,7 +256,7 @@ impl ControlPlane {
                 let address = address.map_or_else(String::new, |address| address.to_string());
                 let waited_ms = deadline.waited_ms();
                 // The others may be complete: they are not to take this for leaving.
-                self.abort(format!("it has no control connection with rank {peer}"));
+                self.report(self.rank, format!("it has no control connection with rank {peer}"));
                 Err(BootstrapError::Unlinked { rank: self.rank, peer, address, waited_ms })
             }
         }
@@ -309,6 +332,27 @@ impl ControlPlane {
     /// Nothing has failed, the others declared this rank dead, too many ranks are silent, or the
     /// time is up.
     pub fn verdict(&self, timeout: Duration) -> Result<Verdict, VerdictError> {
+        self.agree(timeout, |control| control.verdict().map(Option::<&Verdict>::cloned))
+    }
+
+    /// As [`ControlPlane::verdict`], for those who want to go on together: if a survivor has left
+    /// in good order, those who are still here agree once more.
+    ///
+    /// # Errors
+    /// As [`ControlPlane::verdict`].
+    pub(crate) fn reconvene(&self, timeout: Duration) -> Result<Verdict, VerdictError> {
+        if !self.is_forked() {
+            let _ = self.shared.lock().reconvene(now());
+            self.shared.wake();
+        }
+        self.agree(timeout, |control| control.reconvene(now()).map(Option::<&Verdict>::cloned))
+    }
+
+    fn agree(
+        &self,
+        timeout: Duration,
+        look: impl Fn(&mut Control) -> Result<Option<Verdict>, NoVerdict>,
+    ) -> Result<Verdict, VerdictError> {
         if self.is_forked() {
             return Err(VerdictError::Forked);
         }
@@ -317,12 +361,16 @@ impl ControlPlane {
         }
         let deadline = Deadline::after(timeout);
         let mut refusal = None;
-        let found = self.shared.await_change(timeout, |control| match control.verdict() {
+        let found = self.shared.await_change(timeout, |control| match look(control) {
             Ok(verdict) => {
                 refusal = None;
-                verdict.cloned().map(Ok)
+                let gave_up = || control.withdrawn(self.rank).cloned();
+                verdict.map_or_else(
+                    || gave_up().map(|failure| Err(VerdictError::GivenUp(failure))),
+                    |verdict| Some(Ok(verdict)),
+                )
             }
-            Err(error @ NoVerdict::Condemned(_)) => Some(Err(error)),
+            Err(error @ NoVerdict::Condemned(_)) => Some(Err(error.into())),
             // Some of the silent may turn out to have ended.
             Err(error) => {
                 refusal = Some(error);
@@ -331,7 +379,8 @@ impl ControlPlane {
         });
         match (found, refusal, self.failure()) {
             (Some(Ok(verdict)), ..) => Ok(verdict),
-            (Some(Err(error)), ..) | (None, Some(error), _) => Err(error.into()),
+            (Some(Err(error)), ..) => Err(error),
+            (None, Some(error), _) => Err(error.into()),
             (None, None, None) => Err(VerdictError::NothingFailed { rank: self.rank }),
             (None, None, Some(failure)) => {
                 Err(VerdictError::TimedOut { waited_ms: deadline.waited_ms(), failure })
@@ -339,39 +388,9 @@ impl ControlPlane {
         }
     }
 
-    /// How this rank joins a new communicator of the survivors: with their order as ranks, and
-    /// the lowest of them as rank 0, which listens already. Its limits and timing are defaults.
-    ///
-    /// # Errors
-    /// This rank does not survive, or the lowest survivor could not listen.
-    pub fn regroup(&self, verdict: &Verdict) -> Result<Join, VerdictError> {
-        let no = |reason| VerdictError::NoMeeting { rank: self.rank, reason };
-        let survivors = &verdict.survivors;
-        let place = survivors.binary_search(&self.rank).map_err(|_| no("it is not among them"))?;
-        let lowest = survivors[0];
-        if verdict.meeting_port == 0 && survivors.len() > 1 {
-            return Err(no("the lowest of them could not open a socket to listen at"));
-        }
-        let purpose = [&b"survivors "[..], &verdict.epoch.to_le_bytes()].concat();
-        let secret = Secret::from_bytes(self.secret.derive(&purpose));
-        let address = self.addresses.get(lowest as usize).map(SocketAddr::ip);
-        let host = address.map_or_else(|| "127.0.0.1".to_owned(), |ip| ip.to_string());
-        let endpoints = vec![Endpoint::new(host, verdict.meeting_port)];
-        // There are no more than RANKS_MAX.
-        let (rank, ranks) = (place as Rank, survivors.len() as u32);
-        let mut join = Join::new(rank, ranks, UniqueId { endpoints, secret });
-        if rank == 0 {
-            join.listener = self.shared.meetings().remove(&verdict.meeting_port);
-            if ranks > 1 && join.listener.is_none() {
-                return Err(no("the socket for this meeting is used up"));
-            }
-        }
-        Ok(join)
-    }
-
     /// Whether this is the child of a fork: it has the connections, but not the thread, and the
     /// lock may be held for ever by a thread that only its parent has.
-    fn is_forked(&self) -> bool {
+    pub(super) fn is_forked(&self) -> bool {
         self.process != std::process::id()
     }
 
@@ -391,9 +410,19 @@ impl ControlPlane {
         self.shared.await_change(COMPARE_MAX, |_| self.failure())
     }
 
-    /// Ends the communicator for all ranks, by this rank's own will.
+    /// Ends the communicator for all ranks, by this rank's own will. If it has ended already, this
+    /// rank goes nowhere with the other survivors; and what is being made from the communicator
+    /// meanwhile ends as well.
     pub fn abort(&self, reason: impl Into<String>) {
-        self.report(self.rank, reason);
+        if self.is_forked() {
+            return;
+        }
+        let text: String = reason.into();
+        let heir = self.shared.heir().upgrade();
+        self.tell(|control| control.give_up(text.clone(), now()));
+        if let Some(heir) = heir {
+            heir.abort(text);
+        }
     }
 
     /// Ends the communicator for all ranks because `rank` was found failed, by a transport for
@@ -402,10 +431,19 @@ impl ControlPlane {
         if self.is_forked() {
             return;
         }
+        let text = reason.into();
+        self.tell(|control| control.report(rank, text, now()));
+    }
+
+    fn tell(&self, what: impl FnOnce(&mut Control)) {
         let shared = &self.shared;
         let mut control = shared.lock();
-        control.report(rank, reason.into(), now());
+        what(&mut control);
         if self.thread.is_none() {
+            // Alone it agrees with itself, and needs no place to meet.
+            if control.wants_meeting_port() {
+                control.set_meeting_port(0, now());
+            }
             return publish(shared, &control);
         }
         shared.wake();
@@ -413,6 +451,14 @@ impl ControlPlane {
         // this process, and the others must not take that for the cause.
         let unseen = |_: &mut Control| !self.has_failed();
         let _ = shared.changed.wait_timeout_while(control, REPORT_MAX, unseen);
+    }
+
+    /// The failure that ended the communicator, if this rank hears of one within `timeout`.
+    pub(crate) fn await_failure(&self, timeout: Duration) -> Option<Failure> {
+        if self.is_forked() {
+            return None;
+        }
+        self.shared.await_change(timeout, |control| control.failure().cloned())
     }
 
     /// Hands each rank the blobs of all, in order of rank. All ranks must call it, in the same
@@ -506,6 +552,7 @@ pub(super) fn publish(shared: &Shared, control: &Control) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ccl_core::bootstrap::UniqueId;
     use std::sync::mpsc;
 
     #[test]
@@ -514,7 +561,7 @@ mod tests {
         let join = Join::new(0, 1, id);
         let joined = Joined { roster: Roster::default(), listener: None, addresses: vec![] };
         let deadline = Deadline::after(Duration::ZERO);
-        let mut plane = ControlPlane::start(&join, joined, deadline).unwrap();
+        let (mut plane, _) = ControlPlane::start(&join, joined, deadline).unwrap();
         // As a child finds it: another process, and the lock held by a thread it does not have.
         plane.process = plane.process.wrapping_add(1);
         let shared = plane.shared.clone();

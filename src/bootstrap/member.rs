@@ -29,6 +29,7 @@ pub(super) fn join(join: &Join) -> Result<Joined, BootstrapError> {
     let deadline = Deadline::after(join.limits.deadline);
     let mut backoff = BACKOFF_FIRST;
     loop {
+        join.give_up.check(join.rank)?;
         let last = match round(join, deadline) {
             Ok(joined) => return Ok(joined),
             Err(Setback::Address(error) | Setback::Final(error)) => return Err(error),
@@ -90,7 +91,7 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
     let nonce = random_bytes().map_err(Setback::Final)?;
     let (listener, contact) = contact::of_member(join, &stream).map_err(Setback::Final)?;
     let mut machine = MemberJoin::new(join.id.secret.clone(), join.hello(contact), nonce);
-    match converse(&mut machine, &stream, deadline) {
+    match converse(&mut machine, &stream, deadline, join)? {
         Some(Ok(roster)) => {
             let addresses = contact::addresses(&roster, address);
             Ok(Joined { roster, listener: Some(listener), addresses })
@@ -121,7 +122,8 @@ fn converse(
     machine: &mut MemberJoin,
     stream: &TcpStream,
     deadline: Deadline,
-) -> Option<Result<Roster, MemberJoinError>> {
+    join: &Join,
+) -> Result<Option<Result<Roster, MemberJoinError>>, Setback> {
     let grace = Deadline::after(deadline.left() + GRACE);
     let stranger = Deadline::after(CONNECT_MAX * 2);
     let mut outbox = Vec::new();
@@ -131,18 +133,19 @@ fn converse(
         let written = socket::write(stream, &outbox);
         outbox.drain(..written);
         if let Some(outcome) = machine.outcome() {
-            return Some(outcome.clone());
+            return Ok(Some(outcome.clone()));
         }
         let left = match machine.is_introduced() {
             true => grace.left(),
             false => deadline.left().min(stranger.left()),
         };
         if left.is_zero() {
-            return None;
+            return Ok(None);
         }
+        join.give_up.check(join.rank).map_err(Setback::Final)?;
         let mut flags = PollFlags::IN;
         flags.set(PollFlags::OUT, !outbox.is_empty());
-        socket::wait(&[(stream.as_fd(), flags)], left);
+        socket::wait(&[(stream.as_fd(), flags)], left.min(join.give_up.every()));
         match socket::read(stream, &mut buffer) {
             Got::Bytes(count) => {
                 let mut bytes = &buffer[..count];

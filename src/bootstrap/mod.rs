@@ -6,8 +6,10 @@
 mod contact;
 mod control;
 mod driver;
+mod give_up;
 mod host;
 mod listen;
+mod meeting;
 mod member;
 pub(crate) mod resolve;
 mod root;
@@ -19,7 +21,9 @@ pub use ccl_core::bootstrap::{
     Verdict,
 };
 pub use control::{ControlPlane, ExchangeError, VerdictError};
+pub use give_up::GiveUp;
 pub use listen::{Listening, Reach, listen_at};
+pub use meeting::Invitation;
 pub use socket::random_bytes;
 
 use resolve::resolve;
@@ -57,6 +61,10 @@ pub struct Join {
     pub limits: JoinLimits,
     /// Heartbeat and silence after it.
     pub timing: ControlTiming,
+    /// Asked now and then while this rank waits for others.
+    pub give_up: GiveUp,
+    /// Other ranks may be on other hosts, even where rank 0 is reached by loopback.
+    pub spans_hosts: bool,
     /// At most so long blocks [`ControlPlane::close`] while others do not take this rank's last
     /// words. What they miss, others tell them.
     pub linger: Duration,
@@ -78,6 +86,8 @@ impl Join {
             insecure: false,
             limits: JoinLimits::default(),
             timing: ControlTiming::default(),
+            give_up: GiveUp::default(),
+            spans_hosts: false,
             linger: Duration::from_secs(5),
             recorder: recorder::Settings::default(),
         }
@@ -101,6 +111,14 @@ impl Join {
 /// Why the ranks did not become a communicator.
 #[derive(Debug, Error)]
 pub enum BootstrapError {
+    /// [`Join::give_up`] said so.
+    #[error("rank {rank} stopped to wait for the others: {reason}")]
+    GivenUp {
+        /// This rank.
+        rank: Rank,
+        /// Why.
+        reason: String,
+    },
     /// Numbers that make no sense.
     #[error("rank {rank} of {ranks}: there must be 1 to {RANKS_MAX} ranks, counted from 0")]
     RankOutOfRange {
@@ -246,7 +264,19 @@ struct Joined {
 ///
 /// # Errors
 /// Everything that can keep ranks from each other; each error says who and what to do.
-pub fn join(mut join: Join) -> Result<ControlPlane, BootstrapError> {
+pub fn join(how: Join) -> Result<ControlPlane, BootstrapError> {
+    let (plane, linked) = meet(how)?;
+    linked.map(|()| plane)
+}
+
+/// As [`join`], but once all have met there is a control plane, linked or not: with it the ranks
+/// can agree on why it is not.
+///
+/// # Errors
+/// As [`join`], until all have met.
+pub(crate) fn meet(
+    mut join: Join,
+) -> Result<(ControlPlane, Result<(), BootstrapError>), BootstrapError> {
     let (rank, ranks) = (join.rank, join.ranks);
     if ranks == 0 || ranks > RANKS_MAX || rank >= ranks {
         return Err(BootstrapError::RankOutOfRange { rank, ranks });

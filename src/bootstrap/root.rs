@@ -49,7 +49,7 @@ pub(super) fn join(join: &mut Join) -> Result<Joined, BootstrapError> {
     let machine = RootJoin::new(join.id.secret.clone(), hello, join.limits, now());
     let connections = BTreeMap::new();
     let mut driver = Driver { listener, machine, connections, accepted: 0, pause: None };
-    driver.run()?;
+    driver.run(join)?;
     let roster = driver.conclude()?;
     let addresses = contact::addresses(&roster, contact::LOCAL);
     Ok(Joined { roster, listener: Some(control), addresses })
@@ -61,9 +61,10 @@ fn no_endpoint() -> BootstrapError {
 }
 
 impl Driver {
-    fn run(&mut self) -> Result<(), BootstrapError> {
+    fn run(&mut self, join: &Join) -> Result<(), BootstrapError> {
         while self.machine.outcome().is_none() {
-            let timeout = self.machine.poll_timeout().since(now());
+            join.give_up.check(join.rank)?;
+            let timeout = self.machine.poll_timeout().since(now()).min(join.give_up.every());
             let ready = self.wait(timeout, true);
             self.accept()?;
             self.read(&ready);

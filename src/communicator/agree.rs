@@ -1,12 +1,26 @@
-//! After a failure: what the survivors agree on, and which operations may still end well.
+//! After a failure: what the survivors agree on, which operations may still end well, and what
+//! every later call says.
 
 use std::time::Duration;
 
 use super::Communicator;
 use super::engine::{Running, What};
 use super::error::Error;
-use super::watch::{deadline, sentence};
-use crate::bootstrap::{Failure, FailureReason, NoVerdict, Verdict, VerdictError};
+use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
+
+/// How long a call that fails waits for what the survivors agree on: they need a few messages,
+/// and a second failure may come between.
+const AGREEMENT: Duration = Duration::from_secs(1);
+/// How long the control plane has for telling why a connection is gone. A rank that ends because
+/// of another one has told so before, but this rank's data path may be faster.
+pub(super) const TIDINGS: Duration = Duration::from_millis(200);
+
+/// What ended a communicator.
+struct Cause {
+    error: Error,
+    /// Whether it is this rank's own first error.
+    is_own: bool,
+}
 
 impl Communicator {
     /// What the survivors of a failure agree on: who is dead, why, and the last operation that
@@ -28,43 +42,118 @@ impl Communicator {
     /// how far it is.
     #[inline]
     pub(super) fn let_through(&self, running: &Running) -> Result<(), Error> {
-        match running.what {
-            What::Call(record) if !self.control.completed().finish(record.sequence) => {
-                Err(self.too_late(running))
-            }
-            _ => Ok(()),
-        }
+        let completed = self.control.completed();
+        let may_end = match running.what {
+            What::Call(record) => completed.finish(record.sequence),
+            What::Messages { .. } => !completed.is_frozen(),
+        };
+        if may_end { Ok(()) } else { Err(self.too_late(running)) }
     }
 
     #[cold]
     fn too_late(&self, running: &Running) -> Error {
-        let during = format!("rank {} in {}", self.rank(), running.what);
-        match self.control.failure() {
-            Some(failure) => self.failed(&failure, during),
-            // The question of a coordinator came before its reason.
-            None => Error::RankFailed {
+        // The question of a coordinator may come before its reason.
+        let failure = self.control.await_failure(AGREEMENT);
+        let rank = failure.as_ref().map_or(self.rank(), |failure| failure.rank);
+        let reason = failure.map_or("a rank has failed".to_owned(), |f| f.reason.to_string());
+        let during = self.during(&running.what);
+        Error::RankFailed { rank, reason, last_completed: None, during }
+    }
+
+    /// What this rank is doing, for messages.
+    pub(super) fn during(&self, what: &dyn std::fmt::Display) -> String {
+        format!("rank {} in {what}", self.rank())
+    }
+
+    pub(super) fn usable(&self) -> Result<(), Error> {
+        self.not_forked()?;
+        if self.is_broken() { Err(self.broken_before()) } else { Ok(()) }
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some() || self.control.has_failed()
+    }
+
+    /// The error of a call that comes after the one that failed: on all survivors the same.
+    #[cold]
+    pub(super) fn broken_before(&self) -> Error {
+        self.cause().map_or_else(
+            || Error::Broken {
                 rank: self.rank(),
-                reason: "a rank has failed; agree() tells which".to_owned(),
-                during,
+                reason: self.broken.clone().unwrap_or_default(),
+                last_completed: None,
             },
+            |cause| cause.error,
+        )
+    }
+
+    /// What ended the communicator, in the words of all survivors if they agree soon enough.
+    fn cause(&self) -> Option<Cause> {
+        let broken = |rank, reason: &dyn ToString, last_completed| Error::Broken {
+            rank,
+            reason: reason.to_string(),
+            last_completed,
+        };
+        let (failure, last_completed) = match self.control.verdict(AGREEMENT) {
+            Ok(verdict) => (verdict.cause, Some(verdict.last_completed)),
+            Err(VerdictError::None(condemned @ NoVerdict::Condemned(_))) => {
+                let error = broken(self.rank(), &condemned, None);
+                return Some(Cause { error, is_own: false });
+            }
+            Err(_) => (self.control.failure()?, None),
+        };
+        let said = match &failure.reason {
+            FailureReason::Aborted { text } if failure.rank == self.rank() => Some(text.as_str()),
+            _ => None,
+        };
+        let is_own = said
+            .is_some_and(|said| self.broken.as_ref().is_some_and(|error| error.starts_with(said)));
+        Some(Cause { error: broken(failure.rank, &failure.reason, last_completed), is_own })
+    }
+
+    /// Remembers an error that ends the communicator, tells the other ranks of it, and says what
+    /// they agree on as to its cause.
+    #[cold]
+    pub(super) fn broken(&mut self, error: Error, during: String) -> Error {
+        if error.is_harmless() {
+            return error;
+        }
+        if self.broken.is_none() {
+            self.control.recorder().dump();
+            self.blame(&error);
+            self.broken = Some(error.to_string());
+        }
+        let Some(cause) = self.cause() else { return error };
+        let Error::Broken { rank, reason, last_completed } = cause.error else { return error };
+        // What this rank found out about its own call says more than what made another one fail.
+        let is_telling = matches!(error, Error::Mismatch { .. } | Error::Deadline { .. });
+        let is_condemned = rank == self.rank() && !cause.is_own;
+        match error {
+            Error::RankFailed { during, .. } => {
+                Error::RankFailed { rank, reason, last_completed, during }
+            }
+            _ if cause.is_own || (is_telling && !is_condemned) => error,
+            _ => Error::RankFailed { rank, reason, last_completed, during },
         }
     }
 
-    /// The error of a call that comes after a failure, with what has been agreed so far.
-    pub(super) fn failed(&self, failure: &Failure, during: String) -> Error {
-        let (rank, cause) = (failure.rank, &failure.reason);
-        if let FailureReason::Stuck { stalled_ms, .. } = cause {
-            let stalled = Duration::from_millis(u64::from(*stalled_ms));
-            return deadline(during, stalled, "nobody yet".to_owned(), &sentence(failure));
+    /// Tells the others who is to blame, if nobody has.
+    fn blame(&self, error: &Error) {
+        if let Error::RankFailed { rank, reason, .. } = error {
+            if self.control.await_failure(TIDINGS).is_none() {
+                self.control.report(*rank, reason.as_str());
+            }
+        } else if self.control.failure().is_none() {
+            self.control.report(self.rank(), error.to_string());
         }
-        let reason = match self.control.verdict(Duration::ZERO) {
-            Ok(verdict) => format!(
-                "{cause} (the last operation that all survivors completed is #{})",
-                verdict.last_completed
-            ),
-            Err(VerdictError::None(condemned @ NoVerdict::Condemned(_))) => condemned.to_string(),
-            Err(_) => cause.to_string(),
-        };
-        Error::RankFailed { rank, reason, during }
+    }
+
+    /// An error of something other than an operation, by its cause if that is a failure.
+    pub(super) fn or_failure(&mut self, error: Error, doing: &str) -> Error {
+        if self.control.has_failed() {
+            let during = self.during(&doing);
+            return self.broken(error, during);
+        }
+        error
     }
 }

@@ -11,8 +11,8 @@ use ccl_core::types::Rank;
 use crate::bootstrap::{BootstrapError, ExchangeError, VerdictError};
 use crate::launch::LaunchError;
 
-/// An error of a communicator. After any but [`Error::Usage`] the communicator is of no more use:
-/// later operations end with [`Error::Broken`], which repeats the cause.
+/// An error of a communicator. Unless it [is harmless](Error::is_harmless), the communicator is of
+/// no more use: later operations end with [`Error::Broken`], which says what all survivors say.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -59,12 +59,14 @@ pub enum Error {
         theirs: String,
     },
     /// A rank died, left, or aborted.
-    #[error("{during}: rank {rank} failed: {reason}")]
+    #[error("{during}: rank {rank} failed: {reason}{}", so_far(*last_completed))]
     RankFailed {
-        /// Which.
+        /// Which: the one that all survivors name, once they have agreed.
         rank: Rank,
         /// How it was noticed.
         reason: String,
+        /// The number of the last operation that all survivors completed, if they have agreed.
+        last_completed: Option<u64>,
         /// What this rank was doing.
         during: String,
     },
@@ -89,18 +91,60 @@ pub enum Error {
          use it. Join after the fork, or exec another program"
     )]
     Forked,
-    /// The communicator was broken by an earlier error.
-    #[error("this communicator is broken since an earlier operation failed: {cause}")]
+    /// The communicator was broken by an earlier error, of this rank or another.
+    #[error("this communicator is broken: rank {rank} failed: {reason}{}", so_far(*last_completed))]
     Broken {
-        /// The first error.
-        cause: String,
+        /// The rank that is to blame.
+        rank: Rank,
+        /// What happened to it.
+        reason: String,
+        /// The number of the last operation that all survivors completed, if they have agreed.
+        /// Whatever ended well after it is void.
+        last_completed: Option<u64>,
     },
+    /// No communicator came of the ranks of another one.
+    #[error("{doing}: {error}. {advice}")]
+    Unmade {
+        /// What was tried.
+        doing: &'static str,
+        /// What went wrong. Ranks are those that the new communicator would have had.
+        error: Box<Error>,
+        /// What to do now.
+        advice: &'static str,
+    },
+}
+
+fn so_far(last_completed: Option<u64>) -> String {
+    last_completed.map_or_else(String::new, |number| {
+        format!(" (the last operation that all survivors completed is #{number})")
+    })
 }
 
 impl Error {
     /// Whether the communicator is unharmed.
     #[must_use]
     pub fn is_harmless(&self) -> bool {
-        matches!(self, Error::Usage(_) | Error::Algorithm(_) | Error::Config(_) | Error::Forked)
+        use Error::{Algorithm, Config, Forked, Unmade, Usage};
+        matches!(self, Usage(_) | Algorithm(_) | Config(_) | Forked | Unmade { .. })
+    }
+
+    /// The rank that is to blame, where one is.
+    #[must_use]
+    pub fn failed_rank(&self) -> Option<Rank> {
+        match self {
+            Error::RankFailed { rank, .. } | Error::Broken { rank, .. } => Some(*rank),
+            _ => None,
+        }
+    }
+
+    /// The number of the last operation that all survivors completed, where they have agreed.
+    #[must_use]
+    pub fn last_completed(&self) -> Option<u64> {
+        match self {
+            Error::RankFailed { last_completed, .. } | Error::Broken { last_completed, .. } => {
+                *last_completed
+            }
+            _ => None,
+        }
     }
 }

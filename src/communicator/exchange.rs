@@ -17,10 +17,11 @@ pub(super) enum Topic {
     SplitChoice,
     SplitAddress,
     Ready,
+    Invitation,
 }
 
 impl Topic {
-    const ALL: [Topic; 7] = [
+    const ALL: [Topic; 8] = [
         Topic::Nonces,
         Topic::Addresses,
         Topic::SharedMemory,
@@ -28,6 +29,7 @@ impl Topic {
         Topic::SplitChoice,
         Topic::SplitAddress,
         Topic::Ready,
+        Topic::Invitation,
     ];
 
     /// The step of a program that it belongs to, for messages.
@@ -36,6 +38,7 @@ impl Topic {
             Topic::Nonces | Topic::Addresses | Topic::Ready => "connecting",
             Topic::SharedMemory | Topic::SharedMemoryDone => "alloc",
             Topic::SplitChoice | Topic::SplitAddress => "split",
+            Topic::Invitation => "invite",
         }
     }
 }

@@ -11,6 +11,7 @@ mod exchange;
 mod explain;
 mod fork;
 mod group;
+mod offspring;
 mod record;
 mod request;
 mod scope;
@@ -23,23 +24,19 @@ mod wiring;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use bytemuck::{Pod, Zeroable};
 use ccl_core::config::Config;
 use ccl_core::types::Rank;
 
-use crate::bootstrap::{
-    ControlPlane, Endpoint, Join, Listening, Reach, Secret, UniqueId, join, random_bytes,
-};
+use crate::bootstrap::{ControlPlane, Join, Secret, UniqueId, join, random_bytes};
 use crate::launch;
-use call::{Buffers, usage};
+use call::Buffers;
 use devices::Devices;
 use engine::Engine;
-use exchange::{Topic, exchange};
 use group::Messages;
 use request::Requests;
 use wiring::Wiring;
 
-pub use crate::bootstrap::Verdict;
+pub use crate::bootstrap::{Invitation, Verdict};
 pub use call::Call;
 pub use ccl_core::schedule::shape::{Blocks, Sizes};
 pub use ccl_core::topology::Hosts;
@@ -63,9 +60,13 @@ pub struct Communicator {
     /// Empty lists of the last group, for the next one.
     spare_messages: Messages,
     control: Arc<ControlPlane>,
-    secret: Secret,
+    /// The first error that ended it here.
     broken: Option<String>,
-    splits: u64,
+    /// How many communicators were made of this one, or tried.
+    offspring: u64,
+    /// What an attempt to shrink has left behind: the next one goes on from there.
+    heir: Option<Arc<ControlPlane>>,
+    is_shrunk: bool,
     generation: u32,
 }
 
@@ -78,20 +79,14 @@ pub struct AbortHandle {
 
 impl AbortHandle {
     /// Ends the communicator on all ranks: whatever is under way, or called later, fails with
-    /// this reason.
+    /// this reason. If it has failed before, this rank gives up for good: its
+    /// [`Communicator::agree`] and [`Communicator::shrink`] end, and those of the others that wait
+    /// for it. What is being made of it ends as well.
     pub fn abort(&self, reason: &str) {
         if let Some(control) = self.control.upgrade() {
             control.abort(reason);
         }
     }
-}
-
-/// What a rank says of itself when a communicator is split.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
-struct Choice {
-    color: i64,
-    key: i64,
 }
 
 impl Communicator {
@@ -183,9 +178,10 @@ impl Communicator {
             requests: Requests::default(),
             spare_messages: Messages::default(),
             control,
-            secret,
             broken: None,
-            splits: 0,
+            offspring: 0,
+            heir: None,
+            is_shrunk: false,
             generation: fork::generation(),
         })
     }
@@ -244,53 +240,6 @@ impl Communicator {
         self.run_in_place(call, buffer)
     }
 
-    /// Splits into communicators of the ranks that give the same `color`, ordered by `key` and
-    /// then by rank. A negative color takes part but gets none. All ranks call it.
-    ///
-    /// # Errors
-    ///
-    /// As a collective and as joining.
-    pub fn split(&mut self, color: i64, key: i64) -> Result<Option<Communicator>, Error> {
-        self.usable()?;
-        self.splits += 1;
-        let own = Choice { color, key };
-        let timeout = self.engine.config.join_timeout;
-        let blobs = exchange(&self.control, Topic::SplitChoice, bytemuck::bytes_of(&own), timeout)?;
-        let all = blobs
-            .iter()
-            .map(|blob| bytemuck::try_pod_read_unaligned(blob))
-            .collect::<Result<Vec<Choice>, _>>()
-            .map_err(|_| usage("split: a rank's choice cannot be read".to_owned()))?;
-        let mut members: Vec<(i64, Rank)> = (0..)
-            .zip(&all)
-            .filter(|(_, choice)| choice.color == color)
-            .map(|(rank, choice)| (choice.key, rank))
-            .collect();
-        members.sort_unstable();
-        let place = members.iter().position(|(_, rank)| *rank == self.rank()).unwrap_or(0);
-        let leads = color >= 0 && place == 0;
-        // A leader that cannot listen says so by an empty address: everybody fails at once.
-        let listening = leads.then(|| Listening::new(&Reach::Loopback)).transpose();
-        let listens = listening.as_ref().ok().and_then(Option::as_ref);
-        let endpoint = listens.and_then(|listening| listening.id.endpoints.first());
-        let address = endpoint.map_or_else(String::new, Endpoint::to_string);
-        let addresses = exchange(&self.control, Topic::SplitAddress, address.as_bytes(), timeout)?;
-        let listening = listening?;
-        if color < 0 {
-            return Ok(None);
-        }
-        let leader = members.first().map_or(0, |(_, rank)| *rank as usize);
-        let text = String::from_utf8_lossy(&addresses[leader]);
-        let endpoint: Endpoint = text.parse().map_err(|error| usage(format!("{error}")))?;
-        let purpose = format!("split {} color {color}", self.splits);
-        let secret = Secret::from_bytes(self.secret.derive(purpose.as_bytes()));
-        let id = UniqueId { endpoints: vec![endpoint], secret };
-        let mut how = Join::new(place as Rank, members.len() as u32, id);
-        how.listener = listening.map(|listening| listening.listener);
-        how.limits.deadline = timeout;
-        Communicator::join_with(how, self.engine.config.clone()).map(Some)
-    }
-
     fn run(&mut self, call: &Call<'_>, buffers: Buffers) -> Result<(), Error> {
         self.usable()?;
         if !self.is_idle() {
@@ -318,40 +267,14 @@ impl Communicator {
         let timeout = self.engine.config.timeout;
         let result = self.engine.start(running).and_then(|()| self.engine.finish(running, timeout));
         self.engine.ports.unbind();
-        result.and_then(|()| self.let_through(running)).map_err(|error| self.broken(error))
-    }
-
-    fn usable(&self) -> Result<(), Error> {
-        self.not_forked()?;
-        if let Some(cause) = &self.broken {
-            return Err(Error::Broken { cause: cause.clone() });
-        }
-        if !self.control.has_failed() {
-            return Ok(());
-        }
-        match self.control.failure() {
-            None => Ok(()),
-            Some(failure) => {
-                Err(self.failed(&failure, format!("rank {} in a new call", self.rank())))
-            }
-        }
+        result.and_then(|()| self.let_through(running)).map_err(|error| {
+            let during = self.during(&running.what);
+            self.broken(error, during)
+        })
     }
 
     fn not_forked(&self) -> Result<(), Error> {
         if self.generation == fork::generation() { Ok(()) } else { Err(Error::Forked) }
-    }
-
-    /// Remembers an error that ends the communicator, and tells the other ranks of it.
-    fn broken(&mut self, error: Error) -> Error {
-        if !error.is_harmless() && self.broken.is_none() {
-            let text = error.to_string();
-            self.control.recorder().dump();
-            if self.control.failure().is_none() {
-                self.control.abort(text.as_str());
-            }
-            self.broken = Some(text);
-        }
-        error
     }
 }
 

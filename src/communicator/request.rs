@@ -175,7 +175,7 @@ impl Communicator {
         let Some(Pending { state: State::Ended(result), keep, .. }) = pending else {
             return Err(usage("the request's result was taken before".to_owned()));
         };
-        result.map_err(|cause| Error::Broken { cause })?;
+        result.map_err(|cause| self.ended_badly(cause))?;
         keep.downcast::<B>()
             .map(|buffers| *buffers)
             .map_err(|_| usage("the request's buffers are of another type".to_owned()))
@@ -205,7 +205,10 @@ impl Communicator {
     /// Ends every open call with an error, here and on the other ranks.
     pub(super) fn give_up_requests(&mut self, reason: &str) {
         if self.first_open().is_some() {
-            let _ = self.broken(Error::Broken { cause: reason.to_owned() });
+            if self.control.failure().is_none() {
+                self.control.report(self.rank(), reason);
+            }
+            self.broken.get_or_insert_with(|| reason.to_owned());
             self.end_open(reason);
         }
     }
@@ -213,16 +216,19 @@ impl Communicator {
     /// Forgets the requests from this number on, which have ended: with the first error, if
     /// nobody has waited for it.
     pub(super) fn take_results_from(&mut self, first: u64) -> Result<(), Error> {
-        let mut result = Ok(());
+        let mut failed = None;
         self.requests.queue.retain(|pending| {
-            if let (true, State::Ended(Err(cause)), Ok(())) =
-                (pending.id >= first, &pending.state, &result)
-            {
-                result = Err(Error::Broken { cause: cause.clone() });
+            if let (true, State::Ended(Err(cause))) = (pending.id >= first, &pending.state) {
+                failed.get_or_insert_with(|| cause.clone());
             }
             pending.id < first
         });
-        result
+        failed.map_or(Ok(()), |cause| Err(self.ended_badly(cause)))
+    }
+
+    /// The error of a call that has ended with this one before.
+    fn ended_badly(&self, cause: String) -> Error {
+        if self.is_broken() { self.broken_before() } else { Error::Usage(cause) }
     }
 
     /// Whether nothing is under way.
@@ -245,7 +251,12 @@ impl Communicator {
     fn advance_requests(&mut self) -> Result<(), Error> {
         while let Some(at) = self.first_open() {
             let running = self.start_pending(at)?;
-            match self.engine.poll(&running) {
+            let polled = self.engine.poll(&running);
+            let ended = polled.and_then(|is_done| match is_done {
+                true => self.let_through(&running).map(|()| true),
+                false => Ok(false),
+            });
+            match ended {
                 Ok(true) => self.end(at, Some(&running), Ok(())),
                 Ok(false) => {
                     self.requests.queue[at].state = State::Started(running);
@@ -261,7 +272,8 @@ impl Communicator {
     fn finish_front(&mut self, timeout: Duration) -> Result<(), Error> {
         let Some(at) = self.first_open() else { return Ok(()) };
         let running = self.start_pending(at)?;
-        match self.engine.finish(&running, timeout) {
+        let finished = self.engine.finish(&running, timeout);
+        match finished.and_then(|()| self.let_through(&running)) {
             Ok(()) => {
                 self.end(at, Some(&running), Ok(()));
                 Ok(())
@@ -295,7 +307,10 @@ impl Communicator {
 
     /// Ends all open calls with one error: the communicator is broken.
     fn fail(&mut self, at: usize, running: &Running, error: Error) -> Error {
-        let error = self.broken(error);
+        // From here on nothing reads or writes the buffers: what follows may take a while.
+        self.engine.ports.unbind();
+        let during = self.during(&running.what);
+        let error = self.broken(error, during);
         let cause = error.to_string();
         self.end(at, Some(running), Err(cause.clone()));
         self.end_open(&cause);

@@ -87,7 +87,8 @@ impl Communicator {
         let rank = self.rank() as usize;
         let (regions, own) = match &mut self.engine.wiring {
             Some(wiring) => {
-                let regions = wiring.share(bytes.max(1), |_| Ok(()))?;
+                let shared = wiring.share(bytes.max(1), |_| Ok(()));
+                let regions = shared.map_err(|error| self.or_failure(error, "alloc"))?;
                 let own = regions[..rank].iter().flatten().count();
                 (regions.into_iter().flatten().collect(), own)
             }

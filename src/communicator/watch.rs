@@ -221,7 +221,8 @@ impl Engine {
     }
 
     fn rank_failed(&self, running: &Running, rank: Rank, reason: String) -> Error {
-        Error::RankFailed { rank, reason, during: self.during(running) }
+        let during = self.during(running);
+        Error::RankFailed { rank, reason, last_completed: None, during }
     }
 
     /// The error of a call that has not moved for too long.
@@ -255,7 +256,10 @@ impl Engine {
                 let stalled = Duration::from_millis(u64::from(*stalled_ms));
                 deadline(during, stalled, self.waiting(running), &sentence(failure))
             }
-            reason => Error::RankFailed { rank: failure.rank, reason: reason.to_string(), during },
+            reason => {
+                let (rank, reason) = (failure.rank, reason.to_string());
+                Error::RankFailed { rank, reason, last_completed: None, during }
+            }
         }
     }
 

@@ -297,7 +297,9 @@ impl Meeting<'_> {
                 }
             });
             if let Some((peer, reason)) = error {
-                return Err(Error::RankFailed { rank: peer, reason, during: connecting_of(rank) });
+                let during = connecting_of(rank);
+                let last_completed = None;
+                return Err(Error::RankFailed { rank: peer, reason, last_completed, during });
             }
             if met.len() == before {
                 let missing =
@@ -363,7 +365,8 @@ fn await_more<'a>(
     let during = connecting_of(rank);
     if let Some(failure) = control.failure() {
         let reason = failure.reason.to_string();
-        return Err(Error::RankFailed { rank: failure.rank, reason, during });
+        let rank = failure.rank;
+        return Err(Error::RankFailed { rank, reason, last_completed: None, during });
     }
     if late {
         let missing: Vec<String> = missing.map(|peer| format!("rank {peer}")).collect();

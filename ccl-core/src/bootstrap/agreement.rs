@@ -349,12 +349,15 @@ impl Lead {
 }
 
 /// Whether a verdict is lacking: there is none, or one of its survivors has died since. Deaths
-/// that follow a verdict come in crowds, when programs end: those wait for a regular time.
+/// that follow a verdict come in crowds, when programs end: those wait for a regular time. Leaving
+/// counts only where somebody wants to go on.
 fn is_due(facts: &Facts, regular: bool) -> bool {
     match &facts.verdict {
         None => true,
         Some(verdict) => {
-            regular && verdict.survivors.iter().any(|rank| facts.dead.contains_key(rank))
+            let mut survivors = verdict.survivors.iter();
+            (regular && survivors.clone().any(|rank| facts.dead.contains_key(rank)))
+                || (facts.reconvenes && survivors.any(|rank| facts.left.contains_key(rank)))
         }
     }
 }

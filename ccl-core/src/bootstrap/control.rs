@@ -196,6 +196,30 @@ impl Control {
         Ok(verdict)
     }
 
+    /// As [`Control::verdict`], for those who want to go on together: only a verdict whose
+    /// survivors are all still here. If one of them has left, the lowest of the others has them
+    /// agree once more, as soon as it asks for this as well; until then there is none.
+    ///
+    /// # Errors
+    /// As [`Control::verdict`].
+    pub fn reconvene(&mut self, now: Instant) -> Result<Option<&Verdict>, NoVerdict> {
+        let left = &self.facts.left;
+        let has_left = |rank: &Rank| left.contains_key(rank);
+        if self.verdict()?.is_some_and(|verdict| verdict.survivors.iter().any(has_left)) {
+            let leads = self.facts.living().next() == Some(self.rank);
+            self.facts.reconvenes = leads;
+            self.consider(false, now);
+            return Ok(None);
+        }
+        self.verdict()
+    }
+
+    /// Whether one of these ranks is dead or has left.
+    #[must_use]
+    pub fn has_lost(&self, members: &[Rank]) -> bool {
+        members.iter().any(|rank| self.facts.is_gone(*rank))
+    }
+
     /// Whether this rank coordinates an agreement and the driver is to say where the survivors
     /// can meet.
     #[must_use]
@@ -352,6 +376,43 @@ impl Control {
             self.learn(Message::Failed(Failure { rank, reason }), None, now);
             self.consider(false, now);
         }
+    }
+
+    /// This rank is told from outside to give up. Before any failure that is one; after it, the
+    /// other survivors learn that they need not wait for this rank to go on with them.
+    pub fn give_up(&mut self, text: String, now: Instant) {
+        let rank = self.rank;
+        if self.facts.first.is_none() {
+            return self.report(rank, text, now);
+        }
+        let reason = FailureReason::Withdrew { text };
+        self.learn(Message::Failed(Failure { rank, reason }), None, now);
+    }
+
+    /// What a rank that gave up after the failure said.
+    #[must_use]
+    pub fn withdrawn(&self, rank: Rank) -> Option<&Failure> {
+        self.facts.withdrawn.get(&rank)
+    }
+
+    /// Why these ranks cannot all go on together: one of them is dead, has left or has given up
+    /// since the failure.
+    #[must_use]
+    pub fn obstacle(&self, members: &[Rank]) -> Option<String> {
+        let is_member = |rank: &Rank| members.binary_search(rank).is_ok();
+        if let Some(failure) = &self.facts.condemned {
+            return Some(NoVerdict::Condemned(failure.clone()).to_string());
+        }
+        let mut dead = self.facts.dead.iter().filter(|(rank, _)| is_member(rank));
+        if let Some((rank, reason)) = dead.next() {
+            return Some(Failure { rank: *rank, reason: reason.clone() }.to_string());
+        }
+        let mut withdrawn = self.facts.withdrawn.values();
+        if let Some(failure) = withdrawn.find(|failure| is_member(&failure.rank)) {
+            return Some(failure.to_string());
+        }
+        let left = self.facts.left.keys().find(|rank| is_member(rank));
+        left.map(|rank| format!("rank {rank} has left the communicator"))
     }
 
     /// Leaves in good order: no more is wanted from the others. They close the connections.

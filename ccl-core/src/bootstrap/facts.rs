@@ -20,6 +20,11 @@ pub(super) struct Facts {
     /// What the others say of this rank's death: it has no part in anything any more.
     pub(super) condemned: Option<Failure>,
     pub(super) verdict: Option<Verdict>,
+    /// Whether a verdict is lacking, too, if a survivor of the last one has left: this rank
+    /// coordinates, and wants to go on with those who are still here.
+    pub(super) reconvenes: bool,
+    /// Who gave up after the failure.
+    pub(super) withdrawn: BTreeMap<Rank, Failure>,
     blamed: BTreeSet<Rank>,
     /// All of it as messages, in order: what a new neighbour is told.
     log: Vec<Message>,
@@ -35,6 +40,8 @@ impl Facts {
             first: None,
             condemned: None,
             verdict: None,
+            reconvenes: false,
+            withdrawn: BTreeMap::new(),
             blamed: BTreeSet::new(),
             log: Vec::new(),
         }
@@ -59,9 +66,13 @@ impl Facts {
         let news = match message {
             Message::Dead(failure) => self.learn_death(failure),
             Message::Failed(failure) => {
-                let news = self.blamed.insert(failure.rank);
                 self.first.get_or_insert_with(|| failure.clone());
-                news
+                match failure.reason {
+                    FailureReason::Withdrew { .. } => {
+                        self.withdrawn.insert(failure.rank, failure.clone()).is_none()
+                    }
+                    _ => self.blamed.insert(failure.rank),
+                }
             }
             Message::Left { rank, exchanges } => self.learn_leave(*rank, *exchanges),
             Message::Decided(verdict) => self.learn_verdict(verdict),
@@ -105,6 +116,7 @@ impl Facts {
             self.learn_death(&Failure { rank: *rank, reason: FailureReason::Agreed });
         }
         self.verdict = Some(verdict.clone());
+        self.reconvenes = false;
         true
     }
 

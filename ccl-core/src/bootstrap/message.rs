@@ -251,6 +251,12 @@ pub enum FailureReason {
         /// Its words.
         text: String,
     },
+    /// After a failure it was told to give up for good: it goes nowhere with the other survivors.
+    #[error("gave up after the failure: {text}")]
+    Withdrew {
+        /// Its own words.
+        text: String,
+    },
     /// The ranks have compared notes after a deadline, and it holds up the others.
     #[error("{text}")]
     Stuck {
@@ -499,6 +505,7 @@ pub(super) fn encode_failure<'w>(w: &'w mut Writer, failure: &Failure) -> &'w mu
         FailureReason::Stuck { stalled_ms, text } => {
             w.u8(16).u32(*stalled_ms).text(text, TEXT_BYTES_MAX)
         }
+        FailureReason::Withdrew { text } => w.u8(8).text(text, TEXT_BYTES_MAX),
     }
 }
 
@@ -513,6 +520,7 @@ pub(super) fn decode_failure(r: &mut Reader<'_>) -> Result<Failure, MessageError
         6 => FailureReason::Refused,
         7 => FailureReason::Agreed,
         16 => FailureReason::Stuck { stalled_ms: r.u32()?, text: r.text(TEXT_BYTES_MAX)? },
+        8 => FailureReason::Withdrew { text: r.text(TEXT_BYTES_MAX)? },
         _ => return Err(MessageError { what: "its reason is unknown" }),
     };
     Ok(Failure { rank, reason })
@@ -563,6 +571,7 @@ mod tests {
         }
         for reason in [
             FailureReason::HungUp,
+            FailureReason::Withdrew { text: text() },
             FailureReason::Refused,
             FailureReason::Agreed,
             FailureReason::Silent { silence_ms: 3000 },

@@ -256,8 +256,8 @@ pub trait Lane: Send + fmt::Debug {
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
         let (EndpointId(number), bytes) = (endpoint, bytes.len());
         Err(TransportError::Usage(format!(
-            "a note of {bytes} bytes for endpoint {number}: this transport maps memory and takes no \
-             notes"
+            "a note of {bytes} bytes for endpoint {number}: this transport maps memory and takes \
+             no notes"
         )))
     }
 

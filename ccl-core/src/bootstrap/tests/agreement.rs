@@ -155,6 +155,61 @@ fn survivors_of_any_history_agree() {
     assert!(with_verdict > count() / 2, "only {with_verdict} histories had a verdict");
 }
 
+/// The ranks that are still there, if all of them want to go on and come to the same view of who
+/// they are.
+fn reconvened(net: &mut Net, leaver: Rank) -> Result<Vec<Rank>, String> {
+    let all = net.nodes.iter().enumerate();
+    let here = all.filter(|(rank, node)| {
+        let agrees = matches!(node.control.verdict(), Ok(Some(_)));
+        node.state == State::Runs && agrees && *rank as Rank != leaver
+    });
+    let here: Vec<Rank> = here.map(|(rank, _)| rank as Rank).collect();
+    for _ in 0..10 {
+        for rank in &here {
+            let now = net.now;
+            let _ = net.nodes[*rank as usize].control.reconvene(now);
+            net.pump(*rank);
+        }
+        net.run_for(300);
+    }
+    let mut last: Option<Verdict> = None;
+    for rank in &here {
+        let now = net.now;
+        let verdict = net.nodes[*rank as usize].control.reconvene(now);
+        let verdict = verdict.map_err(|error| format!("rank {rank}: {error}"))?.cloned();
+        let verdict = verdict.ok_or_else(|| format!("rank {rank} has no verdict to go on with"))?;
+        if last.as_ref().is_some_and(|last| *last != verdict) {
+            return Err(format!("rank {rank} goes on with {verdict:?}, others {last:?}"));
+        }
+        last = Some(verdict);
+    }
+    Ok(last.map_or_else(Vec::new, |verdict| verdict.survivors))
+}
+
+/// Who leaves after an agreement is not waited for by those who want to go on, and what was
+/// agreed before still holds.
+#[test]
+fn those_who_are_left_reconvene_without_those_who_left() {
+    let mut smaller = 0;
+    for seed in 0..count() / 4 {
+        let mut net = history(seed, None);
+        if !matches!(judged(&net), Ok(true)) {
+            continue;
+        }
+        let agreed = net.nodes.iter().find_map(|node| node.control.verdict().ok()?.cloned());
+        let Some(agreed) = agreed.filter(|agreed| agreed.survivors.len() > 1) else { continue };
+        // The lowest, who coordinates, or another one.
+        let leaver = agreed.survivors[seed as usize % 3 % agreed.survivors.len()];
+        net.carry_out(Plan::Leave(leaver));
+        let survivors =
+            reconvened(&mut net, leaver).unwrap_or_else(|wrong| panic!("{seed}: {wrong}"));
+        assert!(!survivors.contains(&leaver), "{seed}: {survivors:?}");
+        judged(&net).unwrap_or_else(|wrong| panic!("{seed}: {wrong}"));
+        smaller += u64::from(!survivors.is_empty());
+    }
+    assert!(smaller > count() / 20, "only {smaller} histories had somebody left");
+}
+
 #[test]
 fn planted_faults_are_found() {
     let agreement = [Fault::IgnoreAccepted, Fault::DecideUnaccepted];

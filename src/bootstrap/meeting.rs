@@ -1,0 +1,228 @@
+//! Communicators that come from another one: where their ranks meet, and under which secret.
+
+use super::control::{ControlPlane, VerdictError};
+use super::resolve::is_loopback_name;
+use super::{Endpoint, GiveUp, Join, Secret, UniqueId, Verdict, contact, listen};
+use ccl_core::types::Rank;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Addresses of rank 0 in an invitation.
+const HOSTS_MAX: usize = 8;
+
+/// Where a rank can be met, beyond its control port.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// Where it listens.
+    listen: IpAddr,
+    /// Under which names rank 0 was to be reached.
+    root_hosts: Vec<String>,
+    spans_hosts: bool,
+}
+
+impl Place {
+    pub(super) fn of(join: &Join, control_port: Option<&TcpListener>) -> Place {
+        let hosts = join.id.endpoints.iter().map(|endpoint| endpoint.host.clone());
+        let root_hosts = Vec::from_iter(hosts);
+        let spans_hosts = contact::spans_hosts(join);
+        let own = control_port.and_then(|listener| listener.local_addr().ok());
+        // Who is alone listens to nobody yet.
+        let alone = match spans_hosts || root_hosts.is_empty() {
+            true => Ipv6Addr::UNSPECIFIED.into(),
+            false => Ipv4Addr::LOCALHOST.into(),
+        };
+        Place { listen: own.map_or(alone, |address| address.ip()), root_hosts, spans_hosts }
+    }
+}
+
+/// What new ranks need to enter a communicator that its members call `grow` on. Its secret is
+/// good for that alone.
+#[derive(Debug)]
+pub struct Invitation {
+    /// To be handed to each newcomer.
+    pub id: UniqueId,
+    /// The rank of the first newcomer; the others follow.
+    pub first: Rank,
+    /// Number of ranks, newcomers included.
+    pub ranks: u32,
+    spans_hosts: bool,
+    /// On rank 0.
+    listener: Option<TcpListener>,
+}
+
+impl Invitation {
+    /// How the member that is `rank` meets the newcomers.
+    pub(crate) fn accept(self, rank: Rank) -> Join {
+        let mut join = Join::new(rank, self.ranks, self.id);
+        join.listener = self.listener;
+        join.spans_hosts = self.spans_hosts;
+        join
+    }
+}
+
+fn host_of(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V6(address) if address.scope_id() != 0 => {
+            format!("{}%{}", address.ip(), address.scope_id())
+        }
+        _ => address.ip().to_canonical().to_string(),
+    }
+}
+
+/// Hosts that an invitation may name: those that others can reach first.
+fn worth_naming(hosts: &[String]) -> Vec<String> {
+    let is_name = |host: &&String| {
+        Endpoint::new(host.as_str(), 1)
+            .to_string()
+            .parse()
+            .is_ok_and(|read: Endpoint| read.host == **host)
+    };
+    let is_somewhere =
+        |host: &&String| host.parse::<IpAddr>().map_or(true, |address| !address.is_unspecified());
+    let mut all: Vec<&String> = hosts.iter().filter(is_name).filter(is_somewhere).collect();
+    all.sort_by_key(|host| (is_loopback_name(host), host.as_str()));
+    all.dedup();
+    all.into_iter().take(HOSTS_MAX).cloned().collect()
+}
+
+impl ControlPlane {
+    /// A socket at which other ranks can meet this one, wherever they reach it now.
+    ///
+    /// # Errors
+    /// The system gives none.
+    pub(crate) fn open_meeting(&self) -> std::io::Result<TcpListener> {
+        let bound = TcpListener::bind(SocketAddr::new(self.place.listen, 0));
+        // A host may have no IPv6 at all.
+        let any = (Ipv4Addr::UNSPECIFIED, 0);
+        bound.or_else(|error| match self.place.listen.is_unspecified() {
+            true => TcpListener::bind(any),
+            false => Err(error),
+        })
+    }
+
+    /// How this rank joins a communicator of these members of this one, as the `place`th of them.
+    /// They meet at this port of the first, which has the listener.
+    pub(crate) fn offshoot(
+        &self,
+        members: &[Rank],
+        place: usize,
+        (port, listener): (u16, Option<TcpListener>),
+        purpose: &str,
+    ) -> Join {
+        let leader = members.first().copied().unwrap_or(self.rank);
+        let address = self.addresses.get(leader as usize).copied();
+        let hosts = match address {
+            // Of itself rank 0 has no address that others know.
+            Some(address) if leader != 0 || self.rank != 0 => vec![host_of(address)],
+            _ => self.place.root_hosts.clone(),
+        };
+        let endpoints = hosts.into_iter().map(|host| Endpoint::new(host, port)).collect();
+        let secret = Secret::from_bytes(self.secret.derive(purpose.as_bytes()));
+        // There are no more than RANKS_MAX.
+        let id = UniqueId { endpoints, secret };
+        let mut join = Join::new(place as Rank, members.len() as u32, id);
+        join.listener = listener;
+        join.spans_hosts = self.place.spans_hosts;
+        join
+    }
+
+    /// How this rank joins a new communicator of the survivors: with their order as ranks, and
+    /// the lowest of them as rank 0, which listens already. Its limits and timing are defaults.
+    ///
+    /// # Errors
+    /// This rank does not survive, or the lowest survivor could not listen.
+    pub fn regroup(&self, verdict: &Verdict) -> Result<Join, VerdictError> {
+        let no = |reason| VerdictError::NoMeeting { rank: self.rank, reason };
+        let survivors = &verdict.survivors;
+        let place = survivors.binary_search(&self.rank).map_err(|_| no("it is not among them"))?;
+        let port = verdict.meeting_port;
+        if port == 0 && survivors.len() > 1 {
+            return Err(no("the lowest of them could not open a socket to listen at"));
+        }
+        let mut listener = None;
+        if place == 0 && survivors.len() > 1 {
+            // Another attempt may need it again.
+            let meetings = self.shared.meetings();
+            let kept = meetings.get(&port).and_then(|listener| listener.try_clone().ok());
+            listener = Some(kept.ok_or(no("the socket for this meeting is closed"))?);
+        }
+        let purpose = format!("survivors {}", verdict.epoch);
+        Ok(self.offshoot(survivors, place, (port, listener), &purpose))
+    }
+
+    /// The survivors have met: nobody comes to their meeting any more.
+    pub(crate) fn end_meeting(&self, verdict: &Verdict) {
+        self.shared.meetings().remove(&verdict.meeting_port);
+    }
+
+    /// Why these ranks cannot go on together any more, if they cannot.
+    pub(crate) fn obstacle(&self, members: &[Rank]) -> Option<String> {
+        if self.is_forked() { None } else { self.shared.lock().obstacle(members) }
+    }
+
+    /// As [`ControlPlane::obstacle`], if this rank learns of one within `timeout`.
+    pub(crate) fn await_obstacle(&self, members: &[Rank], timeout: Duration) -> Option<String> {
+        if self.is_forked() {
+            return None;
+        }
+        self.shared.await_change(timeout, |control| control.obstacle(members))
+    }
+
+    /// Whether one of these ranks is dead or has left.
+    pub(crate) fn has_lost(&self, members: &[Rank]) -> bool {
+        !self.is_forked() && self.shared.lock().has_lost(members)
+    }
+
+    /// Ends a wait for these ranks when one of them dies, leaves or gives up meanwhile.
+    pub(crate) fn unless_gone(self: &Arc<Self>, members: Vec<Rank>) -> GiveUp {
+        let plane = Arc::downgrade(self);
+        GiveUp::when(move || plane.upgrade()?.obstacle(&members))
+    }
+
+    /// An abort of this communicator is one of `heir` as well, as long as that is being made.
+    pub(crate) fn expect_heir(&self, heir: &Weak<ControlPlane>) {
+        heir.clone_into(&mut self.shared.heir());
+    }
+
+    /// Under which names this rank knows rank 0, or is known as such.
+    pub(crate) fn root_hosts(&self) -> Vec<String> {
+        match self.addresses.first() {
+            Some(address) if self.rank != 0 => vec![host_of(*address)],
+            _ if self.place.root_hosts.is_empty() => listen::own_hosts(),
+            _ => self.place.root_hosts.clone(),
+        }
+    }
+
+    /// An invitation to a meeting at this port of rank 0, which all know by one of `hosts`.
+    pub(crate) fn invitation(
+        &self,
+        hosts: &[String],
+        (port, listener): (u16, Option<TcpListener>),
+        added: u32,
+        purpose: &str,
+    ) -> Invitation {
+        let hosts = worth_naming(hosts).into_iter();
+        let endpoints = hosts.map(|host| Endpoint::new(host, port)).collect();
+        let secret = Secret::from_bytes(self.secret.derive(purpose.as_bytes()));
+        Invitation {
+            id: UniqueId { endpoints, secret },
+            first: self.ranks(),
+            ranks: self.ranks().saturating_add(added),
+            spans_hosts: self.place.spans_hosts,
+            listener,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_invitation_names_what_others_can_reach_first() {
+        let all = ["127.0.0.1", "node7", "0.0.0.0", "10.0.0.1", "fe80::1%2", "node7", "::1"];
+        let named = worth_naming(&all.map(str::to_owned));
+        assert_eq!(named, ["10.0.0.1", "node7", "127.0.0.1", "::1"]);
+    }
+}

@@ -1,0 +1,284 @@
+//! Communicators that are made from another one: parts of it, its survivors, or all of it and
+//! newcomers. Each has connections, memory and a secret of its own: what a rank of the old one may
+//! still write lands in what nobody of the new one uses.
+
+use std::net::TcpListener;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytemuck::{Pod, Zeroable};
+use ccl_core::types::Rank;
+
+use super::agree::TIDINGS;
+use super::call::usage;
+use super::error::Error;
+use super::exchange::{Topic, exchange};
+use super::{Communicator, configure};
+use crate::bootstrap::{BootstrapError, ControlPlane, GiveUp, Invitation, Join, meet};
+
+/// What there is to do when the survivors did not come together.
+const SHRINK_ADVICE: &str = "It may be called again, by all survivors";
+const GROW_ADVICE: &str = "The communicator is as it was: invite() anew, or go on without";
+
+/// What a rank says of itself when a communicator is split.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Choice {
+    color: i64,
+    key: i64,
+}
+
+/// What became of an attempt whose ranks have met.
+struct Attempt {
+    error: Error,
+    /// They can agree over this on who is left; none if they have not met.
+    control: Option<Arc<ControlPlane>>,
+}
+
+impl Communicator {
+    /// Splits into communicators of the ranks that give the same `color`, ordered by `key` and
+    /// then by rank. A negative color takes part but gets none. All ranks call it.
+    ///
+    /// # Errors
+    ///
+    /// As a collective and as joining.
+    pub fn split(&mut self, color: i64, key: i64) -> Result<Option<Communicator>, Error> {
+        self.usable()?;
+        let split = self.split_among(color, key);
+        split.map_err(|error| self.or_failure(error, "split"))
+    }
+
+    fn split_among(&mut self, color: i64, key: i64) -> Result<Option<Communicator>, Error> {
+        self.offspring += 1;
+        let own = Choice { color, key };
+        let timeout = self.engine.config.join_timeout;
+        let blobs = exchange(&self.control, Topic::SplitChoice, bytemuck::bytes_of(&own), timeout)?;
+        let all = blobs
+            .iter()
+            .map(|blob| bytemuck::try_pod_read_unaligned(blob))
+            .collect::<Result<Vec<Choice>, _>>()
+            .map_err(|_| usage("split: a rank's choice cannot be read".to_owned()))?;
+        let mut members: Vec<(i64, Rank)> = (0..)
+            .zip(&all)
+            .filter(|(_, choice)| choice.color == color)
+            .map(|(rank, choice)| (choice.key, rank))
+            .collect();
+        members.sort_unstable();
+        let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
+        let place = members.iter().position(|rank| *rank == self.rank()).unwrap_or(0);
+        let leads = color >= 0 && place == 0 && members.len() > 1;
+        // A leader that cannot listen says so by port zero: everybody fails at once.
+        let meeting = leads.then(|| self.control.open_meeting()).transpose();
+        let port = port_of(meeting.as_ref().ok().and_then(Option::as_ref));
+        let ports = exchange(&self.control, Topic::SplitAddress, &port.to_le_bytes(), timeout)?;
+        let listener = meeting.map_err(|error| cannot_listen(&error))?;
+        if color < 0 {
+            return Ok(None);
+        }
+        let leader = members.first().copied().unwrap_or(0);
+        let port = read_port(&ports, leader);
+        if port == 0 && members.len() > 1 {
+            return Err(usage(format!("split: rank {leader} cannot listen; see its own error")));
+        }
+        let purpose = format!("split {} color {color}", self.offspring);
+        let mut how = self.control.offshoot(&members, place, (port, listener), &purpose);
+        how.give_up = unless_failed(&self.control, members);
+        let control = Arc::clone(&self.control);
+        self.make(&control, how).map(Some).map_err(|attempt| attempt.error)
+    }
+
+    /// After a failure: a communicator of the survivors, in their order. All of them call it. It
+    /// has new connections, new memory and the same configuration, and counts its operations from
+    /// 1; which ones of this communicator are to be done again, [`Communicator::agree`] tells.
+    ///
+    /// Waits for the agreement as long as it takes to find silent ranks dead (twice
+    /// `FERROCCL_DEAD_AFTER` at most), then for the other survivors, at most
+    /// `FERROCCL_JOIN_TIMEOUT`. When a survivor dies or leaves meanwhile, it begins anew with those
+    /// that are left.
+    ///
+    /// # Errors
+    ///
+    /// When nothing has failed, or it was shrunk before; when this rank was declared dead; when
+    /// there is no agreement, or not all survivors come.
+    pub fn shrink(&mut self) -> Result<Communicator, Error> {
+        self.not_forked()?;
+        if self.is_shrunk {
+            return Err(usage(
+                "shrink: it was done already; go on with the communicator that came of it"
+                    .to_owned(),
+            ));
+        }
+        if !self.is_broken() {
+            return Err(usage(
+                "shrink: no rank has failed as far as this one knows; to go on with some of the \
+                 ranks, all call split()"
+                    .to_owned(),
+            ));
+        }
+        // Each attempt that fails for a death or a farewell has fewer ranks to wait for.
+        for _ in 0..self.ranks() {
+            if let Some(made) = self.shrink_once()? {
+                self.heir = None;
+                self.is_shrunk = true;
+                return Ok(made);
+            }
+        }
+        Err(usage("shrink: more ranks were lost than there are".to_owned()))
+    }
+
+    /// None if a survivor has gone meanwhile.
+    fn shrink_once(&mut self) -> Result<Option<Communicator>, Error> {
+        let config = &self.engine.config;
+        let patience = config.dead_after * 2 + Duration::from_secs(1);
+        let from = self.heir.clone().unwrap_or_else(|| Arc::clone(&self.control));
+        from.verdict(patience)?;
+        let verdict = from.reconvene(config.join_timeout)?;
+        let mut how = from.regroup(&verdict)?;
+        how.give_up = from.unless_gone(verdict.survivors.clone());
+        let Attempt { error, control } = match self.make(&from, how) {
+            Ok(communicator) => {
+                from.end_meeting(&verdict);
+                return Ok(Some(communicator));
+            }
+            Err(attempt) => attempt,
+        };
+        // Whoever hung up said why over the connections that are still there.
+        let obstacle = from.await_obstacle(&verdict.survivors, TIDINGS);
+        let has_lost = match control {
+            None => from.has_lost(&verdict.survivors),
+            // Others may have found it complete: with them this rank agrees next.
+            Some(control) => {
+                self.control.expect_heir(&Arc::downgrade(&control));
+                let all = Vec::from_iter(0..control.ranks());
+                let has_lost = control.has_lost(&all);
+                self.heir = Some(control);
+                has_lost
+            }
+        };
+        if has_lost {
+            return Ok(None);
+        }
+        let rank = from.rank();
+        let given_up = obstacle.map(|reason| BootstrapError::GivenUp { rank, reason }.into());
+        let error = Box::new(given_up.unwrap_or(error));
+        Err(Error::Unmade { doing: "shrink", error, advice: SHRINK_ADVICE })
+    }
+
+    /// An invitation for `added` newcomers. All ranks call it, alike; then each newcomer is given
+    /// the invitation's id and calls [`Communicator::join`] (or is started with
+    /// `FERROCCL_COMM_ID`, `FERROCCL_RANK` and `FERROCCL_RANKS`), with the ranks that the
+    /// invitation names, while the members call [`Communicator::grow`].
+    ///
+    /// The newcomers must be able to reach rank 0 as the members do: a communicator that met at
+    /// loopback grows on its host alone.
+    ///
+    /// # Errors
+    ///
+    /// As a collective; when rank 0 cannot listen.
+    pub fn invite(&mut self, added: u32) -> Result<Invitation, Error> {
+        self.usable()?;
+        if added == 0 {
+            return Err(usage("invite: there must be newcomers, at least one".to_owned()));
+        }
+        let invited = self.invite_some(added);
+        invited.map_err(|error| self.or_failure(error, "invite"))
+    }
+
+    fn invite_some(&mut self, added: u32) -> Result<Invitation, Error> {
+        self.offspring += 1;
+        let timeout = self.engine.config.join_timeout;
+        let leads = self.rank() == 0;
+        let meeting = leads.then(|| self.control.open_meeting()).transpose();
+        let port = port_of(meeting.as_ref().ok().and_then(Option::as_ref));
+        let hosts = self.control.root_hosts().join(",");
+        let own = [&port.to_le_bytes()[..], &added.to_le_bytes(), hosts.as_bytes()].concat();
+        let blobs = exchange(&self.control, Topic::Invitation, &own, timeout)?;
+        let listener = meeting.map_err(|error| cannot_listen(&error))?;
+        if let Some(peer) = blobs.iter().position(|blob| blob.get(2..6) != own.get(2..6)) {
+            return Err(usage(format!("invite: rank {peer} asks for another number of newcomers")));
+        }
+        let port = read_port(&blobs, 0);
+        if port == 0 {
+            return Err(usage("invite: rank 0 cannot listen; see its own error".to_owned()));
+        }
+        let hosts = blobs.iter().filter_map(|blob| std::str::from_utf8(blob.get(6..)?).ok());
+        let hosts: Vec<String> = hosts.flat_map(|hosts| hosts.split(',')).map(Into::into).collect();
+        let purpose = format!("invitation {}", self.offspring);
+        Ok(self.control.invitation(&hosts, (port, listener), added, &purpose))
+    }
+
+    /// A communicator of all ranks and the newcomers of an invitation: the ranks keep their
+    /// numbers, the newcomers follow. All ranks call it, each with its own
+    /// [`Communicator::invite`]'s result. This communicator stays what it is.
+    ///
+    /// # Errors
+    ///
+    /// When a newcomer does not come within `FERROCCL_JOIN_TIMEOUT`, or fails while it enters: this
+    /// communicator is unharmed then. As a collective when one of its own ranks fails.
+    pub fn grow(&mut self, invitation: Invitation) -> Result<Communicator, Error> {
+        self.usable()?;
+        if invitation.first != self.ranks() {
+            return Err(usage("grow: this invitation is another communicator's".to_owned()));
+        }
+        let mut how = invitation.accept(self.rank());
+        how.give_up = unless_failed(&self.control, (0..self.ranks()).collect());
+        let control = Arc::clone(&self.control);
+        self.make(&control, how).map_err(|Attempt { error, .. }| {
+            if self.is_broken() {
+                return self.or_failure(error, "grow");
+            }
+            Error::Unmade { doing: "grow", error: Box::new(error), advice: GROW_ADVICE }
+        })
+    }
+
+    /// Makes a communicator with this one's configuration. An abort of `from` ends that, too.
+    fn make(&self, from: &Arc<ControlPlane>, mut how: Join) -> Result<Communicator, Attempt> {
+        let config = self.engine.config.clone();
+        configure(&mut how, &config);
+        how.limits.deadline = config.join_timeout;
+        let (give_up, secret) = (how.give_up.clone(), how.id.secret.clone());
+        let met = give_up.check(how.rank).and_then(|()| meet(how));
+        let (control, linked) =
+            met.map_err(|error| Attempt { error: error.into(), control: None })?;
+        let control = Arc::new(control);
+        from.expect_heir(&Arc::downgrade(&control));
+        // Who aborted before that line did not find this one.
+        let linked = linked.and_then(|()| give_up.check(control.rank()));
+        let made = linked
+            .map_err(Error::from)
+            .and_then(|()| Communicator::wired(Arc::clone(&control), secret, config));
+        from.expect_heir(&Weak::new());
+        made.map_err(|error| {
+            if control.failure().is_none() {
+                control.report(control.rank(), error.to_string());
+            }
+            Attempt { error, control: Some(control) }
+        })
+    }
+}
+
+/// Ends a wait for these ranks when the communicator fails, or one of them leaves.
+fn unless_failed(control: &Arc<ControlPlane>, mut members: Vec<Rank>) -> GiveUp {
+    members.sort_unstable();
+    let control = Arc::downgrade(control);
+    GiveUp::when(move || {
+        let control = control.upgrade()?;
+        let failure = control.failure().map(|failure| failure.to_string());
+        failure.or_else(|| control.obstacle(&members))
+    })
+}
+
+/// Zero for none.
+fn port_of(listener: Option<&TcpListener>) -> u16 {
+    let address = listener.and_then(|listener| listener.local_addr().ok());
+    address.map_or(0, |address| address.port())
+}
+
+fn read_port(blobs: &[Vec<u8>], rank: Rank) -> u16 {
+    let bytes = blobs.get(rank as usize).and_then(|blob| blob.first_chunk());
+    bytes.map_or(0, |bytes| u16::from_le_bytes(*bytes))
+}
+
+fn cannot_listen(error: &std::io::Error) -> Error {
+    usage(format!("this rank cannot open a socket for the others to meet at: {error}"))
+}

@@ -1,0 +1,406 @@
+//! Ranks that are processes, killed and stopped: the others say the same of it, shrink, and go on;
+//! and whatever a rank that counts as dead does when it wakes harms none of them.
+
+use crate::harness::netns::Network;
+use crate::harness::processes::{Case, Ended, Processes, command, say, was_killed};
+use crate::recovery::PLACES;
+use ferroccl::{Communicator, Error, Reduction};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, getpid, pidfd_getfd, pidfd_open};
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+pub(crate) const CASES: &[Case] = &[("survive", survive), ("agree", agree), ("parts", parts)];
+
+const LONG: Duration = Duration::from_secs(100);
+/// The promise: so soon after a death all others have ended what they were doing.
+const ENDED: Duration = Duration::from_secs(5);
+/// What the rank does when its first call has failed; see [`after_failure`].
+const ROLE: &str = "FERROCCL_TEST_ROLE";
+/// Elements of a call, and turns after a failure.
+const WORK: &str = "FERROCCL_TEST_WORK";
+/// How often survivors go on after a failure before they end.
+const ROUNDS: &str = "FERROCCL_TEST_ROUNDS";
+const SCRIBBLE: u8 = 0xee;
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+/// Sums numbers that tell rank and turn, and checks every one.
+fn turn(c: &mut Communicator, buffer: &mut [u64], turn: u64) -> Result<(), Error> {
+    let ranks = u64::from(c.ranks());
+    for (at, value) in buffer.iter_mut().enumerate() {
+        *value = u64::from(c.rank()) * 1000 + turn + at as u64;
+    }
+    c.all_reduce_in_place(buffer, Reduction::Sum)?;
+    for (at, value) in buffer.iter().enumerate() {
+        let wanted = ranks * (ranks - 1) / 2 * 1000 + ranks * (turn + at as u64);
+        assert_eq!(*value, wanted, "element {at} in turn {turn}");
+    }
+    Ok(())
+}
+
+fn said(error: &Error) -> String {
+    let (Error::RankFailed { reason, .. } | Error::Broken { reason, .. }) = error else {
+        panic!("{error:?}");
+    };
+    let last = error.last_completed().map_or("none".to_owned(), |last| last.to_string());
+    format!("rank {} last {last}: {reason}", error.failed_rank().unwrap())
+}
+
+/// Works until a rank fails, says what it heard of that, shrinks and works on; so often as it is
+/// told.
+fn survive() -> Result<(), Error> {
+    let mut c = Communicator::from_environment()?;
+    let work = variable(WORK);
+    let (count, turns) = work.split_once(' ').unwrap();
+    let (count, turns): (usize, u64) = (count.parse().unwrap(), turns.parse().unwrap());
+    let rounds: u32 = variable(ROUNDS).parse().unwrap_or(1);
+    // Communicators that are broken, and the memory that was their ranks'.
+    let mut old = Vec::new();
+    for round in 0..rounds {
+        let mut shared = c.alloc::<u8>(4096)?;
+        shared.write(0, &[round as u8; 4096])?;
+        let mut buffer = vec![0; count];
+        let mut number = 0;
+        let first = loop {
+            match turn(&mut c, &mut buffer, number) {
+                Ok(()) => number += 1,
+                Err(error) => break error,
+            }
+            if number == 20 {
+                say(&format!("working {round}"));
+            }
+        };
+        say(&format!("first {round} {}", said(&first)));
+        let (later, again) = (c.barrier().unwrap_err(), c.split(0, 0).unwrap_err());
+        assert_eq!(later.to_string(), again.to_string());
+        say(&format!("later {round} {}", said(&later)));
+        if first.to_string().contains("declared dead") {
+            scribble();
+            say("scribbled");
+            return Err(first);
+        }
+        after_failure(round, &c);
+        buffer.fill(0x5a5a);
+        let begun = Instant::now();
+        let next = c.shrink()?;
+        say(&format!(
+            "shrunk {round} {} of {} in {:?}",
+            next.rank(),
+            next.ranks(),
+            begun.elapsed()
+        ));
+        // Half of the ranks keep what is broken, the others give it back at once.
+        if c.rank().is_multiple_of(2) {
+            old.push((round, c, shared, buffer));
+        }
+        c = next;
+    }
+    let mut buffer = vec![0; count];
+    for number in 0..turns {
+        turn(&mut c, &mut buffer, number)?;
+    }
+    for (round, _, shared, buffer) in &old {
+        assert!(buffer.iter().all(|value| *value == 0x5a5a), "a buffer was written after its call");
+        let mut bytes = [0; 4096];
+        shared.read(0, &mut bytes)?;
+        let own = bytes.iter().all(|byte| *byte == *round as u8);
+        assert!(own || bytes.iter().all(|byte| *byte == SCRIBBLE), "{:?}", &bytes[..8]);
+    }
+    say(&format!("survived as {} of {}", c.rank(), c.ranks()));
+    c.barrier()
+}
+
+/// What this rank was told to do when the first call has failed.
+fn after_failure(round: u32, c: &Communicator) {
+    match variable(ROLE).as_str() {
+        _ if round > 0 => {}
+        // As kill -9, right before or while the others shrink.
+        "die" => {
+            c.agree(LONG).unwrap();
+            rustix::process::kill_process(getpid(), Signal::KILL).unwrap();
+        }
+        "slow" => std::thread::sleep(Duration::from_secs(1)),
+        _ => {}
+    }
+}
+
+/// Writes all over whatever this process shares with others: memory that it maps, and sockets.
+fn scribble() {
+    let memory = File::options().write(true).open("/proc/self/mem").unwrap();
+    let mut bytes = 0;
+    for line in fs::read_to_string("/proc/self/maps").unwrap().lines() {
+        let mut words = line.split_whitespace();
+        let (range, rights) = (words.next().unwrap(), words.next().unwrap());
+        if !line.contains("memfd:") || !rights.starts_with("rw-s") {
+            continue;
+        }
+        let (start, end) = range.split_once('-').unwrap();
+        let [start, end] = [start, end].map(|number| u64::from_str_radix(number, 16).unwrap());
+        let filled = vec![SCRIBBLE; (end - start) as usize];
+        memory.write_all_at(&filled, start).unwrap();
+        bytes += filled.len();
+    }
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    let mut sockets = 0;
+    for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
+        let target = fs::read_link(entry.path()).unwrap_or_default();
+        if !target.to_string_lossy().starts_with("socket:") {
+            continue;
+        }
+        let number = entry.file_name().to_string_lossy().parse().unwrap();
+        let copy = pidfd_getfd(&own, number, PidfdGetfdFlags::empty()).unwrap();
+        let mut stream = TcpStream::from(copy);
+        sockets += usize::from(stream.write(&[SCRIBBLE; 300]).is_ok());
+    }
+    say(&format!("wrote {bytes} bytes of memory and to {sockets} sockets"));
+}
+
+/// Works until a failure, and then waits for an agreement that another thread ends.
+fn agree() -> Result<(), Error> {
+    let mut c = Communicator::from_environment()?;
+    say("working 0");
+    if variable(ROLE) == "abort" {
+        std::thread::sleep(Duration::from_secs(1));
+        c.abort_handle().abort("first");
+    }
+    let handle = c.abort_handle();
+    let error = c.barrier().unwrap_err();
+    say(&format!("first 0 {}", said(&error)));
+    let aborter = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        handle.abort("the user pressed a key");
+    });
+    let begun = Instant::now();
+    let error = c.agree(LONG).unwrap_err();
+    aborter.join().unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    Err(error)
+}
+
+/// Splits: by parity, so that every part spans hosts, and again.
+fn parts() -> Result<(), Error> {
+    let mut c = Communicator::from_environment()?;
+    let rank = c.rank();
+    // The leader of the odd ones is not rank 0; keys in reverse make the last one lead.
+    let mut part = c.split(i64::from(rank % 2), -i64::from(rank))?.unwrap();
+    let mut members = vec![0; part.ranks() as usize];
+    part.all_gather(&[rank], &mut members)?;
+    say(&format!("part {members:?} over {}", part.transport()));
+    let mut same = part.split(0, 0)?.unwrap();
+    same.barrier()?;
+    c.barrier()
+}
+
+struct Job {
+    ranks: Processes,
+    n: usize,
+}
+
+impl Job {
+    fn start(
+        n: u32,
+        host: fn(u32) -> u32,
+        more: impl Fn(u32) -> Vec<(&'static str, &'static str)>,
+    ) -> Job {
+        let ranks = Processes::ranks(n, "survive", |rank, command| {
+            command
+                .env("FERROCCL_HOSTID", format!("host {}", host(rank)))
+                .env("FERROCCL_SOCKET_IFNAME", "127.0.0.1")
+                .env(WORK, "5000 300")
+                .envs(more(rank));
+        });
+        let job = Job { ranks, n: n as usize };
+        job.all(0..job.n, "working 0", LONG);
+        job
+    }
+
+    fn all(&self, of: impl IntoIterator<Item = usize>, text: &str, within: Duration) {
+        of.into_iter().for_each(|rank| self.ranks.await_text(rank, text, within));
+    }
+
+    fn but(&self, gone: &[usize]) -> Vec<usize> {
+        (0..self.n).filter(|rank| !gone.contains(rank)).collect()
+    }
+}
+
+/// The rest of the line that begins so.
+fn line<'a>(ended: &'a Ended, start: &str) -> &'a str {
+    let found = ended.output.lines().find_map(|line| line.strip_prefix(start));
+    found.unwrap_or_else(|| panic!("no {start:?}: {}", ended.output))
+}
+
+/// All of these say the same, in the first call that failed and in later ones.
+fn say_the_same(ended: &[Ended], who: &[usize], round: u32, victim: usize) {
+    let all: Vec<_> =
+        who.iter().map(|rank| line(&ended[*rank], &format!("later {round} "))).collect();
+    for (rank, later) in who.iter().zip(&all) {
+        assert_eq!(*later, all[0]);
+        assert_eq!(line(&ended[*rank], &format!("first {round} ")), *later);
+        assert!(later.starts_with(&format!("rank {victim} last ")), "{later}");
+        assert!(!later.contains("last none"), "{later}");
+    }
+}
+
+fn survived(ended: &[Ended], who: &[usize]) {
+    for (place, rank) in who.iter().enumerate() {
+        assert!(ended[*rank].status.success(), "rank {rank}: {}", ended[*rank].output);
+        assert_eq!(line(&ended[*rank], "survived as "), format!("{place} of {}", who.len()));
+    }
+}
+
+#[test]
+fn survivors_of_a_killed_rank_go_on() {
+    for (_, host) in PLACES {
+        for victim in [0, 2] {
+            let job = Job::start(4, host, |_| Vec::new());
+            let others = job.but(&[victim]);
+            job.ranks.signal(victim, Signal::KILL);
+            job.all(others.clone(), "first 0", ENDED);
+            let ended = job.ranks.end(LONG);
+            assert!(was_killed(&ended[victim]));
+            say_the_same(&ended, &others, 0, victim);
+            survived(&ended, &others);
+        }
+    }
+}
+
+/// Two failures, one after the other; the second of a rank that had been rank 2 and is rank 1.
+#[test]
+fn survivors_of_two_failures_go_on() {
+    for (_, host) in PLACES {
+        let job = Job::start(4, host, |_| vec![(ROUNDS, "2")]);
+        job.ranks.signal(0, Signal::KILL);
+        job.all([1, 2, 3], "working 1", LONG);
+        job.ranks.signal(2, Signal::KILL);
+        let ended = job.ranks.end(LONG);
+        say_the_same(&ended, &[1, 2, 3], 0, 0);
+        say_the_same(&ended, &[1, 3], 1, 1);
+        survived(&ended, &[1, 3]);
+    }
+}
+
+/// A survivor dies when the others shrink or are about to: they go on without it, whoever it is.
+#[test]
+fn a_survivor_that_dies_in_a_shrink_is_left_behind() {
+    for (_, host) in PLACES {
+        for second in [0, 1, 3] {
+            let roles = move |rank| match rank == second {
+                true => vec![(ROLE, "die")],
+                false if rank == 1 => vec![(ROLE, "slow")],
+                false => Vec::new(),
+            };
+            let job = Job::start(4, host, roles);
+            job.ranks.signal(2, Signal::KILL);
+            let killed = Instant::now();
+            let others = job.but(&[2, second as usize]);
+            job.all(others.clone(), "shrunk 0", Duration::from_secs(10));
+            assert!(killed.elapsed() < Duration::from_secs(10), "{:?}", killed.elapsed());
+            let ended = job.ranks.end(LONG);
+            assert!(was_killed(&ended[second as usize]));
+            survived(&ended, &others);
+        }
+    }
+}
+
+const SHORT_LIVES: [(&str, &str); 2] =
+    [("FERROCCL_HEARTBEAT", "100ms"), ("FERROCCL_DEAD_AFTER", "1s")];
+
+/// A rank is stopped and declared dead; it wakes while the survivors work, goes on with what it
+/// was doing, and then writes all over everything that it shared with them.
+#[test]
+fn a_rank_that_wakes_harms_nobody() {
+    for ((transport, host), victim) in PLACES.into_iter().zip([0, 3, 0]) {
+        let long = |_| [&SHORT_LIVES[..], &[(WORK, "50000 4000")]].concat();
+        let job = Job::start(4, host, long);
+        let others = job.but(&[victim]);
+        job.ranks.signal(victim, Signal::STOP);
+        job.all(others.clone(), "shrunk 0", Duration::from_secs(10));
+        job.ranks.signal(victim, Signal::CONT);
+        job.ranks.await_text(victim, "scribbled", ENDED);
+        let at_work = others.iter().filter(|o| !job.ranks.output(**o).contains("survived"));
+        assert_eq!(at_work.count(), 3, "they were to be disturbed at work");
+        let ended = job.ranks.end(LONG);
+        say_the_same(&ended, &others, 0, victim);
+        survived(&ended, &others);
+        let error = ended[victim].error();
+        assert!(error.contains("this rank was declared dead by the others"), "{error}");
+        let later = line(&ended[victim], "later 0 ");
+        assert!(later.contains("declared dead"), "{later}");
+        let wrote = line(&ended[victim], "wrote ");
+        assert_eq!(wrote.starts_with("0 "), transport == "tcp", "{wrote}");
+        assert!(!wrote.contains("to 0 sockets"), "{wrote}");
+    }
+}
+
+/// Rank 2 is stopped, so that nobody can agree before it is found dead; an abort ends the wait.
+#[test]
+fn an_abort_ends_an_agreement() {
+    let ranks = Processes::ranks(3, "agree", |rank, command| {
+        command.env(ROLE, if rank == 1 { "abort" } else { "" });
+        // Far longer than the test takes.
+        command.env("FERROCCL_DEAD_AFTER", "60s");
+    });
+    (0..3).for_each(|rank| ranks.await_text(rank, "working 0", LONG));
+    ranks.signal(2, Signal::STOP);
+    for rank in [0, 1] {
+        ranks.await_text(rank, "error: ", LONG);
+        let error = ranks.output(rank);
+        assert!(
+            error.contains(&format!("rank {rank} gave up after the failure: the user")),
+            "{error}"
+        );
+    }
+    ranks.signal(2, Signal::KILL);
+    ranks.end(LONG);
+}
+
+/// Parts of a communicator meet across hosts: where rank 0 is not among them, and whoever leads.
+#[test]
+fn parts_meet_between_hosts() {
+    for ipv6 in [false, true] {
+        let Some(network) = Network::switched(2) else { return };
+        let first = &network.hosts[0];
+        let address = SocketAddr::new(if ipv6 { first.ipv6() } else { first.ipv4() }, 7100);
+        let ranks = Processes::start((0..4).map(|rank| {
+            let mut command = command("parts");
+            command
+                .env("FERROCCL_RANK", rank.to_string())
+                .env("FERROCCL_RANKS", "4")
+                .env("FERROCCL_COMM_ID", address.to_string())
+                .env("FERROCCL_SECRET", "00112233445566778899aabbccddeeff");
+            network.hosts[rank / 2].enter(&command)
+        }));
+        for (rank, ended) in ranks.end(LONG).iter().enumerate() {
+            assert!(ended.status.success(), "rank {rank}: {}", ended.output);
+            let members = if rank % 2 == 0 { "[2, 0]" } else { "[3, 1]" };
+            assert_eq!(line(ended, "part "), format!("{members} over tcp"));
+        }
+    }
+}
+
+/// The same over two hosts of a network, with the host that rank 0 was on gone.
+#[test]
+fn survivors_go_on_between_hosts() {
+    let Some(network) = Network::switched(3) else { return };
+    let address = SocketAddr::new(network.hosts[0].ipv4(), 7100);
+    let ranks = Processes::start((0..6).map(|rank| {
+        let mut command = command("survive");
+        command
+            .env("FERROCCL_RANK", rank.to_string())
+            .env("FERROCCL_RANKS", "6")
+            .env("FERROCCL_COMM_ID", address.to_string())
+            .env("FERROCCL_SECRET", "00112233445566778899aabbccddeeff")
+            .env(WORK, "5000 300");
+        network.hosts[rank / 2].enter(&command)
+    }));
+    (0..6).for_each(|rank| ranks.await_text(rank, "working 0", LONG));
+    for victim in [0, 1] {
+        ranks.signal(victim, Signal::KILL);
+    }
+    survived(&ranks.end(LONG), &[2, 3, 4, 5]);
+}
