@@ -36,6 +36,12 @@ mod outgoing;
 mod shake;
 mod socket;
 mod stripe;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,12 +68,15 @@ pub struct Options {
     pub sockets: u32,
     /// How long a broken connection may take to come back before the peer counts as gone.
     pub resume_within: Duration,
+    /// Whether everything but the first proof is encrypted, by TLS 1.3; alike on all ranks. Needs
+    /// the feature `tls`.
+    pub tls: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
         let resume_within = Duration::from_secs(3);
-        Options { interfaces: String::new(), sockets: 1, resume_within }
+        Options { interfaces: String::new(), sockets: 1, resume_within, tls: false }
     }
 }
 

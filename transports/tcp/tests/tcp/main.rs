@@ -1,5 +1,7 @@
 //! The TCP transport.
 
+#[cfg(all(test, feature = "tls"))]
+mod channel;
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
