@@ -36,6 +36,8 @@ mod outgoing;
 mod shake;
 mod socket;
 mod stripe;
+#[cfg(all(test, feature = "tls"))]
+mod tests;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(not(feature = "tls"))]
