@@ -102,7 +102,7 @@ fn who_decrypts_in_between_is_found_out_on_both_sides() {
 /// Passes the proofs on and sits between the two from then on. Returns how many bytes it has
 /// decrypted.
 fn intercept(mut near: TcpStream, far: SocketAddr) -> usize {
-    let mut far = TcpStream::connect(far).unwrap();
+    let mut far = TcpStream::connect_timeout(&far, Duration::from_secs(5)).unwrap();
     for stream in [&near, &far] {
         stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
     }

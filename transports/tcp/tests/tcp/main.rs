@@ -1,6 +1,7 @@
 //! The TCP transport.
 
-#[cfg(all(test, feature = "tls"))]
+#[cfg(test)]
+#[cfg(feature = "tls")]
 mod channel;
 #[cfg(test)]
 mod conformance;

@@ -64,6 +64,27 @@ impl Proxy {
         self.state.cut_after.store(bytes, Ordering::Relaxed);
     }
 
+    /// Hangs up at once on everybody who connects, or no longer.
+    pub(crate) fn refuse(&self, refuses: bool) {
+        self.state.refuses.store(refuses, Ordering::Relaxed);
+    }
+
+    /// Connections so far.
+    pub(crate) fn made(&self) -> u64 {
+        self.state.made.load(Ordering::Relaxed)
+    }
+
+    /// The address of a listener with the proxy's in place of its own first one.
+    pub(crate) fn instead_of(&self, address: &Address) -> Address {
+        let mut bytes = address.0[..27].to_vec();
+        bytes[25..27].copy_from_slice(&self.address.port().to_le_bytes());
+        Address(bytes)
+    }
+}
+
+/// What encryption is to guard against.
+#[cfg(feature = "tls")]
+impl Proxy {
     /// Changes one bit, when a connection has passed on about so many bytes.
     pub(crate) fn spoil_after(&self, bytes: u64) {
         self.state.spoil_after.store(bytes, Ordering::Relaxed);
@@ -82,23 +103,6 @@ impl Proxy {
     /// What was recorded.
     pub(crate) fn recorded(&self) -> Vec<u8> {
         self.state.record.lock().unwrap().clone()
-    }
-
-    /// Hangs up at once on everybody who connects, or no longer.
-    pub(crate) fn refuse(&self, refuses: bool) {
-        self.state.refuses.store(refuses, Ordering::Relaxed);
-    }
-
-    /// Connections so far.
-    pub(crate) fn made(&self) -> u64 {
-        self.state.made.load(Ordering::Relaxed)
-    }
-
-    /// The address of a listener with the proxy's in place of its own first one.
-    pub(crate) fn instead_of(&self, address: &Address) -> Address {
-        let mut bytes = address.0[..27].to_vec();
-        bytes[25..27].copy_from_slice(&self.address.port().to_le_bytes());
-        Address(bytes)
     }
 }
 
