@@ -81,6 +81,36 @@ fn tcp_can_be_had_on_one_host() {
     );
 }
 
+#[cfg(feature = "tls")]
+#[test]
+fn hosts_that_encrypt_what_they_say() {
+    for sockets in [1, 3] {
+        let change = move |config: &mut Config| (config.tls, config.sockets) = (true, sockets);
+        placed(
+            3,
+            |rank| rank / 2,
+            change,
+            |c| {
+                assert_eq!(c.transport(), "shm+tcp");
+                sweep(c, &[0, 5, 300_000]);
+            },
+        );
+    }
+}
+
+#[test]
+fn hosts_that_do_not_agree_on_encryption_are_told() {
+    let config = |rank| {
+        let mut config = config();
+        place(&mut config, rank);
+        config.tls = rank == 1;
+        config
+    };
+    for error in joining(2, config, |joined| joined.unwrap_err().to_string()) {
+        assert!(error.contains("configuration of rank 1 differs"), "{error}");
+    }
+}
+
 #[test]
 fn few_slots_and_several_channels_between_hosts() {
     for (slots, channels) in [(1, 1), (2, 3)] {

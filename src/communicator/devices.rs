@@ -65,6 +65,7 @@ fn tcp(config: &Config) -> TcpTransport {
         interfaces: config.socket_interfaces.clone(),
         sockets: config.sockets,
         resume_within: config.dead_after,
+        tls: config.tls,
     })
 }
 

@@ -104,6 +104,10 @@ config! {
     sockets: u32 = 1, "FERROCCL_SOCKETS", Some("NCCL_NSOCKS_PERTHREAD"), true,
         "TCP connections per pair of ranks, on which messages take turns. More help where one \
          connection does not fill the network.";
+    tls: bool = false, "FERROCCL_TLS", None, true,
+        "Encrypt what ranks send each other over TCP (TLS 1.3), on networks where others can read \
+         or write. Every byte is then encrypted, copied and decrypted by a core. What ranks of \
+         one host say over shared memory needs none; the control plane's messages stay readable.";
     host_id: String = String::new(), "FERROCCL_HOSTID", Some("NCCL_HOSTID"), false,
         "Names this host; ranks of one name share memory. Empty takes the machine's boot id and \
          network namespace. With different names, one machine plays several hosts.";

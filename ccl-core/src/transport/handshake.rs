@@ -12,6 +12,11 @@
 //! that no answer can be played back, on another connection or to its sender. The connector proves
 //! first: a stranger who connects learns nothing but a nonce.
 //!
+//! Where an encrypted channel is put over the proved connection, both sides prove the secret once
+//! more, over keys that only the two ends of that channel share
+//! ([`Handshake::channel_proof`]): somebody in between, who passed the first proofs on, has
+//! another channel with each of the two.
+//!
 //! No I/O happens here: messages are handed in and out whole.
 
 use hmac::{Hmac, Mac};
@@ -21,6 +26,12 @@ use super::Secret;
 
 /// A random number used once.
 pub type Nonce = [u8; 32];
+
+/// Exported from an encrypted channel: only its two ends have them, and another channel has others.
+pub type ChannelKeys = [u8; 32];
+
+/// Proves the secret to the other end of an encrypted channel.
+pub type ChannelProof = [u8; 32];
 
 /// The longest message of a handshake whose hello has `hello` bytes.
 #[must_use]
@@ -32,6 +43,15 @@ pub const fn message_bytes_max(hello: usize) -> usize {
 enum Side {
     Connector,
     Listener,
+}
+
+impl Side {
+    fn other(self) -> Side {
+        match self {
+            Side::Connector => Side::Listener,
+            Side::Listener => Side::Connector,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,6 +166,32 @@ impl Handshake {
         ("it closed the connection before it had proved the secret", false)
     }
 
+    /// What this side says first in an encrypted channel over this connection, when both have
+    /// proved: the secret, over the channel's keys and all that the handshake's proofs are over.
+    #[must_use]
+    pub fn channel_proof(&self, keys: &ChannelKeys) -> ChannelProof {
+        self.proof_over_channel(self.side, keys).finalize().into_bytes().into()
+    }
+
+    /// Takes what the peer says first in an encrypted channel.
+    ///
+    /// # Errors
+    ///
+    /// When it has another channel than this side, or does not know the secret.
+    pub fn take_channel_proof(
+        &self,
+        keys: &ChannelKeys,
+        claimed: &ChannelProof,
+    ) -> Result<(), Refusal> {
+        // `verify_slice` takes the same time wherever the difference is.
+        self.proof_over_channel(self.side.other(), keys).verify_slice(claimed).map_err(|_| {
+            refuse(
+                "it does not share the keys of this encrypted channel: somebody between the two \
+                 decrypts what they send and encrypts it anew; look for a proxy or an attacker",
+            )
+        })
+    }
+
     fn take_hello(&mut self, message: &[u8]) -> Result<Answer, Refusal> {
         let (version, rest) = self.versioned(message, "hello")?;
         let own = self.protocol.version.to_le_bytes();
@@ -174,13 +220,9 @@ impl Handshake {
     }
 
     fn take_proof(&mut self, message: &[u8]) -> Result<Answer, Refusal> {
-        let other = match self.side {
-            Side::Connector => Side::Listener,
-            Side::Listener => Side::Connector,
-        };
         let claimed = message.strip_prefix(&*self.message("proof", &[])).unwrap_or_default();
         // `verify_slice` takes the same time wherever the difference is.
-        if self.proof(other).verify_slice(claimed).is_err() {
+        if self.proof(self.side.other()).verify_slice(claimed).is_err() {
             return Err(refuse("it does not know the secret of this communicator"));
         }
         let listens = self.side == Side::Listener;
@@ -217,21 +259,34 @@ impl Handshake {
     }
 
     fn proof(&self, side: Side) -> Hmac<Sha256> {
+        let label = match side {
+            Side::Connector => b"connector",
+            Side::Listener => b"listener ",
+        };
+        self.keyed(label, &[])
+    }
+
+    fn proof_over_channel(&self, side: Side, keys: &ChannelKeys) -> Hmac<Sha256> {
+        let label = match side {
+            Side::Connector => b"channel-c",
+            Side::Listener => b"channel-l",
+        };
+        self.keyed(label, keys)
+    }
+
+    fn keyed(&self, label: &[u8; 9], keys: &[u8]) -> Hmac<Sha256> {
         // A key of any length is accepted, so the error branch cannot be reached; an empty key
         // there would prove nothing to anybody.
         let mut proof = Hmac::<Sha256>::new_from_slice(&self.secret.0)
             .unwrap_or_else(|_| Hmac::new(&Default::default()));
-        let side: &[u8] = match side {
-            Side::Connector => b"connector",
-            Side::Listener => b"listener ",
-        };
-        // All but the name and the hello have fixed lengths, and the name is fixed by the code, so
-        // no two inputs read alike.
+        // All but the name and the hello have lengths that are fixed by the label, and the name is
+        // fixed by the code, so no two inputs read alike.
         proof.update(self.protocol.name.as_bytes());
-        proof.update(side);
+        proof.update(label);
         proof.update(&self.protocol.version.to_le_bytes());
         proof.update(&self.connector_nonce);
         proof.update(&self.listener_nonce);
+        proof.update(keys);
         proof.update(&self.hello);
         proof
     }
@@ -283,6 +338,42 @@ mod tests {
         let mut later = Handshake::listener(PROTOCOL, &SECRET, [3; 32]);
         later.take(&hello).unwrap();
         assert!(later.take(&proof).is_err(), "the proof of another connection");
+    }
+
+    /// Two sides that have proved.
+    fn proved(hello: &[u8]) -> (Handshake, Handshake) {
+        let (mut connector, mut listener, first) = pair(hello, &SECRET);
+        let challenge = listener.take(&first).unwrap().send.unwrap();
+        let proof = connector.take(&challenge).unwrap().send.unwrap();
+        let last = listener.take(&proof).unwrap().send.unwrap();
+        assert!(connector.take(&last).unwrap().proved);
+        (connector, listener)
+    }
+
+    #[test]
+    fn the_ends_of_one_channel_prove_it_to_each_other() {
+        let (connector, listener) = proved(b"a");
+        let keys = [4; 32];
+        assert_eq!(listener.take_channel_proof(&keys, &connector.channel_proof(&keys)), Ok(()));
+        assert_eq!(connector.take_channel_proof(&keys, &listener.channel_proof(&keys)), Ok(()));
+    }
+
+    #[test]
+    fn channel_proofs_hold_for_one_channel_one_side_one_connection_and_one_secret() {
+        let (connector, listener) = proved(b"a");
+        let keys = [4; 32];
+        let theirs = connector.channel_proof(&keys);
+        let elsewhere = listener.take_channel_proof(&[5; 32], &theirs).unwrap_err();
+        assert!(elsewhere.reason.contains("between the two"), "{elsewhere:?}");
+        assert!(connector.take_channel_proof(&keys, &theirs).is_err(), "its own");
+        let (_, other) = proved(b"b");
+        assert!(other.take_channel_proof(&keys, &theirs).is_err(), "another connection's");
+        let mut stranger = proved(b"a").1;
+        stranger.secret = Secret([8; 32]);
+        assert!(stranger.take_channel_proof(&keys, &theirs).is_err(), "another secret");
+        let plain = connector.own_proof();
+        let plain = plain.last_chunk().unwrap();
+        assert!(listener.take_channel_proof(&keys, plain).is_err(), "the handshake's own");
     }
 
     #[test]

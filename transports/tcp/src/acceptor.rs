@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{Address, Connected, Listener, Secret, TransportError};
+use ccl_core::transport::{Address, Connected, Listener, TransportError};
 
 use crate::address::Place;
 use crate::link::{Hello, Link, LinkId, Way};
-use crate::shake::Shake;
+use crate::shake::{Credentials, Shake};
+use crate::wire::Wire;
 use crate::{interface, socket};
 
 /// Connections that have proved nothing yet; more wait in the kernel's queue.
@@ -29,7 +30,7 @@ struct Joining {
     id: LinkId,
     text: Vec<u8>,
     peer: String,
-    stripes: Vec<Option<OwnedFd>>,
+    stripes: Vec<Option<Wire>>,
     until: Instant,
 }
 
@@ -38,13 +39,13 @@ struct Joining {
 pub(crate) struct Acceptor {
     socket: OwnedFd,
     place: Place,
-    secret: Secret,
+    credentials: Credentials,
     /// Whether new links are wanted: the listener lives.
     listens: bool,
     half_open: Vec<(Instant, Shake)>,
     joining: Vec<Joining>,
     ready: VecDeque<Joining>,
-    resumed: VecDeque<(LinkId, u16, OwnedFd)>,
+    resumed: VecDeque<(LinkId, u16, Wire)>,
     rejected: u64,
 }
 
@@ -53,7 +54,7 @@ impl Acceptor {
     pub(crate) fn pump(&mut self, now: Instant) -> Result<(), TransportError> {
         while self.half_open.len() < HALF_OPEN_MAX {
             let Some(socket) = socket::accept(&self.socket)? else { break };
-            match Shake::listener(socket, &self.secret, self.place.token) {
+            match Shake::listener(socket, &self.credentials, self.place.token) {
                 Ok(shake) => self.half_open.push((now + PROVE_WITHIN, shake)),
                 Err(error) => self.reject(&error),
             }
@@ -90,9 +91,9 @@ impl Acceptor {
                 if self.resumed.len() == RESUMED_MAX {
                     self.resumed.pop_front();
                 }
-                self.resumed.push_back((hello.link, hello.stripe, shake.into_socket()));
+                self.resumed.push_back((hello.link, hello.stripe, shake.into_wire()));
             }
-            Some(hello) if self.listens => self.join(hello, peer, shake.into_socket(), now),
+            Some(hello) if self.listens => self.join(hello, peer, shake.into_wire(), now),
             _ => {
                 let reason = "this listener has been closed".to_owned();
                 self.reject(&TransportError::Refused { peer, reason });
@@ -100,7 +101,7 @@ impl Acceptor {
         }
     }
 
-    fn join(&mut self, hello: Hello, peer: String, socket: OwnedFd, now: Instant) {
+    fn join(&mut self, hello: Hello, peer: String, wire: Wire, now: Instant) {
         let known = self.joining.iter().position(|joining| joining.id == hello.link);
         let index = known.unwrap_or_else(|| {
             let stripes = (0..hello.stripes).map(|_| None).collect();
@@ -111,7 +112,7 @@ impl Acceptor {
         });
         let joining = &mut self.joining[index];
         if let Some(stripe) = joining.stripes.get_mut(usize::from(hello.stripe)) {
-            *stripe = Some(socket);
+            *stripe = Some(wire);
         }
         if joining.stripes.iter().all(Option::is_some) {
             let joined = self.joining.swap_remove(index);
@@ -120,9 +121,9 @@ impl Acceptor {
     }
 
     /// A stripe that has come back.
-    pub(crate) fn take_resumed(&mut self, link: LinkId) -> Option<(u16, OwnedFd)> {
+    pub(crate) fn take_resumed(&mut self, link: LinkId) -> Option<(u16, Wire)> {
         let at = self.resumed.iter().position(|(id, _, _)| *id == link)?;
-        self.resumed.remove(at).map(|(_, stripe, socket)| (stripe, socket))
+        self.resumed.remove(at).map(|(_, stripe, wire)| (stripe, wire))
     }
 
     fn reject(&mut self, error: &TransportError) {
@@ -154,7 +155,7 @@ impl TcpListener {
     pub(crate) fn new(
         device: u64,
         interfaces: &str,
-        secret: &Secret,
+        credentials: &Credentials,
     ) -> Result<TcpListener, TransportError> {
         let filter = interface::Filter::parse(interfaces);
         let addresses = interface::addresses(&filter, interfaces)?;
@@ -165,7 +166,7 @@ impl TcpListener {
         let acceptor = Acceptor {
             socket,
             place,
-            secret: secret.clone(),
+            credentials: credentials.clone(),
             listens: true,
             half_open: Vec::new(),
             joining: Vec::new(),

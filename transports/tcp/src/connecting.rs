@@ -8,13 +8,14 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{Connected, Connecting, Secret, TransportError};
+use ccl_core::transport::{Connected, Connecting, TransportError};
 use rustix::io::Errno;
 
 use crate::address::Place;
 use crate::link::{Hello, Link, TEXT_BYTES_MAX, Way};
-use crate::shake::Shake;
+use crate::shake::{Credentials, Shake};
 use crate::socket;
+use crate::wire::Wire;
 
 /// How long an address has for itself before the next one is tried as well.
 const STAGGER: Duration = Duration::from_millis(50);
@@ -23,7 +24,7 @@ const STAGGER: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Dialler {
     place: Place,
-    secret: Secret,
+    credentials: Credentials,
     hello: Vec<u8>,
     /// Addresses that were not dialled yet, the best last, and when the next one's turn is.
     waiting: Vec<SocketAddr>,
@@ -40,12 +41,12 @@ pub(crate) struct Dialler {
 }
 
 impl Dialler {
-    pub(crate) fn new(place: Place, secret: &Secret, hello: &Hello) -> Dialler {
+    pub(crate) fn new(place: Place, credentials: &Credentials, hello: &Hello) -> Dialler {
         Dialler {
             waiting: place.addresses.iter().rev().copied().collect(),
             next_at: Instant::ZERO,
             place,
-            secret: secret.clone(),
+            credentials: credentials.clone(),
             hello: hello.encode(),
             dialled: Vec::new(),
             shakes: Vec::new(),
@@ -59,13 +60,13 @@ impl Dialler {
     pub(crate) fn poll(
         &mut self,
         now: Instant,
-    ) -> Result<Option<(SocketAddr, OwnedFd)>, TransportError> {
+    ) -> Result<Option<(SocketAddr, Wire)>, TransportError> {
         while let Some((address, shake)) = self.answer() {
             match shake.step() {
                 Ok(false) => return Ok(None),
                 Ok(true) => {
                     let (address, shake) = self.shakes.swap_remove(0);
-                    return Ok(Some((address, shake.into_socket())));
+                    return Ok(Some((address, shake.into_wire())));
                 }
                 // It is the listener meant, and wants nothing of this process: no other address
                 // leads to a better one.
@@ -116,7 +117,7 @@ impl Dialler {
                 Ok(false) => index += 1,
                 Ok(true) => {
                     let (_, socket) = self.dialled.remove(index);
-                    let mut shake = Shake::connector(socket, &self.secret, &self.hello)?;
+                    let mut shake = Shake::connector(socket, &self.credentials, &self.hello)?;
                     match shake.greet() {
                         Ok(()) => self.shakes.push((address, shake)),
                         Err(error) => self.fail(address, &error.to_string()),
@@ -164,10 +165,10 @@ impl Dialler {
 pub(crate) struct TcpConnecting {
     device: u64,
     place: Place,
-    secret: Secret,
+    credentials: Credentials,
     hello: Hello,
     dialler: Option<Dialler>,
-    stripes: Vec<OwnedFd>,
+    stripes: Vec<Wire>,
     started: Option<Instant>,
     deadline: Instant,
 }
@@ -176,7 +177,7 @@ impl TcpConnecting {
     pub(crate) fn new(
         device: u64,
         place: Place,
-        secret: &Secret,
+        credentials: &Credentials,
         text: &[u8],
         stripes: u16,
         deadline: Instant,
@@ -193,12 +194,13 @@ impl TcpConnecting {
             stripe: 0,
             stripes,
             resumes: false,
+            encrypts: credentials.tls.is_some(),
             text: text.to_vec(),
         };
-        let dialler = Some(Dialler::new(place.clone(), secret, &hello));
-        let secret = secret.clone();
+        let dialler = Some(Dialler::new(place.clone(), credentials, &hello));
+        let credentials = credentials.clone();
         let (stripes, started) = (Vec::new(), None);
-        Ok(TcpConnecting { device, place, secret, hello, dialler, stripes, started, deadline })
+        Ok(TcpConnecting { device, place, credentials, hello, dialler, stripes, started, deadline })
     }
 
     fn advance(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
@@ -206,16 +208,16 @@ impl TcpConnecting {
             let text = "this connection has already been handed out, or has failed".to_owned();
             return Err(TransportError::Usage(text));
         };
-        let Some((address, socket)) = dialler.poll(now)? else {
+        let Some((address, wire)) = dialler.poll(now)? else {
             self.dialler = Some(dialler);
             return Ok(None);
         };
-        self.stripes.push(socket);
+        self.stripes.push(wire);
         // All stripes take the way that the first has found, and so will those that mend them.
         self.place.addresses = vec![address];
         if self.stripes.len() < usize::from(self.hello.stripes) {
             self.hello.stripe += 1;
-            self.dialler = Some(Dialler::new(self.place.clone(), &self.secret, &self.hello));
+            self.dialler = Some(Dialler::new(self.place.clone(), &self.credentials, &self.hello));
             return Ok(None);
         }
         let link = Link {
@@ -223,7 +225,7 @@ impl TcpConnecting {
             id: self.hello.link,
             peer: address.to_string(),
             stripes: std::mem::take(&mut self.stripes),
-            way: Way::Dialled { place: self.place.clone(), secret: self.secret.clone() },
+            way: Way::Dialled { place: self.place.clone(), credentials: self.credentials.clone() },
         };
         Ok(Some(Connected { hello: Vec::new(), inner: Box::new(link) }))
     }

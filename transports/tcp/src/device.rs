@@ -13,6 +13,8 @@ use crate::acceptor::TcpListener;
 use crate::address::Place;
 use crate::connecting::TcpConnecting;
 use crate::lane::{DEPTH_MAX, TcpLane};
+use crate::shake::Credentials;
+use crate::tls::Tls;
 
 /// The most connections per pair.
 const SOCKETS_MAX: u32 = 64;
@@ -39,6 +41,8 @@ pub struct TcpDevice {
     registry: Arc<Registry<()>>,
     /// Held for reading by lanes while they may write to registered memory.
     writing: Arc<RwLock<()>>,
+    /// None if nothing is encrypted.
+    tls: Option<Tls>,
 }
 
 impl TcpDevice {
@@ -50,7 +54,12 @@ impl TcpDevice {
             )));
         }
         let (registry, writing) = (Arc::new(Registry::new()), Arc::default());
-        Ok(TcpDevice { caps: caps(&options), options, registry, writing })
+        let tls = if options.tls { Some(Tls::new()?) } else { None };
+        Ok(TcpDevice { caps: caps(&options), options, registry, writing, tls })
+    }
+
+    fn credentials(&self, secret: &Secret) -> Credentials {
+        Credentials { secret: secret.clone(), tls: self.tls.clone() }
     }
 }
 
@@ -78,7 +87,7 @@ impl Device for TcpDevice {
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
         let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
-        Ok(Box::new(TcpListener::new(device, interfaces, secret)?))
+        Ok(Box::new(TcpListener::new(device, interfaces, &self.credentials(secret))?))
     }
 
     fn connect(
@@ -90,11 +99,17 @@ impl Device for TcpDevice {
     ) -> Result<Box<dyn Connecting>, TransportError> {
         let (device, place) = (self.registry.device(), Place::decode(address)?);
         let stripes = self.options.sockets as u16;
-        Ok(Box::new(TcpConnecting::new(device, place, secret, hello, stripes, deadline)?))
+        let credentials = self.credentials(secret);
+        Ok(Box::new(TcpConnecting::new(device, place, &credentials, hello, stripes, deadline)?))
     }
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
         let (registry, writing) = (Arc::clone(&self.registry), Arc::clone(&self.writing));
-        Ok(Box::new(TcpLane::new(registry, writing, self.options.resume_within)?))
+        Ok(Box::new(TcpLane::new(
+            registry,
+            writing,
+            self.options.resume_within,
+            self.tls.is_some(),
+        )?))
     }
 }

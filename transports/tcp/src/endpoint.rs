@@ -14,6 +14,7 @@ use crate::incoming::{Arrival, End};
 use crate::link::{Hello, Link, LinkId, Way};
 use crate::outgoing::Put;
 use crate::stripe::Stripe;
+use crate::wire::Wire;
 
 /// Frames that are acknowledged at the latest when so many more have come.
 const TELL_FRAMES: u32 = 64;
@@ -128,7 +129,7 @@ impl Endpoint {
 
     /// Whether the sockets have taken everything, as far as there are any.
     pub(crate) fn is_drained(&self) -> bool {
-        self.lost.is_some() || self.stripes.iter().all(|stripe| stripe.outgoing.is_drained())
+        self.lost.is_some() || self.stripes.iter().all(|stripe| stripe.is_drained())
     }
 
     pub(crate) fn put(&mut self, put: Put) {
@@ -158,13 +159,13 @@ impl Endpoint {
         for _ in 0..8 {
             let Endpoint { stripes, shared, arrivals, done, .. } = self;
             let stripe = &mut stripes[stripe_index];
-            let Some(socket) = &stripe.socket else { return };
+            let Some(wire) = &mut stripe.wire else { return };
             if !more {
                 return;
             }
             arrivals.clear();
             let before = stripe.incoming.received();
-            let read = stripe.incoming.read(socket, shared, arrivals);
+            let read = stripe.incoming.read(wire, shared, arrivals);
             if stripe.incoming.received() != before {
                 stripe.untold_since.get_or_insert(now);
             }
@@ -202,9 +203,9 @@ impl Endpoint {
     pub(crate) fn mend(&mut self, now: Instant, within: Duration) {
         match &self.way {
             Way::Accepted(acceptor) => {
-                for (index, socket) in take_resumed(acceptor, self.id, now) {
+                for (index, wire) in take_resumed(acceptor, self.id, now) {
                     if let Some(stripe) = self.stripes.get_mut(usize::from(index)) {
-                        stripe.comes_back(socket);
+                        stripe.comes_back(wire);
                     }
                 }
             }
@@ -225,7 +226,7 @@ impl Endpoint {
     }
 
     fn redial(&mut self, index: usize, now: Instant) {
-        let Way::Dialled { place, secret } = &self.way else { return };
+        let Way::Dialled { place, credentials } = &self.way else { return };
         let stripes = self.stripes.len() as u16;
         let Some(broken) = &mut self.stripes[index].broken else { return };
         if now < broken.redial_at {
@@ -238,13 +239,21 @@ impl Endpoint {
                 stripe: index as u16,
                 stripes,
                 resumes: true,
+                encrypts: credentials.tls.is_some(),
                 text: Vec::new(),
             };
-            Dialler::new(place.clone(), secret, &hello)
+            Dialler::new(place.clone(), credentials, &hello)
         });
         match dialler.poll(now) {
             Ok(None) => {}
-            Ok(Some((_, socket))) => self.stripes[index].comes_back(socket),
+            Ok(Some((_, wire))) => self.stripes[index].comes_back(wire),
+            Err(error @ TransportError::Refused { .. }) => {
+                let reason = broken.reason.clone();
+                self.lose(format!(
+                    "the connection to {} broke ({reason}) and could not be made anew: {error}",
+                    self.peer
+                ));
+            }
             Err(_) if dialler.has_hope() => self.stripes[index].redial_later(now),
             Err(_) => {
                 let reason = broken.reason.clone();
@@ -259,7 +268,7 @@ impl Endpoint {
 
     /// The peer closes in good order. What it sent before on other stripes may still be on its way.
     fn farewell(&mut self, stripe: usize) {
-        self.stripes[stripe].socket = None;
+        self.stripes[stripe].wire = None;
         self.stripes[stripe].closed = true;
         if self.stripes.iter().all(|stripe| stripe.closed) {
             self.lose(format!("{} has closed the connection", self.peer));
@@ -270,7 +279,7 @@ impl Endpoint {
     pub(crate) fn lose(&mut self, reason: String) {
         self.lost.get_or_insert(reason);
         for stripe in &mut self.stripes {
-            stripe.socket = None;
+            stripe.wire = None;
             stripe.broken = None;
             stripe.outgoing.clear();
         }
@@ -279,11 +288,7 @@ impl Endpoint {
     }
 }
 
-fn take_resumed(
-    acceptor: &Mutex<Acceptor>,
-    link: LinkId,
-    now: Instant,
-) -> Vec<(u16, std::os::fd::OwnedFd)> {
+fn take_resumed(acceptor: &Mutex<Acceptor>, link: LinkId, now: Instant) -> Vec<(u16, Wire)> {
     let mut acceptor = acceptor::lock(acceptor);
     // What is wrong with the listening socket keeps nobody from waiting for the end.
     let _ = acceptor.pump(now);

@@ -1,13 +1,13 @@
 //! What one stripe receives: headers through a buffer, bytes straight to where they belong.
 
 use std::io::IoSliceMut;
-use std::os::fd::OwnedFd;
 
 use ccl_memory::{Region, RegionError};
 
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::memory::writable;
-use crate::socket::{self, Got};
+use crate::socket::Got;
+use crate::wire::Wire;
 
 const BUFFER_BYTES: usize = 32 << 10;
 /// While a long frame comes in, and after it, no more than this is read behind its end: the next
@@ -89,12 +89,12 @@ impl Incoming {
     /// Returns whether there may be more. An error is the end of the connection.
     pub(crate) fn read(
         &mut self,
-        socket: &OwnedFd,
+        wire: &mut Wire,
         shared: &[Option<Region>],
         arrivals: &mut Vec<Arrival>,
     ) -> Result<bool, End> {
         for _ in 0..READS_PER_TURN {
-            let (got, asked) = self.fill(socket);
+            let (got, asked) = self.fill(wire);
             let count = match got {
                 Got::Bytes(count) => count,
                 Got::Nothing => return Ok(false),
@@ -109,7 +109,7 @@ impl Incoming {
     }
 
     /// Reads once. Returns how many bytes there was room for: fewer came if that was all.
-    fn fill(&mut self, socket: &OwnedFd) -> (Got, usize) {
+    fn fill(&mut self, wire: &mut Wire) -> (Got, usize) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 {
@@ -121,7 +121,7 @@ impl Incoming {
         let behind = &mut self.buffer[self.end..self.end + most];
         let Some(partial) = &mut self.partial else {
             let asked = behind.len();
-            let got = socket::read(socket, &mut [IoSliceMut::new(behind)]);
+            let got = wire.read(&mut [IoSliceMut::new(behind)]);
             self.end += if let Got::Bytes(count) = got { count } else { 0 };
             return (got, asked);
         };
@@ -129,13 +129,13 @@ impl Incoming {
         let (got, asked) = match &partial.into {
             Some(region) => {
                 let direct = writable(region, partial.done, left);
-                let got = socket::read(socket, &mut [direct, IoSliceMut::new(behind)]);
+                let got = wire.read(&mut [direct, IoSliceMut::new(behind)]);
                 (got, left + most)
             }
             // Nobody wants these bytes any more.
             None => {
                 let most = left.min(behind.len());
-                (socket::read(socket, &mut [IoSliceMut::new(&mut behind[..most])]), most)
+                (wire.read(&mut [IoSliceMut::new(&mut behind[..most])]), most)
             }
         };
         if let Got::Bytes(count) = got {

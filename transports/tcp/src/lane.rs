@@ -21,6 +21,7 @@ use crate::link::Link;
 use crate::outgoing::Put;
 use crate::socket::{self, Got};
 use crate::stripe::Stripe;
+use crate::wire::Wire;
 use crate::{DESCRIPTORS, memory, os};
 
 /// The most puts outstanding on one endpoint.
@@ -42,6 +43,8 @@ pub(crate) struct TcpLane {
     registry: Arc<Registry<()>>,
     writing: Arc<RwLock<()>>,
     resume_within: Duration,
+    /// Whether stripes may hold what the kernel knows nothing of.
+    encrypts: bool,
     message_bytes_max: usize,
     epoll: OwnedFd,
     /// By number; empty where detached. Numbers are not used again.
@@ -64,6 +67,7 @@ impl TcpLane {
         registry: Arc<Registry<()>>,
         writing: Arc<RwLock<()>>,
         resume_within: Duration,
+        encrypts: bool,
     ) -> Result<TcpLane, TransportError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| os("epoll_create", error, DESCRIPTORS))?;
@@ -72,6 +76,7 @@ impl TcpLane {
             registry,
             writing,
             resume_within,
+            encrypts,
             message_bytes_max: 1 << 31,
             epoll,
             endpoints: Vec::new(),
@@ -199,12 +204,30 @@ impl TcpLane {
             return;
         }
         self.await_ready(Duration::ZERO);
+        self.add_held();
         for data in self.ready.drain(..) {
             let (number, stripe) = ((data >> 16) as usize, (data & 0xffff) as usize);
             if let Some(Some(endpoint)) = self.endpoints.get_mut(number) {
                 endpoint.read(stripe, EndpointId(number as u32), now, events);
             }
         }
+    }
+
+    /// The stripes that hold what the kernel knows nothing of.
+    fn held(&self) -> impl Iterator<Item = u64> + '_ {
+        let endpoints = if self.encrypts { &self.endpoints[..] } else { &[] };
+        endpoints.iter().enumerate().flat_map(|(number, endpoint)| {
+            let stripes = endpoint.iter().flat_map(|endpoint| endpoint.stripes.iter().enumerate());
+            let held = stripes.filter(|(_, stripe)| stripe.holds());
+            held.map(move |(index, _)| (number << 16 | index) as u64)
+        })
+    }
+
+    /// Counts them as ready.
+    fn add_held(&mut self) {
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.extend(self.held());
+        self.ready = ready;
     }
 
     /// Waits until a socket is ready, at most so long.
@@ -261,9 +284,9 @@ impl TcpLane {
 }
 
 fn watch(epoll: &OwnedFd, stripe: &mut Stripe, data: u64) {
-    let Some(socket) = &stripe.socket else { return };
+    let room = !stripe.is_drained();
+    let Some(socket) = stripe.wire.as_ref().map(Wire::socket) else { return };
     let data = epoll::EventData::new_u64(data);
-    let room = !stripe.outgoing.is_drained();
     let mut flags = epoll::EventFlags::IN;
     flags.set(epoll::EventFlags::OUT, room);
     // A socket that cannot be watched is still tried at every poll that finds trouble.
@@ -370,7 +393,7 @@ impl Lane for TcpLane {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        if self.troubled {
+        if self.troubled || self.held().next().is_some() {
             return Some(Instant::ZERO);
         }
         let stripes = self.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.stripes);
@@ -385,6 +408,9 @@ impl Lane for TcpLane {
 
     fn sleep(&mut self, longest: Duration) {
         self.watch();
+        if self.held().next().is_some() {
+            return;
+        }
         let longest = if self.troubled { longest.min(Duration::from_millis(1)) } else { longest };
         self.await_ready(longest);
     }
@@ -400,7 +426,7 @@ impl Drop for TcpLane {
 /// not passed on would be lost if the peer then wrote to it.
 fn say_farewell(mut endpoints: Vec<Endpoint>) {
     let stripes = endpoints.iter_mut().flat_map(|endpoint| &mut endpoint.stripes);
-    let mut open: Vec<&mut Stripe> = stripes.filter(|stripe| stripe.socket.is_some()).collect();
+    let mut open: Vec<&mut Stripe> = stripes.filter(|stripe| stripe.wire.is_some()).collect();
     for stripe in &mut open {
         stripe.outgoing.say(Kind::Farewell, stripe.incoming.received());
     }
@@ -416,7 +442,7 @@ fn say_farewell(mut endpoints: Vec<Endpoint>) {
 
 /// Whether a stripe has something for a peer that is still there.
 fn has_more_to_give(stripe: &Stripe) -> bool {
-    let Some(socket) = &stripe.socket else { return false };
+    let Some(socket) = stripe.wire.as_ref().map(Wire::socket) else { return false };
     // What the peer still says is heard by nobody, but closing over it would reset the connection.
     let mut unheard = [0; 4096];
     for _ in 0..UNHEARD_READS {
@@ -426,5 +452,5 @@ fn has_more_to_give(stripe: &Stripe) -> bool {
             Got::End(_) => return false,
         }
     }
-    !stripe.outgoing.is_drained() || memory::unacknowledged(socket) > 0
+    !stripe.is_drained() || memory::unacknowledged(socket) > 0
 }

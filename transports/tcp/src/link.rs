@@ -1,13 +1,14 @@
 //! A pair's connections once both sides have proved the secret, and what is needed to mend them.
 
 use std::any::Any;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
-use ccl_core::transport::{Inner, Secret};
+use ccl_core::transport::Inner;
 
 use crate::acceptor::Acceptor;
 use crate::address::{Place, Token};
+use crate::shake::Credentials;
+use crate::wire::Wire;
 
 /// Names a link in both processes; random.
 pub(crate) type LinkId = [u8; 16];
@@ -16,7 +17,7 @@ pub(crate) type LinkId = [u8; 16];
 pub(crate) const TEXT_BYTES_MAX: usize = 64;
 /// The longest hello on the wire.
 pub(crate) const HELLO_BYTES_MAX: usize = FIXED_BYTES + TEXT_BYTES_MAX;
-const FIXED_BYTES: usize = 16 + 16 + 2 + 2 + 1;
+const FIXED_BYTES: usize = 16 + 16 + 2 + 2 + 1 + 1;
 
 /// What the connecting side says of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub(crate) struct Hello {
     pub(crate) stripes: u16,
     /// Whether it takes the place of a broken one.
     pub(crate) resumes: bool,
+    /// Whether it is to be encrypted.
+    pub(crate) encrypts: bool,
     /// Its user's text.
     pub(crate) text: Vec<u8>,
 }
@@ -42,6 +45,7 @@ impl Hello {
         bytes.extend_from_slice(&self.stripe.to_le_bytes());
         bytes.extend_from_slice(&self.stripes.to_le_bytes());
         bytes.push(u8::from(self.resumes));
+        bytes.push(u8::from(self.encrypts));
         bytes.extend_from_slice(&self.text);
         bytes
     }
@@ -51,15 +55,18 @@ impl Hello {
         let (link, rest) = rest.split_first_chunk()?;
         let (stripe, rest) = rest.split_first_chunk()?;
         let (stripes, rest) = rest.split_first_chunk()?;
-        let (resumes, text) = rest.split_first()?;
+        let (resumes, rest) = rest.split_first()?;
+        let (encrypts, text) = rest.split_first()?;
         let (stripe, stripes) = (u16::from_le_bytes(*stripe), u16::from_le_bytes(*stripes));
-        let plausible = stripe < stripes && *resumes <= 1 && text.len() <= TEXT_BYTES_MAX;
+        let plausible =
+            stripe < stripes && *resumes <= 1 && *encrypts <= 1 && text.len() <= TEXT_BYTES_MAX;
         plausible.then(|| Hello {
             token: *token,
             link: *link,
             stripe,
             stripes,
             resumes: *resumes == 1,
+            encrypts: *encrypts == 1,
             text: text.to_vec(),
         })
     }
@@ -71,7 +78,7 @@ pub(crate) enum Way {
     /// The peer connects again, to this.
     Accepted(Arc<Mutex<Acceptor>>),
     /// This side connects again, there.
-    Dialled { place: Place, secret: Secret },
+    Dialled { place: Place, credentials: Credentials },
 }
 
 /// The connections of a pair.
@@ -82,7 +89,7 @@ pub(crate) struct Link {
     pub(crate) id: LinkId,
     /// The peer's address, for messages.
     pub(crate) peer: String,
-    pub(crate) stripes: Vec<OwnedFd>,
+    pub(crate) stripes: Vec<Wire>,
     pub(crate) way: Way,
 }
 
@@ -104,6 +111,7 @@ mod tests {
             stripe: 3,
             stripes: 4,
             resumes: true,
+            encrypts: false,
             text: b"rank 5".to_vec(),
         };
         let bytes = hello.encode();
@@ -112,5 +120,8 @@ mod tests {
         let mut beyond = bytes.clone();
         beyond[32] = 4;
         assert_eq!(Hello::decode(&beyond), None, "stripe 4 of 4");
+        let mut neither = bytes;
+        neither[37] = 2;
+        assert_eq!(Hello::decode(&neither), None, "neither encrypted nor not");
     }
 }

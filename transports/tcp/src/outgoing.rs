@@ -2,13 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::os::fd::OwnedFd;
 
 use ccl_memory::Region;
 
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::memory::readable;
-use crate::socket::{self, Got};
+use crate::socket::Got;
+use crate::wire::Wire;
 
 /// Frames that one system call may carry.
 const FRAMES_PER_WRITE: usize = 32;
@@ -57,7 +57,7 @@ impl Outgoing {
         self.queue.push_back(put);
     }
 
-    /// Whether the socket has taken everything.
+    /// Whether the wire has taken everything.
     pub(crate) fn is_drained(&self) -> bool {
         self.sent == self.queue.len() && self.said.is_empty()
     }
@@ -103,9 +103,9 @@ impl Outgoing {
 
     /// Writes what the socket takes; `received` frames have come the other way. An error is the
     /// end of the connection.
-    pub(crate) fn write(&mut self, socket: &OwnedFd, received: u32) -> Result<(), String> {
-        while self.write_said(socket)? && self.sent < self.queue.len() {
-            if !self.write_frames(socket, received)? {
+    pub(crate) fn write(&mut self, wire: &mut Wire, received: u32) -> Result<(), String> {
+        while self.write_said(wire)? && self.sent < self.queue.len() {
+            if !self.write_frames(wire, received)? {
                 break;
             }
         }
@@ -113,9 +113,9 @@ impl Outgoing {
     }
 
     /// Writes what is to be said, unless a frame is under way. Returns whether a frame may follow.
-    pub(crate) fn write_said(&mut self, socket: &OwnedFd) -> Result<bool, String> {
+    pub(crate) fn write_said(&mut self, wire: &mut Wire) -> Result<bool, String> {
         while let (Some(header), 0) = (self.said.front(), self.written) {
-            match socket::write(socket, &[IoSlice::new(&header[self.said_written..])]) {
+            match wire.write(&[IoSlice::new(&header[self.said_written..])]) {
                 Got::Bytes(count) => self.said_written += count,
                 Got::Nothing => return Ok(false),
                 Got::End(reason) => return Err(reason),
@@ -129,7 +129,7 @@ impl Outgoing {
     }
 
     /// Whether the socket may take more.
-    fn write_frames(&mut self, socket: &OwnedFd, received: u32) -> Result<bool, String> {
+    fn write_frames(&mut self, wire: &mut Wire, received: u32) -> Result<bool, String> {
         // A header that is due goes in between.
         let frames = if self.said.is_empty() { FRAMES_PER_WRITE } else { 1 };
         let mut headers = [[0; HEADER_BYTES]; FRAMES_PER_WRITE];
@@ -150,7 +150,7 @@ impl Outgoing {
         let mut rest = &mut slices[..2 * frames];
         IoSlice::advance_slices(&mut rest, self.written);
         let (asked, taken) =
-            (rest.iter().map(|slice| slice.len()).sum::<usize>(), socket::write(socket, rest));
+            (rest.iter().map(|slice| slice.len()).sum::<usize>(), wire.write(rest));
         match taken {
             Got::Bytes(count) => {
                 self.took(count, &headers);

@@ -1,6 +1,5 @@
 //! One connection of an endpoint, through its breaks.
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
@@ -9,6 +8,7 @@ use crate::connecting::Dialler;
 use crate::frame::Kind;
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
+use crate::wire::Wire;
 
 /// Pause between two attempts to connect again.
 const REDIAL_PAUSE: Duration = Duration::from_millis(20);
@@ -27,7 +27,7 @@ pub(crate) struct Break {
 #[derive(Debug)]
 pub(crate) struct Stripe {
     /// None while it is broken.
-    pub(crate) socket: Option<OwnedFd>,
+    pub(crate) wire: Option<Wire>,
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
     pub(crate) broken: Option<Break>,
@@ -46,9 +46,9 @@ pub(crate) struct Stripe {
 }
 
 impl Stripe {
-    pub(crate) fn new(socket: OwnedFd) -> Stripe {
+    pub(crate) fn new(wire: Wire) -> Stripe {
         Stripe {
-            socket: Some(socket),
+            wire: Some(wire),
             outgoing: Outgoing::default(),
             incoming: Incoming::new(),
             broken: None,
@@ -61,17 +61,28 @@ impl Stripe {
         }
     }
 
+    /// Whether the socket, if there is one, has taken everything.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.outgoing.is_drained() && self.wire.as_ref().is_none_or(Wire::is_flushed)
+    }
+
+    /// Whether a read would find something that the kernel knows nothing of.
+    pub(crate) fn holds(&self) -> bool {
+        self.wire.as_ref().is_some_and(Wire::holds)
+    }
+
     /// Writes what the socket takes. An error is the end of the connection.
     pub(crate) fn write(&mut self) -> Result<(), String> {
-        let Some(socket) = &self.socket else { return Ok(()) };
+        let Some(wire) = &mut self.wire else { return Ok(()) };
+        wire.flush()?;
         if self.outgoing.is_drained() {
             return Ok(());
         }
         if self.resuming {
-            return self.outgoing.write_said(socket).map(drop);
+            return self.outgoing.write_said(wire).map(drop);
         }
         let received = self.incoming.received();
-        self.outgoing.write(socket, received)?;
+        self.outgoing.write(wire, received)?;
         // Whatever was said told it.
         (self.told, self.untold_since) = (received, None);
         Ok(())
@@ -79,15 +90,15 @@ impl Stripe {
 
     /// The connection is gone.
     pub(crate) fn breaks(&mut self, reason: String, now: Instant) {
-        self.socket = None;
+        self.wire = None;
         self.watches_room = false;
         let dialler = None;
         self.broken.get_or_insert(Break { since: now, reason, dialler, redial_at: now });
     }
 
     /// A new connection takes the place of the old one, whether that was known to be broken or not.
-    pub(crate) fn comes_back(&mut self, socket: OwnedFd) {
-        self.socket = Some(socket);
+    pub(crate) fn comes_back(&mut self, wire: Wire) {
+        self.wire = Some(wire);
         (self.broken, self.resuming, self.watches_room) = (None, true, false);
         self.incoming.restart();
         self.outgoing.restart();

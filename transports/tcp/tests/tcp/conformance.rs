@@ -14,10 +14,10 @@ use ccl_transport_tcp::{DEVICE, Options, TcpTransport, now};
 struct Tcp([Arc<dyn Device>; 2]);
 
 impl Tcp {
-    fn new(interfaces: &str, sockets: u32) -> Tcp {
+    fn new(interfaces: &str, sockets: u32, tls: bool) -> Tcp {
         let interfaces = interfaces.to_owned();
         let resume_within = Duration::from_secs(1);
-        let options = Options { interfaces, sockets, resume_within };
+        let options = Options { interfaces, sockets, resume_within, tls };
         let open = || TcpTransport::new(options.clone()).open(&DeviceId(DEVICE.into())).unwrap();
         Tcp([open(), open()])
     }
@@ -46,23 +46,35 @@ impl Fixture for Tcp {
     }
 }
 
-fn passes(interfaces: &str, sockets: u32) {
-    let report = ccl_transport_conformance::run(|| Box::new(Tcp::new(interfaces, sockets)));
+fn passes(interfaces: &str, sockets: u32, tls: bool) {
+    let report = ccl_transport_conformance::run(|| Box::new(Tcp::new(interfaces, sockets, tls)));
     println!("{report}");
     assert!(report.passed(), "{report}");
 }
 
 #[test]
 fn tcp_passes_the_suite() {
-    passes("127.0.0.1", 1);
+    passes("127.0.0.1", 1, false);
 }
 
 #[test]
 fn tcp_with_several_sockets_passes_the_suite() {
-    passes("127.0.0.1", 3);
+    passes("127.0.0.1", 3, false);
 }
 
 #[test]
 fn tcp_over_the_interfaces_found_passes_the_suite() {
-    passes("", 1);
+    passes("", 1, false);
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn tcp_with_tls_passes_the_suite() {
+    passes("127.0.0.1", 1, true);
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn tcp_with_tls_on_several_sockets_passes_the_suite() {
+    passes("127.0.0.1", 3, true);
 }

@@ -28,23 +28,26 @@ struct Side {
 }
 
 /// Two lanes with a proxy between them; side 0 has connected.
-struct Pair {
+pub(crate) struct Pair {
     sides: [Side; 2],
-    proxy: Proxy,
+    pub(crate) proxy: Proxy,
 }
 
-fn device(sockets: u32, resume_within: Duration) -> Arc<dyn Device> {
-    let options = Options { interfaces: "127.0.0.1".to_owned(), sockets, resume_within };
+/// Whether to encrypt: both, where that can be.
+const TLS: &[bool] = if cfg!(feature = "tls") { &[false, true] } else { &[false] };
+
+pub(crate) fn device(sockets: u32, resume_within: Duration, tls: bool) -> Arc<dyn Device> {
+    let options = Options { interfaces: "127.0.0.1".to_owned(), sockets, resume_within, tls };
     TcpTransport::new(options).open(&DeviceId(DEVICE.to_owned())).unwrap()
 }
 
-fn port(address: &Address) -> u16 {
+pub(crate) fn port(address: &Address) -> u16 {
     u16::from_le_bytes([address.0[25], address.0[26]])
 }
 
 impl Pair {
-    fn new(sockets: u32, resume_within: Duration) -> Pair {
-        let devices = [device(sockets, resume_within), device(sockets, resume_within)];
+    pub(crate) fn new(sockets: u32, resume_within: Duration, tls: bool) -> Pair {
+        let devices = [(), ()].map(|()| device(sockets, resume_within, tls));
         let mut listener = devices[1].listen(&SECRET).unwrap();
         let address = listener.address();
         let proxy = Proxy::new(SocketAddr::from(([127, 0, 0, 1], port(&address))));
@@ -91,8 +94,7 @@ impl Side {
     /// Sends message `number` through its slot.
     fn send(&mut self, number: usize, bytes: usize) {
         let offset = number % SLOTS * SLOT_BYTES;
-        let text: Vec<u8> = (0..bytes).map(|at| (number * 31 + at * 7) as u8).collect();
-        self.source.write(offset, &text).unwrap();
+        self.source.write(offset, &text(number, bytes)).unwrap();
         let put = WorkRequest::Put {
             endpoint: self.endpoint,
             local: LocalSlice { key: self.source_key, offset, bytes },
@@ -111,17 +113,21 @@ impl Side {
             let number = *immediate as usize;
             assert!(!std::mem::replace(&mut seen[number], true), "{number} came twice");
             assert_eq!(*length, bytes(number));
-            let mut text = vec![0; *length];
-            self.inbox.read(number % SLOTS * SLOT_BYTES, &mut text).unwrap();
-            let right = |(at, byte): (usize, &u8)| *byte == (number * 31 + at * 7) as u8;
-            assert!(text.iter().enumerate().all(right), "message {number}");
+            let mut said = vec![0; *length];
+            self.inbox.read(number % SLOTS * SLOT_BYTES, &mut said).unwrap();
+            assert!(said == text(number, *length), "message {number}");
             false
         });
     }
 }
 
+/// What message `number` says.
+pub(crate) fn text(number: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (number * 31 + at * 7) as u8).collect()
+}
+
 /// Sends messages both ways, each slot used again only when its message is done and was seen.
-fn exchange(pair: &mut Pair, messages: usize, mut each: impl FnMut(&Pair, usize)) {
+pub(crate) fn exchange(pair: &mut Pair, messages: usize, mut each: impl FnMut(&Pair, usize)) {
     let bytes = |number: usize| [0, 8, 40_000, 1000, 69_999][number % 5];
     let none = || [vec![false; messages], vec![false; messages]];
     let (mut seen, mut done, mut sent) = (none(), none(), [0; 2]);
@@ -151,8 +157,8 @@ fn exchange(pair: &mut Pair, messages: usize, mut each: impl FnMut(&Pair, usize)
 
 #[test]
 fn what_a_break_swallows_is_sent_again_and_seen_once() {
-    for sockets in [1, 3] {
-        let mut pair = Pair::new(sockets, Duration::from_secs(20));
+    for (sockets, tls) in [1, 3, 6].into_iter().flat_map(|n| TLS.iter().map(move |tls| (n, *tls))) {
+        let mut pair = Pair::new(sockets, Duration::from_secs(20), tls);
         exchange(&mut pair, 1000, |pair, sent| {
             if sent % 97 == 0 {
                 pair.proxy.cut();
@@ -164,8 +170,9 @@ fn what_a_break_swallows_is_sent_again_and_seen_once() {
 
 #[test]
 fn breaks_in_the_middle_of_frames_do_no_harm() {
-    for cut_after in [1_500_000, 400_033, 137_777] {
-        let mut pair = Pair::new(1, Duration::from_secs(20));
+    let places = [1_500_000, 400_033, 137_777];
+    for (cut_after, tls) in places.iter().flat_map(|at| TLS.iter().map(move |tls| (*at, *tls))) {
+        let mut pair = Pair::new(1, Duration::from_secs(20), tls);
         pair.proxy.cut_after(cut_after);
         exchange(&mut pair, 300, |_, _| {});
         assert!(pair.proxy.made() > 3, "{} connections", pair.proxy.made());
@@ -174,7 +181,13 @@ fn breaks_in_the_middle_of_frames_do_no_harm() {
 
 #[test]
 fn a_connection_that_does_not_come_back_is_given_up_in_time() {
-    let mut pair = Pair::new(1, Duration::from_millis(300));
+    for tls in TLS {
+        is_given_up_in_time(*tls);
+    }
+}
+
+fn is_given_up_in_time(tls: bool) {
+    let mut pair = Pair::new(1, Duration::from_millis(300), tls);
     exchange(&mut pair, 20, |_, _| {});
     pair.proxy.refuse(true);
     pair.proxy.cut();
@@ -192,11 +205,11 @@ fn a_connection_that_does_not_come_back_is_given_up_in_time() {
 
 #[test]
 fn a_peer_that_nobody_answers_for_is_gone_at_once() {
-    let mut pair = Pair::new(1, Duration::from_secs(60));
+    let mut pair = Pair::new(1, Duration::from_secs(60), false);
     exchange(&mut pair, 20, |_, _| {});
     let [near, far] = &mut pair.sides;
     // As a killed process leaves it: no farewell, no listener.
-    let unused = std::mem::replace(&mut far.lane, device(1, Duration::ZERO).lane().unwrap());
+    let unused = std::mem::replace(&mut far.lane, device(1, Duration::ZERO, false).lane().unwrap());
     std::mem::forget(unused);
     pair.proxy = Proxy::new(SocketAddr::from(([127, 0, 0, 1], 1)));
     let begun = Instant::now();

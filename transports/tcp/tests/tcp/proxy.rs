@@ -24,6 +24,11 @@ struct State {
     made: AtomicU64,
     /// Bytes that are passed on before a connection is cut; 0 never.
     cut_after: AtomicU64,
+    /// Bytes that are passed on before one bit is changed, once; 0 never.
+    spoil_after: AtomicU64,
+    records: AtomicBool,
+    /// What was passed on while that was recorded.
+    record: Mutex<Vec<u8>>,
 }
 
 impl Proxy {
@@ -77,6 +82,30 @@ impl Proxy {
     }
 }
 
+/// What encryption is to guard against.
+#[cfg(feature = "tls")]
+impl Proxy {
+    /// Changes one bit, when a connection has passed on about so many bytes.
+    pub(crate) fn spoil_after(&self, bytes: u64) {
+        self.state.spoil_after.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether the bit was changed.
+    pub(crate) fn has_spoilt(&self) -> bool {
+        self.state.spoil_after.load(Ordering::Relaxed) == 0
+    }
+
+    /// Records what is passed on from now on.
+    pub(crate) fn record(&self) {
+        self.state.records.store(true, Ordering::Relaxed);
+    }
+
+    /// What was recorded.
+    pub(crate) fn recorded(&self) -> Vec<u8> {
+        self.state.record.lock().unwrap().clone()
+    }
+}
+
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.ends.store(true, Ordering::Relaxed);
@@ -106,6 +135,17 @@ impl State {
             .into()
     }
 
+    fn listen_in(&self, bytes: &mut [u8], passed: u64) {
+        let after = self.spoil_after.load(Ordering::Relaxed);
+        let due = after > 0 && passed > after;
+        if due && self.spoil_after.swap(0, Ordering::Relaxed) > 0 {
+            bytes[bytes.len() / 2] ^= 4;
+        }
+        if self.records.load(Ordering::Relaxed) {
+            self.record.lock().unwrap().extend_from_slice(bytes);
+        }
+    }
+
     fn pump(&self, mut from: TcpStream, mut into: TcpStream) {
         from.set_nonblocking(false).unwrap();
         let (mut buffer, mut passed) = ([0; 5000], 0);
@@ -117,6 +157,7 @@ impl State {
                 Err(_) => break,
             };
             passed += count as u64;
+            self.listen_in(&mut buffer[..count], passed);
             let most = self.cut_after.load(Ordering::Relaxed);
             let cut = most > 0 && passed > most;
             // Some of it gets through all the same.
