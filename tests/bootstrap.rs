@@ -230,7 +230,7 @@ fn another_protocol_version_is_told_so() {
     stream.write_all(&[0; 32]).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer, [6, 0, 0, 0, 7, 1, 2, 0, 99, 0], "refused: version 2 here, 99 there");
+    assert_eq!(answer, [6, 0, 0, 0, 7, 1, 3, 0, 99, 0], "refused: version 3 here, 99 there");
     match root.join().unwrap().unwrap_err() {
         BootstrapError::Root { failure: JoinFailure::Missing { ranks, .. }, strays } => {
             assert_eq!((ranks, strays.wrong_version), (vec![1], 1));

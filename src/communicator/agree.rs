@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Communicator;
 use super::engine::{Running, What};
 use super::error::Error;
+use super::watch::sentence;
 use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
 
 /// How long a call that fails waits for what the survivors agree on: they need a few messages,
@@ -14,6 +15,9 @@ const AGREEMENT: Duration = Duration::from_secs(1);
 /// How long the control plane has for telling why a connection is gone. A rank that ends because
 /// of another one has told so before, but this rank's data path may be faster.
 pub(super) const TIDINGS: Duration = Duration::from_millis(200);
+
+/// Whom a rank waits for that is in no call.
+const NOBODY: &str = "nobody yet";
 
 /// What ended a communicator.
 struct Cause {
@@ -102,6 +106,16 @@ impl Communicator {
             }
             Err(_) => (self.control.failure()?, None),
         };
+        if let FailureReason::Stuck { stalled_ms, .. } = failure.reason {
+            let error = Error::Deadline {
+                during: self.during(&"a new call"),
+                stalled: Duration::from_millis(u64::from(stalled_ms)),
+                waiting: NOBODY.to_owned(),
+                verdict: sentence(&failure),
+                last_completed,
+            };
+            return Some(Cause { error, is_own: false });
+        }
         let said = match &failure.reason {
             FailureReason::Aborted { text } if failure.rank == self.rank() => Some(text.as_str()),
             _ => None,
@@ -124,13 +138,19 @@ impl Communicator {
             self.broken = Some(error.to_string());
         }
         let Some(cause) = self.cause() else { return error };
-        let Error::Broken { rank, reason, last_completed } = cause.error else { return error };
+        let (rank, reason, last_completed) = match cause.error {
+            Error::Broken { rank, reason, last_completed } => (rank, reason, last_completed),
+            stuck => return stuck_in(stuck, error, during),
+        };
         // What this rank found out about its own call says more than what made another one fail.
-        let is_telling = matches!(error, Error::Mismatch { .. } | Error::Deadline { .. });
+        let is_telling = matches!(error, Error::Mismatch { .. });
         let is_condemned = rank == self.rank() && !cause.is_own;
         match error {
             Error::RankFailed { during, .. } => {
                 Error::RankFailed { rank, reason, last_completed, during }
+            }
+            Error::Deadline { during, stalled, waiting, verdict, .. } if !is_condemned => {
+                Error::Deadline { during, stalled, waiting, verdict, last_completed }
             }
             _ if cause.is_own || (is_telling && !is_condemned) => error,
             _ => Error::RankFailed { rank, reason, last_completed, during },
@@ -156,4 +176,16 @@ impl Communicator {
         }
         error
     }
+}
+
+/// The verdict of all on who is stuck, as the end of a call.
+fn stuck_in(stuck: Error, own: Error, in_call: String) -> Error {
+    let Error::Deadline { stalled, verdict, last_completed, .. } = stuck else { return own };
+    let (during, waiting) = match own {
+        // What this rank found out about its own call says more.
+        Error::Mismatch { .. } => return own,
+        Error::Deadline { during, waiting, .. } => (during, waiting),
+        _ => (in_call, NOBODY.to_owned()),
+    };
+    Error::Deadline { during, stalled, waiting, verdict, last_completed }
 }

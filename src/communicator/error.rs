@@ -73,7 +73,8 @@ pub enum Error {
     /// An operation made no progress for too long.
     #[error(
         "{during}: no progress for {stalled:.1?}; waiting for {waiting}. {verdict} \
-         (FERROCCL_TIMEOUT sets the limit)"
+         (FERROCCL_TIMEOUT sets the limit){}",
+        so_far(*last_completed)
     )]
     Deadline {
         /// What this rank was doing.
@@ -84,6 +85,8 @@ pub enum Error {
         waiting: String,
         /// Who holds up the others, as all ranks say: a sentence.
         verdict: String,
+        /// The number of the last operation that all survivors completed, if they have agreed.
+        last_completed: Option<u64>,
     },
     /// This process is a forked child of the one that joined.
     #[error(
@@ -141,9 +144,9 @@ impl Error {
     #[must_use]
     pub fn last_completed(&self) -> Option<u64> {
         match self {
-            Error::RankFailed { last_completed, .. } | Error::Broken { last_completed, .. } => {
-                *last_completed
-            }
+            Error::RankFailed { last_completed, .. }
+            | Error::Broken { last_completed, .. }
+            | Error::Deadline { last_completed, .. } => *last_completed,
             _ => None,
         }
     }

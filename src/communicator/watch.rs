@@ -291,5 +291,6 @@ pub(super) fn sentence(failure: &Failure) -> String {
 }
 
 pub(super) fn deadline(during: String, stalled: Duration, waiting: String, verdict: &str) -> Error {
-    Error::Deadline { during, stalled, waiting, verdict: verdict.to_owned() }
+    let verdict = verdict.to_owned();
+    Error::Deadline { during, stalled, waiting, verdict, last_completed: None }
 }

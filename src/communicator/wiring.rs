@@ -372,7 +372,8 @@ fn await_more<'a>(
         let missing: Vec<String> = missing.map(|peer| format!("rank {peer}")).collect();
         let waiting = format!("a connection with {}", missing.join(", "));
         let verdict = "See whether that rank can be reached from here.".to_owned();
-        return Err(Error::Deadline { during, stalled: timeout, waiting, verdict });
+        let last_completed = None;
+        return Err(Error::Deadline { during, stalled: timeout, waiting, verdict, last_completed });
     }
     std::thread::sleep(POLL_PAUSE);
     Ok(())
