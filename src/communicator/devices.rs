@@ -66,6 +66,7 @@ fn tcp(config: &Config) -> TcpTransport {
         sockets: config.sockets,
         resume_within: config.dead_after,
         tls: config.tls,
+        congestion: config.congestion.clone(),
     })
 }
 

@@ -104,6 +104,10 @@ config! {
     sockets: u32 = 1, "FERROCCL_SOCKETS", Some("NCCL_NSOCKS_PERTHREAD"), true,
         "TCP connections per pair of ranks, on which messages take turns. More help where one \
          connection does not fill the network.";
+    congestion: String = String::new(), "FERROCCL_CONGESTION", None, false,
+        "Congestion control of TCP connections, by the kernel's name. Empty leaves its choice, but \
+         takes reno where that is bbr, whose pacing holds back the bursts of collectives: what is \
+         under way is bounded by grants.";
     tls: bool = false, "FERROCCL_TLS", None, true,
         "Encrypt what ranks send each other over TCP (TLS 1.3), on networks where others can read \
          or write. Every byte is then encrypted, copied and decrypted by a core. What ranks of \

@@ -11,7 +11,7 @@ use ccl_core::transport::{Address, Connected, Listener, TransportError};
 
 use crate::address::Place;
 use crate::link::{Hello, Link, LinkId, Way};
-use crate::shake::{Credentials, Shake};
+use crate::shake::{Setup, Shake};
 use crate::wire::Wire;
 use crate::{interface, socket};
 
@@ -39,7 +39,7 @@ struct Joining {
 pub(crate) struct Acceptor {
     socket: OwnedFd,
     place: Place,
-    credentials: Credentials,
+    setup: Setup,
     /// Whether new links are wanted: the listener lives.
     listens: bool,
     half_open: Vec<(Instant, Shake)>,
@@ -54,7 +54,7 @@ impl Acceptor {
     pub(crate) fn pump(&mut self, now: Instant) -> Result<(), TransportError> {
         while self.half_open.len() < HALF_OPEN_MAX {
             let Some(socket) = socket::accept(&self.socket)? else { break };
-            match Shake::listener(socket, &self.credentials, self.place.token) {
+            match Shake::listener(socket, &self.setup, self.place.token) {
                 Ok(shake) => self.half_open.push((now + PROVE_WITHIN, shake)),
                 Err(error) => self.reject(&error),
             }
@@ -155,7 +155,7 @@ impl TcpListener {
     pub(crate) fn new(
         device: u64,
         interfaces: &str,
-        credentials: &Credentials,
+        setup: &Setup,
     ) -> Result<TcpListener, TransportError> {
         let filter = interface::Filter::parse(interfaces);
         let addresses = interface::addresses(&filter, interfaces)?;
@@ -166,7 +166,7 @@ impl TcpListener {
         let acceptor = Acceptor {
             socket,
             place,
-            credentials: credentials.clone(),
+            setup: setup.clone(),
             listens: true,
             half_open: Vec::new(),
             joining: Vec::new(),

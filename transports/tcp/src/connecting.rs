@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::address::Place;
 use crate::link::{Hello, Link, TEXT_BYTES_MAX, Way};
-use crate::shake::{Credentials, Shake};
+use crate::shake::{Setup, Shake};
 use crate::socket;
 use crate::wire::Wire;
 
@@ -24,7 +24,7 @@ const STAGGER: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Dialler {
     place: Place,
-    credentials: Credentials,
+    setup: Setup,
     hello: Vec<u8>,
     /// Addresses that were not dialled yet, the best last, and when the next one's turn is.
     waiting: Vec<SocketAddr>,
@@ -41,12 +41,12 @@ pub(crate) struct Dialler {
 }
 
 impl Dialler {
-    pub(crate) fn new(place: Place, credentials: &Credentials, hello: &Hello) -> Dialler {
+    pub(crate) fn new(place: Place, setup: &Setup, hello: &Hello) -> Dialler {
         Dialler {
             waiting: place.addresses.iter().rev().copied().collect(),
             next_at: Instant::ZERO,
             place,
-            credentials: credentials.clone(),
+            setup: setup.clone(),
             hello: hello.encode(),
             dialled: Vec::new(),
             shakes: Vec::new(),
@@ -117,7 +117,7 @@ impl Dialler {
                 Ok(false) => index += 1,
                 Ok(true) => {
                     let (_, socket) = self.dialled.remove(index);
-                    let mut shake = Shake::connector(socket, &self.credentials, &self.hello)?;
+                    let mut shake = Shake::connector(socket, &self.setup, &self.hello)?;
                     match shake.greet() {
                         Ok(()) => self.shakes.push((address, shake)),
                         Err(error) => self.fail(address, &error.to_string()),
@@ -165,7 +165,7 @@ impl Dialler {
 pub(crate) struct TcpConnecting {
     device: u64,
     place: Place,
-    credentials: Credentials,
+    setup: Setup,
     hello: Hello,
     dialler: Option<Dialler>,
     stripes: Vec<Wire>,
@@ -177,7 +177,7 @@ impl TcpConnecting {
     pub(crate) fn new(
         device: u64,
         place: Place,
-        credentials: &Credentials,
+        setup: &Setup,
         text: &[u8],
         stripes: u16,
         deadline: Instant,
@@ -194,13 +194,13 @@ impl TcpConnecting {
             stripe: 0,
             stripes,
             resumes: false,
-            encrypts: credentials.tls.is_some(),
+            encrypts: setup.tls.is_some(),
             text: text.to_vec(),
         };
-        let dialler = Some(Dialler::new(place.clone(), credentials, &hello));
-        let credentials = credentials.clone();
+        let dialler = Some(Dialler::new(place.clone(), setup, &hello));
+        let setup = setup.clone();
         let (stripes, started) = (Vec::new(), None);
-        Ok(TcpConnecting { device, place, credentials, hello, dialler, stripes, started, deadline })
+        Ok(TcpConnecting { device, place, setup, hello, dialler, stripes, started, deadline })
     }
 
     fn advance(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
@@ -217,7 +217,7 @@ impl TcpConnecting {
         self.place.addresses = vec![address];
         if self.stripes.len() < usize::from(self.hello.stripes) {
             self.hello.stripe += 1;
-            self.dialler = Some(Dialler::new(self.place.clone(), &self.credentials, &self.hello));
+            self.dialler = Some(Dialler::new(self.place.clone(), &self.setup, &self.hello));
             return Ok(None);
         }
         let link = Link {
@@ -225,7 +225,7 @@ impl TcpConnecting {
             id: self.hello.link,
             peer: address.to_string(),
             stripes: std::mem::take(&mut self.stripes),
-            way: Way::Dialled { place: self.place.clone(), credentials: self.credentials.clone() },
+            way: Way::Dialled { place: self.place.clone(), setup: self.setup.clone() },
         };
         Ok(Some(Connected { hello: Vec::new(), inner: Box::new(link) }))
     }

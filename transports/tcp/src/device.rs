@@ -13,7 +13,8 @@ use crate::acceptor::TcpListener;
 use crate::address::Place;
 use crate::connecting::TcpConnecting;
 use crate::lane::{DEPTH_MAX, TcpLane};
-use crate::shake::Credentials;
+use crate::shake::Setup;
+use crate::socket;
 use crate::tls::Tls;
 
 /// The most connections per pair.
@@ -43,6 +44,7 @@ pub struct TcpDevice {
     writing: Arc<RwLock<()>>,
     /// None if nothing is encrypted.
     tls: Option<Tls>,
+    congestion: Option<Arc<str>>,
 }
 
 impl TcpDevice {
@@ -55,11 +57,13 @@ impl TcpDevice {
         }
         let (registry, writing) = (Arc::new(Registry::new()), Arc::default());
         let tls = if options.tls { Some(Tls::new()?) } else { None };
-        Ok(TcpDevice { caps: caps(&options), options, registry, writing, tls })
+        let congestion = socket::congestion(&options.congestion)?;
+        Ok(TcpDevice { caps: caps(&options), options, registry, writing, tls, congestion })
     }
 
-    fn credentials(&self, secret: &Secret) -> Credentials {
-        Credentials { secret: secret.clone(), tls: self.tls.clone() }
+    fn setup(&self, secret: &Secret) -> Setup {
+        let (tls, congestion) = (self.tls.clone(), self.congestion.clone());
+        Setup { secret: secret.clone(), tls, congestion }
     }
 }
 
@@ -87,7 +91,7 @@ impl Device for TcpDevice {
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
         let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
-        Ok(Box::new(TcpListener::new(device, interfaces, &self.credentials(secret))?))
+        Ok(Box::new(TcpListener::new(device, interfaces, &self.setup(secret))?))
     }
 
     fn connect(
@@ -99,8 +103,8 @@ impl Device for TcpDevice {
     ) -> Result<Box<dyn Connecting>, TransportError> {
         let (device, place) = (self.registry.device(), Place::decode(address)?);
         let stripes = self.options.sockets as u16;
-        let credentials = self.credentials(secret);
-        Ok(Box::new(TcpConnecting::new(device, place, &credentials, hello, stripes, deadline)?))
+        let setup = self.setup(secret);
+        Ok(Box::new(TcpConnecting::new(device, place, &setup, hello, stripes, deadline)?))
     }
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {

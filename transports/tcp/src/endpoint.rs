@@ -226,7 +226,7 @@ impl Endpoint {
     }
 
     fn redial(&mut self, index: usize, now: Instant) {
-        let Way::Dialled { place, credentials } = &self.way else { return };
+        let Way::Dialled { place, setup } = &self.way else { return };
         let stripes = self.stripes.len() as u16;
         let Some(broken) = &mut self.stripes[index].broken else { return };
         if now < broken.redial_at {
@@ -239,10 +239,10 @@ impl Endpoint {
                 stripe: index as u16,
                 stripes,
                 resumes: true,
-                encrypts: credentials.tls.is_some(),
+                encrypts: setup.tls.is_some(),
                 text: Vec::new(),
             };
-            Dialler::new(place.clone(), credentials, &hello)
+            Dialler::new(place.clone(), setup, &hello)
         });
         match dialler.poll(now) {
             Ok(None) => {}

@@ -89,12 +89,16 @@ pub struct Options {
     /// Whether everything but the first proof is encrypted, by TLS 1.3; alike on all ranks. Needs
     /// the feature `tls`.
     pub tls: bool,
+    /// The kernel's name of a congestion control; empty for its own choice, but `reno` where that
+    /// is `bbr`, whose pacing delays the bursts of collectives.
+    pub congestion: String,
 }
 
 impl Default for Options {
     fn default() -> Options {
         let resume_within = Duration::from_secs(3);
-        Options { interfaces: String::new(), sockets: 1, resume_within, tls: false }
+        let (interfaces, congestion) = (String::new(), String::new());
+        Options { interfaces, sockets: 1, resume_within, tls: false, congestion }
     }
 }
 
@@ -156,5 +160,8 @@ fn text(error: Errno) -> String {
     full.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
+/// Advice for the choice of a congestion control.
+const CONGESTION: &str = "choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control with \
+                          FERROCCL_CONGESTION, or leave it empty";
 /// Advice for calls that make descriptors.
 const DESCRIPTORS: &str = "if it is the number of open files, raise it with `ulimit -n`";

@@ -7,7 +7,7 @@ use ccl_core::transport::Inner;
 
 use crate::acceptor::Acceptor;
 use crate::address::{Place, Token};
-use crate::shake::Credentials;
+use crate::shake::Setup;
 use crate::wire::Wire;
 
 /// Names a link in both processes; random.
@@ -78,7 +78,7 @@ pub(crate) enum Way {
     /// The peer connects again, to this.
     Accepted(Arc<Mutex<Acceptor>>),
     /// This side connects again, there.
-    Dialled { place: Place, credentials: Credentials },
+    Dialled { place: Place, setup: Setup },
 }
 
 /// The connections of a pair.

@@ -8,6 +8,7 @@
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use ccl_core::transport::handshake::{
     ChannelKeys, ChannelProof, Handshake, Protocol, Refusal, message_bytes_max,
@@ -16,22 +17,24 @@ use ccl_core::transport::{Secret, TransportError};
 
 use crate::address::Token;
 use crate::link::{HELLO_BYTES_MAX, Hello};
-use crate::os;
 use crate::socket::{self, Got};
 use crate::tls::Tls;
 use crate::wire::Wire;
+use crate::{CONGESTION, os};
 
 /// Its version changes with every change of what is sent on a stripe.
 const PROTOCOL: Protocol =
     Protocol { name: "ferroccl-tcp", version: 3, hello_bytes_max: HELLO_BYTES_MAX };
 const MESSAGE_BYTES_MAX: usize = message_bytes_max(HELLO_BYTES_MAX);
 
-/// What makes a connection trusted.
+/// What every connection of a device is made with.
 #[derive(Clone, Debug)]
-pub(crate) struct Credentials {
+pub(crate) struct Setup {
     pub(crate) secret: Secret,
     /// None if nothing is encrypted.
     pub(crate) tls: Option<Tls>,
+    /// The congestion control; none leaves the kernel's choice.
+    pub(crate) congestion: Option<Arc<str>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -65,12 +68,12 @@ impl Shake {
     /// The connecting side, over a connected socket.
     pub(crate) fn connector(
         socket: OwnedFd,
-        credentials: &Credentials,
+        setup: &Setup,
         hello: &[u8],
     ) -> Result<Shake, TransportError> {
         let (handshake, first) =
-            Handshake::connector(PROTOCOL, &credentials.secret, socket::random()?, hello);
-        let mut made = Shake::new(socket, handshake, credentials, None)?;
+            Handshake::connector(PROTOCOL, &setup.secret, socket::random()?, hello);
+        let mut made = Shake::new(socket, handshake, setup, None)?;
         made.send(&first);
         Ok(made)
     }
@@ -78,22 +81,26 @@ impl Shake {
     /// The listening side, over an accepted one.
     pub(crate) fn listener(
         socket: OwnedFd,
-        credentials: &Credentials,
+        setup: &Setup,
         token: Token,
     ) -> Result<Shake, TransportError> {
-        let handshake = Handshake::listener(PROTOCOL, &credentials.secret, socket::random()?);
-        Shake::new(socket, handshake, credentials, Some(token))
+        let handshake = Handshake::listener(PROTOCOL, &setup.secret, socket::random()?);
+        Shake::new(socket, handshake, setup, Some(token))
     }
 
     fn new(
         socket: OwnedFd,
         handshake: Handshake,
-        credentials: &Credentials,
+        setup: &Setup,
         token: Option<Token>,
     ) -> Result<Shake, TransportError> {
         let peer = socket::peer(&socket);
         socket::hurry(&socket).map_err(|error| os("TCP_NODELAY", error, "try again"))?;
-        let (wire, tls, stage) = (Wire::plain(socket), credentials.tls.clone(), Stage::Proof);
+        if let Some(name) = &setup.congestion {
+            socket::congest(&socket, name)
+                .map_err(|error| os("TCP_CONGESTION", error, CONGESTION))?;
+        }
+        let (wire, tls, stage) = (Wire::plain(socket), setup.tls.clone(), Stage::Proof);
         let (incoming, outgoing) = (Vec::new(), Vec::new());
         Ok(Shake { wire, tls, stage, peer, handshake, token, incoming, outgoing })
     }

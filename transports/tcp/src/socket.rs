@@ -3,6 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use ccl_core::transport::TransportError;
 use rustix::io::Errno;
@@ -12,9 +13,12 @@ use rustix::net::{
 };
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use crate::{DESCRIPTORS, os};
+use crate::{CONGESTION, DESCRIPTORS, os};
 
 const BACKLOG: i32 = 1024;
+
+/// Every kernel has it and lets every process choose it.
+const SIMPLEST: &str = "reno";
 
 fn flags() -> SocketFlags {
     SocketFlags::CLOEXEC | SocketFlags::NONBLOCK
@@ -104,6 +108,27 @@ pub(crate) fn hurry(socket: &OwnedFd) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(socket, true)
 }
 
+/// Gives a socket another congestion control than the kernel's choice.
+pub(crate) fn congest(socket: &OwnedFd, name: &str) -> Result<(), Errno> {
+    sockopt::set_tcp_congestion(socket, name)
+}
+
+/// The congestion control to ask for: the one that is `asked` for; else none, unless the kernel's
+/// choice is bbr. That paces what is sent by a model of the path, which the pauses of collectives
+/// mislead: messages wait in an idle network for a millisecond. What is under way is bounded by
+/// grants, so the simplest control does.
+pub(crate) fn congestion(asked: &str) -> Result<Option<Arc<str>>, TransportError> {
+    let socket = made(AddressFamily::INET)?;
+    if !asked.is_empty() {
+        return match congest(&socket, asked) {
+            Ok(()) => Ok(Some(asked.into())),
+            Err(error) => Err(os("TCP_CONGESTION", error, CONGESTION)),
+        };
+    }
+    let paced = sockopt::tcp_congestion(&socket).is_ok_and(|own| own.starts_with("bbr"));
+    Ok((paced && congest(&socket, SIMPLEST).is_ok()).then(|| SIMPLEST.into()))
+}
+
 /// Who is at the other end, for messages.
 pub(crate) fn peer(socket: &OwnedFd) -> String {
     let name = rustix::net::getpeername(socket).ok().flatten();
@@ -186,5 +211,24 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], TransportError> {
         Ok(filled) if filled == N => Ok(bytes),
         Ok(_) => Err(os("getrandom", Errno::AGAIN, "try again")),
         Err(error) => Err(os("getrandom", error, "wait until the system has gathered randomness")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_connection_is_paced_unless_that_is_asked_for() {
+        let chosen = congestion("").unwrap();
+        let socket = made(AddressFamily::INET).unwrap();
+        if let Some(name) = &chosen {
+            congest(&socket, name).unwrap();
+        }
+        let own = sockopt::tcp_congestion(&socket).unwrap();
+        assert!(!own.starts_with("bbr"), "{own}, chosen {chosen:?}");
+        assert_eq!(congestion("reno").unwrap().as_deref(), Some("reno"));
+        let error = congestion("ring").unwrap_err().to_string();
+        assert!(error.contains("FERROCCL_CONGESTION"), "{error}");
     }
 }

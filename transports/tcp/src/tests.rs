@@ -15,7 +15,7 @@ use crate::frame::{Header, Kind};
 use crate::lane::TcpLane;
 use crate::link::{Link, Way};
 use crate::outgoing::Put;
-use crate::shake::Credentials;
+use crate::shake::Setup;
 use crate::socket::Got;
 use crate::stripe::Stripe;
 use crate::tls::Tls;
@@ -75,10 +75,10 @@ fn both_ends_export_the_same_keys_and_each_channel_has_its_own() {
 #[test]
 fn nothing_secret_is_shown() {
     let [(wire, _), _] = channel();
-    let credentials = Credentials { secret: Secret([7; 32]), tls: Some(Tls::new().unwrap()) };
+    let setup = Setup { secret: Secret([7; 32]), tls: Some(Tls::new().unwrap()), congestion: None };
     assert!(format!("{wire:?}").ends_with("session: Some(Session(…)) }"), "{wire:?}");
-    let shown = format!("{credentials:?}");
-    assert_eq!(shown, "Credentials { secret: Secret(…), tls: Some(Tls(…)) }");
+    let shown = format!("{setup:?}");
+    assert_eq!(shown, "Setup { secret: Secret(…), tls: Some(Tls(…)), congestion: None }");
 }
 
 #[test]
@@ -164,9 +164,9 @@ fn lane_that_holds_a_note(sockets: usize) -> (TcpLane, Vec<Wire>) {
     write(other, &[&b"?"[..], &header.encode(), b"hello"].concat());
     assert_eq!(read(last, 1), b"?");
     let registry = Arc::new(Registry::new());
-    let credentials = Credentials { secret: Secret([7; 32]), tls: None };
+    let setup = Setup { secret: Secret([7; 32]), tls: None, congestion: None };
     let place = Place { token: [0; 16], addresses: Vec::new() };
-    let way = Way::Dialled { place, credentials };
+    let way = Way::Dialled { place, setup };
     let link =
         Link { device: registry.device(), id: [0; 16], peer: "a test".to_owned(), stripes, way };
     let mut lane = TcpLane::new(registry, Arc::default(), Duration::MAX, true).unwrap();

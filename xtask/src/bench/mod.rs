@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: all_reduce of float32 sums side by side with others, interleaved so that all
-//! meet the same moods of the machine.
+//! `cargo xtask bench`: all_reduce of float32 sums side by side with others, interleaved so that
+//! all meet the same moods of the machine.
 
 mod mpi;
 mod network;

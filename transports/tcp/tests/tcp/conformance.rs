@@ -17,7 +17,7 @@ impl Tcp {
     fn new(interfaces: &str, sockets: u32, tls: bool) -> Tcp {
         let interfaces = interfaces.to_owned();
         let resume_within = Duration::from_secs(1);
-        let options = Options { interfaces, sockets, resume_within, tls };
+        let options = Options { interfaces, sockets, resume_within, tls, ..Options::default() };
         let open = || TcpTransport::new(options.clone()).open(&DeviceId(DEVICE.into())).unwrap();
         Tcp([open(), open()])
     }

@@ -37,7 +37,13 @@ pub(crate) struct Pair {
 const TLS: &[bool] = if cfg!(feature = "tls") { &[false, true] } else { &[false] };
 
 pub(crate) fn device(sockets: u32, resume_within: Duration, tls: bool) -> Arc<dyn Device> {
-    let options = Options { interfaces: "127.0.0.1".to_owned(), sockets, resume_within, tls };
+    let options = Options {
+        interfaces: "127.0.0.1".to_owned(),
+        sockets,
+        resume_within,
+        tls,
+        ..Options::default()
+    };
     TcpTransport::new(options).open(&DeviceId(DEVICE.to_owned())).unwrap()
 }
 
