@@ -1,6 +1,6 @@
 //! Ranks as processes: this test binary again, which then runs one named case as one rank.
 
-use crate::{bad_input, cluster, faults, network};
+use crate::{bad_input, cluster, faults, matrix, network};
 use ferroccl::Error;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
@@ -22,9 +22,9 @@ pub(crate) type Case = (&'static str, fn() -> Result<(), Error>);
 #[expect(clippy::exit, reason = "it stands for a program, whose status is not that of a test")]
 fn rank() {
     let Ok(name) = std::env::var(CASE) else { return };
-    let cases =
-        bad_input::CASES.iter().chain(faults::CASES).chain(network::CASES).chain(cluster::CASES);
-    let (_, case) = cases.into_iter().find(|(case, _)| *case == name).unwrap();
+    let all = [bad_input::CASES, faults::CASES, network::CASES, cluster::CASES, matrix::CASES];
+    let mut cases = all.into_iter().flatten();
+    let (_, case) = cases.find(|(case, _)| *case == name).unwrap();
     match case() {
         Ok(()) => println!("\nwell"),
         Err(error) => {
