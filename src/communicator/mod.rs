@@ -344,8 +344,13 @@ impl Communicator {
     fn broken(&mut self, error: Error) -> Error {
         if !error.is_harmless() && self.broken.is_none() {
             let text = error.to_string();
-            if self.control.failure().is_none() {
-                self.control.abort(text.as_str());
+            match &error {
+                _ if self.control.failure().is_some() => {}
+                // Whose connection is gone is to blame, not who lost it.
+                Error::RankFailed { rank, reason, .. } => {
+                    self.control.report(*rank, reason.as_str());
+                }
+                _ => self.control.abort(text.as_str()),
             }
             self.broken = Some(text);
         }

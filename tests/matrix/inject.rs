@@ -22,8 +22,8 @@ const DEAD_AFTER_MS: u64 = 2000;
 const MOMENT: Duration = Duration::from_millis(500);
 /// Buffers of sockets that are soon full, as the system's three numbers: least, usual, most.
 const SMALL_BUFFERS: &str = "4096 16384 16384";
-/// A send queue of so many bytes is full then.
-const FULL_QUEUE_BYTES: u64 = 8192;
+/// A send queue of so many bytes is full then: the system counts what it keeps them in as well.
+const FULL_QUEUE_BYTES: u64 = 4000;
 /// What a slow rank waits before each call.
 const LATE_MS: u64 = 25;
 
@@ -43,7 +43,12 @@ impl Draw {
             bits = (bits ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         }
         let after = Duration::from_millis(50 + (bits >> 8) % 350);
-        Draw { after, victim: (bits >> 40) as Rank % RANKS, seed: bits >> 48 }
+        let mut victim = (bits >> 40) as Rank % RANKS;
+        if cell.is_slow() {
+            // The first of its host: what comes to it around the circle comes from the other one.
+            victim -= victim % PER_HOST;
+        }
+        Draw { after, victim, seed: bits >> 48 }
     }
 
     fn victims_host(&self) -> usize {
@@ -96,10 +101,10 @@ fn prepare(cell: &Cell, network: &Network, draw: &Draw) {
 
 fn start(cell: &Cell, network: &Network, draw: &Draw) -> Processes {
     let in_guest = cell.fault.netem().is_some();
-    let slow = matches!(cell.fault, Fault::FullSendBuffer | Fault::SlowReader);
+    let slow = cell.is_slow();
     let sizes = match (in_guest, slow) {
         (true, _) => vec![8, 100_000, 4096],
-        (_, true) => vec![8, 400_000, 4096, 100_000],
+        (_, true) => vec![400_000, 8, 800_000],
         _ => vec![8, 4_000_000, 40, 100_000, 1_000_000, 4096],
     };
     let address = SocketAddr::new(network.hosts[0].ipv4(), PORT).to_string();

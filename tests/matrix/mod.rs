@@ -150,6 +150,11 @@ impl Cell {
         }
     }
 
+    /// Whether a rank of the job takes its time.
+    fn is_slow(&self) -> bool {
+        matches!(self.fault, Fault::FullSendBuffer | Fault::SlowReader)
+    }
+
     fn name(&self) -> String {
         format!("{} | {} | {}", self.fault.name(), self.collective, self.family.name())
     }

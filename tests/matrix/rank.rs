@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub(super) const PLAN: &str = "FERROCCL_TEST_PLAN";
 /// What the line with the [`Report`] begins with.
 pub(super) const REPORT: &str = "report ";
-/// How long the survivors may take to agree.
-const AGREED: Duration = Duration::from_secs(10);
+/// How long the survivors may take to agree. Who is cut off from them waits for so long.
+const AGREED: Duration = Duration::from_secs(4);
 
 /// What one rank is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
