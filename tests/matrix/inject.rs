@@ -56,21 +56,31 @@ impl Draw {
     }
 }
 
-/// Runs a cell. Returns what became of it in a few words, or what is wrong.
-pub(super) fn run(cell: Cell, seed: u64) -> Result<String, String> {
+/// Runs cells with the same fault in one job, one after the other. Returns what became of it in a
+/// few words, or what is wrong.
+pub(super) fn run(cells: &[Cell], seed: u64) -> Result<String, String> {
+    let cell = cells[0];
     let draw = Draw::new(&cell, seed);
     let network = Network::switched(3).ok_or("no network")?;
-    prepare(&cell, &network, &draw);
-    let job = start(&cell, &network, &draw);
+    prepare(&cell, &network, &draw)?;
+    let job = start(cells, &network, &draw);
     for rank in 0..RANKS as usize {
         job.await_text(rank, "working", LONG);
     }
     thread::sleep(draw.after);
-    if (0..RANKS as usize).any(|rank| job.output(rank).contains(REPORT)) {
+    let ends_early = cell.fault.netem().is_none();
+    if ends_early && (0..RANKS as usize).any(|rank| job.output(rank).contains(REPORT)) {
         return Err("the job ended before the fault".to_owned());
     }
     let expected = inject(&cell, &network, &draw, &job)?;
     let ended = job.end(LONG);
+    if cell.fault == Fault::Loss {
+        let statistics: Vec<String> =
+            network.hosts[..2].iter().map(Host::netem_statistics).collect();
+        if statistics.iter().all(|text| text.contains("dropped 0,")) {
+            return Err(format!("nothing was lost: {statistics:?}"));
+        }
+    }
     let reports: Vec<Option<Report>> = ended.iter().map(report).collect();
     judge(&expected, &reports).map_err(|error| {
         let outputs = ended.iter().enumerate();
@@ -86,7 +96,10 @@ fn report(ended: &Ended) -> Option<Report> {
 }
 
 /// What is wrong with the network from the beginning.
-fn prepare(cell: &Cell, network: &Network, draw: &Draw) {
+fn prepare(cell: &Cell, network: &Network, draw: &Draw) -> Result<(), String> {
+    if let Some(how) = cell.fault.netem() {
+        return network.hosts[..2].iter().try_for_each(|host| host.netem(how));
+    }
     let shrink = |host: &Host, names: &[&str]| {
         names.iter().for_each(|name| host.tune(&format!("net/ipv4/{name}"), SMALL_BUFFERS));
     };
@@ -97,9 +110,11 @@ fn prepare(cell: &Cell, network: &Network, draw: &Draw) {
         Fault::SlowReader => shrink(&network.hosts[draw.victims_host()], &["tcp_rmem"]),
         _ => {}
     }
+    Ok(())
 }
 
-fn start(cell: &Cell, network: &Network, draw: &Draw) -> Processes {
+fn start(cells: &[Cell], network: &Network, draw: &Draw) -> Processes {
+    let cell = &cells[0];
     let in_guest = cell.fault.netem().is_some();
     let slow = cell.is_slow();
     let sizes = match (in_guest, slow) {
@@ -107,15 +122,17 @@ fn start(cell: &Cell, network: &Network, draw: &Draw) -> Processes {
         (_, true) => vec![400_000, 8, 800_000],
         _ => vec![8, 4_000_000, 40, 100_000, 1_000_000, 4096],
     };
+    let step = |cell: &Cell| (cell.collective.to_string(), cell.algorithm().to_owned());
     let address = SocketAddr::new(network.hosts[0].ipv4(), PORT).to_string();
     let duration = match cell.fault {
         Fault::Kill | Fault::LongStop | Fault::LongCut => 2 * LONG,
+        // Until all is done.
+        Fault::Loss | Fault::Delay | Fault::Reordering => Duration::ZERO,
         _ => draw.after + MOMENT + Duration::from_millis(700),
     };
     Processes::start((0..RANKS).map(|rank| {
         let plan = Plan {
-            collective: cell.collective.to_string(),
-            algorithm: cell.algorithm().to_owned(),
+            steps: cells.iter().map(step).collect(),
             seed: draw.seed,
             duration_ms: duration.as_millis() as u64,
             sizes: sizes.clone(),
@@ -161,11 +178,8 @@ fn inject(
         Fault::Stranger => strangers(network, draw, random)?,
         Fault::HalfOpen => strangers(network, draw, half_open)?,
         Fault::SlowReader => strangers(network, draw, slow_readers)?,
-        Fault::Loss | Fault::Delay | Fault::Reordering => {
-            for host in &network.hosts[..2] {
-                host.netem(cell.fault.netem().unwrap_or_default())?;
-            }
-        }
+        // It has been so from the beginning.
+        Fault::Loss | Fault::Delay | Fault::Reordering => {}
     }
     Ok(Expected::Completes)
 }

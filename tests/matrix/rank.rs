@@ -19,8 +19,8 @@ const AGREED: Duration = Duration::from_secs(4);
 /// What one rank is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Plan {
-    pub(super) collective: String,
-    pub(super) algorithm: String,
+    /// Collectives and algorithms of the rounds, one after the other; each at least once.
+    pub(super) steps: Vec<(String, String)>,
     pub(super) seed: u64,
     /// After so long rank 0 ends it.
     pub(super) duration_ms: u64,
@@ -114,18 +114,20 @@ fn ask(communicator: &mut Communicator, report: &mut Report) {
 
 /// Rounds of calls, until rank 0 has had enough.
 fn work(communicator: &mut Communicator, plan: &Plan, completed: &mut u64) -> Result<(), Stop> {
-    let collective = super::COLLECTIVES.into_iter().find(|one| one.to_string() == plan.collective);
-    let collective = collective.unwrap();
     let begin = Instant::now();
     for round in 0u64.. {
+        let (name, algorithm) = &plan.steps[round as usize % plan.steps.len()];
+        let collective = super::COLLECTIVES.into_iter().find(|one| one.to_string() == *name);
+        let collective = collective.unwrap();
         for turn in 0..plan.sizes.len() {
             // Another order in each round.
             let bytes = plan.sizes[(turn + (round ^ plan.seed) as usize) % plan.sizes.len()];
             std::thread::sleep(Duration::from_millis(plan.late_ms));
-            operate(communicator, collective, &plan.algorithm, *completed, bytes)?;
+            operate(communicator, collective, algorithm, *completed, bytes)?;
             *completed += 1;
         }
-        let enough = begin.elapsed() >= Duration::from_millis(plan.duration_ms);
+        let all = round + 1 >= plan.steps.len() as u64;
+        let enough = all && begin.elapsed() >= Duration::from_millis(plan.duration_ms);
         let mut vote = [u32::from(enough && communicator.rank() == 0)];
         communicator.all_reduce_in_place(&mut vote, Reduction::Max)?;
         *completed += 1;
