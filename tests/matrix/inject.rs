@@ -27,6 +27,21 @@ const FULL_QUEUE_BYTES: u64 = 4000;
 /// What a slow rank waits before each call.
 const LATE_MS: u64 = 25;
 
+/// What `tc netem` is told; these faults run in the guest.
+pub(super) fn netem(fault: Fault) -> Option<&'static str> {
+    match fault {
+        Fault::Loss => Some("loss 1%"),
+        Fault::Delay => Some("delay 50ms"),
+        Fault::Reordering => Some("delay 10ms reorder 25%"),
+        _ => None,
+    }
+}
+
+/// Whether a rank of the job takes its time.
+fn is_slow(cell: &Cell) -> bool {
+    matches!(cell.fault, Fault::FullSendBuffer | Fault::SlowReader)
+}
+
 /// Numbers that a seed gives a cell.
 struct Draw {
     /// When the fault happens, after all ranks have begun.
@@ -44,7 +59,7 @@ impl Draw {
         }
         let after = Duration::from_millis(50 + (bits >> 8) % 350);
         let mut victim = (bits >> 40) as Rank % RANKS;
-        if cell.is_slow() {
+        if is_slow(cell) {
             // The first of its host: what comes to it around the circle comes from the other one.
             victim -= victim % PER_HOST;
         }
@@ -68,7 +83,7 @@ pub(super) fn run(cells: &[Cell], seed: u64) -> Result<String, String> {
         job.await_text(rank, "working", LONG);
     }
     thread::sleep(draw.after);
-    let ends_early = cell.fault.netem().is_none();
+    let ends_early = netem(cell.fault).is_none();
     if ends_early && (0..RANKS as usize).any(|rank| job.output(rank).contains(REPORT)) {
         return Err("the job ended before the fault".to_owned());
     }
@@ -97,7 +112,7 @@ fn report(ended: &Ended) -> Option<Report> {
 
 /// What is wrong with the network from the beginning.
 fn prepare(cell: &Cell, network: &Network, draw: &Draw) -> Result<(), String> {
-    if let Some(how) = cell.fault.netem() {
+    if let Some(how) = netem(cell.fault) {
         return network.hosts[..2].iter().try_for_each(|host| host.netem(how));
     }
     let shrink = |host: &Host, names: &[&str]| {
@@ -115,8 +130,8 @@ fn prepare(cell: &Cell, network: &Network, draw: &Draw) -> Result<(), String> {
 
 fn start(cells: &[Cell], network: &Network, draw: &Draw) -> Processes {
     let cell = &cells[0];
-    let in_guest = cell.fault.netem().is_some();
-    let slow = cell.is_slow();
+    let in_guest = netem(cell.fault).is_some();
+    let slow = is_slow(cell);
     let sizes = match (in_guest, slow) {
         (true, _) => vec![8, 100_000, 4096],
         (_, true) => vec![400_000, 8, 800_000],

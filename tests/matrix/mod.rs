@@ -9,14 +9,16 @@ mod inject;
 mod judge;
 mod rank;
 mod selection;
+mod table;
 
 use crate::harness::netns::{Network, skip};
 use crate::harness::processes::{Case, say};
-use ccl_core::types::Collective;
+use inject::netem;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
+use table::{CELL, COLLECTIVES, Cell, Family, Fault, WRONG, assert_page};
 
 pub(crate) const CASES: &[Case] = &[("matrix", rank::run)];
 
@@ -31,138 +33,8 @@ const NETEM: &str = "FERROCCL_TEST_NETEM";
 const FULL: &str = "FERROCCL_TEST_FULL";
 /// Another seed than the usual one.
 const SEED: &str = "FERROCCL_TEST_SEED";
-/// What the lines begin with that `cargo xtask test` makes the table of.
-const CELL: &str = "CELL: ";
-/// What the outcome of a cell begins with that is not what it must be.
-const WRONG: &str = "WRONG: ";
 /// Only cells whose names contain this.
 const ONLY: &str = "FERROCCL_TEST_CELLS";
-
-/// What happens to a job in the middle of its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    Kill,
-    LongStop,
-    ShortStop,
-    LongCut,
-    ShortCut,
-    FullSendBuffer,
-    Stranger,
-    HalfOpen,
-    SlowReader,
-    Loss,
-    Delay,
-    Reordering,
-}
-
-impl Fault {
-    const ALL: [Fault; 12] = [
-        Fault::Kill,
-        Fault::LongStop,
-        Fault::ShortStop,
-        Fault::LongCut,
-        Fault::ShortCut,
-        Fault::FullSendBuffer,
-        Fault::Stranger,
-        Fault::HalfOpen,
-        Fault::SlowReader,
-        Fault::Loss,
-        Fault::Delay,
-        Fault::Reordering,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            Fault::Kill => "kill -9",
-            Fault::LongStop => "stopped for longer than the deadline",
-            Fault::ShortStop => "stopped for a moment",
-            Fault::LongCut => "link down for longer than the deadline",
-            Fault::ShortCut => "link down for a moment",
-            Fault::FullSendBuffer => "full send buffer",
-            Fault::Stranger => "strangers with random bytes",
-            Fault::HalfOpen => "half-open connections",
-            Fault::SlowReader => "slow reader",
-            Fault::Loss => "1 % loss",
-            Fault::Delay => "50 ms delay",
-            Fault::Reordering => "reordering",
-        }
-    }
-
-    /// What `tc netem` is told; this fault runs in the guest.
-    fn netem(self) -> Option<&'static str> {
-        match self {
-            Fault::Loss => Some("loss 1%"),
-            Fault::Delay => Some("delay 50ms"),
-            Fault::Reordering => Some("delay 10ms reorder 25%"),
-            _ => None,
-        }
-    }
-}
-
-/// The shape of the algorithm.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
-    Ring,
-    Tree,
-    Direct,
-    Hierarchical,
-}
-
-impl Family {
-    const ALL: [Family; 4] = [Family::Ring, Family::Tree, Family::Direct, Family::Hierarchical];
-
-    fn name(self) -> &'static str {
-        match self {
-            Family::Ring => "ring",
-            Family::Tree => "tree",
-            Family::Direct => "direct",
-            Family::Hierarchical => "hierarchical",
-        }
-    }
-}
-
-const COLLECTIVES: [Collective; 3] =
-    [Collective::AllReduce, Collective::AllToAll, Collective::Broadcast];
-
-/// One cell of the matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cell {
-    fault: Fault,
-    family: Family,
-    collective: Collective,
-}
-
-impl Cell {
-    fn all() -> Vec<Cell> {
-        let mut all = Vec::new();
-        for fault in Fault::ALL {
-            for collective in COLLECTIVES {
-                all.extend(Family::ALL.map(|family| Cell { fault, family, collective }));
-            }
-        }
-        all
-    }
-
-    /// The family's algorithm for the collective, or its next of kin: in an all_to_all nothing is
-    /// merged or passed to all, so there is neither ring nor tree; Bruck's algorithm goes around
-    /// the circle, in as many steps as a tree has levels.
-    fn algorithm(&self) -> &'static str {
-        match (self.collective, self.family) {
-            (Collective::AllToAll, Family::Ring | Family::Tree) => "bruck",
-            (Collective::AllReduce, Family::Tree) => "double_tree",
-            (_, family) => family.name(),
-        }
-    }
-
-    /// Whether a rank of the job takes its time.
-    fn is_slow(&self) -> bool {
-        matches!(self.fault, Fault::FullSendBuffer | Fault::SlowReader)
-    }
-
-    fn name(&self) -> String {
-        format!("{} | {} | {}", self.fault.name(), self.collective, self.family.name())
-    }
-}
 
 fn full() -> bool {
     std::env::var(FULL).is_ok_and(|full| full == "1")
@@ -228,7 +100,7 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
 #[test]
 fn faults_meet_algorithms_and_collectives() {
     if Network::switched(2).is_some() {
-        let cells = chosen(|cell| cell.fault.netem().is_none());
+        let cells = chosen(|cell| netem(cell.fault).is_none());
         let jobs: Vec<Vec<Cell>> = cells.into_iter().map(|cell| vec![cell]).collect();
         run_all("network", &jobs);
     }
@@ -244,36 +116,17 @@ fn netem_meets_algorithms_and_collectives() {
     }
     // Starting processes is what takes time in the guest: all cells of a fault are one job.
     let job = |fault: &Fault| chosen(|cell| cell.fault == *fault);
-    let netem = Fault::ALL.iter().filter(|fault| fault.netem().is_some());
+    let netem = Fault::ALL.iter().filter(|fault| netem(**fault).is_some());
     let jobs: Vec<Vec<Cell>> = netem.map(job).filter(|cells| !cells.is_empty()).collect();
     run_all("guest", &jobs);
 }
 
 #[test]
-fn every_cell_has_its_algorithm() {
-    for cell in Cell::all() {
-        ccl_core::algorithm::find(cell.collective, cell.algorithm()).unwrap();
-    }
-}
-
-/// The page in the docs shows all of the matrix, and nothing wrong.
-#[test]
 fn the_page_is_of_this_matrix() {
     let page = include_str!("../../docs/fault-matrix.md");
-    assert!(!page.contains(WRONG.trim()));
-    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
-    let rows: Vec<String> = page.lines().map(words).collect();
-    let head =
-        ["| fault | collective |", &Family::ALL.map(Family::name).join(" | "), "|"].join(" ");
-    assert!(rows.iter().filter(|row| **row == head).count() >= 2, "no {head}");
-    for fault in Fault::ALL {
-        for collective in COLLECTIVES {
-            let start = format!("| {} | {collective} | ", fault.name());
-            let row = rows.iter().find_map(|row| row.strip_prefix(&start));
-            let row = row.unwrap_or_else(|| panic!("no {start}"));
-            let cells: Vec<&str> = row.trim_end_matches('|').split(" | ").collect();
-            assert!(cells.len() == Family::ALL.len(), "{row}");
-            assert!(cells.iter().all(|cell| !cell.trim().is_empty()), "{row}");
-        }
-    }
+    let (network, rest) = page.split_once("\n## ").unwrap().1.split_once("\n## ").unwrap();
+    let guest = rest.split("\n## ").next().unwrap();
+    let (lossy, others): (Vec<Fault>, _) = Fault::ALL.iter().partition(|f| netem(**f).is_some());
+    assert_page(network, &others);
+    assert_page(guest, &lossy);
 }
