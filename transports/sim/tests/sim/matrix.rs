@@ -89,14 +89,14 @@ impl Member {
                 Step::Moved => {}
                 Step::Waiting => return self.look_around(round, net, now),
                 Step::Ended(Ok(())) => self.end(round, net, now),
-                Step::Ended(Err(error)) => self.fail(round, &error, net, now),
+                Step::Ended(Err(error)) => return self.fail(round, &error, net, now),
             }
         }
     }
 
     fn look_around(&mut self, round: &Round, net: &ControlNet, now: Instant) {
         let failure = net.nodes[self.rank as usize].control.failure();
-        if let Some(failure) = failure.filter(|_| self.plant != Plant::NeverNotices) {
+        if let Some(failure) = failure {
             self.end_badly(round, failure.rank, now);
         }
     }
@@ -135,11 +135,14 @@ impl Member {
     }
 
     fn end_badly(&mut self, round: &Round, named: u32, now: Instant) {
-        if self.plant == Plant::SwallowsErrors {
-            self.plant = Plant::Nothing;
-            return self.end_well(round, now);
+        match self.plant {
+            Plant::SwallowsErrors => {
+                self.plant = Plant::Nothing;
+                self.end_well(round, now);
+            }
+            Plant::NeverNotices => {}
+            _ => self.note(named, now),
         }
-        self.note(named, now);
     }
 
     fn note(&mut self, named: u32, at: Instant) {
