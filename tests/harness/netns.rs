@@ -236,6 +236,28 @@ impl Host {
         connections.map(|socket| socket.send_queue_bytes).max().unwrap_or(0)
     }
 
+    /// Resets its TCP connections that have sent or received at least so many bytes; returns how
+    /// many these were, and how many are gone: none if the kernel lacks `INET_DIAG_DESTROY`.
+    pub(crate) fn reset_connections(&self, bytes_min: u64) -> (usize, usize) {
+        let carried = |word: &str| {
+            let count = word.strip_prefix("bytes_sent:").or(word.strip_prefix("bytes_received:"));
+            count.is_some_and(|count| count.parse::<u64>().is_ok_and(|count| count >= bytes_min))
+        };
+        let ends = |list: &str| -> Vec<(String, String)> {
+            let lines = list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let large = lines.filter(|words| words.iter().any(|word| carried(word)));
+            large.map(|words| (words[2].to_owned(), words[3].to_owned())).collect()
+        };
+        let list = || ends(&self.namespace.run("ss -tinHO state established").unwrap());
+        let before = list();
+        for (own, peer) in &before {
+            self.namespace.run(&format!("ss -K src {own} dst {peer}")).unwrap();
+        }
+        let after = list();
+        let gone = before.iter().filter(|connection| !after.contains(connection)).count();
+        (before.len(), gone)
+    }
+
     fn sockets(&self) -> Vec<Socket> {
         let table = |name| {
             let path = format!("/proc/{}/net/{name}", self.namespace.keeper.id());

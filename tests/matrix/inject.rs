@@ -3,7 +3,7 @@
 use super::judge::{Expected, Failure, judge};
 use super::rank::{PLAN, Plan, REPORT, Report, now_ms};
 use super::{Cell, Fault, PER_HOST, RANKS};
-use crate::harness::netns::{Host, Network};
+use crate::harness::netns::{Host, Network, skip};
 use crate::harness::processes::{Ended, Processes, command};
 use crate::harness::stranger;
 use ccl_core::types::{Collective, Rank};
@@ -24,6 +24,8 @@ const MOMENT: Duration = Duration::from_millis(500);
 const SMALL_BUFFERS: &str = "4096 16384 16384";
 /// A send queue of so many bytes is full then: the system counts what it keeps them in as well.
 const FULL_QUEUE_BYTES: u64 = 4000;
+/// Connections of the control plane never carry so much.
+const DATA_BYTES: u64 = 300_000;
 /// What a slow rank waits before each call.
 const LATE_MS: u64 = 25;
 
@@ -161,6 +163,7 @@ fn start(cells: &[Cell], network: &Network, draw: &Draw) -> Processes {
             .env("FERROCCL_COMM_ID", &address)
             .env("FERROCCL_SECRET", SECRET)
             .env("FERROCCL_HEARTBEAT", "200ms")
+            .env("FERROCCL_TIMEOUT", if in_guest { "30s" } else { "5s" })
             .env("FERROCCL_DEAD_AFTER", format!("{DEAD_AFTER_MS}ms"));
         network.hosts[(rank / PER_HOST) as usize].enter(&command)
     }))
@@ -189,6 +192,7 @@ fn inject(
             thread::sleep(MOMENT);
             host.link_up();
         }
+        Fault::Broken => resets(network)?,
         Fault::FullSendBuffer => full_buffers(network)?,
         Fault::Stranger => strangers(network, draw, random)?,
         Fault::HalfOpen => strangers(network, draw, half_open)?,
@@ -228,6 +232,23 @@ fn lasting(cell: &Cell, network: &Network, draw: &Draw, job: &Processes) -> Fail
         }
     }
     failure
+}
+
+/// Resets what carries data, and what mends it, some times.
+fn resets(network: &Network) -> Result<(), String> {
+    let (mut found, mut reset) = (0, 0);
+    for host in network.hosts[..2].iter().cycle().take(6) {
+        let (there, gone) = host.reset_connections(DATA_BYTES);
+        (found, reset) = (found + there, reset + gone);
+        thread::sleep(MOMENT / 6);
+    }
+    if found == 0 {
+        return Err("no connection carried data: the cell shows nothing".to_owned());
+    }
+    if reset == 0 {
+        skip("this kernel resets no connections for others: it lacks INET_DIAG_DESTROY");
+    }
+    Ok(())
 }
 
 /// Looks on until a send buffer is full.

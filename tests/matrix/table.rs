@@ -16,6 +16,7 @@ pub(crate) enum Fault {
     ShortStop,
     LongCut,
     ShortCut,
+    Broken,
     FullSendBuffer,
     Stranger,
     HalfOpen,
@@ -26,12 +27,13 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [Fault; 12] = [
+    pub(crate) const ALL: [Fault; 13] = [
         Fault::Kill,
         Fault::LongStop,
         Fault::ShortStop,
         Fault::LongCut,
         Fault::ShortCut,
+        Fault::Broken,
         Fault::FullSendBuffer,
         Fault::Stranger,
         Fault::HalfOpen,
@@ -48,6 +50,7 @@ impl Fault {
             Fault::ShortStop => "stopped for a moment",
             Fault::LongCut => "link down for longer than the deadline",
             Fault::ShortCut => "link down for a moment",
+            Fault::Broken => "data connections reset",
             Fault::FullSendBuffer => "full send buffer",
             Fault::Stranger => "strangers with random bytes",
             Fault::HalfOpen => "half-open connections",

@@ -213,6 +213,11 @@ fn conditions(fault: Fault, victim: u32, at: Instant) -> Conditions {
     conditions
 }
 
+/// The cells that there are here: resets are mended below what is simulated.
+fn cells() -> Vec<Cell> {
+    Cell::all().into_iter().filter(|cell| cell.fault != Fault::Broken).collect()
+}
+
 /// Whether the fault ends the job.
 fn is_deadly(fault: Fault) -> bool {
     matches!(fault, Fault::Kill | Fault::LongStop | Fault::LongCut)
@@ -451,7 +456,7 @@ fn run(cell: &Cell, seed: u64, plant: Plant) -> Result<bool, String> {
 
 #[test]
 fn every_cell_under_many_seeds() {
-    let all = Cell::all();
+    let all = cells();
     let mut ran = vec![0; all.len()];
     let (mut runs, mut hits) = (0, 0);
     seeds(2 * all.len() as u64, |seed| {
@@ -475,7 +480,7 @@ fn every_cell_under_many_seeds() {
 #[test]
 fn what_is_planted_is_found() {
     let deadly = |cell: &Cell| is_deadly(cell.fault);
-    let cells: Vec<Cell> = Cell::all().into_iter().filter(deadly).collect();
+    let cells: Vec<Cell> = cells().into_iter().filter(deadly).collect();
     for plant in [
         Plant::CountsTooLittle,
         Plant::SwallowsErrors,
@@ -495,5 +500,6 @@ fn what_is_planted_is_found() {
 fn the_page_is_of_this_matrix() {
     let page = include_str!("../../../../docs/fault-matrix.md");
     let simulator = page.split_once("\n## The simulator").unwrap().1;
-    assert_page(simulator, &Fault::ALL);
+    let faults: Vec<Fault> = Fault::ALL.into_iter().filter(|f| *f != Fault::Broken).collect();
+    assert_page(simulator, &faults);
 }
