@@ -22,6 +22,9 @@ mod hosts;
 #[cfg(test)]
 mod launch;
 #[cfg(test)]
+#[cfg(feature = "cli")]
+mod matrix;
+#[cfg(test)]
 mod messages;
 #[cfg(test)]
 mod network;

@@ -296,7 +296,7 @@ fn accepted<T>(host: &Host, address: SocketAddr, connect: impl FnOnce() -> T) ->
 fn a_half_open_connection_says_nothing_not_even_an_end() {
     let Some(network) = Network::switched(2) else { return };
     let target = there(network.hosts[0].ipv4());
-    let far = || stranger::half_open(&network.hosts[1], target, b"hello");
+    let far = || stranger::half_open(&network.hosts[1], &[target], b"hello");
     let (mut stream, far) = accepted(&network.hosts[0], target, far);
     let mut hello = [0; 5];
     stream.set_read_timeout(Some(WITHIN)).unwrap();

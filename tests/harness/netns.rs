@@ -31,6 +31,30 @@ pub(crate) struct Traffic {
     pub(crate) sent_bytes: u64,
 }
 
+/// The state of a socket that listens, as the system numbers them.
+const LISTEN: &str = "0A";
+
+/// A TCP socket, as the system lists it.
+struct Socket {
+    port: u16,
+    state: String,
+    send_queue_bytes: u64,
+}
+
+impl Socket {
+    /// Of a line such as `0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 ...`.
+    fn parse(line: &str) -> Option<Socket> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (_, port) = words.get(1)?.rsplit_once(':')?;
+        let (send_queue, _) = words.get(4)?.split_once(':')?;
+        Some(Socket {
+            port: u16::from_str_radix(port, 16).ok()?,
+            state: (*words.get(3)?).to_owned(),
+            send_queue_bytes: u64::from_str_radix(send_queue, 16).ok()?,
+        })
+    }
+}
+
 /// A network namespace, alive as long as this.
 #[derive(Debug)]
 struct Namespace {
@@ -188,6 +212,59 @@ impl Host {
     /// What `tc` says that it has done to what this host sent.
     pub(crate) fn netem_statistics(&self) -> String {
         self.namespace.run(&format!("tc -s qdisc show dev {INTERFACE}")).unwrap()
+    }
+
+    /// Sets a tunable of its network, by its path below /proc/sys.
+    pub(crate) fn tune(&self, path: &str, value: &str) {
+        let (path, value) = (format!("/proc/sys/{path}"), value.to_owned());
+        self.spawn(move || fs::write(&path, value).unwrap()).join().unwrap();
+    }
+
+    /// Its TCP ports at which somebody listens.
+    pub(crate) fn listening(&self) -> Vec<u16> {
+        let listens = |socket: &Socket| socket.state == LISTEN;
+        let mut ports: Vec<u16> =
+            self.sockets().iter().filter(|socket| listens(socket)).map(|s| s.port).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
+    /// The most bytes that any of its TCP connections has taken and not got rid of.
+    pub(crate) fn send_queue_bytes(&self) -> u64 {
+        let connections = self.sockets().into_iter().filter(|socket| socket.state != LISTEN);
+        connections.map(|socket| socket.send_queue_bytes).max().unwrap_or(0)
+    }
+
+    /// Resets its TCP connections that have sent or received at least so many bytes; returns how
+    /// many these were, and how many are gone: none if the kernel lacks `INET_DIAG_DESTROY`.
+    pub(crate) fn reset_connections(&self, bytes_min: u64) -> (usize, usize) {
+        let carried = |word: &str| {
+            let count = word.strip_prefix("bytes_sent:").or(word.strip_prefix("bytes_received:"));
+            count.is_some_and(|count| count.parse::<u64>().is_ok_and(|count| count >= bytes_min))
+        };
+        let ends = |list: &str| -> Vec<(String, String)> {
+            let lines = list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let large = lines.filter(|words| words.iter().any(|word| carried(word)));
+            large.map(|words| (words[2].to_owned(), words[3].to_owned())).collect()
+        };
+        let list = || ends(&self.namespace.run("ss -tinHO state established").unwrap());
+        let before = list();
+        for (own, peer) in &before {
+            self.namespace.run(&format!("ss -K src {own} dst {peer}")).unwrap();
+        }
+        let after = list();
+        let gone = before.iter().filter(|connection| !after.contains(connection)).count();
+        (before.len(), gone)
+    }
+
+    fn sockets(&self) -> Vec<Socket> {
+        let table = |name| {
+            let path = format!("/proc/{}/net/{name}", self.namespace.keeper.id());
+            fs::read_to_string(path).unwrap()
+        };
+        let tables = ["tcp", "tcp6"].map(table);
+        tables.iter().flat_map(|table| table.lines().skip(1).filter_map(Socket::parse)).collect()
     }
 
     fn ip(&self, arguments: &str) {

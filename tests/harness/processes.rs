@@ -1,6 +1,6 @@
 //! Ranks as processes: this test binary again, which then runs one named case as one rank.
 
-use crate::{bad_input, cluster, faults, network, stuck, survivors};
+use crate::{bad_input, cluster, faults, matrix, network, stuck, survivors};
 use ferroccl::Error;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ pub(crate) type Case = (&'static str, fn() -> Result<(), Error>);
 fn rank() {
     let Ok(name) = std::env::var(CASE) else { return };
     let all = [bad_input::CASES, faults::CASES, network::CASES, cluster::CASES];
-    let more = [survivors::CASES, stuck::CASES];
+    let more = [survivors::CASES, stuck::CASES, matrix::CASES];
     let mut cases = all.into_iter().chain(more).flatten();
     let (_, case) = cases.find(|(case, _)| *case == name).unwrap();
     match case() {

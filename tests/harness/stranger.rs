@@ -48,19 +48,22 @@ pub(crate) fn random(address: SocketAddr, count: u32, bytes_max: usize, seed: u6
     noise
 }
 
-/// A connection whose far side is gone without a word, until the host's link is set up again: no
+/// Connections whose far side is gone without a word, until the host's link is set up again: no
 /// end, no reset, no answer ever comes. It takes the link of `from` down, so let that host do
 /// nothing else. What the stranger says before is `says`.
-pub(crate) fn half_open(from: &Host, address: SocketAddr, says: &[u8]) -> TcpStream {
-    let says = says.to_vec();
+pub(crate) fn half_open(from: &Host, addresses: &[SocketAddr], says: &[u8]) -> Vec<TcpStream> {
+    let (addresses, says) = (addresses.to_vec(), says.to_vec());
     let connect = from.spawn(move || {
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
-        stream.write_all(&says).unwrap();
-        stream
+        let connected = |address: SocketAddr| {
+            let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
+            stream.write_all(&says).unwrap();
+            stream
+        };
+        addresses.into_iter().map(connected).collect()
     });
-    let stream = connect.join().unwrap();
+    let streams = connect.join().unwrap();
     from.link_down();
-    stream
+    streams
 }
 
 /// Connects, says `says`, then reads one byte per `pause` through the smallest buffer there is, for

@@ -8,6 +8,7 @@ mod check;
 mod guest;
 mod lint;
 mod machine;
+mod matrix;
 mod process;
 mod report;
 mod setup;

@@ -82,7 +82,7 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "faults",
-        what: "ranks as processes that are killed, stopped, or never come",
+        what: "ranks as processes that are killed, stopped, cut off, disturbed, or never come",
         needs: NOTHING,
         budget_s: 450,
         tests_min: 1,
@@ -115,6 +115,7 @@ pub(crate) const SUITES: &[Suite] = &[
                 IN_GUEST,
                 "--",
                 "network::netns_netem",
+                "matrix::netem",
             ],
         ],
     },

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::machine::{self, Provenance};
+use crate::matrix::Cells;
 use crate::suites::{self, SUITES, Suite};
 use crate::workspace::{self, Crate, cargo, root};
 use crate::{Outcome, check, process, report, setup};
@@ -18,7 +19,8 @@ const FULL_RECORD: &str = "docs/full-run.md";
 /// Flags of `cargo xtask test`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// The longer runs (more seeds, more ranks), recorded in docs/full-run.md.
+    /// The longer runs (more seeds, more ranks), recorded in docs/full-run.md; the fault matrix,
+    /// also of a single suite, in docs/fault-matrix.md.
     #[arg(long)]
     full: bool,
     /// Run only this suite.
@@ -134,8 +136,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let crates = workspace::crates()?;
     let chosen = |suite: &&Suite| options.suite.as_deref().is_none_or(|name| name == suite.name);
     let mut reports = Vec::new();
+    let mut cells = Cells::default();
     for suite in SUITES.iter().filter(chosen) {
-        let report = run_suite(suite, &crates, options.full)?;
+        let report = run_suite(suite, &crates, options.full, &mut cells)?;
         // Whatever comes after a broken build would only repeat its errors.
         let stop = suite.name == "build" && report.failure.is_some();
         reports.push(report);
@@ -146,6 +149,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     let table = table(&reports);
     println!("\n{table}");
+    if options.full {
+        cells.record()?;
+    }
     if options.full && options.suite.is_none() {
         record(&table)?;
     }
@@ -184,7 +190,12 @@ fn conclude(reports: &[Report]) -> Outcome {
     Err(format!("suites failed: {}; run one again with {}", failed.join(", "), again.join(", ")))
 }
 
-fn run_suite(suite: &'static Suite, crates: &[Crate], full: bool) -> Outcome<Report> {
+fn run_suite(
+    suite: &'static Suite,
+    crates: &[Crate],
+    full: bool,
+    cells: &mut Cells,
+) -> Outcome<Report> {
     let budget = Duration::from_secs(suite.budget_s * if full { FULL_FACTOR } else { 1 });
     println!("\n== {}: {}", suite.name, suite.what);
     println!("   {}; budget {} s", suite.needs, budget.as_secs());
@@ -202,6 +213,7 @@ fn run_suite(suite: &'static Suite, crates: &[Crate], full: bool) -> Outcome<Rep
         let end = process::run(&mut command, left, |line| {
             println!("{line}");
             counts.add_line(line);
+            cells.add_line(line);
             skipped.extend(line.strip_prefix(check::SKIPPED).map(str::to_owned));
         })?;
         counts.settle();

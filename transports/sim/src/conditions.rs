@@ -2,6 +2,29 @@
 
 use std::time::Duration;
 
+use ccl_core::time::Instant;
+
+/// A time in which some ranks do not reach the others, nor these them: what is transmitted
+/// meanwhile is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The ranks on one side.
+    pub ranks: Vec<u32>,
+    /// When it begins.
+    pub from: Instant,
+    /// When it is over.
+    pub until: Instant,
+}
+
+impl Cut {
+    /// Whether what is transmitted at that time between these two is lost.
+    #[must_use]
+    pub fn parts(&self, a: u32, b: u32, at: Instant) -> bool {
+        let crosses = self.ranks.contains(&a) != self.ranks.contains(&b);
+        crosses && self.from <= at && at < self.until
+    }
+}
+
 /// The conditions of a world; probabilities are per put.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conditions {
@@ -38,6 +61,8 @@ pub struct Conditions {
     /// Ranks whose links are this many times slower, and which look at their lanes that many
     /// latencies late.
     pub slow: Vec<(u32, u32)>,
+    /// When some ranks are cut off from the others.
+    pub cut: Option<Cut>,
 }
 
 impl Default for Conditions {
@@ -60,6 +85,7 @@ impl Default for Conditions {
             message_bytes_max: 1 << 20,
             depth_max: 64,
             slow: Vec::new(),
+            cut: None,
         }
     }
 }

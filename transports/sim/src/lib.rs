@@ -26,7 +26,7 @@ mod state;
 mod wire;
 mod world;
 
-pub use conditions::Conditions;
+pub use conditions::{Conditions, Cut};
 pub use device::SimTransport;
 pub use mesh::mesh;
 pub use random::Random;

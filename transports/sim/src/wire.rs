@@ -37,7 +37,7 @@ impl State {
         towards.towards_bytes += bytes;
         towards.towards_bytes_max = towards.towards_bytes_max.max(towards.towards_bytes);
 
-        let (departs, reached) = self.transmissions(sent);
+        let (departs, reached) = self.transmissions(from, to, sent);
         flight.departs = departs;
         let mut arrives = departs + self.latency(from, to) + self.hold();
         if self.conditions.ordered {
@@ -60,10 +60,11 @@ impl State {
     }
 
     /// When the transmission that gets through is sent, and whether there is one.
-    fn transmissions(&mut self, first: Instant) -> (Instant, bool) {
+    fn transmissions(&mut self, from: u32, to: u32, first: Instant) -> (Instant, bool) {
         let (mut at, mut wait) = (first, self.conditions.retransmit_after);
         for _ in 0..=self.conditions.retransmissions_max {
-            if !self.random.chance(self.conditions.loss) {
+            let cut = self.conditions.cut.as_ref().is_some_and(|cut| cut.parts(from, to, at));
+            if !self.random.chance(self.conditions.loss) && !cut {
                 return (at, true);
             }
             self.stats.lost += 1;

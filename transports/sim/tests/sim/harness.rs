@@ -35,6 +35,8 @@ pub(crate) struct Job {
     /// Whether the smaller buffer is a block of the larger one.
     pub(crate) in_place: bool,
     pub(crate) config: Config,
+    /// Ranks on each host, but for the last one.
+    pub(crate) per_host: u32,
 }
 
 impl Job {
@@ -43,12 +45,22 @@ impl Job {
         let config =
             Config { channels: 1, slots: 4, slots_min: 1, slot_bytes: 256, budget_bytes: 1 << 20 };
         let (data_type, op) = (DataType::Float32, ReduceOp::Sum);
-        Job { algorithm, ranks, root: 0, count, data_type, op, in_place: false, config }
+        Job {
+            algorithm,
+            ranks,
+            root: 0,
+            count,
+            data_type,
+            op,
+            in_place: false,
+            config,
+            per_host: 3,
+        }
     }
 
     /// What to call it when it fails.
     pub(crate) fn name(&self) -> String {
-        let Job { algorithm, ranks, root, count, data_type, op, in_place, config } = self;
+        let Job { algorithm, ranks, root, count, data_type, op, in_place, config, .. } = self;
         let (collective, name) = (algorithm.collective, algorithm.name);
         let place = if *in_place { "in place" } else { "out of place" };
         format!(
@@ -68,9 +80,9 @@ impl Job {
         (self.algorithm.schedule)(&Params { rank, ranks, root, hosts: &hosts })
     }
 
-    /// Three ranks on each host, the last one with what is left.
+    /// The last one has what is left.
     fn hosts(&self) -> Hosts {
-        Hosts::of(&(0..self.ranks).map(|rank| rank / 3).collect::<Vec<_>>())
+        Hosts::of(&(0..self.ranks).map(|rank| rank / self.per_host).collect::<Vec<_>>())
     }
 
     /// The links' sizes, with slots that hold at least one element of each part.
@@ -181,7 +193,7 @@ impl Job {
 }
 
 /// One rank's buffers, which live as long as its ports use them.
-struct Buffers {
+pub(crate) struct Buffers {
     /// Empty in place.
     input: Vec<u8>,
     /// In place, input and output.
@@ -205,13 +217,13 @@ impl Buffers {
         Buffers { input: Vec::new(), output: shared, scratch, start, bytes }
     }
 
-    fn into_output(self) -> Vec<u8> {
+    pub(crate) fn into_output(self) -> Vec<u8> {
         self.output[self.start..self.start + self.bytes].to_vec()
     }
 }
 
 /// Everything of one rank, ready to run.
-fn prepare<L: Links>(
+pub(crate) fn prepare<L: Links>(
     job: &Job,
     rank: u32,
     input: &[u8],

@@ -4,14 +4,21 @@
 //! more of them.
 
 #[cfg(test)]
+mod control;
+#[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod harness;
+#[cfg(test)]
+mod matrix;
 #[cfg(test)]
 mod planted;
 #[cfg(test)]
 mod same_bits;
 #[cfg(test)]
 mod schedules;
+#[cfg(test)]
+#[path = "../../../../tests/matrix/table.rs"]
+mod table;
 #[cfg(test)]
 mod weather;

@@ -1,0 +1,311 @@
+//! Runs the job of a cell, and lets its fault happen in the middle.
+
+use super::judge::{Expected, Failure, judge};
+use super::rank::{PLAN, Plan, REPORT, Report, now_ms};
+use super::{Cell, Fault, PER_HOST, RANKS};
+use crate::harness::netns::{Host, Network, skip};
+use crate::harness::processes::{Ended, Processes, command};
+use crate::harness::stranger;
+use ccl_core::types::{Collective, Rank};
+use rustix::process::Signal;
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Anything takes less, or it hangs.
+const LONG: Duration = Duration::from_secs(60);
+const SECRET: &str = "00112233445566778899aabbccddeeff";
+const PORT: u16 = 7200;
+/// The job's deadline: silence for so long is death.
+const DEAD_AFTER_MS: u64 = 2000;
+/// A stop or a cut that is shorter than that.
+const MOMENT: Duration = Duration::from_millis(500);
+/// Buffers of sockets that are soon full, as the system's three numbers: least, usual, most.
+const SMALL_BUFFERS: &str = "4096 16384 16384";
+/// A send queue of so many bytes is full then: the system counts what it keeps them in as well.
+const FULL_QUEUE_BYTES: u64 = 4000;
+/// Connections of the control plane never carry so much.
+const DATA_BYTES: u64 = 300_000;
+/// What a slow rank waits before each call.
+const LATE_MS: u64 = 25;
+
+/// What `tc netem` is told; these faults run in the guest.
+pub(super) fn netem(fault: Fault) -> Option<&'static str> {
+    match fault {
+        Fault::Loss => Some("loss 1%"),
+        Fault::Delay => Some("delay 50ms"),
+        Fault::Reordering => Some("delay 10ms reorder 25%"),
+        _ => None,
+    }
+}
+
+/// Whether a rank of the job takes its time.
+fn is_slow(cell: &Cell) -> bool {
+    matches!(cell.fault, Fault::FullSendBuffer | Fault::SlowReader)
+}
+
+/// Numbers that a seed gives a cell.
+struct Draw {
+    /// When the fault happens, after all ranks have begun.
+    after: Duration,
+    /// To whom.
+    victim: Rank,
+    seed: u64,
+}
+
+impl Draw {
+    fn new(cell: &Cell, seed: u64) -> Draw {
+        let mut bits = seed;
+        for byte in cell.name().bytes() {
+            bits = (bits ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        }
+        let after = Duration::from_millis(50 + (bits >> 8) % 350);
+        let mut victim = (bits >> 40) as Rank % RANKS;
+        if is_slow(cell) {
+            // The first of its host: what comes to it around the circle comes from the other one.
+            victim -= victim % PER_HOST;
+        }
+        Draw { after, victim, seed: bits >> 48 }
+    }
+
+    fn victims_host(&self) -> usize {
+        (self.victim / PER_HOST) as usize
+    }
+}
+
+/// Runs cells with the same fault in one job, one after the other. Returns what became of it in a
+/// few words, or what is wrong.
+pub(super) fn run(cells: &[Cell], seed: u64) -> Result<String, String> {
+    let cell = cells[0];
+    let draw = Draw::new(&cell, seed);
+    let network = Network::switched(3).ok_or("no network")?;
+    prepare(&cell, &network, &draw)?;
+    let job = start(cells, &network, &draw);
+    for rank in 0..RANKS as usize {
+        job.await_text(rank, "working", LONG);
+    }
+    thread::sleep(draw.after);
+    let ends_early = netem(cell.fault).is_none();
+    if ends_early && (0..RANKS as usize).any(|rank| job.output(rank).contains(REPORT)) {
+        return Err("the job ended before the fault".to_owned());
+    }
+    let expected = inject(&cell, &network, &draw, &job)?;
+    let ended = job.end(LONG);
+    if cell.fault == Fault::Loss {
+        let statistics: Vec<String> =
+            network.hosts[..2].iter().map(Host::netem_statistics).collect();
+        if statistics.iter().all(|text| text.contains("dropped 0,")) {
+            return Err(format!("nothing was lost: {statistics:?}"));
+        }
+    }
+    let reports: Vec<Option<Report>> = ended.iter().map(report).collect();
+    judge(&expected, &reports).map_err(|error| {
+        let outputs = ended.iter().enumerate();
+        let outputs: String =
+            outputs.map(|(rank, ended)| format!("\n--- {rank}: {}", ended.output)).collect();
+        format!("{error} (rank {} at {:?}){outputs}", draw.victim, draw.after)
+    })
+}
+
+fn report(ended: &Ended) -> Option<Report> {
+    let line = ended.output.lines().find_map(|line| line.strip_prefix(REPORT))?;
+    Some(serde_json::from_str(line).unwrap())
+}
+
+/// What is wrong with the network from the beginning.
+fn prepare(cell: &Cell, network: &Network, draw: &Draw) -> Result<(), String> {
+    if let Some(how) = netem(cell.fault) {
+        return network.hosts[..2].iter().try_for_each(|host| host.netem(how));
+    }
+    let shrink = |host: &Host, names: &[&str]| {
+        names.iter().for_each(|name| host.tune(&format!("net/ipv4/{name}"), SMALL_BUFFERS));
+    };
+    match cell.fault {
+        Fault::FullSendBuffer => {
+            network.hosts.iter().for_each(|host| shrink(host, &["tcp_wmem", "tcp_rmem"]));
+        }
+        Fault::SlowReader => shrink(&network.hosts[draw.victims_host()], &["tcp_rmem"]),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn start(cells: &[Cell], network: &Network, draw: &Draw) -> Processes {
+    let cell = &cells[0];
+    let in_guest = netem(cell.fault).is_some();
+    let slow = is_slow(cell);
+    let sizes = match (in_guest, slow) {
+        (true, _) => vec![8, 100_000, 4096],
+        (_, true) => vec![400_000, 8, 800_000],
+        _ => vec![8, 4_000_000, 40, 100_000, 1_000_000, 4096],
+    };
+    let step = |cell: &Cell| (cell.collective.to_string(), cell.algorithm().to_owned());
+    let address = SocketAddr::new(network.hosts[0].ipv4(), PORT).to_string();
+    let duration = match cell.fault {
+        Fault::Kill | Fault::LongStop | Fault::LongCut => 2 * LONG,
+        // Until all is done.
+        Fault::Loss | Fault::Delay | Fault::Reordering => Duration::ZERO,
+        _ => draw.after + MOMENT + Duration::from_millis(700),
+    };
+    Processes::start((0..RANKS).map(|rank| {
+        let plan = Plan {
+            steps: cells.iter().map(step).collect(),
+            seed: draw.seed,
+            duration_ms: duration.as_millis() as u64,
+            sizes: sizes.clone(),
+            late_ms: if slow && rank == draw.victim { LATE_MS } else { 0 },
+        };
+        let mut command = command("matrix");
+        command
+            .env(PLAN, serde_json::to_string(&plan).unwrap())
+            .env("FERROCCL_RANK", rank.to_string())
+            .env("FERROCCL_RANKS", RANKS.to_string())
+            .env("FERROCCL_COMM_ID", &address)
+            .env("FERROCCL_SECRET", SECRET)
+            .env("FERROCCL_HEARTBEAT", "200ms")
+            .env("FERROCCL_TIMEOUT", if in_guest { "30s" } else { "5s" })
+            .env("FERROCCL_DEAD_AFTER", format!("{DEAD_AFTER_MS}ms"));
+        network.hosts[(rank / PER_HOST) as usize].enter(&command)
+    }))
+}
+
+/// Lets the fault happen, and says how the job must end.
+fn inject(
+    cell: &Cell,
+    network: &Network,
+    draw: &Draw,
+    job: &Processes,
+) -> Result<Expected, String> {
+    let victim = draw.victim as usize;
+    let host = &network.hosts[draw.victims_host()];
+    match cell.fault {
+        Fault::Kill | Fault::LongStop | Fault::LongCut => {
+            return Ok(Expected::Fails(lasting(cell, network, draw, job)));
+        }
+        Fault::ShortStop => {
+            job.signal(victim, Signal::STOP);
+            thread::sleep(MOMENT);
+            job.signal(victim, Signal::CONT);
+        }
+        Fault::ShortCut => {
+            host.link_down();
+            thread::sleep(MOMENT);
+            host.link_up();
+        }
+        Fault::Broken => resets(network)?,
+        Fault::FullSendBuffer => full_buffers(network)?,
+        Fault::Stranger => strangers(network, draw, random)?,
+        Fault::HalfOpen => strangers(network, draw, half_open)?,
+        Fault::SlowReader => strangers(network, draw, slow_readers)?,
+        // It has been so from the beginning.
+        Fault::Loss | Fault::Delay | Fault::Reordering => {}
+    }
+    Ok(Expected::Completes)
+}
+
+/// A fault that is noticed, and what must be noticed.
+fn lasting(cell: &Cell, network: &Network, draw: &Draw, job: &Processes) -> Failure {
+    let rounds = |collective| if collective == Collective::Broadcast { 8 } else { 1 };
+    let mut failure = Failure {
+        at_ms: now_ms(),
+        dead: vec![draw.victim],
+        outcasts: Vec::new(),
+        woken_ms: now_ms(),
+        lead_max: rounds(cell.collective),
+    };
+    match cell.fault {
+        Fault::Kill => job.signal(draw.victim as usize, Signal::KILL),
+        Fault::LongStop => {
+            job.signal(draw.victim as usize, Signal::STOP);
+            for rank in (0..RANKS).filter(|rank| *rank != draw.victim) {
+                job.await_text(rank as usize, REPORT, LONG);
+            }
+            failure.outcasts = failure.dead.clone();
+            failure.woken_ms = now_ms();
+            job.signal(draw.victim as usize, Signal::CONT);
+        }
+        // Of two halves the one with the lowest rank goes on, whichever link is down.
+        _ => {
+            network.hosts[draw.victims_host()].link_down();
+            failure.dead = (PER_HOST..RANKS).collect();
+            failure.outcasts = failure.dead.clone();
+        }
+    }
+    failure
+}
+
+/// Resets what carries data, and what mends it, some times.
+fn resets(network: &Network) -> Result<(), String> {
+    let (mut found, mut reset) = (0, 0);
+    for host in network.hosts[..2].iter().cycle().take(6) {
+        let (there, gone) = host.reset_connections(DATA_BYTES);
+        (found, reset) = (found + there, reset + gone);
+        thread::sleep(MOMENT / 6);
+    }
+    if found == 0 {
+        return Err("no connection carried data: the cell shows nothing".to_owned());
+    }
+    if reset == 0 {
+        skip("this kernel resets no connections for others: it lacks INET_DIAG_DESTROY");
+    }
+    Ok(())
+}
+
+/// Looks on until a send buffer is full.
+fn full_buffers(network: &Network) -> Result<(), String> {
+    let start = Instant::now();
+    let mut most = 0;
+    while start.elapsed() < MOMENT {
+        most = network.hosts.iter().map(Host::send_queue_bytes).max().unwrap_or(0).max(most);
+        if most >= FULL_QUEUE_BYTES {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    Err(format!("no send queue was longer than {most} bytes: the cell shows nothing"))
+}
+
+/// What strangers do to addresses; returns how many connections they got.
+type Disturb = fn(&Host, Vec<SocketAddr>, u64) -> u32;
+
+/// Lets strangers on the third host at everything that listens on the others.
+fn strangers(network: &Network, draw: &Draw, disturb: Disturb) -> Result<(), String> {
+    let job = network.hosts[..2].iter();
+    let listens = |host: &Host| {
+        let address = host.ipv4();
+        host.listening().into_iter().map(move |port| SocketAddr::new(address, port))
+    };
+    let addresses: Vec<SocketAddr> = job.flat_map(listens).collect();
+    let connected = disturb(&network.hosts[2], addresses.clone(), draw.seed);
+    if connected < RANKS {
+        return Err(format!("strangers got {connected} connections to {addresses:?}"));
+    }
+    Ok(())
+}
+
+fn random(from: &Host, addresses: Vec<SocketAddr>, seed: u64) -> u32 {
+    let noise = move || {
+        let each = addresses.iter().map(|address| stranger::random(*address, 40, 400, seed));
+        each.map(|noise| noise.connected).sum()
+    };
+    from.spawn(noise).join().unwrap()
+}
+
+/// They stay half open until the job is over: the link of that host is never set up again.
+fn half_open(from: &Host, addresses: Vec<SocketAddr>, seed: u64) -> u32 {
+    let says = seed.to_le_bytes();
+    let says = &says[..(seed % 8) as usize];
+    let streams: Vec<TcpStream> = stranger::half_open(from, &addresses, says);
+    streams.len() as u32
+}
+
+fn slow_readers(from: &Host, addresses: Vec<SocketAddr>, seed: u64) -> u32 {
+    let readers = addresses.into_iter().map(|address| {
+        from.spawn(move || {
+            let says = seed.to_le_bytes();
+            stranger::slow_reader(address, &says, Duration::from_millis(20), MOMENT);
+        })
+    });
+    let readers: Vec<_> = readers.collect();
+    readers.into_iter().map(|reader| u32::from(reader.join().is_ok())).sum()
+}

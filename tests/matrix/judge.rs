@@ -1,0 +1,328 @@
+//! What must be true of the reports of a job that met a fault. It can fail: it is tried on reports
+//! that are wrong in every way.
+
+use super::RANKS;
+use super::rank::{Agreed, Report};
+use ccl_core::types::Rank;
+
+/// The promise: so soon after a fault every survivor has its error.
+pub(super) const ENDED_MS: u64 = 5000;
+
+/// How the job must end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    /// With right data everywhere.
+    Completes,
+    /// With errors everywhere.
+    Fails(Failure),
+}
+
+/// A failure that must be noticed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// When it came, by the system's clock.
+    pub(super) at_ms: u64,
+    /// Ranks that the survivors must find dead.
+    pub(super) dead: Vec<Rank>,
+    /// Those of them whose processes live on: they end with errors, too, and agree to nothing.
+    pub(super) outcasts: Vec<Rank>,
+    /// When the outcasts could know.
+    pub(super) woken_ms: u64,
+    /// By how many operations a rank may be ahead of another.
+    pub(super) lead_max: u64,
+}
+
+fn named(error: &str) -> Option<Rank> {
+    let (before, _) = error.split_once(" failed: ")?;
+    before.rsplit_once("rank ")?.1.parse().ok()
+}
+
+/// What became of the job, in a few words, or what is wrong. Of a rank that was killed there is no
+/// report.
+pub(super) fn judge(expected: &Expected, reports: &[Option<Report>]) -> Result<String, String> {
+    if reports.len() != RANKS as usize {
+        return Err(format!("{} reports of {RANKS}", reports.len()));
+    }
+    for (rank, report) in reports.iter().enumerate() {
+        let Some(report) = report else { continue };
+        if report.rank as usize != rank {
+            return Err(format!("rank {rank} calls itself rank {}", report.rank));
+        }
+        if let Some(wrong) = &report.wrong {
+            return Err(format!("rank {rank} has wrong data: {wrong}"));
+        }
+    }
+    match expected {
+        Expected::Completes => completes(reports),
+        Expected::Fails(failure) => fails(failure, reports),
+    }
+}
+
+fn completes(reports: &[Option<Report>]) -> Result<String, String> {
+    let mut all = None;
+    for (rank, report) in reports.iter().enumerate() {
+        let Some(report) = report else { return Err(format!("no report of rank {rank}")) };
+        if let Some(error) = &report.error {
+            return Err(format!("rank {rank} did not complete: {error}"));
+        }
+        if report.completed != *all.get_or_insert(report.completed) {
+            return Err(format!("rank {rank} has completed {}, not {all:?}", report.completed));
+        }
+    }
+    match all {
+        Some(1..) => Ok("completes".to_owned()),
+        _ => Err("nothing was completed".to_owned()),
+    }
+}
+
+fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String> {
+    let survivors: Vec<Rank> = (0..RANKS).filter(|rank| !failure.dead.contains(rank)).collect();
+    let mut agreed: Option<&Agreed> = None;
+    let (mut latest_ms, mut least) = (0, u64::MAX);
+    for &rank in &survivors {
+        let report = reports[rank as usize].as_ref();
+        let report = report.ok_or_else(|| format!("no report of survivor {rank}"))?;
+        latest_ms = latest_ms.max(in_time(report, failure.at_ms)?);
+        if report.agreed_ms > failure.at_ms + ENDED_MS {
+            let took_ms = report.agreed_ms - failure.at_ms;
+            return Err(format!("rank {rank}: the agreement took {took_ms} ms"));
+        }
+        let error = report.error.as_deref().unwrap_or_default();
+        if !named(error).is_some_and(|name| failure.dead.contains(&name)) {
+            return Err(format!("rank {rank} names none of {:?}: {error}", failure.dead));
+        }
+        let Some(own) = &report.agreed else {
+            return Err(format!("rank {rank} has no verdict: {:?}", report.disagreed));
+        };
+        if agreed.get_or_insert(own) != &own {
+            return Err(format!("rank {rank} says {own:?}, another {agreed:?}"));
+        }
+        least = least.min(report.completed);
+    }
+    let Some(agreed) = agreed else { return Err("nobody survived".to_owned()) };
+    if agreed.dead != failure.dead || agreed.survivors != survivors {
+        return Err(format!("the dead are {:?}, not {agreed:?}", failure.dead));
+    }
+    if !failure.dead.iter().any(|dead| agreed.cause.contains(&format!("rank {dead} "))) {
+        return Err(format!("the cause is none of {:?}: {}", failure.dead, agreed.cause));
+    }
+    if agreed.last_completed != least {
+        return Err(format!("all completed {least}, not {}", agreed.last_completed));
+    }
+    for report in reports.iter().flatten() {
+        if report.completed > least + failure.lead_max {
+            return Err(format!(
+                "rank {} is at {}, others at {least}",
+                report.rank, report.completed
+            ));
+        }
+    }
+    outcasts(failure, &survivors, reports)?;
+    let dead: Vec<String> = failure.dead.iter().map(ToString::to_string).collect();
+    let dead = dead.join(", ");
+    Ok(format!("errors name {dead} within {:.1} s, same L", latest_ms as f64 / 1000.0))
+}
+
+/// How long after the fault the rank had its error.
+fn in_time(report: &Report, since_ms: u64) -> Result<u64, String> {
+    let (rank, at_ms) = (report.rank, report.error_ms);
+    if report.error.is_none() {
+        return Err(format!("rank {rank} did not notice"));
+    }
+    if at_ms < since_ms {
+        return Err(format!("rank {rank}: the error came before the fault: {report:?}"));
+    }
+    if at_ms > since_ms + ENDED_MS {
+        return Err(format!("rank {rank}: the error took {} ms", at_ms - since_ms));
+    }
+    if report.later.is_none() {
+        return Err(format!("rank {rank} goes on after the failure"));
+    }
+    Ok(at_ms - since_ms)
+}
+
+fn outcasts(
+    failure: &Failure,
+    survivors: &[Rank],
+    reports: &[Option<Report>],
+) -> Result<(), String> {
+    for &rank in &failure.dead {
+        let expected = failure.outcasts.contains(&rank);
+        let Some(report) = &reports[rank as usize] else {
+            if expected {
+                return Err(format!("no report of rank {rank}, which lives"));
+            }
+            continue;
+        };
+        if !expected {
+            return Err(format!("rank {rank} is dead, but reports {report:?}"));
+        }
+        in_time(report, failure.woken_ms)?;
+        if let Some(agreed) = &report.agreed {
+            return Err(format!("rank {rank} is dead, but has {agreed:?}"));
+        }
+        let error = report.error.as_deref().unwrap_or_default();
+        // Who was stopped learns that it is dead, or that the others have gone.
+        if !named(error).is_some_and(|name| name == rank || survivors.contains(&name)) {
+            return Err(format!("rank {rank} names none of {survivors:?}: {error}"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure() -> Failure {
+        Failure { at_ms: 1000, dead: vec![2], outcasts: vec![2], woken_ms: 4000, lead_max: 1 }
+    }
+
+    /// Of a job whose rank 2 was stopped.
+    fn right() -> Vec<Option<Report>> {
+        let report = |rank: Rank| {
+            let name = if rank == 2 { 1 } else { 2 };
+            let agreed = Agreed {
+                last_completed: 40,
+                dead: vec![2],
+                survivors: vec![0, 1, 3],
+                cause: "rank 2 has been silent".to_owned(),
+            };
+            Some(Report {
+                rank,
+                completed: 40 + u64::from(rank == 1),
+                error: Some(format!("rank {rank} in all_reduce #41: rank {name} failed: silent")),
+                error_ms: 4100,
+                agreed: (rank != 2).then_some(agreed),
+                disagreed: (rank == 2).then(|| "declared dead".to_owned()),
+                agreed_ms: 4200,
+                later: Some("broken".to_owned()),
+                wrong: None,
+            })
+        };
+        (0..RANKS).map(report).collect()
+    }
+
+    /// What the judge says after a change to the report of a rank.
+    fn said(rank: usize, change: impl Fn(&mut Report)) -> String {
+        let mut reports = right();
+        change(reports[rank].as_mut().unwrap());
+        judge(&Expected::Fails(failure()), &reports).unwrap_err()
+    }
+
+    fn change_agreed(rank: usize, change: impl Fn(&mut Agreed)) -> String {
+        said(rank, |report| change(report.agreed.as_mut().unwrap()))
+    }
+
+    #[test]
+    fn a_right_failure_is_let_pass() {
+        let said = judge(&Expected::Fails(failure()), &right()).unwrap();
+        assert_eq!(said, "errors name 2 within 3.1 s, same L");
+        let mut killed = right();
+        killed[2] = None;
+        let failure = Failure { outcasts: Vec::new(), ..failure() };
+        judge(&Expected::Fails(failure.clone()), &killed).unwrap();
+        assert!(judge(&Expected::Fails(failure), &right()).is_err(), "the killed cannot report");
+    }
+
+    #[test]
+    fn wrong_names_are_noticed() {
+        let rename = |from: &'static str, to: &'static str| {
+            move |report: &mut Report| {
+                report.error = report.error.take().map(|error| error.replace(from, to));
+            }
+        };
+        assert!(said(0, rename("rank 2 failed", "rank 1 failed")).contains("names none of [2]"));
+        assert!(said(3, rename("rank 2 failed", "it failed")).contains("names none of [2]"));
+        assert!(said(0, rename("rank 2 failed", "rank 12 failed")).contains("names none"));
+        assert!(said(2, rename("rank 1 failed", "nobody failed")).contains("names none of [0, 1"));
+        let cause = |agreed: &mut Agreed| agreed.cause = "rank 1 has been silent".to_owned();
+        assert!(change_agreed(1, cause).contains("says"));
+        let mut reports = right();
+        for report in reports.iter_mut().flatten() {
+            report.agreed.as_mut().map(cause);
+        }
+        let said = judge(&Expected::Fails(failure()), &reports).unwrap_err();
+        assert!(said.contains("the cause is none of [2]"), "{said}");
+    }
+
+    #[test]
+    fn another_last_operation_is_noticed() {
+        assert!(change_agreed(3, |agreed| agreed.last_completed += 1).contains("rank 3 says"));
+        for wrong in [39, 41] {
+            let mut reports = right();
+            for report in reports.iter_mut().flatten() {
+                report.agreed.iter_mut().for_each(|agreed| agreed.last_completed = wrong);
+            }
+            let said = judge(&Expected::Fails(failure()), &reports).unwrap_err();
+            assert_eq!(said, format!("all completed 40, not {wrong}"));
+        }
+        assert!(said(1, |report| report.completed = 42).contains("rank 1 is at 42"));
+        assert!(said(2, |report| report.completed = 42).contains("rank 2 is at 42"));
+        assert!(said(0, |report| report.completed = 39).contains("all completed 39, not 40"));
+    }
+
+    #[test]
+    fn another_view_of_who_lives_is_noticed() {
+        assert!(change_agreed(0, |agreed| agreed.dead.push(3)).contains("another"));
+        let mut reports = right();
+        for agreed in reports.iter_mut().flatten().filter_map(|report| report.agreed.as_mut()) {
+            agreed.dead = vec![2, 3];
+            agreed.survivors = vec![0, 1];
+        }
+        assert!(judge(&Expected::Fails(failure()), &reports).unwrap_err().contains("the dead are"));
+        let agreed = right()[0].clone().unwrap().agreed;
+        assert!(said(2, |report| report.agreed = agreed.clone()).contains("is dead, but has"));
+        assert!(said(0, |report| report.agreed = None).contains("no verdict"));
+    }
+
+    #[test]
+    fn late_and_early_errors_are_noticed() {
+        assert!(said(0, |report| report.agreed_ms = 6001).contains("agreement took 5001 ms"));
+        assert!(said(0, |report| report.error_ms = 6001).contains("error took 5001 ms"));
+        assert!(said(2, |report| report.error_ms = 9001).contains("error took 5001 ms"));
+        assert!(said(1, |report| report.error_ms = 999).contains("before the fault"));
+    }
+
+    #[test]
+    fn who_does_not_notice_or_report_is_noticed() {
+        assert!(said(1, |report| report.error = None).contains("rank 1 did not notice"));
+        assert!(said(1, |report| report.later = None).contains("rank 1 goes on"));
+        assert!(said(1, |report| report.rank = 0).contains("calls itself"));
+        for rank in 0..4 {
+            let mut reports = right();
+            reports[rank] = None;
+            let said = judge(&Expected::Fails(failure()), &reports).unwrap_err();
+            assert!(said.contains("no report of "), "{said}");
+        }
+        assert!(judge(&Expected::Fails(failure()), &right()[..3]).is_err());
+    }
+
+    #[test]
+    fn wrong_data_is_noticed_whatever_is_expected() {
+        let mut reports = right();
+        reports[3].as_mut().unwrap().wrong = Some("element 7".to_owned());
+        for expected in [Expected::Completes, Expected::Fails(failure())] {
+            assert!(judge(&expected, &reports).unwrap_err().contains("rank 3 has wrong data"));
+        }
+    }
+
+    #[test]
+    fn completion_is_of_all_ranks_and_all_operations() {
+        let report = |rank| Report { rank, completed: 9, ..Report::default() };
+        let all: Vec<_> = (0..RANKS).map(|rank| Some(report(rank))).collect();
+        assert_eq!(judge(&Expected::Completes, &all).unwrap(), "completes");
+        assert!(judge(&Expected::Fails(failure()), &all).is_err(), "nobody noticed the death");
+        assert!(judge(&Expected::Completes, &right()).unwrap_err().contains("did not complete"));
+        let change = |change: &dyn Fn(&mut Option<Report>)| {
+            let mut all = all.clone();
+            change(&mut all[1]);
+            judge(&Expected::Completes, &all).unwrap_err()
+        };
+        assert!(change(&|report| *report = None).contains("no report of rank 1"));
+        assert!(change(&|report| report.as_mut().unwrap().completed = 8).contains("rank 1 has"));
+        let none: Vec<_> =
+            (0..RANKS).map(|rank| Some(Report { rank, ..Report::default() })).collect();
+        assert!(judge(&Expected::Completes, &none).is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! The fault matrix: every fault, met by every family of algorithms in every collective, ends in
+//! right data, or in errors on all survivors that name the right rank and agree how far all came.
+//!
+//! A cell is a job of four ranks on two hosts, two on each, so that shared memory, TCP and both
+//! together are in play. The run in CI takes cells that cover all pairs; the full run takes all,
+//! and `cargo xtask test --full` writes what it says into docs/fault-matrix.md.
+
+mod inject;
+mod judge;
+mod rank;
+mod selection;
+mod table;
+
+use crate::harness::netns::{Network, skip};
+use crate::harness::processes::{Case, say};
+use inject::netem;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+use table::{CELL, COLLECTIVES, Cell, Family, Fault, WRONG, assert_page};
+
+pub(crate) const CASES: &[Case] = &[("matrix", rank::run)];
+
+/// Ranks of a cell's job.
+const RANKS: u32 = 4;
+const PER_HOST: u32 = 2;
+/// Cells that run at the same time: they mostly wait.
+const ABREAST: usize = 2;
+/// With this variable, `tc netem` must work.
+const NETEM: &str = "FERROCCL_TEST_NETEM";
+/// The full run.
+const FULL: &str = "FERROCCL_TEST_FULL";
+/// Another seed than the usual one.
+const SEED: &str = "FERROCCL_TEST_SEED";
+/// Only cells whose names contain this.
+const ONLY: &str = "FERROCCL_TEST_CELLS";
+
+fn full() -> bool {
+    std::env::var(FULL).is_ok_and(|full| full == "1")
+}
+
+fn seed() -> u64 {
+    std::env::var(SEED).map_or(1, |seed| seed.parse().unwrap())
+}
+
+/// The cells to run now, of those that `fits`.
+fn chosen(fits: impl Fn(&Cell) -> bool) -> Vec<Cell> {
+    let all: Vec<Cell> = Cell::all().into_iter().filter(fits).collect();
+    match std::env::var(ONLY) {
+        Ok(only) => all.into_iter().filter(|cell| cell.name().contains(&only)).collect(),
+        Err(_) if full() => all,
+        Err(_) => selection::pairwise(&all),
+    }
+}
+
+/// Runs jobs of cells, says in a line what became of each cell, and fails with all that went wrong.
+fn run_all(place: &str, jobs: &[Vec<Cell>]) {
+    let next = AtomicUsize::new(0);
+    let outcomes: Vec<OnceLock<String>> = jobs.iter().map(|_| OnceLock::new()).collect();
+    let work = || {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(cells) = jobs.get(index) else { return };
+            let start = Instant::now();
+            let job = cells.clone();
+            // A panic is a result as well, and the others go on.
+            let outcome = match thread::spawn(move || inject::run(&job, seed())).join() {
+                Ok(Ok(outcome)) => outcome,
+                Ok(Err(error)) => format!("{WRONG}{error}"),
+                Err(panic) => format!("{WRONG}{}", text_of(&*panic)),
+            };
+            let took = start.elapsed().as_secs_f64();
+            let first_line = outcome.lines().next().unwrap_or_default();
+            say(&format!("{} and so on took {took:.1} s: {first_line}", cells[0].name()));
+            outcomes[index].set(outcome).unwrap();
+        }
+    };
+    thread::scope(|scope| (0..ABREAST).for_each(|_| drop(scope.spawn(work))));
+    let mut wrong = Vec::new();
+    for (cells, outcome) in jobs.iter().zip(outcomes) {
+        let outcome = outcome.into_inner().unwrap();
+        let first_line = outcome.lines().next().unwrap_or_default();
+        for cell in cells {
+            let (name, algorithm) = (cell.name(), cell.algorithm());
+            say(&format!("{CELL}{place} | {name} | {algorithm} | {first_line}"));
+        }
+        if outcome.starts_with(WRONG) {
+            wrong.push(format!("{} and so on: {outcome}", cells[0].name()));
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {} jobs:\n{}", wrong.len(), jobs.len(), wrong.join("\n"));
+}
+
+fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+}
+
+#[test]
+fn faults_meet_algorithms_and_collectives() {
+    if Network::switched(2).is_some() {
+        let cells = chosen(|cell| netem(cell.fault).is_none());
+        let jobs: Vec<Vec<Cell>> = cells.into_iter().map(|cell| vec![cell]).collect();
+        run_all("network", &jobs);
+    }
+}
+
+/// A kernel without `tc netem` skips it: the guest has one.
+#[test]
+fn netem_meets_algorithms_and_collectives() {
+    let Some(network) = Network::switched(2) else { return };
+    if let Err(reason) = network.hosts[0].netem("delay 1ms") {
+        assert!(std::env::var_os(NETEM).is_none(), "{NETEM} is set: {reason}");
+        return skip(&format!("this kernel has no netem, `cargo xtask guest` has one: {reason}"));
+    }
+    // Starting processes is what takes time in the guest: all cells of a fault are one job.
+    let job = |fault: &Fault| chosen(|cell| cell.fault == *fault);
+    let netem = Fault::ALL.iter().filter(|fault| netem(**fault).is_some());
+    let jobs: Vec<Vec<Cell>> = netem.map(job).filter(|cells| !cells.is_empty()).collect();
+    run_all("guest", &jobs);
+}
+
+#[test]
+fn the_page_is_of_this_matrix() {
+    let page = include_str!("../../docs/fault-matrix.md");
+    let (network, rest) = page.split_once("\n## ").unwrap().1.split_once("\n## ").unwrap();
+    let guest = rest.split("\n## ").next().unwrap();
+    let (lossy, others): (Vec<Fault>, _) = Fault::ALL.iter().partition(|f| netem(**f).is_some());
+    assert_page(network, &others);
+    assert_page(guest, &lossy);
+}

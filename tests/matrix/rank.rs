@@ -1,0 +1,204 @@
+//! What a rank of a cell's job does: the collective again and again, with data that is checked, and
+//! after a failure it says what it knows.
+
+use super::RANKS;
+use crate::harness::processes::say;
+use ccl_core::types::{Collective, DataType, Rank};
+use ferroccl::communicator::Call;
+use ferroccl::{Communicator, Error, Reduction};
+use serde::{Deserialize, Serialize};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// The environment variable with the [`Plan`].
+pub(super) const PLAN: &str = "FERROCCL_TEST_PLAN";
+/// What the line with the [`Report`] begins with.
+pub(super) const REPORT: &str = "report ";
+/// How long the survivors may take to agree. Who is cut off from them waits for so long.
+const AGREED: Duration = Duration::from_secs(4);
+
+/// What one rank is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Plan {
+    /// Collectives and algorithms of the rounds, one after the other; each at least once.
+    pub(super) steps: Vec<(String, String)>,
+    pub(super) seed: u64,
+    /// After so long rank 0 ends it.
+    pub(super) duration_ms: u64,
+    /// Bytes of the calls of a round.
+    pub(super) sizes: Vec<usize>,
+    /// How late this rank comes to each call.
+    pub(super) late_ms: u64,
+}
+
+/// What a survivor was told by `agree()`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Agreed {
+    pub(super) last_completed: u64,
+    pub(super) dead: Vec<Rank>,
+    pub(super) survivors: Vec<Rank>,
+    pub(super) cause: String,
+}
+
+/// How it went on one rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Report {
+    pub(super) rank: Rank,
+    /// Operations that ended well.
+    pub(super) completed: u64,
+    /// Data that was not what it must be.
+    pub(super) wrong: Option<String>,
+    /// The first error.
+    pub(super) error: Option<String>,
+    /// When it came, by the system's clock.
+    pub(super) error_ms: u64,
+    pub(super) agreed: Option<Agreed>,
+    /// Why there is no agreement.
+    pub(super) disagreed: Option<String>,
+    /// When the agreement, or its failure, was there.
+    pub(super) agreed_ms: u64,
+    /// The error of one more operation after that.
+    pub(super) later: Option<String>,
+}
+
+/// Milliseconds of the system's clock.
+pub(super) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
+}
+
+/// Why a rank stops working.
+enum Stop {
+    Wrong(String),
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+pub(super) fn run() -> Result<(), Error> {
+    let plan: Plan = serde_json::from_str(&std::env::var(PLAN).unwrap()).unwrap();
+    let mut communicator = Communicator::from_environment()?;
+    communicator.barrier()?;
+    let mut report = Report { rank: communicator.rank(), completed: 1, ..Report::default() };
+    match work(&mut communicator, &plan, &mut report.completed) {
+        Ok(()) => {}
+        Err(Stop::Wrong(text)) => report.wrong = Some(text),
+        Err(Stop::Failed(error)) => {
+            report.error_ms = now_ms();
+            report.error = Some(error.to_string());
+            ask(&mut communicator, &mut report);
+        }
+    }
+    say(&format!("{REPORT}{}", serde_json::to_string(&report).unwrap()));
+    Ok(())
+}
+
+/// What there is to know after a failure.
+fn ask(communicator: &mut Communicator, report: &mut Report) {
+    match communicator.agree(AGREED) {
+        Ok(verdict) => {
+            report.agreed = Some(Agreed {
+                last_completed: verdict.last_completed,
+                dead: verdict.dead,
+                survivors: verdict.survivors,
+                cause: verdict.cause.to_string(),
+            });
+        }
+        Err(error) => report.disagreed = Some(error.to_string()),
+    }
+    report.agreed_ms = now_ms();
+    report.later = communicator.barrier().err().map(|error| error.to_string());
+}
+
+/// Rounds of calls, until rank 0 has had enough.
+fn work(communicator: &mut Communicator, plan: &Plan, completed: &mut u64) -> Result<(), Stop> {
+    let begin = Instant::now();
+    for round in 0u64.. {
+        let (name, algorithm) = &plan.steps[round as usize % plan.steps.len()];
+        let collective = super::COLLECTIVES.into_iter().find(|one| one.to_string() == *name);
+        let collective = collective.unwrap();
+        for turn in 0..plan.sizes.len() {
+            // Another order in each round.
+            let bytes = plan.sizes[(turn + (round ^ plan.seed) as usize) % plan.sizes.len()];
+            std::thread::sleep(Duration::from_millis(plan.late_ms));
+            operate(communicator, collective, algorithm, *completed, bytes)?;
+            *completed += 1;
+        }
+        let all = round + 1 >= plan.steps.len() as u64;
+        let enough = all && begin.elapsed() >= Duration::from_millis(plan.duration_ms);
+        let mut vote = [u32::from(enough && communicator.rank() == 0)];
+        communicator.all_reduce_in_place(&mut vote, Reduction::Max)?;
+        *completed += 1;
+        if round == 0 {
+            say("working");
+        }
+        if vote[0] == 1 {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Content that is another one for each operation, sender, receiver and place.
+fn element(operation: u64, from: Rank, to: Rank, index: usize) -> u32 {
+    let seed = operation << 16 | u64::from(from) << 8 | u64::from(to);
+    let mixed = (seed ^ 0x2545_f491_4f6c_dd1d).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    (mixed as u32).wrapping_add((index as u32).wrapping_mul(2_654_435_761))
+}
+
+/// One call with `bytes` in the larger buffer, and a look at what came of it.
+fn operate(
+    communicator: &mut Communicator,
+    collective: Collective,
+    algorithm: &str,
+    operation: u64,
+    bytes: usize,
+) -> Result<(), Stop> {
+    let (rank, ranks) = (communicator.rank(), communicator.ranks());
+    let root = (operation % u64::from(ranks)) as Rank;
+    let blocks = if collective == Collective::AllToAll { ranks } else { 1 };
+    let count = (bytes / 4 / blocks as usize).max(1);
+    let block = |from: Rank, to: Rank| (0..count).map(move |i| element(operation, from, to, i));
+    let (input, expected): (Vec<u32>, Vec<u32>) = match collective {
+        Collective::AllReduce => (block(rank, 0).collect(), {
+            let all = |i| (0..ranks).map(move |from| element(operation, from, 0, i));
+            (0..count).map(|i| all(i).fold(0, u32::wrapping_add)).collect()
+        }),
+        Collective::AllToAll => (
+            (0..ranks).flat_map(|to| block(rank, to)).collect(),
+            (0..ranks).flat_map(|from| block(from, rank)).collect(),
+        ),
+        _ if rank == root => (block(root, 0).collect(), block(root, 0).collect()),
+        _ => (Vec::new(), block(root, 0).collect()),
+    };
+    let mut output = vec![0u32; expected.len()];
+    let algorithm = Some(algorithm);
+    let call = Call { root, algorithm, ..Call::even(collective, DataType::Uint32, count) };
+    communicator.call(
+        &call,
+        bytemuck::cast_slice(&input),
+        bytemuck::cast_slice_mut(&mut output),
+    )?;
+    match output.iter().zip(&expected).position(|(got, wanted)| got != wanted) {
+        None => Ok(()),
+        Some(at) => Err(Stop::Wrong(format!(
+            "operation {operation} of {bytes} bytes: element {at} of {}",
+            expected.len()
+        ))),
+    }
+}
+
+#[test]
+fn the_content_tells_operations_ranks_and_places_apart() {
+    let mut all = Vec::new();
+    for (operation, from) in (0..50).flat_map(|n| (0..RANKS).map(move |from| (n, from))) {
+        all.extend((0..RANKS).flat_map(|to| [0, 1, 1 << 20].map(|i| (operation, from, to, i))));
+    }
+    let mut content: Vec<u32> =
+        all.iter().map(|(n, from, to, i)| element(*n, *from, *to, *i)).collect();
+    content.sort_unstable();
+    content.dedup();
+    assert_eq!(content.len(), all.len());
+}

@@ -1,0 +1,48 @@
+//! Which cells stand for all of them where there is no time for all.
+
+use super::{COLLECTIVES, Cell, Family, Fault};
+
+/// What is true of a cell and should be true of a chosen one: two of its three coordinates.
+type Pair = (Option<Fault>, Option<Family>, Option<ccl_core::types::Collective>);
+
+fn pairs(cell: &Cell) -> [Pair; 3] {
+    let Cell { fault, family, collective } = *cell;
+    let (fault, family, collective) = (Some(fault), Some(family), Some(collective));
+    [(fault, family, None), (fault, None, collective), (None, family, collective)]
+}
+
+/// Some of the cells that have all pairs of faults, families and collectives which all have:
+/// always the next one that has the most pairs not yet seen, of equals the first.
+pub(super) fn pairwise(all: &[Cell]) -> Vec<Cell> {
+    let mut chosen = Vec::new();
+    let mut seen: Vec<Pair> = Vec::new();
+    loop {
+        let news =
+            |cell: &Cell| pairs(cell).into_iter().filter(|pair| !seen.contains(pair)).count();
+        let Some(best) = all.iter().rev().max_by_key(|cell| news(cell)) else { return chosen };
+        if news(best) == 0 {
+            return chosen;
+        }
+        seen.extend(pairs(best));
+        chosen.push(*best);
+    }
+}
+
+#[test]
+fn all_pairs_are_covered_by_few() {
+    let all = Cell::all();
+    let chosen = pairwise(&all);
+    let covered = |pair: &Pair| chosen.iter().any(|cell| pairs(cell).contains(pair));
+    assert!(all.iter().flat_map(pairs).all(|pair| covered(&pair)));
+    // Each fault meets each family, so there can be no fewer.
+    let least = Fault::ALL.len() * Family::ALL.len();
+    assert_eq!(all.len(), least * COLLECTIVES.len());
+    assert!(chosen.len() <= least + 2, "{}", chosen.len());
+    assert_eq!(chosen, pairwise(&all), "the same every time");
+    let without: Vec<Cell> = chosen[1..].to_vec();
+    let missing = all
+        .iter()
+        .flat_map(pairs)
+        .any(|pair| !without.iter().any(|cell| pairs(cell).contains(&pair)));
+    assert!(missing, "the first one was needed, so the check can fail");
+}

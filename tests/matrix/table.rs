@@ -1,0 +1,150 @@
+//! The table itself: which faults meet which families of algorithms in which collectives. The
+//! simulator's tests have it from here, too.
+
+use ccl_core::types::Collective;
+
+/// What the lines begin with that `cargo xtask test` makes docs/fault-matrix.md of.
+pub(crate) const CELL: &str = "CELL: ";
+/// What the outcome of a cell begins with that is not what it must be.
+pub(crate) const WRONG: &str = "WRONG: ";
+
+/// What happens to a job in the middle of its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Kill,
+    LongStop,
+    ShortStop,
+    LongCut,
+    ShortCut,
+    Broken,
+    FullSendBuffer,
+    Stranger,
+    HalfOpen,
+    SlowReader,
+    Loss,
+    Delay,
+    Reordering,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Fault; 13] = [
+        Fault::Kill,
+        Fault::LongStop,
+        Fault::ShortStop,
+        Fault::LongCut,
+        Fault::ShortCut,
+        Fault::Broken,
+        Fault::FullSendBuffer,
+        Fault::Stranger,
+        Fault::HalfOpen,
+        Fault::SlowReader,
+        Fault::Loss,
+        Fault::Delay,
+        Fault::Reordering,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Fault::Kill => "kill -9",
+            Fault::LongStop => "stopped for longer than the deadline",
+            Fault::ShortStop => "stopped for a moment",
+            Fault::LongCut => "link down for longer than the deadline",
+            Fault::ShortCut => "link down for a moment",
+            Fault::Broken => "data connections reset",
+            Fault::FullSendBuffer => "full send buffer",
+            Fault::Stranger => "strangers with random bytes",
+            Fault::HalfOpen => "half-open connections",
+            Fault::SlowReader => "slow reader",
+            Fault::Loss => "1 % loss",
+            Fault::Delay => "50 ms delay",
+            Fault::Reordering => "reordering",
+        }
+    }
+}
+
+/// The shape of the algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    Ring,
+    Tree,
+    Direct,
+    Hierarchical,
+}
+
+impl Family {
+    pub(crate) const ALL: [Family; 4] =
+        [Family::Ring, Family::Tree, Family::Direct, Family::Hierarchical];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Family::Ring => "ring",
+            Family::Tree => "tree",
+            Family::Direct => "direct",
+            Family::Hierarchical => "hierarchical",
+        }
+    }
+}
+
+pub(crate) const COLLECTIVES: [Collective; 3] =
+    [Collective::AllReduce, Collective::AllToAll, Collective::Broadcast];
+
+/// One cell of the matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cell {
+    pub(crate) fault: Fault,
+    pub(crate) family: Family,
+    pub(crate) collective: Collective,
+}
+
+impl Cell {
+    pub(crate) fn all() -> Vec<Cell> {
+        let mut all = Vec::new();
+        for fault in Fault::ALL {
+            for collective in COLLECTIVES {
+                all.extend(Family::ALL.map(|family| Cell { fault, family, collective }));
+            }
+        }
+        all
+    }
+
+    /// The family's algorithm for the collective, or its next of kin: in an all_to_all nothing is
+    /// merged or passed to all, so there is neither ring nor tree; Bruck's algorithm goes around
+    /// the circle, in as many steps as a tree has levels.
+    pub(crate) fn algorithm(&self) -> &'static str {
+        match (self.collective, self.family) {
+            (Collective::AllToAll, Family::Ring | Family::Tree) => "bruck",
+            (Collective::AllReduce, Family::Tree) => "double_tree",
+            (_, family) => family.name(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> String {
+        format!("{} | {} | {}", self.fault.name(), self.collective, self.family.name())
+    }
+}
+
+/// That a part of the page in the docs has all cells of these faults, and nothing wrong.
+#[track_caller]
+pub(crate) fn assert_page(page: &str, faults: &[Fault]) {
+    assert!(!page.contains(WRONG.trim()));
+    let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+    let rows: Vec<String> = page.lines().map(words).collect();
+    let families = Family::ALL.map(Family::name).join(" | ");
+    let head = format!("| fault | collective | {families} |");
+    assert!(rows.contains(&head), "no {head}");
+    for (fault, collective) in faults.iter().flat_map(|f| COLLECTIVES.map(|c| (f, c))) {
+        let start = format!("| {} | {collective} | ", fault.name());
+        let row = rows.iter().find_map(|row| row.strip_prefix(&start));
+        let row = row.unwrap_or_else(|| panic!("no {start}"));
+        let cells: Vec<&str> = row.trim_end_matches('|').split(" | ").collect();
+        assert!(cells.len() == Family::ALL.len(), "{row}");
+        assert!(cells.iter().all(|cell| !cell.trim().is_empty()), "{row}");
+    }
+}
+
+#[test]
+fn every_cell_has_its_algorithm() {
+    for cell in Cell::all() {
+        ccl_core::algorithm::find(cell.collective, cell.algorithm()).unwrap();
+    }
+}
