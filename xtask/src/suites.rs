@@ -59,7 +59,7 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "model checkers, AddressSanitizer, valgrind and fuzzers, each for a short while",
         needs: "needs the nightly toolchain and valgrind (`cargo xtask setup` installs both); \
                 without one of them it says SKIPPED and why",
-        budget_s: 360,
+        budget_s: 480,
         // The models at least need no tool.
         tests_min: 10,
         steps: &[&["xtask", "check", "loom", "shuttle", "asan", "valgrind", "recorder", "fuzz"]],
@@ -84,7 +84,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "faults",
         what: "ranks as processes that are killed, stopped, cut off, disturbed, or never come",
         needs: NOTHING,
-        budget_s: 450,
+        budget_s: 330,
         tests_min: 1,
         steps: &[&[
             "test",
