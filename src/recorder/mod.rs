@@ -1,8 +1,8 @@
 //! The flight recorder: each rank's last operations, in memory that others can look at while the
 //! rank computes, waits, or is stopped (docs/adr/0005-flight-recorder.md).
 //!
-//! The data path only stores numbers ([`Writer`]); when they change is for the control thread to
-//! see, which looks at them with every heartbeat ([`Recorder::sample`]).
+//! The data path only stores numbers (`Writer`); when they change is for the control thread to
+//! see, which looks at them with every heartbeat (`Recorder::sample`).
 
 mod dump;
 mod page;
