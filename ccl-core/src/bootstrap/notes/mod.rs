@@ -1,7 +1,7 @@
 //! Who is stuck: what each rank notes of itself, and how the ranks compare these notes when a
 //! deadline has passed.
 //!
-//! [`Inquiry`] collects the notes, [`judge`] says who holds up the others. Nothing here happens
+//! [`Inquiry`] collects the notes, [`judge()`] says who holds up the others. Nothing here happens
 //! while all is well.
 
 mod inquiry;
