@@ -8,7 +8,7 @@ use crate::perf::{examples, none_wrong};
 use ccl_core::types::Collective;
 use ferroccl::{Communicator, Error, Reduction};
 use rustix::process::Signal;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -283,15 +283,49 @@ fn a_crowd_of_strangers_does_not_disturb_a_job() {
     outsider.join().unwrap();
 }
 
+/// A port scanner finds whatever listens on a host, and then come 10,000 connections with random
+/// bytes. The job goes on: in the end it finds the death of a rank, and nothing else.
+#[test]
+fn a_port_scanner_and_10_000_random_connections_do_not_disturb_a_running_job() {
+    let Some(network) = Network::switched(3) else { return };
+    let address = network.hosts[0].ipv4();
+    let job = case_on(&network, 2, address, "sums", "100000 1000000000");
+    for rank in 0..2 {
+        job.await_text(rank, "working", LONG);
+    }
+    let crowd = network.hosts[2].spawn(move || {
+        let open: Vec<SocketAddr> = (1..=u16::MAX)
+            .map(|port| SocketAddr::new(address, port))
+            .filter(|port| TcpStream::connect_timeout(port, Duration::from_secs(2)).is_ok())
+            .collect();
+        let each = 10_000 / open.len() as u32 + 1;
+        for (seed, port) in open.iter().enumerate() {
+            assert!(stranger::random(*port, each, 200, seed as u64).connected > each / 2);
+        }
+        open.len()
+    });
+    // Of the control plane and of the data connections.
+    assert!(crowd.join().unwrap() >= 2, "the scanner finds what listens");
+    job.signal(1, Signal::KILL);
+    let ended = job.end(LONG);
+    let error = ended[0].error();
+    assert!(error.contains("rank 1 failed: died"), "{error}");
+}
+
 /// A job on the first `hosts` hosts alone.
 fn job_on(network: &Network, hosts: usize, address: IpAddr) -> Processes {
+    case_on(network, hosts, address, "collectives", "")
+}
+
+fn case_on(network: &Network, hosts: usize, address: IpAddr, case: &str, work: &str) -> Processes {
     Processes::start((0..hosts).map(|rank| {
-        let mut command = command("collectives");
+        let mut command = command(case);
         command
             .env("FERROCCL_RANK", rank.to_string())
             .env("FERROCCL_RANKS", hosts.to_string())
             .env("FERROCCL_COMM_ID", SocketAddr::new(address, PORT).to_string())
-            .env("FERROCCL_SECRET", SECRET);
+            .env("FERROCCL_SECRET", SECRET)
+            .env(WORK, work);
         network.hosts[rank].enter(&command)
     }))
 }

@@ -32,7 +32,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn encode(self) -> RemoteKey {
+    pub(crate) fn encode(self) -> RemoteKey {
         let mut bytes = self.link.to_vec();
         bytes.push(u8::from(self.dialled));
         bytes.extend_from_slice(&self.memory.to_le_bytes());

@@ -42,6 +42,9 @@ mod connecting;
 mod device;
 mod endpoint;
 mod frame;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod incoming;
 mod interface;
 mod lane;
