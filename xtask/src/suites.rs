@@ -42,7 +42,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "build",
         what: "everything that is shipped (release) and everything that is tested",
         needs: NOTHING,
-        budget_s: 420,
+        budget_s: 600,
         tests_min: 0,
         steps: &[&["build", "--workspace", "--release", "--bins", "--examples"]],
     },
@@ -50,7 +50,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "unit",
         what: "unit tests of every crate",
         needs: NOTHING,
-        budget_s: 180,
+        budget_s: 120,
         tests_min: 1,
         steps: &[&["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]],
     },
@@ -59,7 +59,7 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "model checkers, AddressSanitizer, valgrind and fuzzers, each for a short while",
         needs: "needs the nightly toolchain and valgrind (`cargo xtask setup` installs both); \
                 without one of them it says SKIPPED and why",
-        budget_s: 480,
+        budget_s: 600,
         // The models at least need no tool.
         tests_min: 10,
         steps: &[&["xtask", "check", "loom", "shuttle", "asan", "valgrind", "recorder", "fuzz"]],
@@ -68,7 +68,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "verifier",
         what: "every algorithm proved for 1 to 17 ranks, and mutants that must be rejected",
         needs: NOTHING,
-        budget_s: 240,
+        budget_s: 180,
         tests_min: 1,
         steps: &[&["test", "--workspace", "--release", "--no-fail-fast", "--test", "verifier"]],
     },
@@ -76,7 +76,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "simulator",
         what: "the same programs over a simulated network: loss, reordering, crashes, by seed",
         needs: NOTHING,
-        budget_s: 150,
+        budget_s: 90,
         tests_min: 1,
         steps: &[&["test", "--workspace", "--release", "--no-fail-fast", "--test", "sim"]],
     },
@@ -84,7 +84,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "faults",
         what: "ranks as processes that are killed, stopped, cut off, disturbed, or never come",
         needs: NOTHING,
-        budget_s: 330,
+        budget_s: 270,
         tests_min: 1,
         steps: &[&[
             "test",
@@ -101,7 +101,7 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "a virtual machine for what this kernel may lack: loss and delay on a link",
         needs: "as root installs qemu-system-x86, busybox-static and kmod if they are missing, and \
                 downloads a kernel beside the build; skipped where it cannot",
-        budget_s: 360,
+        budget_s: 300,
         tests_min: 2,
         steps: &[
             &["test", "--workspace", "--no-fail-fast", "--test", "guest"],

@@ -24,7 +24,9 @@ pub(super) fn run() -> Outcome<Verdict> {
     }
     // rustix's own system calls begin with a look at the kernel's vDSO, which valgrind hides.
     let mut build = cargo(None, "valgrind", "--cfg rustix_use_libc", false)?;
-    show(build.args(["build", "--release", "--example", EXAMPLE]))?;
+    // Without what it does not use, to be built sooner.
+    build.args(["build", "--release", "--no-default-features", "--features", "cli"]);
+    show(build.args(["--example", EXAMPLE]))?;
     let binary = target_dir()?.join("valgrind/release/examples").join(EXAMPLE);
     let (on, off) = (per_operation(&binary, true)?, per_operation(&binary, false)?);
     let cost = on - off;

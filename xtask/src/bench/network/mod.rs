@@ -23,8 +23,9 @@ pub(super) fn run(sizes: &[u64], rounds: u32) -> Outcome<String> {
     let ours = Ours::new(&binaries, "all_reduce_perf")?;
     let mpi = Mpi::new(&hosts)?;
     let gloo = Gloo::new()?;
+    let encrypted = Ours::new(&binaries, "all_reduce_perf")?.encrypted();
     let mut text = latency(&hosts, &ours, &binaries, rounds)?;
-    let mut peers: Vec<&dyn Side> = Vec::new();
+    let mut peers: Vec<&dyn Side> = vec![&encrypted];
     peers.extend(mpi.as_ref().map(|side| side as &dyn Side));
     peers.extend(gloo.as_ref().map(|side| side as &dyn Side));
     text.push_str(&all_reduce(&hosts, &ours, &peers, sizes, rounds)?);

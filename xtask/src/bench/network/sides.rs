@@ -65,6 +65,7 @@ pub(super) struct Ours {
     rows: PathBuf,
     /// Whether the mean is taken, as for a stream, and not the median.
     mean: bool,
+    encrypted: bool,
 }
 
 impl Ours {
@@ -73,17 +74,21 @@ impl Ours {
         fs::create_dir_all(&dir)
             .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
         let program = binaries.examples.join(program);
-        Ok(Ours { program, rows: dir.join("network.json"), mean: false })
+        Ok(Ours { program, rows: dir.join("network.json"), mean: false, encrypted: false })
     }
 
     pub(super) fn mean(self) -> Ours {
         Ours { mean: true, ..self }
     }
+
+    pub(super) fn encrypted(self) -> Ours {
+        Ours { encrypted: true, ..self }
+    }
 }
 
 impl Side for Ours {
     fn name(&self) -> &'static str {
-        "ours"
+        if self.encrypted { "ours by TLS" } else { "ours" }
     }
 
     fn measure(&self, hosts: &[Host; 2], job: Job) -> Outcome<Sample> {
@@ -96,6 +101,7 @@ impl Side for Ours {
                 .env("FERROCCL_RANK", rank.to_string())
                 .env("FERROCCL_RANKS", "2")
                 .env("FERROCCL_COMM_ID", format!("{}:{PORT}", hosts[0].address))
+                .env("FERROCCL_TLS", if self.encrypted { "1" } else { "0" })
                 .env("FERROCCL_SECRET", "two hosts of one benchmark");
             command
         };
