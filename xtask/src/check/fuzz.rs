@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn every_target_is_built_has_a_corpus_and_is_a_unit_test_too() {
         let manifest = fs::read_to_string(root().join("fuzz/Cargo.toml")).unwrap();
-        let modules = ["ccl-core/src", "src", "transports/shm/src"];
+        let modules = ["ccl-core/src", "src", "transports/shm/src", "transports/tcp/src"];
         let tests: String = modules
             .iter()
             .map(|dir| fs::read_to_string(root().join(dir).join("fuzzing.rs")).unwrap())
