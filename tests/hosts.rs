@@ -122,6 +122,20 @@ fn few_slots_and_several_channels_between_hosts() {
     }
 }
 
+/// However short a message, however few its slots, and with none that is not copied.
+#[test]
+fn messages_sent_from_the_callers_memory_and_received_into_it() {
+    for (sockets, slots, zero_copy) in [(1, 8, 1), (3, 2, 1), (2, 1, 64), (1, 8, usize::MAX)] {
+        let change = move |config: &mut Config| {
+            (config.sockets, config.slots) = (sockets, slots);
+            config.slot_bytes = ccl_core::config::Bytes(8192);
+            config.zero_copy_bytes = ccl_core::config::Bytes(zero_copy);
+        };
+        placed(4, |rank| rank / 2, change, |c| sweep(c, &[1, 7, 1009, 20_001]));
+        placed(3, |rank| rank, change, |c| sweep(c, &[1, 7, 1009, 20_001]));
+    }
+}
+
 #[test]
 fn shared_memory_is_refused_between_hosts() {
     let config = |rank| {

@@ -140,7 +140,7 @@ pub(super) struct Running {
 /// Where a call's operands are.
 #[derive(Clone, Copy, Debug)]
 enum Memory {
-    Buffers { input: *const u8, output: *mut u8, kernel: Kernel, tag: u64 },
+    Buffers { input: (*const u8, usize), output: (*mut u8, usize), kernel: Kernel, tag: u64 },
     Addresses { kernel: Kernel },
 }
 
@@ -222,7 +222,7 @@ impl Engine {
         let record = self.record(call, asked);
         let CallRecord { sequence, count, .. } = record;
         let tag = CallRecord::tag_of(self.config.check_calls, sequence, kind, count);
-        let Buffers { input, output, .. } = buffers;
+        let (input, output) = ((buffers.input, input_bytes), (buffers.output, output_bytes));
         let memory = Memory::Buffers { input, output, kernel, tag };
         let shown = [kind, count, sequence, size];
         Ok(Running { plan, what: What::Call(record), memory, shown, numbers: None })
@@ -320,16 +320,27 @@ impl Engine {
         let plan = &mut self.plans[running.plan];
         plan.execution.start(&plan.numbers);
         let scratch = self.scratch_for(running.plan);
-        self.ports.bind(match running.memory {
-            // SAFETY: `begin` checked that the buffers hold what the call touches and overlap only
-            // in the in-place form; its caller vouches for the rest; scratch is this engine's own.
-            Memory::Buffers { input, output, kernel, tag } => unsafe {
-                CallMemory::new(input, output, scratch, kernel, tag)
-            },
-            // SAFETY: the layouts hold exposed addresses of buffers that the caller of
-            // `begin_messages` vouches for.
-            Memory::Addresses { kernel } => unsafe { CallMemory::absolute(kernel, MESSAGE_TAG) },
-        });
+        match running.memory {
+            Memory::Buffers { input, output, kernel, tag } => {
+                // SAFETY: `begin` checked that the buffers hold what the call touches and overlap
+                // only in the in-place form; its caller vouches for the rest; scratch is this
+                // engine's own.
+                self.ports
+                    .bind(unsafe { CallMemory::new(input.0, output.0, scratch, kernel, tag) });
+                let buffers = [(input.0.addr(), input.1), (output.0.addr(), output.1)];
+                // SAFETY: as above; every way out of a call unbinds before the buffers are given
+                // back.
+                unsafe { self.ports.lend(buffers.into_iter()) };
+            }
+            Memory::Addresses { kernel } => {
+                // SAFETY: the layouts hold exposed addresses of buffers that the caller of
+                // `begin_messages` vouches for.
+                self.ports.bind(unsafe { CallMemory::absolute(kernel, MESSAGE_TAG) });
+                let Plan { key, numbers, .. } = &self.plans[running.plan];
+                // SAFETY: as above.
+                unsafe { self.ports.lend(message_buffers(key, numbers)) };
+            }
+        }
         Ok(())
     }
 
@@ -552,6 +563,16 @@ impl Engine {
         }
         self.scratch.start()
     }
+}
+
+/// Address and length of each buffer of a group.
+fn message_buffers(key: &PlanKey, numbers: &Numbers) -> impl Iterator<Item = (usize, usize)> {
+    let (sends, recvs) = match key {
+        PlanKey::Group { sends, recvs } => (sends.len() as u32, recvs.len() as u32),
+        PlanKey::Collective { .. } => (0, 0),
+    };
+    let sent = (0..sends).map(|part| numbers.input.part(part));
+    sent.chain((0..recvs).map(|part| numbers.output.part(part)))
 }
 
 /// Carries messages to and from other hosts, and says whether the call moves with that. It has not

@@ -26,6 +26,7 @@ pub(super) struct Segment {
     /// Those on the host of the segment's owner, itself among them, ascending.
     locals: Vec<Rank>,
     budget_bytes: usize,
+    zero_copy_bytes: usize,
     /// Channels per pair.
     pub(super) channels: u32,
     /// Slots of each link.
@@ -42,7 +43,8 @@ impl Segment {
         let share = usize::try_from(share).unwrap_or(usize::MAX);
         let slot_bytes = config.slot_bytes.0.min(share).max(SLOT_BYTES_MIN) / 64 * 64;
         let (locals, shape) = (locals.to_vec(), Shape { slots, slot_bytes });
-        Segment { ranks, locals, budget_bytes: config.budget_bytes.0, channels, shape }
+        let (budget_bytes, zero_copy_bytes) = (config.budget_bytes.0, config.zero_copy_bytes.0);
+        Segment { ranks, locals, budget_bytes, zero_copy_bytes, channels, shape }
     }
 
     /// The segment of a communicator whose ranks share one host.
@@ -54,7 +56,9 @@ impl Segment {
     pub(super) fn message_config(&self) -> admission::Config {
         let Shape { slots, slot_bytes } = self.shape;
         let (channels, budget_bytes) = (self.channels, self.budget_bytes);
-        admission::Config { channels, slots, slot_bytes, slots_min: slots, budget_bytes }
+        let lend_bytes_min = self.zero_copy_bytes;
+        let slots_min = slots;
+        admission::Config { channels, slots, slot_bytes, slots_min, budget_bytes, lend_bytes_min }
     }
 
     fn peers(&self) -> usize {

@@ -195,6 +195,26 @@ impl Region {
         Ok(())
     }
 
+    /// Copies bytes of another region, or of this one, into this one.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes do not lie inside.
+    pub fn copy_from(
+        &self,
+        offset: usize,
+        from: &Region,
+        from_offset: usize,
+        bytes: usize,
+    ) -> Result<(), RegionError> {
+        let source = from.check(from_offset, bytes, 1)?;
+        let at = self.check(offset, bytes, 1)?;
+        // SAFETY: both lie inside their regions and may overlap; no reference into the target
+        // exists, and a peer that writes to the source at the same time gives us torn bytes.
+        unsafe { std::ptr::copy(source.as_ptr().cast_const(), at.as_ptr(), bytes) };
+        Ok(())
+    }
+
     fn check(&self, offset: usize, bytes: usize, align: usize) -> Result<NonNull<u8>, RegionError> {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
         let address = self.start.as_ptr().wrapping_add(offset);
@@ -230,6 +250,14 @@ mod tests {
         assert!(region.word64(96).is_err(), "beyond the end");
         assert!(region.word64(4).is_err(), "not aligned");
         assert!(region.word32(4).is_ok());
+        let copy = Region::private(8);
+        copy.copy_from(0, &region, 96, 4).unwrap();
+        copy.copy_from(2, &copy, 0, 4).unwrap();
+        let mut six = [0; 6];
+        copy.read(0, &mut six).unwrap();
+        assert_eq!(six, [7; 6]);
+        assert!(copy.copy_from(0, &region, 97, 4).is_err());
+        assert!(copy.copy_from(copy.bytes(), &region, 0, 1).is_err());
         let part = region.part(90, 10).unwrap();
         drop(region);
         part.read(0, &mut back).unwrap();

@@ -2,6 +2,17 @@
 
 use super::name::ahead;
 
+/// Where the payload of the next message comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Landing {
+    /// Nobody has asked yet; its slot, if nobody does.
+    Undecided,
+    /// Its slot.
+    Slot,
+    /// An address in the caller's memory.
+    At(usize),
+}
+
 #[derive(Debug)]
 pub(super) struct Inbound {
     slots: u32,
@@ -11,13 +22,14 @@ pub(super) struct Inbound {
     granted: u64,
     /// Of every slot: whether its current message is there.
     arrived: Vec<bool>,
+    landing: Landing,
 }
 
 impl Inbound {
     /// Grants all its slots from the start.
     pub(super) fn new(slots: u32) -> Inbound {
         let arrived = vec![false; slots as usize];
-        Inbound { slots, next: 0, granted: u64::from(slots), arrived }
+        Inbound { slots, next: 0, granted: u64::from(slots), arrived, landing: Landing::Undecided }
     }
 
     fn index(&self, number: u64) -> usize {
@@ -27,6 +39,16 @@ impl Inbound {
     /// The slot of the next message.
     pub(super) fn slot(&self) -> usize {
         self.index(self.next)
+    }
+
+    /// Where the payload of the next message comes.
+    pub(super) fn landing(&self) -> Landing {
+        self.landing
+    }
+
+    /// Says so for the next message.
+    pub(super) fn decide(&mut self, landing: Landing) {
+        self.landing = landing;
     }
 
     pub(super) fn ready(&self) -> bool {
@@ -57,6 +79,7 @@ impl Inbound {
             return None;
         }
         self.next += 1;
+        self.landing = Landing::Undecided;
         let due = self.next + u64::from(self.slots);
         let is_due = (due - self.granted) * 2 >= u64::from(self.slots);
         if is_due {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use ccl_memory::Region;
 
-use super::inbound::Inbound;
+use super::inbound::{Inbound, Landing};
+use super::loan::Loans;
 use super::meeting::{Directory, Meeting, Met};
 use super::name::{Name, SLOTS_MAX};
 use super::offer::Offer;
@@ -30,8 +31,8 @@ const GRANT_ID: u32 = u32::MAX;
 
 /// Memory for the slots of all channels of one peer, in one direction.
 #[derive(Debug)]
-struct Slots {
-    region: Region,
+pub(super) struct Slots {
+    pub(super) region: Region,
     key: MrKey,
     per_channel: usize,
     stride: usize,
@@ -40,6 +41,11 @@ struct Slots {
 impl Slots {
     fn offset(&self, channel: usize, slot: usize) -> usize {
         (channel * self.per_channel + slot) * self.stride
+    }
+
+    /// The first bytes of a slot's payload.
+    pub(super) fn slice(&self, channel: usize, slot: usize, bytes: usize) -> LocalSlice {
+        LocalSlice { key: self.key, offset: self.offset(channel, slot) + LINE, bytes }
     }
 
     fn payload(&self, channel: usize, slot: usize) -> *mut u8 {
@@ -59,27 +65,27 @@ impl Slots {
 }
 
 #[derive(Debug)]
-struct Peer {
-    endpoint: EndpointId,
+pub(super) struct Peer {
+    pub(super) endpoint: EndpointId,
     /// Filled by the peer.
-    inbound: Slots,
+    pub(super) inbound: Slots,
     /// Filled by this rank.
-    staging: Slots,
+    pub(super) staging: Slots,
     /// The peer's inbound slots, once its offer has come.
     remote: Option<RemoteMr>,
     /// Channel by channel.
-    links: Vec<(Inbound, Outbound)>,
+    pub(super) links: Vec<(Inbound, Outbound)>,
 }
 
 /// All links of one rank over one lane. See the module's text.
 #[derive(Debug)]
 pub struct MessageLinks {
-    lane: Box<dyn Lane>,
-    device: Arc<dyn Device>,
-    config: Config,
+    pub(super) lane: Box<dyn Lane>,
+    pub(super) device: Arc<dyn Device>,
+    pub(super) config: Config,
     granted_slots: u32,
     /// By rank.
-    peers: Vec<Option<Peer>>,
+    pub(super) peers: Vec<Option<Peer>>,
     ranks: BTreeMap<EndpointId, Rank>,
     /// How more peers are found; none where all are attached by the owner.
     meeting: Option<Box<Meeting>>,
@@ -87,10 +93,12 @@ pub struct MessageLinks {
     queue: Vec<WorkRequest>,
     /// Set aside during a flush because their endpoints take no more.
     held: Vec<WorkRequest>,
+    /// The caller's memory, as far as it is in use.
+    pub(super) loans: Loans,
     events: Vec<Event>,
     /// Peers that are gone, and how that was noticed, the first first.
     lost: Vec<(Rank, String)>,
-    counters: Counters,
+    pub(super) counters: Counters,
 }
 
 impl MessageLinks {
@@ -116,6 +124,7 @@ impl MessageLinks {
             meeting: None,
             queue: Vec::new(),
             held: Vec::new(),
+            loans: Loans::default(),
             events: Vec::new(),
             lost: Vec::new(),
             counters: Counters::default(),
@@ -202,7 +211,7 @@ impl MessageLinks {
         Ok(())
     }
 
-    fn link(&mut self, link: Link) -> Option<(&mut Peer, usize)> {
+    pub(super) fn link(&mut self, link: Link) -> Option<(&mut Peer, usize)> {
         let peer = self.peers.get_mut(link.peer as usize)?.as_mut()?;
         let channel = link.channel as usize;
         (channel < peer.links.len()).then_some((peer, channel))
@@ -243,12 +252,16 @@ impl MessageLinks {
         })
     }
 
-    /// Where the payload of the next message, which has arrived, lies: at most `slot_bytes`; null
-    /// if there is no such link.
+    /// Where the payload of the next message, which has arrived, lies: in its slot, at most
+    /// `slot_bytes`, or where it was asked for ([`MessageLinks::land`]); null if there is no such
+    /// link.
     pub fn received(&mut self, link: Link) -> *const u8 {
-        self.link(link).map_or(std::ptr::null(), |(peer, channel)| {
-            peer.inbound.payload(channel, peer.links[channel].0.slot()).cast_const()
-        })
+        let Some((peer, channel)) = self.link(link) else { return std::ptr::null() };
+        let inbound = &peer.links[channel].0;
+        match inbound.landing() {
+            Landing::At(address) => std::ptr::with_exposed_provenance(address),
+            _ => peer.inbound.payload(channel, inbound.slot()).cast_const(),
+        }
     }
 
     /// Where the payload of the next message, which is writable, goes: at most `slot_bytes`; null
@@ -262,6 +275,7 @@ impl MessageLinks {
     /// Sends the next message, which is writable, with the next [`MessageLinks::flush`].
     pub fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
         let bytes = bytes.min(self.config.slot_bytes);
+        let lent = self.loans.take_next(link, bytes);
         let Some((peer, channel)) = self.link(link) else { return };
         let Some(remote) = peer.remote else { return };
         let outbound = &mut peer.links[channel].1;
@@ -277,15 +291,25 @@ impl MessageLinks {
         let total = HEADER_BYTES + bytes;
         outbound.sent(total);
         let remote_slots = outbound.slots() as usize;
+        let staging = staging as u32;
+        let mut local = LocalSlice { key: peer.staging.key, offset: local + HEADER, bytes: total };
         let request = WorkRequest::Put {
             endpoint: peer.endpoint,
-            local: LocalSlice { key: peer.staging.key, offset: local + HEADER, bytes: total },
+            tail: lent.map(|(_, slice)| {
+                local.bytes = HEADER_BYTES;
+                slice
+            }),
+            local,
             remote,
             remote_offset: (channel * remote_slots + slot) * peer.staging.stride + HEADER,
             immediate: Some(name.encode()),
-            id: request_id(link, staging as u32),
+            id: request_id(link, staging),
         };
         self.queue.push(request);
+        if let Some((address, _)) = lent {
+            self.counters.lent += 1;
+            self.loans.lend(link, staging, address, bytes);
+        }
         let counters = &mut self.counters;
         counters.sent += 1;
         counters.in_flight_bytes += total as u64;
@@ -295,7 +319,17 @@ impl MessageLinks {
     /// Gives the link's received slot back, and renews the grant if that is due, with the next
     /// [`MessageLinks::flush`].
     pub fn release(&mut self, link: Link) {
+        self.counters.landed += u64::from(self.loans.landed(link));
         self.grant(link, Inbound::release);
+    }
+
+    /// A put that the lane has not taken yet reads its tail here.
+    pub(super) fn requeue(&mut self, id: u64, to: LocalSlice) {
+        for WorkRequest::Put { tail, id: own, .. } in &mut self.queue {
+            if *own == id {
+                *tail = tail.map(|_| to);
+            }
+        }
     }
 
     /// Queues the grant that `due` finds to be due.
@@ -306,6 +340,7 @@ impl MessageLinks {
         let request = WorkRequest::Put {
             endpoint: peer.endpoint,
             local: LocalSlice { key: peer.staging.key, offset: 0, bytes: 0 },
+            tail: None,
             remote,
             remote_offset: 0,
             immediate: Some(Name::grant(link.channel, below).encode()),
@@ -485,6 +520,7 @@ impl MessageLinks {
         if staging == GRANT_ID {
             return;
         }
+        self.loans.done(link, staging);
         let freed = self
             .link(link)
             .map_or(0, |(peer, channel)| peer.links[channel].1.done(staging as usize));
@@ -522,8 +558,9 @@ impl MessageLinks {
         true
     }
 
-    fn lose(&mut self, endpoint: EndpointId, reason: String) {
+    pub(super) fn lose(&mut self, endpoint: EndpointId, reason: String) {
         let Some(&rank) = self.ranks.get(&endpoint) else { return };
+        self.loans.forget(rank);
         if let Some(Some(peer)) = self.peers.get_mut(rank as usize) {
             let void: usize = peer.links.iter_mut().map(|(_, outbound)| outbound.forget()).sum();
             self.counters.in_flight_bytes -= void as u64;
@@ -533,13 +570,14 @@ impl MessageLinks {
 }
 
 /// A request's name: its link, and which staging slot it reads.
-fn request_id(link: Link, staging: u32) -> u64 {
+pub(super) fn request_id(link: Link, staging: u32) -> u64 {
     u64::from(link.peer) << 40 | u64::from(link.channel) << 32 | u64::from(staging)
 }
 
 impl Drop for MessageLinks {
     /// Closes the connections first, so that no peer writes into the slots that go after them.
     fn drop(&mut self) {
+        self.close();
         for peer in self.peers.drain(..).flatten() {
             self.lane.detach(peer.endpoint);
             // A key that is unknown by now guards nothing any more.

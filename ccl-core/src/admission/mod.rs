@@ -19,6 +19,7 @@
 
 mod inbound;
 mod links;
+mod loan;
 mod meeting;
 mod name;
 mod offer;
@@ -54,6 +55,9 @@ pub struct Config {
     pub slots_min: u32,
     /// Bytes that all peers together may have under way towards this rank.
     pub budget_bytes: usize,
+    /// Payloads of so many bytes are sent from the caller's memory and received into it, where
+    /// that can be.
+    pub lend_bytes_min: usize,
 }
 
 impl Config {
@@ -109,6 +113,12 @@ pub struct Counters {
     pub refused: u64,
     /// Grants that were overtaken by newer ones.
     pub late_grants: u64,
+    /// Messages sent from the caller's memory.
+    pub lent: u64,
+    /// Those of them that were copied after all, because that memory was wanted back.
+    pub recalled: u64,
+    /// Messages received into the caller's memory.
+    pub landed: u64,
 }
 
 /// What can go wrong on message links.

@@ -10,7 +10,8 @@ use crate::transport::RemoteKey;
 const WRAP: u64 = 1 << 24;
 
 fn config(slots: u32, slots_min: u32, budget_bytes: usize) -> Config {
-    Config { channels: 2, slots, slots_min, slot_bytes: 100 - HEADER_BYTES, budget_bytes }
+    let (slot_bytes, lend_bytes_min) = (100 - HEADER_BYTES, 0);
+    Config { channels: 2, slots, slots_min, slot_bytes, budget_bytes, lend_bytes_min }
 }
 
 #[test]

@@ -134,6 +134,10 @@ config! {
     budget_bytes: Bytes = Bytes(32 << 20), "FERROCCL_BUDGET_BYTES", None, true,
         "Most bytes that all peers together may have under way towards one rank. Slots shrink \
          to fit (to 4 KiB at least).";
+    zero_copy_bytes: Bytes = Bytes(16 << 10), "FERROCCL_ZERO_COPY_BYTES", None, false,
+        "Messages over a network from so many bytes on are sent from the caller's buffers and \
+         received into them, where the algorithm and the transport allow; shorter ones are copied \
+         through slots, and so are all where this is larger than a slot.";
     timeout: Duration = Duration::from_secs(600), "FERROCCL_TIMEOUT", None, false,
         "An operation that makes no progress for so long ends with an error.";
     join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,

@@ -97,6 +97,9 @@ pub(super) struct BoundFold {
     /// Which instruction of the strand, for reports.
     pub(super) instr: u32,
     pub(super) last: bool,
+    /// Whether it only moves one message, whole, to memory and perhaps on: the memory may as well
+    /// be where the message arrives.
+    pub(super) lands: bool,
 }
 
 /// One step of a strand.
@@ -215,8 +218,16 @@ impl Bound {
         let targets = fold.targets.iter().map(|target| (&target.place, target.repeat));
         let sends = self.bind_peers(targets, counters);
         let last = fold.last;
-        let bound = BoundFold { segments, recvs, sends, whole, instr, last };
+        let lands = matches!(&self.segments[range(segments)], [only] if self.lands(only));
+        let bound = BoundFold { segments, recvs, sends, whole, instr, last, lands };
         self.steps.push(Step::Fold(bound));
+    }
+
+    fn lands(&self, segment: &Segment) -> bool {
+        let Segment { first, middle, end, .. } = *segment;
+        let is_output = |target: &Operand| matches!(target, Operand::Output(_));
+        matches!(&self.operands[range((first, middle))], [Operand::Slot(_)])
+            && self.operands[range((middle, end))].iter().any(is_output)
     }
 
     fn bind_peers<'a>(

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use crate::lower::Program;
 use crate::types::Rank;
-use bound::{Bound, BoundFold, Step, range};
+use bound::{Bound, BoundFold, Segment, Step, range};
 
 /// A link's other end and which of its parallel channels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -67,6 +67,11 @@ pub trait Ports {
     fn readable(&mut self, link: Link) -> bool;
     /// Whether the link has a granted slot for the next message.
     fn writable(&mut self, link: Link) -> bool;
+    /// The link's next message, which has not arrived, is waited for, and the task that takes it
+    /// only moves it to memory that nobody else touches any more: ports that can have it arrive
+    /// there. Cheap; asked again and again.
+    #[inline]
+    fn expect(&mut self, _link: Link, _task: &Task<'_>) {}
     /// Looks at the link's next message, which has arrived: whether it is the message of this call
     /// that the schedule expects. After a no, nothing is read from it.
     fn accept(&mut self, link: Link, message: Message) -> bool;
@@ -287,7 +292,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Does the fold if all its links are ready. Returns whether the strand may go on.
     #[inline]
-    fn step<P: Ports>(self, ports: &mut P) -> bool {
+    fn step<P: Ports>(&self, ports: &mut P) -> bool {
         let bound = self.bound;
         let segments = &bound.segments[range(self.fold.segments)];
         let elements: usize = segments.iter().map(|segment| self.here(segment.elements)).sum();
@@ -297,12 +302,16 @@ impl Run<'_> {
         let recvs = &bound.peers[range(self.fold.recvs)];
         let sends = &bound.peers[range(self.fold.sends)];
         let link = |&peer: &Rank| Link { peer, channel: self.channel };
-        if !recvs.iter().all(|peer| ports.readable(link(peer)))
-            || !sends.iter().all(|peer| ports.writable(link(peer)))
-        {
+        let message_bytes = elements * bound.element_bytes;
+        if !recvs.iter().all(|peer| ports.readable(link(peer))) {
+            if let (true, [segment], [peer]) = (self.fold.lands, segments, recvs) {
+                ports.expect(link(peer), &self.task(segment, elements, 0, message_bytes));
+            }
             return false;
         }
-        let message_bytes = elements * bound.element_bytes;
+        if !sends.iter().all(|peer| ports.writable(link(peer))) {
+            return false;
+        }
         let whole_bytes = self.fold.whole * bound.element_bytes;
         let message = Message { bytes: message_bytes, whole_bytes };
         if !recvs.iter().all(|peer| ports.accept(link(peer), message)) {
@@ -312,24 +321,37 @@ impl Run<'_> {
         for segment in segments {
             let elements = self.here(segment.elements);
             if elements > 0 {
-                ports.fold(&Task {
-                    sources: &bound.operands[segment.first as usize..segment.middle as usize],
-                    targets: &bound.operands[segment.middle as usize..segment.end as usize],
-                    elements,
-                    piece_offset: self.piece * bound.piece_elements * bound.element_bytes,
-                    scratch_offset: self.channel as usize * bound.scratch_stride,
-                    slot_offset: before * bound.element_bytes,
-                    message_bytes,
-                    channel: self.channel,
-                    strand: self.strand,
-                    last: self.fold.last,
-                });
+                ports.fold(&self.task(segment, elements, before, message_bytes));
             }
             before += elements;
         }
         sends.iter().for_each(|peer| ports.publish(link(peer), message));
         recvs.iter().for_each(|peer| ports.release(link(peer)));
         true
+    }
+
+    /// What is to be done with a segment, `before` elements of whose message come first.
+    #[inline]
+    fn task(
+        &self,
+        segment: &Segment,
+        elements: usize,
+        before: usize,
+        message_bytes: usize,
+    ) -> Task<'_> {
+        let bound = self.bound;
+        Task {
+            sources: &bound.operands[segment.first as usize..segment.middle as usize],
+            targets: &bound.operands[segment.middle as usize..segment.end as usize],
+            elements,
+            piece_offset: self.piece * bound.piece_elements * bound.element_bytes,
+            scratch_offset: self.channel as usize * bound.scratch_stride,
+            slot_offset: before * bound.element_bytes,
+            message_bytes,
+            channel: self.channel,
+            strand: self.strand,
+            last: self.fold.last,
+        }
     }
 
     /// Elements of a segment that belong to this piece.

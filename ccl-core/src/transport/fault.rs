@@ -1,7 +1,8 @@
 //! A lane that misbehaves on request: what a broken transport, or a hostile peer, would do.
 
 use super::{
-    Connected, EndpointId, Event, Lane, MrKey, RemoteKey, RemoteMr, TransportError, WorkRequest,
+    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteKey, RemoteMr, TransportError,
+    WorkRequest,
 };
 use crate::time::Instant;
 use ccl_memory::Region;
@@ -110,6 +111,29 @@ impl<F: Faults> Lane for FaultInjector<F> {
 
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
         self.lane.note(endpoint, bytes)
+    }
+
+    fn relocate(
+        &mut self,
+        endpoint: EndpointId,
+        id: u64,
+        to: LocalSlice,
+    ) -> Result<(), TransportError> {
+        for WorkRequest::Put { endpoint: peer, tail, id: own, .. } in &mut self.pending {
+            if (*peer, *own) == (endpoint, id) {
+                *tail = tail.map(|_| to);
+            }
+        }
+        self.lane.relocate(endpoint, id, to)
+    }
+
+    fn redirect(
+        &mut self,
+        endpoint: EndpointId,
+        from: LocalSlice,
+        into: Option<LocalSlice>,
+    ) -> Result<bool, TransportError> {
+        self.lane.redirect(endpoint, from, into)
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {

@@ -59,6 +59,9 @@ pub struct Caps {
     pub mapped: bool,
     /// Whether puts on one endpoint arrive in the order in which they were posted.
     pub ordered: bool,
+    /// Whether the places that puts read from and write to may change while they are under way
+    /// ([`Lane::relocate`], [`Lane::redirect`]): this side's processor moves the bytes, late.
+    pub redirects: bool,
     /// The most bytes in one put.
     pub message_bytes_max: usize,
     /// The most puts outstanding on one endpoint.
@@ -261,6 +264,52 @@ pub trait Lane: Send + fmt::Debug {
         )))
     }
 
+    /// Has a put that is not done read its [`WorkRequest::Put::tail`] from here from now on: the
+    /// same bytes, in another place. When this returns, nothing reads them in the first place any
+    /// more. Puts that are done, or were never taken, are left alone.
+    ///
+    /// # Errors
+    ///
+    /// When the bytes lie in no registered memory or are not as many as the tail has, or the
+    /// transport cannot ([`Caps::redirects`]).
+    fn relocate(
+        &mut self,
+        endpoint: EndpointId,
+        id: u64,
+        tail: LocalSlice,
+    ) -> Result<(), TransportError> {
+        let (EndpointId(number), bytes) = (endpoint, tail.bytes);
+        Err(TransportError::Usage(format!(
+            "other {bytes} bytes for request {id} to endpoint {number}: this transport reads \
+             memory at its own time"
+        )))
+    }
+
+    /// Has what the peer next puts at `from`, which is memory shared with it, arrive in `into`
+    /// instead, which is as long: the bytes of one put, from the beginning of `from` to at most
+    /// its end. What the put writes before `from` stays where it is. None takes that back: nothing
+    /// is written to `into` any more, and what had come of an unfinished put is where it would
+    /// have been. Returns no if such a put has come too far, or reaches beyond; nothing is changed
+    /// then.
+    ///
+    /// # Errors
+    ///
+    /// When one of the two lies in no registered memory, `from` is not shared with that peer, or
+    /// the transport cannot ([`Caps::redirects`]).
+    fn redirect(
+        &mut self,
+        endpoint: EndpointId,
+        from: LocalSlice,
+        into: Option<LocalSlice>,
+    ) -> Result<bool, TransportError> {
+        let (EndpointId(number), bytes) = (endpoint, from.bytes);
+        let _ = into;
+        Err(TransportError::Usage(format!(
+            "another place for {bytes} bytes of endpoint {number}: this transport writes where \
+             the peer says"
+        )))
+    }
+
     /// Makes progress and appends what has happened.
     ///
     /// # Errors
@@ -306,6 +355,8 @@ pub enum WorkRequest {
         endpoint: EndpointId,
         /// What; not to be changed until [`Event::Done`].
         local: LocalSlice,
+        /// What follows it, from elsewhere; likewise.
+        tail: Option<LocalSlice>,
         /// Where to.
         remote: RemoteMr,
         /// First byte there.

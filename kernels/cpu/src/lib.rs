@@ -74,6 +74,13 @@ impl Term {
         Term { data, scaled: true }
     }
 
+    /// Its first element.
+    #[inline]
+    #[must_use]
+    pub const fn data(&self) -> *const u8 {
+        self.data
+    }
+
     /// The same term, some bytes further on.
     #[inline(always)]
     fn at(self, bytes: usize) -> Self {
@@ -169,6 +176,20 @@ impl Kernel {
         }
     }
 
+    /// Bytes of an element.
+    #[inline]
+    #[must_use]
+    pub fn element_bytes(&self) -> usize {
+        self.element_bytes
+    }
+
+    /// Whether a fold of this one term changes nothing but the place.
+    #[inline]
+    #[must_use]
+    pub fn copies(&self, only: Term, finish: bool) -> bool {
+        !(only.scaled && self.scales || finish && self.averages)
+    }
+
     /// Stores `terms[0] ⊕ terms[1] ⊕ …`, element by element, to each of `dsts`. `finish` says that
     /// this fold completes the reduction: an average is divided here. Without terms or destinations
     /// nothing happens.
@@ -191,7 +212,7 @@ impl Kernel {
                 // SAFETY: the caller's promise; the destination is not the second term any more.
                 unsafe { (loops.pair)(&self.parameters, dst, [right, left], elements) };
             }
-            (_, &[only]) if !(only.scaled && self.scales || finish && self.averages) => {
+            (_, &[only]) if self.copies(only, finish) => {
                 // SAFETY: the caller's promise.
                 unsafe { copy(dsts, only.data, elements * self.element_bytes) };
             }

@@ -2,6 +2,7 @@
 
 use ccl_core::admission::MessageLinks;
 use ccl_core::execution::Link;
+use ccl_memory::Region;
 
 use crate::ports::Links;
 
@@ -29,6 +30,34 @@ impl Links for MessageLinks {
     #[inline]
     fn to_send(&mut self, link: Link, _: usize) -> *mut u8 {
         MessageLinks::to_send(self, link)
+    }
+
+    #[inline]
+    fn lend(&mut self, link: Link, payload: *const u8, bytes: usize) -> bool {
+        MessageLinks::lend(self, link, payload.addr(), bytes)
+    }
+
+    #[inline]
+    fn lends(&self) -> bool {
+        MessageLinks::lends(self)
+    }
+
+    fn recall(&mut self, memory: *const u8, bytes: usize) {
+        MessageLinks::recall(self, memory.addr(), bytes);
+    }
+
+    #[inline]
+    fn land(&mut self, link: Link, payload: *mut u8, bytes: usize) {
+        MessageLinks::land(self, link, payload.expose_provenance(), bytes);
+    }
+
+    fn open(&mut self, memory: impl Iterator<Item = Region>) {
+        MessageLinks::open(self, memory);
+    }
+
+    #[inline]
+    fn close(&mut self) {
+        MessageLinks::close(self);
     }
 
     #[inline]

@@ -3,6 +3,7 @@
 
 use ccl_core::admission::MessageLinks;
 use ccl_core::execution::Link;
+use ccl_memory::Region;
 
 use crate::mapped::MappedLinks;
 use crate::ports::Links;
@@ -72,6 +73,41 @@ impl Links for MixedLinks {
     #[inline]
     fn to_send(&mut self, link: Link, bytes: usize) -> *mut u8 {
         either!(self, link, to_send(bytes), std::ptr::null_mut())
+    }
+
+    #[inline]
+    fn lend(&mut self, link: Link, payload: *const u8, bytes: usize) -> bool {
+        either!(self, link, lend(payload, bytes), false)
+    }
+
+    #[inline]
+    fn lends(&self) -> bool {
+        self.messages.as_ref().is_some_and(|messages| messages.lends())
+    }
+
+    fn recall(&mut self, memory: *const u8, bytes: usize) {
+        if let Some(messages) = self.messages() {
+            Links::recall(messages, memory, bytes);
+        }
+    }
+
+    #[inline]
+    fn land(&mut self, link: Link, payload: *mut u8, bytes: usize) {
+        either!(self, link, land(payload, bytes), ());
+    }
+
+    #[inline]
+    fn open(&mut self, memory: impl Iterator<Item = Region>) {
+        if let Some(messages) = self.messages() {
+            Links::open(messages, memory);
+        }
+    }
+
+    #[inline]
+    fn close(&mut self) {
+        if let Some(messages) = self.messages() {
+            Links::close(messages);
+        }
     }
 
     #[inline]

@@ -2,8 +2,13 @@
 //! brings messages into memory that this process can read and takes them from memory that it can
 //! write.
 
+use std::any::Any;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
 use ccl_core::execution::{Link, Message, Operand, Ports, Task};
 use ccl_core::types::Rank;
+use ccl_memory::Region;
 
 use crate::{Kernel, Term};
 
@@ -19,6 +24,30 @@ pub trait Links {
     fn received(&mut self, link: Link, bytes: usize) -> *const u8;
     /// Where the payload of the next message to send, `bytes` long, goes; null likewise.
     fn to_send(&mut self, link: Link, bytes: usize) -> *mut u8;
+    /// Offers the payload of the next message to send at this address of the call's memory, where
+    /// it stays, instead of in its slot. Returns whether that is taken.
+    #[inline]
+    fn lend(&mut self, _link: Link, _payload: *const u8, _bytes: usize) -> bool {
+        false
+    }
+    /// Whether messages may be on their way from the call's memory.
+    #[inline]
+    fn lends(&self) -> bool {
+        false
+    }
+    /// These bytes of the call's memory are about to be written: no message reads them any more
+    /// when this returns.
+    #[inline]
+    fn recall(&mut self, _memory: *const u8, _bytes: usize) {}
+    /// Asks for the next message at this address of the call's memory, instead of in its slot.
+    #[inline]
+    fn land(&mut self, _link: Link, _payload: *mut u8, _bytes: usize) {}
+    /// Names the memory of the call that begins.
+    #[inline]
+    fn open(&mut self, _memory: impl Iterator<Item = Region>) {}
+    /// Ends every use of the call's memory.
+    #[inline]
+    fn close(&mut self) {}
     /// Sends the slot.
     fn publish(&mut self, link: Link, bytes: usize, tag: u64);
     /// Gives the received slot back.
@@ -95,6 +124,24 @@ impl CallMemory {
         self.tag ^ (message.whole_bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 
+    /// Where a task's result stays until the call has ended, or something else is written there:
+    /// in the caller's buffers. `terms` are what is combined.
+    #[inline]
+    fn stays(&self, task: &Task<'_>, terms: &[Term]) -> Option<*const u8> {
+        let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)));
+        if let Some(output) = output {
+            return Some(self.memory(*output, task));
+        }
+        match (task.sources, terms) {
+            ([Operand::Input(_) | Operand::Output(_)], [only])
+                if self.kernel.copies(*only, task.last) =>
+            {
+                Some(only.data())
+            }
+            _ => None,
+        }
+    }
+
     /// The address of an operand outside slots.
     #[inline]
     fn memory(&self, operand: Operand, task: &Task<'_>) -> *mut u8 {
@@ -116,6 +163,8 @@ pub struct CpuPorts<L> {
     mismatch: Option<Mismatch>,
     terms: Vec<Term>,
     targets: Vec<*mut u8>,
+    /// Of regions over the call's buffers, which nobody owns.
+    owner: Arc<()>,
 }
 
 // SAFETY: the pointers in `terms` and `targets` are dead between folds; those of the call are
@@ -133,18 +182,39 @@ impl<L: Links> CpuPorts<L> {
             mismatch: None,
             terms,
             targets: Vec::with_capacity(ranks + 1),
+            owner: Arc::new(()),
         }
     }
 
     /// Sets the memory of the call that is executed next.
     pub fn bind(&mut self, call: CallMemory) {
+        self.links.close();
         self.call = Some(call);
         self.mismatch = None;
+    }
+
+    /// Lets links send from the buffers of the call that was just set, and receive into them.
+    ///
+    /// # Safety
+    ///
+    /// Until [`CpuPorts::unbind`] has returned, or the ports are dropped, each buffer (an exposed
+    /// address and a length in bytes) is valid for reads, and for writes if the call's program
+    /// writes any of it; nobody else writes it, or reads what the program writes.
+    pub unsafe fn lend(&mut self, buffers: impl Iterator<Item = (usize, usize)>) {
+        let owner = &self.owner;
+        self.links.open(buffers.filter_map(|(address, bytes)| {
+            let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
+            let owner: Arc<dyn Any + Send + Sync> = Arc::<()>::clone(owner);
+            // SAFETY: the caller's promise, until `close` has ended every use; links write where
+            // the program asks for a message and nowhere else.
+            Some(unsafe { Region::new(start, bytes, owner) })
+        }));
     }
 
     /// Forgets the call's memory: nothing is touched until the next [`CpuPorts::bind`].
     pub fn unbind(&mut self) {
         self.call = None;
+        self.links.close();
     }
 
     /// The first message that was not what the schedule expects. Nothing moves after it.
@@ -177,6 +247,16 @@ impl<L: Links> Ports for CpuPorts<L> {
     }
 
     #[inline]
+    fn expect(&mut self, link: Link, task: &Task<'_>) {
+        let Some(call) = &self.call else { return };
+        let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)));
+        let arrives_as_it_is = call.kernel.copies(Term::new(std::ptr::null()), task.last);
+        if let (Some(output), true) = (output, arrives_as_it_is) {
+            self.links.land(link, call.memory(*output, task), task.message_bytes);
+        }
+    }
+
+    #[inline]
     fn accept(&mut self, link: Link, message: Message) -> bool {
         let Some(call) = &self.call else { return false };
         let (expected_bytes, own_tag) = (message.bytes, call.tag_of(message));
@@ -205,14 +285,25 @@ impl<L: Links> Ports for CpuPorts<L> {
             };
             self.terms.push(term);
         }
+        let message = task.elements * call.kernel.element_bytes() == task.message_bytes;
+        let stays = if message { call.stays(task, &self.terms) } else { None };
         for target in task.targets {
             self.targets.push(match *target {
                 Operand::Slot(peer) => {
                     let link = Link { peer, channel: task.channel };
+                    if stays.is_some_and(|at| self.links.lend(link, at, task.message_bytes)) {
+                        continue;
+                    }
                     let payload = self.links.to_send(link, task.message_bytes);
                     payload.wrapping_add(task.slot_offset)
                 }
-                memory => call.memory(memory, task),
+                memory => {
+                    let at = call.memory(memory, task);
+                    if self.links.lends() {
+                        self.links.recall(at, task.elements * call.kernel.element_bytes());
+                    }
+                    at
+                }
             });
         }
         // SAFETY: `CallMemory::new` vouches for the caller's buffers and scratch; slots are

@@ -18,6 +18,7 @@
 mod claims;
 mod connecting;
 mod ending;
+mod late;
 mod links;
 mod memory;
 mod notes;
@@ -157,6 +158,7 @@ pub fn run(make: impl Fn() -> Box<dyn Fixture>) -> Report {
         memory::POINTS,
         putting::POINTS,
         claims::POINTS,
+        late::POINTS,
         ending::POINTS,
         notes::POINTS,
         links::POINTS,

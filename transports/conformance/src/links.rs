@@ -12,8 +12,14 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "message links name the rank that is lost", check: lost },
 ];
 
-const CONFIG: Config =
-    Config { channels: 3, slots: 3, slots_min: 1, slot_bytes: 200, budget_bytes: 100_000 };
+const CONFIG: Config = Config {
+    channels: 3,
+    slots: 3,
+    slots_min: 1,
+    slot_bytes: 200,
+    budget_bytes: 100_000,
+    lend_bytes_min: 0,
+};
 
 /// Links of ranks 0 and 1, which are not connected.
 fn apart(fixture: &dyn Fixture) -> Result<[MessageLinks; 2], String> {

@@ -75,6 +75,7 @@ impl End {
         WorkRequest::Put {
             endpoint: self.endpoint,
             local: LocalSlice { key: self.source_key, offset, bytes },
+            tail: None,
             remote: self.remote,
             remote_offset,
             immediate,

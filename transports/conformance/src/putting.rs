@@ -214,7 +214,15 @@ fn not_there(fixture: &dyn Fixture) -> Outcome {
     ] {
         let local = LocalSlice { key, ..local };
         let (remote_offset, immediate) = (0, Some(7));
-        let put = WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id: 7 };
+        let put = WorkRequest::Put {
+            endpoint,
+            local,
+            tail: None,
+            remote,
+            remote_offset,
+            immediate,
+            id: 7,
+        };
         let posted = from.lane.post(fixture.now(), &[put]);
         ensure!(posted.is_err(), "{put:?}: {posted:?}");
     }
@@ -285,7 +293,15 @@ fn many_endpoints(fixture: &dyn Fixture) -> Outcome {
         pair.ends[0].source.write(number * 8, &text).map_err(failed("writing"))?;
         let local = LocalSlice { key: pair.ends[0].source_key, offset: number * 8, bytes: 8 };
         let (remote_offset, immediate, id) = (number * 8, Some(number as u32), number as u64);
-        work.push(WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id });
+        work.push(WorkRequest::Put {
+            endpoint,
+            local,
+            tail: None,
+            remote,
+            remote_offset,
+            immediate,
+            id,
+        });
     }
     pair.post(fixture, 0, &work)?;
     pair.until(fixture, "one arrives at each", |pair| pair.ends[1].events.len() >= ENDPOINTS)?;

@@ -19,6 +19,7 @@ use crate::memory::{self, Segment};
 pub(crate) fn caps() -> Caps {
     Caps {
         mapped: true,
+        redirects: false,
         ordered: true,
         // A length travels in 32 bits.
         message_bytes_max: 1 << 31,

@@ -295,15 +295,20 @@ impl ShmLane {
 
     /// Carries one put out; no if the ring is full.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
-        let WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id } = *request;
-        let bytes = local.bytes;
+        let WorkRequest::Put { endpoint, local, tail, remote, remote_offset, immediate, id } =
+            *request;
+        let bytes = local.bytes.saturating_add(tail.map_or(0, |tail| tail.bytes));
         if bytes > self.message_bytes_max {
             let most = self.message_bytes_max;
             let text = format!("a put of {bytes} bytes; at most {most} are possible at once");
             return Err(TransportError::Usage(text));
         }
         let range = |error| TransportError::Usage(format!("a put out of range: {error}"));
-        let from = self.local(local.key)?.part(local.offset, bytes).map_err(range)?;
+        let from = self.local(local.key)?.part(local.offset, local.bytes).map_err(range)?;
+        let tail = match tail {
+            Some(tail) => Some(self.local(tail.key)?.part(tail.offset, tail.bytes).map_err(range)?),
+            None => None,
+        };
         let to = self.remote(endpoint, remote)?.part(remote_offset, bytes).map_err(range)?;
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_some() {
@@ -314,9 +319,10 @@ impl ShmLane {
         if full || peer.unreported == RING.slots as usize {
             return Ok(false);
         }
-        // SAFETY: both parts are in range and alive; regions answer for races, and `copy` allows
-        // that the two overlap.
-        unsafe { std::ptr::copy(from.start(), to.start(), bytes) };
+        to.copy_from(0, &from, 0, local.bytes).map_err(range)?;
+        if let Some(tail) = tail {
+            to.copy_from(local.bytes, &tail, 0, tail.bytes()).map_err(range)?;
+        }
         if let Some(immediate) = immediate {
             peer.link.outgoing.publish(bytes, immediate.into());
         }

@@ -35,6 +35,7 @@ impl SimTransport {
 fn caps(conditions: &Conditions) -> Caps {
     Caps {
         mapped: false,
+        redirects: true,
         ordered: conditions.ordered,
         message_bytes_max: conditions.message_bytes_max,
         depth_max: conditions.depth_max,

@@ -41,6 +41,13 @@ fn inside(offset: usize, bytes: usize, of: usize) -> bool {
     offset.checked_add(bytes).is_some_and(|end| end <= of)
 }
 
+fn outside(bytes: usize, offset: usize, of: usize, whose: &str) -> TransportError {
+    usage(format!(
+        "a put of {bytes} bytes at offset {offset} does not lie in the {of} bytes of its {whose} \
+         memory"
+    ))
+}
+
 impl State {
     fn endpoint(&self, lane: usize, at: EndpointId) -> Result<(usize, usize), TransportError> {
         let endpoints = &self.lanes[lane].endpoints;
@@ -63,21 +70,17 @@ impl State {
         rank: u32,
         request: &WorkRequest,
     ) -> Result<Flight, TransportError> {
-        let WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id } = *request;
+        let WorkRequest::Put { endpoint, local, tail, remote, remote_offset, immediate, id } =
+            *request;
         let (link, side) = self.endpoint(lane, endpoint)?;
-        let LocalSlice { key, offset, bytes } = local;
-        let memory = self.memory.get(&key.0).filter(|memory| memory.rank == rank);
-        let memory = memory.ok_or_else(|| usage("a put names memory that is not registered"))?;
+        let mut bytes = 0usize;
+        for slice in [Some(local), tail].into_iter().flatten() {
+            self.check_local(rank, slice)?;
+            bytes = bytes.saturating_add(slice.bytes);
+        }
         let share = self.share_of(link, side, remote.0)?;
-        for (offset, of, whose) in
-            [(offset, memory.region.bytes(), "local"), (remote_offset, share.bytes, "remote")]
-        {
-            if !inside(offset, bytes, of) {
-                return Err(usage(format!(
-                    "a put of {bytes} bytes at offset {offset} does not lie in the {of} bytes of \
-                     its {whose} memory"
-                )));
-            }
+        if !inside(remote_offset, bytes, share.bytes) {
+            return Err(outside(bytes, remote_offset, share.bytes, "remote"));
         }
         if bytes > self.conditions.message_bytes_max {
             return Err(usage(format!(
@@ -86,7 +89,17 @@ impl State {
             )));
         }
         let (number, departs, share) = (0, self.now, remote.0);
+        let local = [Some(local), tail];
         Ok(Flight { link, side, number, local, share, remote_offset, immediate, id, departs })
+    }
+
+    /// That a slice lies in memory that the rank has registered.
+    pub(crate) fn check_local(&self, rank: u32, slice: LocalSlice) -> Result<(), TransportError> {
+        let LocalSlice { key, offset, bytes } = slice;
+        let memory = self.memory.get(&key.0).filter(|memory| memory.rank == rank);
+        let memory = memory.ok_or_else(|| usage("a put names memory that is not registered"))?;
+        let of = memory.region.bytes();
+        if inside(offset, bytes, of) { Ok(()) } else { Err(outside(bytes, offset, of, "local")) }
     }
 
     fn post(
@@ -238,6 +251,28 @@ impl Lane for SimLane {
 
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
         self.world.state().note(self.lane, endpoint, bytes)
+    }
+
+    fn relocate(
+        &mut self,
+        endpoint: EndpointId,
+        id: u64,
+        tail: LocalSlice,
+    ) -> Result<(), TransportError> {
+        let mut state = self.world.state();
+        let at = state.endpoint(self.lane, endpoint)?;
+        state.relocate(at, id, tail)
+    }
+
+    fn redirect(
+        &mut self,
+        endpoint: EndpointId,
+        from: LocalSlice,
+        into: Option<LocalSlice>,
+    ) -> Result<bool, TransportError> {
+        let mut state = self.world.state();
+        let at = state.endpoint(self.lane, endpoint)?;
+        state.redirect(at, from, into)
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {

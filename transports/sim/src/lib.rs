@@ -19,6 +19,7 @@ mod conditions;
 mod connect;
 mod device;
 mod lane;
+mod late;
 mod mesh;
 mod random;
 mod run;

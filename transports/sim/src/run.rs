@@ -101,6 +101,10 @@ impl<P: Ports> Operation<P> {
     fn advance(&mut self) -> Result<bool, String> {
         let progress = self.execution.advance(&mut self.ports);
         self.done = progress == Progress::Done;
+        if self.done {
+            // Here the caller of a call would have its buffers back.
+            self.links().close();
+        }
         (self.mismatch)(&self.ports).map_or(Ok(progress != Progress::Blocked), Err)
     }
 }

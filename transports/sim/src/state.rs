@@ -8,6 +8,7 @@ use ccl_core::transport::{EndpointId, Event, LocalSlice, Secret};
 use ccl_memory::Region;
 
 use crate::conditions::Conditions;
+use crate::late::Late;
 use crate::random::Random;
 
 /// What has happened in a world.
@@ -93,13 +94,21 @@ pub(crate) struct Flight {
     /// The sender's side.
     pub(crate) side: usize,
     pub(crate) number: u64,
-    pub(crate) local: LocalSlice,
+    /// What is sent, one after the other.
+    pub(crate) local: [Option<LocalSlice>; 2],
     pub(crate) share: u64,
     pub(crate) remote_offset: usize,
     pub(crate) immediate: Option<u32>,
     pub(crate) id: u64,
     /// When the transmission that arrives was sent.
     pub(crate) departs: Instant,
+}
+
+impl Flight {
+    /// Its length.
+    pub(crate) fn bytes(&self) -> usize {
+        self.local.iter().flatten().map(|slice| slice.bytes).sum()
+    }
 }
 
 #[derive(Debug)]
@@ -193,6 +202,7 @@ pub(crate) struct State {
     pub(crate) stats: Stats,
     /// Bytes on their way from one region to another.
     pub(crate) buffer: Vec<u8>,
+    pub(crate) late: Late,
 }
 
 impl State {
@@ -213,6 +223,7 @@ impl State {
             attempts: BTreeMap::new(),
             stats: Stats::default(),
             buffer: Vec::new(),
+            late: Late::default(),
         }
     }
 

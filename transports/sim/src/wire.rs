@@ -22,10 +22,11 @@ impl State {
 
     /// Sends a put off: draws everything that will happen to it.
     pub(crate) fn launch(&mut self, mut flight: Flight) {
+        self.late.begin(&flight);
         let (link, side) = (flight.link, flight.side);
         let (from, to) = (self.links[link].sides[side].rank, self.links[link].sides[1 - side].rank);
         let slowness = self.conditions.slowness(from).max(self.conditions.slowness(to));
-        let bytes = flight.local.bytes;
+        let bytes = flight.bytes();
         let seconds = bytes as f64 / self.conditions.bandwidth_bytes_per_s * f64::from(slowness);
         let start = self.links[link].sides[side].busy_until.max(self.now);
         // A link without bandwidth never sends.
@@ -95,7 +96,7 @@ impl State {
         let (from, to) =
             (connection.sides[flight.side].rank, connection.sides[1 - flight.side].rank);
         let open = connection.open;
-        self.ranks[to as usize].towards_bytes -= flight.local.bytes;
+        self.ranks[to as usize].towards_bytes -= flight.bytes();
         let sent = self.ranks[from as usize].crashed.is_none_or(|at| flight.departs <= at);
         if !open || !sent {
             self.stats.void += 1;
@@ -131,16 +132,33 @@ impl State {
 
     fn write(&mut self, flight: &Flight) -> Result<(), &'static str> {
         let gone = "it gave back memory that a put was on its way to";
-        let source =
-            self.memory.get(&flight.local.key.0).ok_or("memory of a put was given back")?;
+        if !self.gather(flight) {
+            return Err("memory of a put was given back");
+        }
         let share = self.shares.get(flight.share as usize).ok_or(gone)?;
         let target = self.memory.get(&share.key).ok_or(gone)?;
-        self.buffer.resize(flight.local.bytes, 0);
-        source
-            .region
-            .read(flight.local.offset, &mut self.buffer)
-            .and_then(|()| target.region.write(flight.remote_offset, &self.buffer))
-            .map_err(|_| gone)
+        let diverted = self.late.write(flight, share.key);
+        let (start, elsewhere) = match diverted {
+            Some((start, into)) => (start, self.memory.get(&into.key.0).zip(Some(into.offset))),
+            None => (self.buffer.len(), None),
+        };
+        let (here, rest) = self.buffer.split_at(start);
+        if let Some((memory, offset)) = elsewhere {
+            memory.region.write(offset, rest).map_err(|_| gone)?;
+        }
+        target.region.write(flight.remote_offset, here).map_err(|_| gone)
+    }
+
+    /// Reads a put's bytes into the buffer. Returns whether they are still there.
+    fn gather(&mut self, flight: &Flight) -> bool {
+        let State { buffer, memory, late, .. } = self;
+        buffer.clear();
+        late.sources(flight).iter().flatten().all(|slice| {
+            let start = buffer.len();
+            buffer.resize(start + slice.bytes, 0);
+            let memory = memory.get(&slice.key.0);
+            memory.is_some_and(|of| of.region.read(slice.offset, &mut buffer[start..]).is_ok())
+        })
     }
 
     /// The sender repeats what nobody acknowledges, and then gives up.
@@ -153,12 +171,13 @@ impl State {
     }
 
     pub(crate) fn arrive(&mut self, flight: &Flight) {
+        self.late.arrive(flight);
         let connection = &self.links[flight.link];
         let side = &connection.sides[1 - flight.side];
         let Some(immediate) = flight.immediate else { return };
         match side.lane {
             Some((lane, endpoint)) if connection.open && !self.has_crashed(side.rank) => {
-                let bytes = flight.local.bytes;
+                let bytes = flight.bytes();
                 self.tell(lane, Event::Arrived { endpoint, immediate, bytes });
             }
             _ => self.stats.void += 1,
@@ -174,12 +193,7 @@ impl State {
         side.outstanding = side.outstanding.saturating_sub(1);
         let (lane, rank) = (side.lane, side.rank);
         let (Some((lane, _)), false) = (lane, self.has_crashed(rank)) else { return };
-        self.buffer.resize(flight.local.bytes, 0);
-        let source = self.memory.get(&flight.local.key.0);
-        let unchanged = source.is_some_and(|source| {
-            source.region.read(flight.local.offset, &mut self.buffer).is_ok()
-                && digest(&self.buffer) == before
-        });
+        let unchanged = self.gather(flight) && digest(&self.buffer) == before;
         self.stats.changed += u64::from(!unchanged);
         self.tell(lane, Event::Done { id: flight.id });
     }

@@ -147,7 +147,8 @@ fn an_early_immediate_is_noticed() {
     struct Early;
     impl Faults for Early {
         fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, _: &mut Vec<Event>) {
-            let WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id } = work;
+            let WorkRequest::Put { endpoint, local, tail, remote, remote_offset, immediate, id } =
+                work;
             let announced = ccl_core::transport::LocalSlice { bytes: 0, ..local };
             if immediate.is_some() && local.bytes > 0 {
                 let local = announced;
@@ -155,6 +156,7 @@ fn an_early_immediate_is_noticed() {
                 posted.push(WorkRequest::Put {
                     endpoint,
                     local,
+                    tail,
                     remote,
                     remote_offset,
                     immediate,
@@ -162,7 +164,15 @@ fn an_early_immediate_is_noticed() {
                 });
             }
             let immediate = immediate.filter(|_| local.bytes == 0);
-            posted.push(WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id });
+            posted.push(WorkRequest::Put {
+                endpoint,
+                local,
+                tail,
+                remote,
+                remote_offset,
+                immediate,
+                id,
+            });
         }
         fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
             if event != (Event::Done { id: u64::MAX }) {

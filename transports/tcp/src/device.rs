@@ -24,6 +24,7 @@ const SOCKETS_MAX: u32 = 64;
 pub(crate) fn caps(options: &Options) -> Caps {
     Caps {
         mapped: false,
+        redirects: true,
         // Each stripe keeps its own order.
         ordered: options.sockets <= 1,
         // A length travels in 32 bits.

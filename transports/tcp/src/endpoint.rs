@@ -4,12 +4,13 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{EndpointId, Event, MrKey, RemoteKey, TransportError};
+use ccl_core::transport::{EndpointId, Event, LocalSlice, MrKey, RemoteKey, TransportError};
 use ccl_memory::Region;
 
 use crate::acceptor::{self, Acceptor};
 use crate::connecting::Dialler;
 use crate::frame::Kind;
+use crate::inbox::Inbox;
 use crate::incoming::{Arrival, End};
 use crate::link::{Hello, Link, LinkId, Way};
 use crate::outgoing::Put;
@@ -18,6 +19,8 @@ use crate::wire::Wire;
 
 /// Frames that are acknowledged at the latest when so many more have come.
 const TELL_FRAMES: u32 = 64;
+/// Or so many bytes: their sender may be waiting to have its memory back.
+const TELL_BYTES: u64 = 256 << 10;
 /// How long an acknowledgement waits for a frame to ride on.
 pub(crate) const TELL_AFTER: Duration = Duration::from_micros(300);
 
@@ -59,9 +62,7 @@ pub(crate) struct Endpoint {
     pub(crate) stripes: Vec<Stripe>,
     /// The stripe of the next put.
     turn: usize,
-    /// What the peer may write to, by its number for it; none where it was withdrawn.
-    shared: Vec<Option<Region>>,
-    keys: Vec<MrKey>,
+    inbox: Inbox,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
     arrivals: Vec<Arrival>,
@@ -76,8 +77,7 @@ impl Endpoint {
             way: link.way,
             stripes: link.stripes.into_iter().map(Stripe::new).collect(),
             turn: 0,
-            shared: Vec::new(),
-            keys: Vec::new(),
+            inbox: Inbox::default(),
             lost: None,
             reported: false,
             arrivals: Vec::new(),
@@ -96,13 +96,8 @@ impl Endpoint {
             return Err(TransportError::Lost { peer, reason });
         }
         let bytes = region.bytes() as u64;
-        let known = self.keys.iter().position(|known| *known == key);
-        let memory = known.unwrap_or_else(|| {
-            self.shared.push(Some(region));
-            self.keys.push(key);
-            self.keys.len() - 1
-        });
-        let (link, dialled, memory) = (self.id, self.has_dialled(), memory as u32);
+        let memory = self.inbox.share(key, region);
+        let (link, dialled) = (self.id, self.has_dialled());
         Ok(Shared { link, dialled, memory, bytes }.encode())
     }
 
@@ -117,9 +112,34 @@ impl Endpoint {
 
     /// Forgets memory that is not registered any more.
     pub(crate) fn withdraw(&mut self, is_registered: impl Fn(MrKey) -> bool) {
-        for (region, key) in self.shared.iter_mut().zip(&self.keys) {
-            region.take_if(|_| !is_registered(*key));
-        }
+        self.inbox.withdraw(is_registered);
+    }
+
+    /// Reads the tail of a put elsewhere from now on.
+    pub(crate) fn relocate(&mut self, id: u64, to: &Region) -> Result<(), TransportError> {
+        self.stripes.iter_mut().try_for_each(|stripe| stripe.outgoing.relocate(id, to))
+    }
+
+    /// Finds another place for what comes to `from`; with none, takes that back.
+    pub(crate) fn redirect(
+        &mut self,
+        from: LocalSlice,
+        into: Option<Region>,
+    ) -> Result<bool, TransportError> {
+        let Endpoint { inbox, stripes, .. } = self;
+        let unfinished = stripes.iter_mut().filter_map(|stripe| stripe.incoming.unfinished());
+        let result = match into {
+            Some(into) => inbox.redirect(from, into, unfinished),
+            None => inbox.restore(from, unfinished).map(|restored| restored.map(|()| true)),
+        };
+        let LocalSlice { offset, bytes, .. } = from;
+        let result = result.ok_or_else(|| {
+            TransportError::Usage(format!(
+                "{bytes} bytes at offset {offset} of memory that is not shared with {}",
+                self.peer
+            ))
+        })?;
+        result.map_err(|error| TransportError::Usage(error.to_string()))
     }
 
     /// Puts that are not done.
@@ -157,7 +177,7 @@ impl Endpoint {
         let mut more = true;
         // A stripe that never dries up must not keep this call from its end.
         for _ in 0..8 {
-            let Endpoint { stripes, shared, arrivals, done, .. } = self;
+            let Endpoint { stripes, inbox, arrivals, done, .. } = self;
             let stripe = &mut stripes[stripe_index];
             let Some(wire) = &mut stripe.wire else { return };
             if !more {
@@ -165,7 +185,7 @@ impl Endpoint {
             }
             arrivals.clear();
             let before = stripe.incoming.received();
-            let read = stripe.incoming.read(wire, shared, arrivals);
+            let read = stripe.incoming.read(wire, inbox, arrivals);
             if stripe.incoming.received() != before {
                 stripe.untold_since.get_or_insert(now);
             }
@@ -192,8 +212,10 @@ impl Endpoint {
             let received = stripe.incoming.received();
             let waiting = stripe.untold_since.map_or(Duration::ZERO, |since| now.since(since));
             let untold = received.wrapping_sub(stripe.told);
-            if untold >= TELL_FRAMES || (untold > 0 && waiting >= TELL_AFTER) {
-                (stripe.told, stripe.untold_since) = (received, None);
+            let untold_bytes = stripe.incoming.received_bytes() - stripe.told_bytes;
+            let many = untold >= TELL_FRAMES || untold_bytes >= TELL_BYTES;
+            if many || (untold > 0 && waiting >= TELL_AFTER) {
+                stripe.tells();
                 stripe.outgoing.say(Kind::Acknowledge, received);
             }
         }
@@ -283,8 +305,7 @@ impl Endpoint {
             stripe.broken = None;
             stripe.outgoing.clear();
         }
-        self.shared.clear();
-        self.keys.clear();
+        self.inbox.clear();
     }
 }
 

@@ -3,12 +3,13 @@
 
 use std::io::IoSlice;
 
-use ccl_core::transport::{Address, RemoteKey};
+use ccl_core::transport::{Address, LocalSlice, MrKey, RemoteKey};
 use ccl_memory::Region;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::address::Place;
 use crate::endpoint::Shared;
+use crate::inbox::Inbox;
 use crate::incoming::{Arrival, End, Incoming};
 use crate::link::Hello;
 use crate::socket::{self, Got};
@@ -52,18 +53,25 @@ fn read(stream: &[u8], piece: usize) -> Option<Read> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let (ours, theirs) = pair.ok()?;
-    let memory = Region::private(3 * SHARED_BYTES);
-    memory.write(0, &[UNTOUCHED; 3 * SHARED_BYTES]).ok()?;
-    let shared = [memory.part(SHARED_BYTES, SHARED_BYTES).ok(), None];
+    // Untouched, shared, untouched, where a part of the shared memory lies instead, untouched.
+    let memory = Region::private(5 * SHARED_BYTES);
+    memory.write(0, &[UNTOUCHED; 5 * SHARED_BYTES]).ok()?;
+    let mut inbox = Inbox::default();
+    inbox.share(MrKey(0), memory.part(SHARED_BYTES, SHARED_BYTES).ok()?);
+    inbox.share(MrKey(1), memory.part(0, SHARED_BYTES).ok()?);
+    inbox.withdraw(|key| key == MrKey(0));
+    let elsewhere = LocalSlice { key: MrKey(0), offset: 16, bytes: SHARED_BYTES / 2 };
+    let into = memory.part(3 * SHARED_BYTES, SHARED_BYTES / 2).ok()?;
+    inbox.redirect(elsewhere, into, std::iter::empty())?.ok()?;
     let (mut wire, mut incoming, mut arrivals) = (Wire::plain(ours), Incoming::new(), Vec::new());
     let mut nonsense = false;
     for piece in stream.chunks(piece) {
-        if !matches!(socket::write(&theirs, &[IoSlice::new(piece)]), Got::Bytes(count) if count == piece.len())
-        {
+        let written = socket::write(&theirs, &[IoSlice::new(piece)]);
+        if !matches!(written, Got::Bytes(count) if count == piece.len()) {
             return None;
         }
         loop {
-            match incoming.read(&mut wire, &shared, &mut arrivals) {
+            match incoming.read(&mut wire, &mut inbox, &mut arrivals) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(End::Nonsense(_)) => {
@@ -77,7 +85,7 @@ fn read(stream: &[u8], piece: usize) -> Option<Read> {
             break;
         }
     }
-    let mut bytes = vec![0; 3 * SHARED_BYTES];
+    let mut bytes = vec![0; 5 * SHARED_BYTES];
     memory.read(0, &mut bytes).ok()?;
     Some(Read { arrivals, nonsense, memory: bytes })
 }
@@ -91,7 +99,8 @@ pub fn tcp_frames(data: &[u8]) {
     else {
         return;
     };
-    for outside in [0..SHARED_BYTES, 2 * SHARED_BYTES..3 * SHARED_BYTES] {
+    let (first, third) = (0..SHARED_BYTES, 2 * SHARED_BYTES..3 * SHARED_BYTES);
+    for outside in [first, third, 7 * SHARED_BYTES / 2..5 * SHARED_BYTES] {
         assert!(whole.memory[outside].iter().all(|byte| *byte == UNTOUCHED), "{whole:?}");
     }
     assert_eq!(whole, pieces);

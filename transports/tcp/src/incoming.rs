@@ -5,6 +5,7 @@ use std::io::IoSliceMut;
 use ccl_memory::{Region, RegionError};
 
 use crate::frame::{HEADER_BYTES, Header, Kind};
+use crate::inbox::{Inbox, Target, Unfinished};
 use crate::memory::writable;
 use crate::socket::Got;
 use crate::wire::Wire;
@@ -32,7 +33,7 @@ pub(crate) enum Arrival {
 struct Partial {
     header: Header,
     /// Where its bytes go; none if that memory was withdrawn.
-    into: Option<Region>,
+    into: Option<Target>,
     done: usize,
 }
 
@@ -45,9 +46,9 @@ impl Partial {
     fn arrival(&self) -> Result<Option<Arrival>, RegionError> {
         let bytes = self.header.bytes as usize;
         match (&self.into, self.header.kind) {
-            (Some(region), Kind::Note) => {
+            (Some(target), Kind::Note) => {
                 let mut note = vec![0; bytes];
-                region.read(0, &mut note)?;
+                target.region().read(0, &mut note)?;
                 Ok(Some(Arrival::Note(note)))
             }
             _ => Ok(self.header.immediate.map(|immediate| Arrival::Put { immediate, bytes })),
@@ -67,12 +68,15 @@ pub(crate) struct Incoming {
     long: bool,
     /// Frames received, modulo 2^32.
     received: u32,
+    /// Bytes of all frames received.
+    received_bytes: u64,
 }
 
 impl Incoming {
     pub(crate) fn new() -> Incoming {
         let buffer = vec![0; BUFFER_BYTES];
-        Incoming { buffer, start: 0, end: 0, partial: None, long: false, received: 0 }
+        let (partial, long, received, received_bytes) = (None, false, 0, 0);
+        Incoming { buffer, start: 0, end: 0, partial, long, received, received_bytes }
     }
 
     /// Frames received whole, modulo 2^32.
@@ -80,17 +84,29 @@ impl Incoming {
         self.received
     }
 
+    /// Their bytes.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.received_bytes
+    }
+
+    /// The put of which not all bytes have come.
+    pub(crate) fn unfinished(&mut self) -> Option<Unfinished<'_>> {
+        let Partial { header, into, done } = self.partial.as_mut()?;
+        (header.kind == Kind::Put).then_some(Unfinished { header, target: into, done: *done })
+    }
+
     /// On a new connection the peer sends again what has not come whole.
     pub(crate) fn restart(&mut self) {
         (self.start, self.end, self.partial) = (0, 0, None);
     }
 
-    /// Reads what is there. `shared` is what the peer may write to; withdrawn memory is none.
-    /// Returns whether there may be more. An error is the end of the connection.
+    /// Reads what is there; `inbox` is what the peer may write to. Returns whether there may be
+    /// more in this turn: after a long put there is not, so that whoever waits for the next one
+    /// can say where to before its bytes come. An error is the end of the connection.
     pub(crate) fn read(
         &mut self,
         wire: &mut Wire,
-        shared: &[Option<Region>],
+        inbox: &mut Inbox,
         arrivals: &mut Vec<Arrival>,
     ) -> Result<bool, End> {
         for _ in 0..READS_PER_TURN {
@@ -100,8 +116,8 @@ impl Incoming {
                 Got::Nothing => return Ok(false),
                 Got::End(reason) => return Err(End::Broken(reason)),
             };
-            self.understand(shared, arrivals).map_err(End::Nonsense)?;
-            if count < asked {
+            let long = self.understand(inbox, arrivals).map_err(End::Nonsense)?;
+            if count < asked || long {
                 return Ok(false);
             }
         }
@@ -127,9 +143,16 @@ impl Incoming {
         };
         let left = partial.left();
         let (got, asked) = match &partial.into {
-            Some(region) => {
-                let direct = writable(region, partial.done, left);
-                let got = wire.read(&mut [direct, IoSliceMut::new(behind)]);
+            Some(target) => {
+                let (first, offset, here) = target.place(partial.done, left);
+                let direct = writable(first, offset, here);
+                let got = if here < left {
+                    let (second, offset, there) = target.place(partial.done + here, left - here);
+                    let more = writable(second, offset, there);
+                    wire.read(&mut [direct, more, IoSliceMut::new(behind)])
+                } else {
+                    wire.read(&mut [direct, IoSliceMut::new(behind)])
+                };
                 (got, left + most)
             }
             // Nobody wants these bytes any more.
@@ -146,43 +169,49 @@ impl Incoming {
         (got, asked)
     }
 
-    /// Goes through what has come in.
+    /// Goes through what has come in. Returns whether a long put is now there in full.
     fn understand(
         &mut self,
-        shared: &[Option<Region>],
+        inbox: &mut Inbox,
         arrivals: &mut Vec<Arrival>,
-    ) -> Result<(), String> {
+    ) -> Result<bool, String> {
+        let mut long = false;
         loop {
             if let Some(partial) = &mut self.partial {
                 let here = partial.left().min(self.end - self.start);
-                if let Some(region) = &partial.into {
+                if let Some(target) = &partial.into {
                     let bytes = &self.buffer[self.start..self.start + here];
-                    region.write(partial.done, bytes).map_err(|error| error.to_string())?;
+                    target.write(partial.done, bytes).map_err(|error| error.to_string())?;
                 }
                 partial.done += here;
                 self.start += here;
                 if partial.left() > 0 {
-                    return Ok(());
+                    return Ok(long);
                 }
                 self.received = self.received.wrapping_add(1);
                 if let Some(partial) = self.partial.take() {
+                    self.received_bytes += u64::from(partial.header.bytes);
+                    if partial.header.kind == Kind::Put {
+                        inbox.arrived(&partial.header);
+                        long |= partial.header.bytes as usize >= LONG_BYTES;
+                    }
                     arrivals.extend(partial.arrival().map_err(|error| error.to_string())?);
                 }
             }
             let Some(bytes) = self.buffer[self.start..self.end].first_chunk::<HEADER_BYTES>()
             else {
-                return Ok(());
+                return Ok(long);
             };
             let header = Header::decode(bytes).ok_or("it sent something that is no frame")?;
             self.start += HEADER_BYTES;
-            self.begin(header, shared, arrivals)?;
+            self.begin(header, inbox, arrivals)?;
         }
     }
 
     fn begin(
         &mut self,
         header: Header,
-        shared: &[Option<Region>],
+        inbox: &Inbox,
         arrivals: &mut Vec<Arrival>,
     ) -> Result<(), String> {
         if header.kind == Kind::Resume {
@@ -193,28 +222,18 @@ impl Incoming {
         match header.kind {
             Kind::Farewell => arrivals.push(Arrival::Farewell),
             Kind::Put => {
-                let into = target(&header, shared)?;
+                let into = inbox.target(&header)?;
                 self.long = header.bytes as usize >= LONG_BYTES;
                 self.partial = Some(Partial { header, into, done: 0 });
             }
             Kind::Note => {
-                let into = Some(Region::private(header.bytes as usize));
+                let into = Some(Target::new(Region::private(header.bytes as usize)));
                 self.partial = Some(Partial { header, into, done: 0 });
             }
             Kind::Acknowledge | Kind::Resume => {}
         }
         Ok(())
     }
-}
-
-/// Where a put's bytes go.
-fn target(header: &Header, shared: &[Option<Region>]) -> Result<Option<Region>, String> {
-    let outside = "it wrote to memory that was not shared with it";
-    let region = shared.get(header.memory as usize).ok_or(outside)?;
-    let (Some(region), Ok(offset)) = (region, usize::try_from(header.offset)) else {
-        return Ok(None);
-    };
-    region.part(offset, header.bytes as usize).map(Some).map_err(|_| outside.to_owned())
 }
 
 /// Why nothing more comes.

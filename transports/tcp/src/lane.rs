@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, MrKey, NOTE_BYTES_MAX, Registry, RemoteKey, RemoteMr,
-    TransportError, WorkRequest,
+    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, Registry, RemoteKey,
+    RemoteMr, TransportError, WorkRequest,
 };
 use ccl_memory::Region;
 use rustix::event::{Timespec, epoll};
@@ -108,14 +108,19 @@ impl TcpLane {
         }
     }
 
-    fn local(&mut self, key: MrKey) -> Result<&Region, TransportError> {
+    /// Bytes of registered memory.
+    fn local(&mut self, slice: LocalSlice) -> Result<Region, TransportError> {
+        let LocalSlice { key, offset, bytes } = slice;
         if !self.local.contains_key(&key) {
             let region = self.registry.find(key)?.region;
             self.local.insert(key, region);
         }
-        self.local.get(&key).ok_or_else(|| {
+        let region = self.local.get(&key).ok_or_else(|| {
             TransportError::Usage("a registration was withdrawn while it was used".to_owned())
-        })
+        })?;
+        region
+            .part(offset, bytes)
+            .map_err(|error| TransportError::Usage(format!("a put out of range: {error}")))
     }
 
     fn remote(&self, endpoint: EndpointId, mr: RemoteMr) -> Result<Shared, TransportError> {
@@ -132,17 +137,16 @@ impl TcpLane {
 
     /// Takes one put; no if the endpoint takes no more.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
-        let WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id } = *request;
-        let bytes = local.bytes;
+        let WorkRequest::Put { endpoint, local, tail, remote, remote_offset, immediate, id } =
+            *request;
+        let bytes = local.bytes.saturating_add(tail.map_or(0, |tail| tail.bytes));
         if bytes > self.message_bytes_max {
             let most = self.message_bytes_max;
             let text = format!("a put of {bytes} bytes; at most {most} are possible at once");
             return Err(TransportError::Usage(text));
         }
-        let source = self
-            .local(local.key)?
-            .part(local.offset, bytes)
-            .map_err(|error| TransportError::Usage(format!("a put out of range: {error}")))?;
+        let source = self.local(local)?;
+        let tail = tail.map(|tail| self.local(tail)).transpose()?;
         let shared = self.remote(endpoint, remote)?;
         let end = (remote_offset as u64).checked_add(bytes as u64);
         if end.is_none_or(|end| end > shared.bytes) {
@@ -167,7 +171,7 @@ impl TcpLane {
             bytes: bytes as u32,
             acknowledged: 0,
         };
-        peer.put(Put { header, source, id: Some(id) });
+        peer.put(Put { header, source, tail, id: Some(id) });
         Ok(true)
     }
 
@@ -373,9 +377,34 @@ impl Lane for TcpLane {
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_none() {
             // One stripe for all, which keeps them in order.
-            peer.stripes[0].outgoing.push(Put { header, source, id: None });
+            peer.stripes[0].outgoing.push(Put { header, source, tail: None, id: None });
         }
         Ok(())
+    }
+
+    fn relocate(
+        &mut self,
+        endpoint: EndpointId,
+        id: u64,
+        tail: LocalSlice,
+    ) -> Result<(), TransportError> {
+        let to = self.local(tail)?;
+        self.endpoint(endpoint)?.relocate(id, &to)
+    }
+
+    fn redirect(
+        &mut self,
+        endpoint: EndpointId,
+        from: LocalSlice,
+        into: Option<LocalSlice>,
+    ) -> Result<bool, TransportError> {
+        self.refresh();
+        let into = into.map(|into| self.local(into)).transpose()?;
+        if into.as_ref().is_some_and(|into| into.bytes() != from.bytes) {
+            let text = "the other place for a put has another length".to_owned();
+            return Err(TransportError::Usage(text));
+        }
+        self.endpoint(endpoint)?.redirect(from, into)
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {

@@ -45,6 +45,7 @@ mod frame;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
+mod inbox;
 mod incoming;
 mod interface;
 mod lane;

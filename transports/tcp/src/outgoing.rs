@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
+use ccl_core::transport::TransportError;
 use ccl_memory::Region;
 
 use crate::frame::{HEADER_BYTES, Header, Kind};
@@ -18,13 +19,15 @@ const FRAMES_PER_WRITE: usize = 32;
 pub(crate) struct Put {
     pub(crate) header: Header,
     pub(crate) source: Region,
+    /// What follows it.
+    pub(crate) tail: Option<Region>,
     /// None for a note, of whose end nobody is told.
     pub(crate) id: Option<u64>,
 }
 
 impl Put {
     fn frame_bytes(&self) -> usize {
-        HEADER_BYTES + self.source.bytes()
+        HEADER_BYTES + self.source.bytes() + self.tail.as_ref().map_or(0, Region::bytes)
     }
 }
 
@@ -55,6 +58,19 @@ impl Outgoing {
 
     pub(crate) fn push(&mut self, put: Put) {
         self.queue.push_back(put);
+    }
+
+    /// Reads the tail of a put elsewhere from now on, if it is here.
+    pub(crate) fn relocate(&mut self, id: u64, to: &Region) -> Result<(), TransportError> {
+        let found = self.queue.iter_mut().find(|put| put.id == Some(id));
+        let Some(tail) = found.and_then(|put| put.tail.as_mut()) else { return Ok(()) };
+        let (own, given) = (tail.bytes(), to.bytes());
+        if own != given {
+            let text = format!("a tail of {own} bytes cannot be read from {given} others");
+            return Err(TransportError::Usage(text));
+        }
+        *tail = to.clone();
+        Ok(())
     }
 
     /// Whether the wire has taken everything.
@@ -141,13 +157,18 @@ impl Outgoing {
             headers[0] = self.begun;
         }
         self.begun = headers[0];
-        let mut slices = [IoSlice::new(&[]); 2 * FRAMES_PER_WRITE];
-        let puts = self.queue.range(self.sent..).take(frames);
-        for ((pair, header), put) in slices.chunks_exact_mut(2).zip(&headers).zip(puts) {
-            pair[0] = IoSlice::new(header);
-            pair[1] = readable(&put.source, 0, put.source.bytes());
+        let mut slices = [IoSlice::new(&[]); 3 * FRAMES_PER_WRITE];
+        let (mut filled, puts) = (0, self.queue.range(self.sent..).take(frames));
+        for (header, put) in headers.iter().zip(puts) {
+            slices[filled] = IoSlice::new(header);
+            slices[filled + 1] = readable(&put.source, 0, put.source.bytes());
+            filled += 2;
+            if let Some(tail) = &put.tail {
+                slices[filled] = readable(tail, 0, tail.bytes());
+                filled += 1;
+            }
         }
-        let mut rest = &mut slices[..2 * frames];
+        let mut rest = &mut slices[..filled];
         IoSlice::advance_slices(&mut rest, self.written);
         let (asked, taken) =
             (rest.iter().map(|slice| slice.len()).sum::<usize>(), wire.write(rest));

@@ -35,6 +35,8 @@ pub(crate) struct Stripe {
     pub(crate) resuming: bool,
     /// Frames received when that was last told.
     pub(crate) told: u32,
+    /// Their bytes.
+    pub(crate) told_bytes: u64,
     /// When a frame came that was not acknowledged yet.
     pub(crate) untold_since: Option<Instant>,
     /// Whether to be woken when the socket takes more.
@@ -54,6 +56,7 @@ impl Stripe {
             broken: None,
             resuming: false,
             told: 0,
+            told_bytes: 0,
             untold_since: None,
             watches_room: false,
             closed: false,
@@ -84,8 +87,15 @@ impl Stripe {
         let received = self.incoming.received();
         self.outgoing.write(wire, received)?;
         // Whatever was said told it.
-        (self.told, self.untold_since) = (received, None);
+        self.tells();
         Ok(())
+    }
+
+    /// The peer is told of all frames that have come.
+    pub(crate) fn tells(&mut self) {
+        let Stripe { incoming, told, told_bytes, untold_since, .. } = self;
+        (*told, *told_bytes, *untold_since) =
+            (incoming.received(), incoming.received_bytes(), None);
     }
 
     /// The connection is gone.

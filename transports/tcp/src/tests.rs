@@ -140,7 +140,7 @@ fn a_stripe_is_not_drained_before_the_socket_has_all() {
     let mut stripe = Stripe::new(one);
     let bytes = 250_000;
     let header = Header { bytes: bytes as u32, ..Header::bare(Kind::Put, 0) };
-    stripe.outgoing.push(Put { header, source: Region::private(bytes), id: Some(1) });
+    stripe.outgoing.push(Put { header, source: Region::private(bytes), tail: None, id: Some(1) });
     stripe.write().unwrap();
     assert!(stripe.outgoing.is_drained(), "all of it is encrypted");
     assert!(!stripe.is_drained(), "and not all of it has gone");

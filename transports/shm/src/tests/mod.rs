@@ -52,6 +52,7 @@ impl Side {
         WorkRequest::Put {
             endpoint: self.endpoint,
             local: LocalSlice { key: self.key, offset: 0, bytes },
+            tail: None,
             remote,
             remote_offset: 0,
             immediate,
@@ -175,6 +176,7 @@ fn ranges_and_names_are_checked_before_anything_moves() {
     let put = |endpoint, local, remote, remote_offset| WorkRequest::Put {
         endpoint,
         local,
+        tail: None,
         remote,
         remote_offset,
         immediate,
@@ -317,6 +319,7 @@ fn memory_of_one_endpoint_is_not_reached_through_another() {
     let through = |endpoint| WorkRequest::Put {
         endpoint,
         local,
+        tail: None,
         remote: of_a,
         remote_offset: 0,
         immediate: None,

@@ -168,8 +168,15 @@ fn peer(at_the_end: impl FnOnce(&mut Option<Box<dyn Lane>>)) {
     memory.write(100, b"from the child").unwrap();
     let local = LocalSlice { key, offset: 100, bytes: 14 };
     let remote_offset = 4096;
-    let put =
-        WorkRequest::Put { endpoint, local, remote, remote_offset, immediate: Some(77), id: 1 };
+    let put = WorkRequest::Put {
+        endpoint,
+        local,
+        tail: None,
+        remote,
+        remote_offset,
+        immediate: Some(77),
+        id: 1,
+    };
     assert_eq!(lane.post(now(), &[put]).unwrap(), 1);
     let doorbell = Doorbell::new(&doorbell, parking()).unwrap();
     std::thread::spawn(move || {

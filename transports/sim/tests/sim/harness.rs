@@ -42,8 +42,14 @@ pub(crate) struct Job {
 impl Job {
     /// A float32 sum with small slots, so that there are many messages.
     pub(crate) fn new(ranks: u32, algorithm: &'static Algorithm, count: usize) -> Job {
-        let config =
-            Config { channels: 1, slots: 4, slots_min: 1, slot_bytes: 256, budget_bytes: 1 << 20 };
+        let config = Config {
+            channels: 1,
+            slots: 4,
+            slots_min: 1,
+            slot_bytes: 256,
+            budget_bytes: 1 << 20,
+            lend_bytes_min: 1,
+        };
         let (data_type, op) = (DataType::Float32, ReduceOp::Sum);
         Job {
             algorithm,
@@ -253,6 +259,11 @@ pub(crate) fn prepare<L: Links>(
     // over; they are as long as the layouts and the execution say, and overlap only in place.
     let call = unsafe { CallMemory::new(input, output, buffers.scratch.as_mut_ptr(), kernel, 77) };
     ports.bind(call);
+    let lengths = job.bytes(rank);
+    let lent = [(input.addr(), lengths.0), (output.addr(), lengths.1)];
+    // SAFETY: as above; over links to which nothing can be lent nothing is, and the others are
+    // closed when the operation ends, and in `operate`.
+    unsafe { ports.lend(lent.into_iter()) };
     (execution, ports, buffers)
 }
 
@@ -347,6 +358,7 @@ pub(crate) fn operate(
         all.push(buffers);
     }
     let outcomes = run(world, &mut operations, DEADLINE);
+    operations.iter_mut().for_each(|op| op.links().close());
     let counters = operations.iter_mut().map(|op| op.links().counters()).collect();
     let outputs = all.into_iter().map(Buffers::into_output).collect();
     let links = operations.into_iter().map(|op| op.into_ports().into_links()).collect();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ccl_core::admission::Counters;
 use ccl_core::types::DataType;
 use ccl_transport_sim::{Conditions, Random, Stats, World};
 
@@ -23,6 +24,7 @@ pub(crate) fn draw(seed: u64) -> (Job, World) {
     job.config.slot_bytes = 64 << random.below(4);
     job.config.budget_bytes = 1 << (8 + random.below(10));
     job.in_place = job.has_in_place() && random.chance(0.3);
+    job.config.lend_bytes_min = [1, 100, usize::MAX][random.below(3) as usize];
     let mut conditions = Conditions::hostile();
     conditions.ordered = random.chance(0.2);
     conditions.depth_max = 1 + random.below(12) as usize;
@@ -37,6 +39,7 @@ fn hostile_networks_deliver_the_right_results() {
     let mut total = Stats::default();
     let mut stalls = 0;
     let mut late = 0;
+    let mut loans = [0; 3];
     seeds(400, |seed| {
         let (job, world) = draw(seed);
         let inputs = job.inputs(seed);
@@ -62,11 +65,16 @@ fn hostile_networks_deliver_the_right_results() {
         total.overtakings += stats.overtakings;
         stalls += simulated.counters.iter().map(|counters| counters.stalls).sum::<u64>();
         late += simulated.counters.iter().map(|counters| counters.late_grants).sum::<u64>();
+        for Counters { lent, recalled, landed, .. } in simulated.counters {
+            loans = [loans[0] + lent, loans[1] + recalled, loans[2] + landed];
+        }
         Ok(())
     });
     println!("{total:?}, {stalls} stalls, {late} late grants");
+    println!("{} messages lent, {} of them recalled, {} landed", loans[0], loans[1], loans[2]);
     if std::env::var("FERROCCL_SIM_SEED").is_err() {
         let seen = [total.lost, total.duplicates, total.overtakings, stalls, late];
+        assert!(loans.iter().all(|&count| count > 100), "too little lent: {loans:?}");
         assert!(seen.iter().all(|&count| count > 100), "the weather was too good: {seen:?}");
     }
 }

@@ -16,13 +16,23 @@ use crate::proxy::Proxy;
 const SECRET: Secret = Secret([3; 32]);
 const SLOT_BYTES: usize = 70_000;
 const SLOTS: usize = 16;
+/// What of a message goes where its sender says in any case.
+const HEAD: usize = 16;
 
 struct Side {
     lane: Box<dyn Lane>,
     endpoint: EndpointId,
     inbox: Region,
+    inbox_key: MrKey,
     source: Region,
     source_key: MrKey,
+    /// Where tails lie when they are posted, and no longer.
+    lent: Region,
+    lent_key: MrKey,
+    /// Where messages come instead of to the inbox, by slot.
+    landing: Region,
+    landing_key: MrKey,
+    lands: [bool; SLOTS],
     remote: RemoteMr,
     events: Vec<Event>,
 }
@@ -71,9 +81,25 @@ impl Pair {
                 let endpoint = lane.attach(connected).unwrap();
                 let (inbox, inbox_key) = device.allocate(SLOTS * SLOT_BYTES).unwrap();
                 let (source, source_key) = device.allocate(SLOTS * SLOT_BYTES).unwrap();
+                let (lent, lent_key) = device.allocate(SLOT_BYTES).unwrap();
+                let (landing, landing_key) = device.allocate(SLOTS * SLOT_BYTES).unwrap();
                 let key = lane.share(endpoint, inbox_key).unwrap();
-                let (remote, events) = (RemoteMr(0), Vec::new());
-                (key, Side { lane, endpoint, inbox, source, source_key, remote, events })
+                let side = Side {
+                    lane,
+                    endpoint,
+                    inbox,
+                    inbox_key,
+                    source,
+                    source_key,
+                    lent,
+                    lent_key,
+                    landing,
+                    landing_key,
+                    lands: [false; SLOTS],
+                    remote: RemoteMr(0),
+                    events: Vec::new(),
+                };
+                (key, side)
             });
         let (mut one, mut other) = (sides.next().unwrap(), sides.next().unwrap());
         one.1.remote = one.1.lane.import(one.1.endpoint, &other.0).unwrap();
@@ -97,19 +123,41 @@ impl Side {
         });
     }
 
-    /// Sends message `number` through its slot.
+    /// Sends message `number` through its slot, every other one in two parts of which the second
+    /// moves under way.
     fn send(&mut self, number: usize, bytes: usize) {
-        let offset = number % SLOTS * SLOT_BYTES;
-        self.source.write(offset, &text(number, bytes)).unwrap();
+        let (offset, text) = (number % SLOTS * SLOT_BYTES, text(number, bytes));
+        let head = if number.is_multiple_of(2) { bytes } else { bytes.min(HEAD) };
+        let rest = bytes - head;
+        self.source.write(offset, &text[..head]).unwrap();
+        self.lent.write(0, &text[head..]).unwrap();
+        let tail = LocalSlice { key: self.lent_key, offset: 0, bytes: rest };
         let put = WorkRequest::Put {
             endpoint: self.endpoint,
-            local: LocalSlice { key: self.source_key, offset, bytes },
+            local: LocalSlice { key: self.source_key, offset, bytes: head },
+            tail: (number % 2 == 1).then_some(tail),
             remote: self.remote,
             remote_offset: offset,
             immediate: Some(number as u32),
             id: number as u64,
         };
         assert_eq!(self.lane.post(now(), &[put]), Ok(1));
+        self.source.write(offset + head, &text[head..]).unwrap();
+        let tail = LocalSlice { key: self.source_key, offset: offset + head, bytes: rest };
+        self.lane.relocate(self.endpoint, number as u64, tail).unwrap();
+        self.lent.write(0, &vec![0xee; rest]).unwrap();
+    }
+
+    /// Wants message `number` elsewhere, if it is one of every three.
+    fn redirect(&mut self, number: usize, bytes: usize) {
+        let slot = number % SLOTS;
+        let (offset, bytes) = (slot * SLOT_BYTES + HEAD, bytes.saturating_sub(HEAD));
+        self.lands[slot] = false;
+        if number.is_multiple_of(3) && bytes > 0 {
+            let from = LocalSlice { key: self.inbox_key, offset, bytes };
+            let into = LocalSlice { key: self.landing_key, offset, bytes };
+            self.lands[slot] = self.lane.redirect(self.endpoint, from, Some(into)).unwrap();
+        }
     }
 
     /// Checks the messages that have arrived.
@@ -120,7 +168,11 @@ impl Side {
             assert!(!std::mem::replace(&mut seen[number], true), "{number} came twice");
             assert_eq!(*length, bytes(number));
             let mut said = vec![0; *length];
-            self.inbox.read(number % SLOTS * SLOT_BYTES, &mut said).unwrap();
+            let (slot, head) = (number % SLOTS, HEAD.min(*length));
+            self.inbox.read(slot * SLOT_BYTES, &mut said).unwrap();
+            if self.lands[slot] {
+                self.landing.read(slot * SLOT_BYTES + HEAD, &mut said[head..]).unwrap();
+            }
             assert!(said == text(number, *length), "message {number}");
             false
         });
@@ -146,7 +198,14 @@ pub(crate) fn exchange(pair: &mut Pair, messages: usize, mut each: impl FnMut(&P
         for side in 0..2 {
             let window = all_below(&seen[1 - side]).min(all_below(&done[side])) + SLOTS;
             while sent[side] < messages.min(window) {
+                // Before it comes, or when some of it may have.
+                if sent[side] % 2 == 0 {
+                    pair.sides[1 - side].redirect(sent[side], bytes(sent[side]));
+                }
                 pair.sides[side].send(sent[side], bytes(sent[side]));
+                if sent[side] % 2 == 1 {
+                    pair.sides[1 - side].redirect(sent[side], bytes(sent[side]));
+                }
                 sent[side] += 1;
                 each(pair, sent[side]);
             }

@@ -1,0 +1,227 @@
+//! Long payloads without a copy: sent from the caller's memory, and received into it.
+//!
+//! Where a lane moves bytes late ([`Caps::redirects`](crate::transport::Caps::redirects)), a link
+//! need not copy them into its staging slots, nor out of its inbound ones:
+//!
+//! * **Lent**: the put of a message reads its payload from the caller's memory. Its staging slot
+//!   stays reserved. Whoever is about to change that memory, or to give it back, *recalls* it: the
+//!   payloads that the peer has not acknowledged are copied to their staging slots after all.
+//! * **Landed**: who waits for a link's next message says where its payload is wanted, and it
+//!   comes there instead of into its slot. This is a transfer grant that need not travel: the
+//!   slot's own grant stands, and the receiver resolves it anew.
+//!
+//! The memory is that of one call at a time: [`MessageLinks::open`] names it,
+//! [`MessageLinks::close`] ends every use of it before it is given back.
+
+use ccl_memory::Region;
+
+use super::inbound::Landing;
+use super::links::{MessageLinks, request_id};
+use crate::execution::Link;
+use crate::transport::{LocalSlice, MrKey, TransportError};
+use crate::types::Rank;
+
+/// A buffer of the call's.
+#[derive(Debug)]
+struct Buffer {
+    region: Region,
+    /// Registered when first needed.
+    key: Option<MrKey>,
+}
+
+/// A payload that is read from the caller's memory.
+#[derive(Clone, Copy, Debug)]
+struct Lent {
+    link: Link,
+    staging: u32,
+    address: usize,
+    bytes: usize,
+}
+
+/// A payload that is on its way into the caller's memory.
+#[derive(Clone, Copy, Debug)]
+struct Landed {
+    link: Link,
+    /// Where it would be otherwise.
+    slot: LocalSlice,
+}
+
+/// What of the caller's memory is in use.
+#[derive(Debug, Default)]
+pub(super) struct Loans {
+    buffers: Vec<Buffer>,
+    lent: Vec<Lent>,
+    landings: Vec<Landed>,
+    /// Payloads of links' next messages.
+    next: Vec<(Link, usize, LocalSlice)>,
+}
+
+impl Loans {
+    /// The payload of the next message, if it was lent.
+    pub(super) fn take_next(&mut self, link: Link, bytes: usize) -> Option<(usize, LocalSlice)> {
+        let found = self.next.iter().position(|(of, ..)| *of == link)?;
+        let (_, address, slice) = self.next.swap_remove(found);
+        (slice.bytes == bytes).then_some((address, slice))
+    }
+
+    pub(super) fn lend(&mut self, link: Link, staging: u32, address: usize, bytes: usize) {
+        self.lent.push(Lent { link, staging, address, bytes });
+    }
+
+    /// A staging slot is free again.
+    pub(super) fn done(&mut self, link: Link, staging: u32) {
+        let found = self.lent.iter().position(|lent| (lent.link, lent.staging) == (link, staging));
+        if let Some(found) = found {
+            self.lent.swap_remove(found);
+        }
+    }
+
+    /// The link's next message was taken. Returns whether it had landed.
+    pub(super) fn landed(&mut self, link: Link) -> bool {
+        let found = self.landings.iter().position(|landing| landing.link == link);
+        found.map(|found| self.landings.swap_remove(found)).is_some()
+    }
+
+    /// Nothing is under way to or from a peer any more.
+    pub(super) fn forget(&mut self, rank: Rank) {
+        self.lent.retain(|lent| lent.link.peer != rank);
+        self.landings.retain(|landed| landed.link.peer != rank);
+    }
+
+    fn is_lent(&self, address: usize, bytes: usize) -> bool {
+        self.lent.iter().any(|lent| lent.overlaps(address, bytes))
+    }
+}
+
+impl Lent {
+    fn overlaps(&self, address: usize, bytes: usize) -> bool {
+        self.address < address.saturating_add(bytes)
+            && address < self.address.saturating_add(self.bytes)
+    }
+}
+
+impl MessageLinks {
+    /// Names the memory of the call that begins.
+    pub fn open(&mut self, memory: impl Iterator<Item = Region>) {
+        let least = self.config.lend_bytes_min;
+        // Smaller buffers have no message to lend, and small calls have no time to lose.
+        let large = memory.filter(|region| region.bytes() >= least);
+        self.loans.buffers.extend(large.map(|region| Buffer { region, key: None }));
+    }
+
+    /// Offers the payload of the link's next message, which is writable, at this address of the
+    /// call's memory. Returns whether it is sent from there: it is not to be written then before
+    /// it is recalled.
+    pub fn lend(&mut self, link: Link, address: usize, bytes: usize) -> bool {
+        let slice = self.slice(address, bytes);
+        self.loans.next.extend(slice.map(|slice| (link, address, slice)));
+        slice.is_some()
+    }
+
+    /// Whether anything is lent.
+    #[must_use]
+    pub fn lends(&self) -> bool {
+        !self.loans.lent.is_empty()
+    }
+
+    /// This memory is about to be written: nothing reads it any more when this returns.
+    pub fn recall(&mut self, address: usize, bytes: usize) {
+        while let Some(at) = self.loans.lent.iter().position(|lent| lent.overlaps(address, bytes)) {
+            let lent = self.loans.lent.swap_remove(at);
+            if let Err(error) = self.relocate(lent) {
+                self.give_up(lent.link.peer, &error);
+            }
+        }
+    }
+
+    /// Asks for the payload of the link's next message, which has not arrived, at this address of
+    /// the call's memory, which nobody reads. It may come there or into its slot:
+    /// [`MessageLinks::received`] says.
+    pub fn land(&mut self, link: Link, address: usize, bytes: usize) {
+        let undecided = self.link(link).is_some_and(|(peer, channel)| {
+            let inbound = &peer.links[channel].0;
+            !inbound.ready() && inbound.landing() == Landing::Undecided
+        });
+        if !undecided || self.loans.is_lent(address, bytes) {
+            return;
+        }
+        let Some(into) = self.slice(address, bytes) else { return };
+        let Some((peer, channel)) = self.link(link) else { return };
+        let endpoint = peer.endpoint;
+        let slot = peer.inbound.slice(channel, peer.links[channel].0.slot(), bytes);
+        let redirected = self.lane.redirect(endpoint, slot, Some(into));
+        if let Err(error) = &redirected {
+            self.give_up(link.peer, error);
+        }
+        let lands = redirected.unwrap_or(false);
+        self.loans.landings.extend(lands.then_some(Landed { link, slot }));
+        if let Some((peer, channel)) = self.link(link) {
+            let landing = if lands { Landing::At(address) } else { Landing::Slot };
+            peer.links[channel].0.decide(landing);
+        }
+    }
+
+    /// Ends every use of the call's memory.
+    pub fn close(&mut self) {
+        if self.loans.buffers.is_empty() {
+            return;
+        }
+        self.loans.next.clear();
+        self.recall(0, usize::MAX);
+        while let Some(Landed { link, slot }) = self.loans.landings.pop() {
+            let Some((peer, channel)) = self.link(link) else { continue };
+            let endpoint = peer.endpoint;
+            peer.links[channel].0.decide(Landing::Slot);
+            if let Err(error) = self.lane.redirect(endpoint, slot, None) {
+                self.give_up(link.peer, &error);
+            }
+        }
+        for buffer in self.loans.buffers.drain(..) {
+            // A key that is unknown by now guards nothing any more.
+            let _ = buffer.key.map(|key| self.device.deregister(key));
+        }
+    }
+
+    /// Registered bytes of the call's memory, if they are many enough.
+    fn slice(&mut self, address: usize, bytes: usize) -> Option<LocalSlice> {
+        if bytes < self.config.lend_bytes_min || !self.device.caps().redirects {
+            return None;
+        }
+        let (buffer, offset) = self.loans.buffers.iter_mut().find_map(|buffer| {
+            let offset = address.checked_sub(buffer.region.start().addr())?;
+            let inside = offset.checked_add(bytes)? <= buffer.region.bytes();
+            inside.then_some((buffer, offset))
+        })?;
+        if buffer.key.is_none() {
+            // Memory that cannot be registered is copied.
+            buffer.key = self.device.register(&buffer.region).ok();
+        }
+        Some(LocalSlice { key: buffer.key?, offset, bytes })
+    }
+
+    /// Copies a lent payload to its staging slot, which its put then reads.
+    fn relocate(&mut self, lent: Lent) -> Result<(), TransportError> {
+        let Lent { link, staging, address, bytes } = lent;
+        let from = self.loans.buffers.iter().find_map(|buffer| {
+            let offset = address.checked_sub(buffer.region.start().addr())?;
+            buffer.region.part(offset, bytes).ok()
+        });
+        let (Some(from), Some((peer, channel))) = (from, self.link(link)) else { return Ok(()) };
+        let (endpoint, to) = (peer.endpoint, peer.staging.slice(channel, staging as usize, bytes));
+        let copied = peer.staging.region.copy_from(to.offset, &from, 0, bytes);
+        copied.map_err(|error| TransportError::Usage(error.to_string()))?;
+        self.counters.recalled += 1;
+        let id = request_id(link, staging);
+        self.requeue(id, to);
+        self.lane.relocate(endpoint, id, to)
+    }
+
+    /// What cannot be undone with a peer ends with its connection.
+    fn give_up(&mut self, rank: Rank, error: &TransportError) {
+        if let Some(Some(peer)) = self.peers.get(rank as usize) {
+            let endpoint = peer.endpoint;
+            self.lane.detach(endpoint);
+            self.lose(endpoint, error.to_string());
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Puts from two places, and memory that changes while puts are under way.
+
+use ccl_core::transport::{LocalSlice, WorkRequest};
+
+use crate::pair::{End, Pair, bytes_of, pattern};
+use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
+
+pub(crate) const POINTS: &[Point] = &[
+    Point { name: "a put takes its bytes from two places", check: two_places },
+    Point { name: "claim: what is sent may move while it is under way", check: relocated },
+    Point { name: "claim: what arrives goes where it is wanted, once", check: redirected },
+    Point { name: "claim: what is wanted elsewhere may be left where it was", check: taken_back },
+    Point { name: "claim: a put that is too long goes where its sender says", check: too_long },
+];
+
+const NOT_CLAIMED: Outcome = Ok(Verdict::Skipped("that is not claimed"));
+const HEAD: usize = 16;
+const UNTOUCHED: u8 = 0x77;
+
+fn claimed(fixture: &dyn Fixture) -> bool {
+    fixture.device(0).caps().redirects
+}
+
+/// A put of a head from the beginning of the source and a tail from `at`, to the same place.
+fn put(end: &End, at: usize, bytes: usize, id: u32) -> WorkRequest {
+    let WorkRequest::Put { endpoint, local, remote, .. } = end.put(HEAD, None, 0);
+    WorkRequest::Put {
+        endpoint,
+        local,
+        tail: Some(LocalSlice { key: local.key, offset: at, bytes }),
+        remote,
+        remote_offset: 0,
+        immediate: Some(id),
+        id: u64::from(id),
+    }
+}
+
+fn source(end: &End, offset: usize, bytes: usize) -> LocalSlice {
+    LocalSlice { key: end.source_key, offset, bytes }
+}
+
+/// The receiver's inbox behind the head.
+fn slot(end: &End, bytes: usize) -> LocalSlice {
+    LocalSlice { key: end.inbox_key, offset: HEAD, bytes }
+}
+
+/// Memory of so many bytes on both sides, none of it touched but the sender's, which has a
+/// pattern.
+fn fresh(fixture: &dyn Fixture, room: usize) -> Result<(Pair, Vec<u8>), String> {
+    let pair = Pair::new(fixture, room)?;
+    let text = pattern(7, room);
+    pair.ends[0].source.write(0, &text).map_err(failed("writing"))?;
+    for memory in [&pair.ends[1].source, &pair.ends[1].inbox] {
+        memory.write(0, &vec![UNTOUCHED; room]).map_err(failed("writing"))?;
+    }
+    Ok((pair, text))
+}
+
+fn arrives(fixture: &dyn Fixture, pair: &mut Pair, id: u32, bytes: usize) -> Result<(), String> {
+    pair.until(fixture, "a put arrives and is done", |pair| {
+        let [from, to] = &pair.ends;
+        from.done().last() == Some(&u64::from(id)) && !to.arrived(to.endpoint).is_empty()
+    })?;
+    let arrived = pair.ends[1].arrived(pair.ends[1].endpoint);
+    ensure!(arrived == [(id, bytes)], "{bytes} bytes of {id} arrived as {arrived:?}");
+    pair.ends.iter_mut().for_each(|end| end.events.clear());
+    Ok(())
+}
+
+fn two_places(fixture: &dyn Fixture) -> Outcome {
+    let most = fixture.device(0).caps().message_bytes_max.min(300_000);
+    let (mut pair, text) = fresh(fixture, 2 * most)?;
+    for (id, bytes) in [0, 1, 100, 4096, 65_537, most - HEAD].into_iter().enumerate() {
+        if bytes + HEAD > most {
+            continue;
+        }
+        let at = 2 * most - bytes;
+        pair.ends[1].inbox.write(0, &vec![UNTOUCHED; 2 * most]).map_err(failed("writing"))?;
+        let work = put(&pair.ends[0], at, bytes, id as u32);
+        pair.post(fixture, 0, &[work])?;
+        arrives(fixture, &mut pair, id as u32, HEAD + bytes)?;
+        let seen = bytes_of(&pair.ends[1].inbox)?;
+        ensure!(seen[..HEAD] == text[..HEAD], "{bytes} bytes: the first place's are wrong");
+        ensure!(seen[HEAD..HEAD + bytes] == text[at..], "{bytes} bytes: the second place's");
+        ensure!(seen[HEAD + bytes] == UNTOUCHED, "{bytes} bytes: more than that");
+    }
+    let beyond = put(&pair.ends[0], 2 * most - 3, 4, 9);
+    let posted = pair.ends[0].lane.post(fixture.now(), &[beyond]);
+    ensure!(posted.is_err(), "a tail beyond its memory: {posted:?}");
+    PASSED
+}
+
+fn relocated(fixture: &dyn Fixture) -> Outcome {
+    const BYTES: usize = 50_000;
+    const PUTS: usize = 12;
+    let room = HEAD + (PUTS + 1) * BYTES;
+    let (mut pair, text) = fresh(fixture, room)?;
+    let own = pair.ends[0].endpoint;
+    if !claimed(fixture) {
+        let moved = pair.ends[0].lane.relocate(own, 1, source(&pair.ends[0], 0, 8));
+        ensure!(moved.is_err(), "it is not claimed, and yet {moved:?}");
+        return NOT_CLAIMED;
+    }
+    let place = |number: usize| HEAD + number * BYTES;
+    let sent = text[place(0)..place(1)].to_vec();
+    let work: Vec<_> = (0..PUTS).map(|id| put(&pair.ends[0], place(0), BYTES, id as u32)).collect();
+    let taken = pair.ends[0].lane.post(fixture.now(), &work).map_err(failed("posting"))?;
+    for id in 0..taken {
+        let from = &mut pair.ends[0];
+        from.source.write(place(id + 1), &sent).map_err(failed("writing"))?;
+        let to = source(from, place(id + 1), BYTES);
+        from.lane.relocate(own, id as u64, to).map_err(failed("moving"))?;
+    }
+    pair.ends[0].source.write(place(0), &[0; BYTES]).map_err(failed("writing"))?;
+    let mut seen = 0;
+    pair.until(fixture, "all arrive and are done", |pair| {
+        let [from, to] = &pair.ends;
+        seen = to.arrived(to.endpoint).len();
+        from.done().len() == taken && seen == taken
+    })?;
+    let inbox = bytes_of(&pair.ends[1].inbox)?;
+    ensure!(inbox[HEAD..HEAD + BYTES] == sent, "what was sent is not what was meant");
+    let late = pair.ends[0].lane.relocate(own, 0, source(&pair.ends[0], 0, BYTES));
+    ensure!(late.is_ok(), "what is done moves nowhere, but: {late:?}");
+    let unknown = pair.ends[0].lane.relocate(own, 0, source(&pair.ends[0], room, 1));
+    ensure!(unknown.is_err(), "bytes that there are not");
+    PASSED
+}
+
+fn redirected(fixture: &dyn Fixture) -> Outcome {
+    const ROOM: usize = 400_000;
+    let (mut pair, text) = fresh(fixture, ROOM)?;
+    let peer = pair.ends[1].endpoint;
+    if !claimed(fixture) {
+        let (from, into) = (slot(&pair.ends[1], 8), source(&pair.ends[1], 0, 8));
+        let found = pair.ends[1].lane.redirect(peer, from, Some(into));
+        ensure!(found.is_err(), "it is not claimed, and yet {found:?}");
+        return NOT_CLAIMED;
+    }
+    let most = fixture.device(0).caps().message_bytes_max - HEAD;
+    for (round, bytes) in [1, 8, 1000, 16_384, 65_537, 300_000].into_iter().enumerate() {
+        let bytes = bytes.min(most);
+        let (clean, at) = (vec![UNTOUCHED; ROOM], ROOM - bytes);
+        pair.ends[1].inbox.write(0, &clean).map_err(failed("writing"))?;
+        pair.ends[1].source.write(0, &clean).map_err(failed("writing"))?;
+        // The last place is longer than what comes.
+        let room = if round == 5 { bytes + 7 } else { bytes };
+        let (from, into) = (slot(&pair.ends[1], room), source(&pair.ends[1], 33, room));
+        let found = pair.ends[1].lane.redirect(peer, from, Some(into));
+        ensure!(found == Ok(true), "before anything was sent: {found:?}");
+        let id = 2 * round as u32;
+        let work = [put(&pair.ends[0], at, bytes, id)];
+        pair.post(fixture, 0, &work)?;
+        arrives(fixture, &mut pair, id, HEAD + bytes)?;
+        let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);
+        ensure!(there[33..33 + bytes] == text[at..], "{bytes} bytes: wrong elsewhere");
+        let around = there[..33].iter().chain(&there[33 + bytes..]).chain(&here[HEAD..]);
+        ensure!(around.into_iter().all(|byte| *byte == UNTOUCHED), "{bytes} bytes: not only there");
+        ensure!(here[..HEAD] == text[..HEAD], "{bytes} bytes: the head is wrong");
+        // Only once.
+        let work = [put(&pair.ends[0], at, bytes, id + 1)];
+        pair.post(fixture, 0, &work)?;
+        arrives(fixture, &mut pair, id + 1, HEAD + bytes)?;
+        let here = bytes_of(&pair.ends[1].inbox)?;
+        ensure!(here[HEAD..HEAD + bytes] == text[at..], "{bytes} bytes: wrong the next time");
+    }
+    let (from, into) = (slot(&pair.ends[1], ROOM), source(&pair.ends[1], 0, ROOM));
+    let outside = pair.ends[1].lane.redirect(peer, from, Some(into));
+    ensure!(outside.is_err(), "from beyond the memory's end: {outside:?}");
+    let (from, into) = (slot(&pair.ends[1], 8), source(&pair.ends[1], ROOM, 8));
+    let outside = pair.ends[1].lane.redirect(peer, from, Some(into));
+    ensure!(outside.is_err(), "to beyond the memory's end: {outside:?}");
+    PASSED
+}
+
+fn taken_back(fixture: &dyn Fixture) -> Outcome {
+    const BYTES: usize = 3_000_000;
+    if !claimed(fixture) {
+        return NOT_CLAIMED;
+    }
+    let bytes = BYTES.min(fixture.device(0).caps().message_bytes_max - HEAD);
+    let (mut pair, text) = fresh(fixture, HEAD + bytes)?;
+    let peer = pair.ends[1].endpoint;
+    // At every stage of the put's way: before it is sent, and after so many polls.
+    for polls in 0..12u32 {
+        let clean = vec![UNTOUCHED; HEAD + bytes];
+        pair.ends[1].inbox.write(0, &clean).map_err(failed("writing"))?;
+        let (from, into) = (slot(&pair.ends[1], bytes), source(&pair.ends[1], 0, bytes));
+        let found = pair.ends[1].lane.redirect(peer, from, Some(into));
+        ensure!(found == Ok(true), "before anything was sent: {found:?}");
+        let work = [put(&pair.ends[0], HEAD, bytes, polls)];
+        pair.post(fixture, 0, &work)?;
+        for _ in 0..polls {
+            pair.poll(fixture.now())?;
+        }
+        let to = &mut pair.ends[1];
+        if !to.arrived(to.endpoint).is_empty() {
+            to.lane.redirect(peer, from, None).map_err(failed("taking back what is over"))?;
+            arrives(fixture, &mut pair, polls, HEAD + bytes)?;
+            continue;
+        }
+        to.lane.redirect(peer, from, None).map_err(failed("taking back"))?;
+        to.source.write(0, &clean).map_err(failed("writing"))?;
+        arrives(fixture, &mut pair, polls, HEAD + bytes)?;
+        let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);
+        ensure!(there == clean, "after {polls} polls: written where it is not wanted any more");
+        ensure!(here == text, "after {polls} polls: it is not where it was to be first");
+    }
+    PASSED
+}
+
+fn too_long(fixture: &dyn Fixture) -> Outcome {
+    if !claimed(fixture) {
+        return NOT_CLAIMED;
+    }
+    let bytes = (fixture.device(0).caps().message_bytes_max - HEAD).min(100_000);
+    let (mut pair, text) = fresh(fixture, HEAD + bytes)?;
+    let (from, into) = (slot(&pair.ends[1], bytes - 1), source(&pair.ends[1], 0, bytes - 1));
+    let peer = pair.ends[1].endpoint;
+    let found = pair.ends[1].lane.redirect(peer, from, Some(into));
+    ensure!(found == Ok(true), "before anything was sent: {found:?}");
+    let work = [put(&pair.ends[0], HEAD, bytes, 1)];
+    pair.post(fixture, 0, &work)?;
+    arrives(fixture, &mut pair, 1, HEAD + bytes)?;
+    let (there, here) = (bytes_of(&pair.ends[1].source)?, bytes_of(&pair.ends[1].inbox)?);
+    ensure!(there.iter().all(|byte| *byte == UNTOUCHED), "it was written elsewhere");
+    ensure!(here == text, "it is not where its sender says");
+    PASSED
+}

@@ -1,0 +1,142 @@
+//! Memory of puts that changes while they are under way.
+
+use std::collections::BTreeMap;
+
+use ccl_core::transport::{LocalSlice, TransportError};
+
+use crate::state::{Flight, State};
+
+/// Another place for the bytes of one put.
+#[derive(Debug)]
+struct Redirect {
+    link: usize,
+    /// The receiver's.
+    side: usize,
+    from: LocalSlice,
+    into: LocalSlice,
+}
+
+/// A put whose bytes are written and whose immediate is still to come.
+#[derive(Debug)]
+struct Written {
+    link: usize,
+    /// The receiver's.
+    side: usize,
+    key: u64,
+    offset: usize,
+    bytes: usize,
+    /// From which byte of the put on they went elsewhere.
+    diverted: Option<(usize, LocalSlice)>,
+}
+
+impl Written {
+    fn covers(&self, link: usize, side: usize, from: LocalSlice) -> bool {
+        let inside = (self.offset..self.offset + self.bytes).contains(&from.offset);
+        (self.link, self.side, self.key) == (link, side, from.key.0) && inside
+    }
+}
+
+/// What was changed.
+#[derive(Debug, Default)]
+pub(crate) struct Late {
+    redirects: Vec<Redirect>,
+    /// By the number of the flight.
+    written: BTreeMap<u64, Written>,
+    /// Where the tails of puts lie now, by connection, the sender's side and the request.
+    tails: BTreeMap<(usize, usize, u64), LocalSlice>,
+}
+
+impl Late {
+    /// What a put sends, one after the other.
+    pub(crate) fn sources(&self, flight: &Flight) -> [Option<LocalSlice>; 2] {
+        let [head, tail] = flight.local;
+        let moved = self.tails.get(&(flight.link, flight.side, flight.id)).copied();
+        [head, tail.map(|tail| moved.unwrap_or(tail))]
+    }
+
+    /// A put begins, whose number an older one may have had.
+    pub(crate) fn begin(&mut self, flight: &Flight) {
+        self.tails.remove(&(flight.link, flight.side, flight.id));
+    }
+
+    /// A put's bytes are about to be written. Returns from which of them on they go elsewhere.
+    pub(crate) fn write(&mut self, flight: &Flight, key: u64) -> Option<(usize, LocalSlice)> {
+        let (link, side, bytes) = (flight.link, 1 - flight.side, flight.bytes());
+        let offset = flight.remote_offset;
+        let mut written = Written { link, side, key, offset, bytes, diverted: None };
+        let found = self.redirects.iter().position(|redirect| {
+            let end = redirect.from.offset + redirect.from.bytes;
+            written.covers(redirect.link, redirect.side, redirect.from) && offset + bytes <= end
+        });
+        if let Some(found) = found {
+            let Redirect { from, into, .. } = self.redirects.swap_remove(found);
+            written.diverted = Some((from.offset - offset, into));
+        }
+        let diverted = written.diverted;
+        if flight.immediate.is_some() {
+            self.written.insert(flight.number, written);
+        }
+        diverted
+    }
+
+    /// The immediate has come.
+    pub(crate) fn arrive(&mut self, flight: &Flight) {
+        self.written.remove(&flight.number);
+    }
+}
+
+impl State {
+    pub(crate) fn relocate(
+        &mut self,
+        (link, side): (usize, usize),
+        id: u64,
+        tail: LocalSlice,
+    ) -> Result<(), TransportError> {
+        self.check_local(self.links[link].sides[side].rank, tail)?;
+        self.late.tails.insert((link, side, id), tail);
+        Ok(())
+    }
+
+    pub(crate) fn redirect(
+        &mut self,
+        (link, side): (usize, usize),
+        from: LocalSlice,
+        into: Option<LocalSlice>,
+    ) -> Result<bool, TransportError> {
+        let rank = self.links[link].sides[side].rank;
+        for slice in [Some(from), into].into_iter().flatten() {
+            self.check_local(rank, slice)?;
+        }
+        let late = &mut self.late;
+        let Some(into) = into else {
+            late.redirects.retain(|known| {
+                (known.link, known.side, known.from.key, known.from.offset)
+                    != (link, side, from.key, from.offset)
+            });
+            let found = late.written.values_mut().find(|written| written.covers(link, side, from));
+            let back = found.and_then(|written| {
+                let (start, into) = written.diverted.take()?;
+                Some((into, written.bytes - start))
+            });
+            if let Some((into, bytes)) = back {
+                self.bring_back(from, into, bytes);
+            }
+            return Ok(true);
+        };
+        if late.written.values().any(|written| written.covers(link, side, from)) {
+            return Ok(false);
+        }
+        late.redirects.push(Redirect { link, side, from, into });
+        Ok(true)
+    }
+
+    fn bring_back(&mut self, from: LocalSlice, into: LocalSlice, bytes: usize) {
+        let (Some(slot), Some(source)) =
+            (self.memory.get(&from.key.0), self.memory.get(&into.key.0))
+        else {
+            return;
+        };
+        // Both ranges were checked when they were named.
+        let _ = slot.region.copy_from(from.offset, &source.region, into.offset, bytes);
+    }
+}

@@ -1,0 +1,214 @@
+//! What a peer may write to, and where that goes instead for a while.
+
+use ccl_core::transport::{LocalSlice, MrKey};
+use ccl_memory::{Region, RegionError};
+
+use crate::frame::Header;
+
+/// What has come in its first place is left there, if it is more.
+const DIVERTED_BYTES_MAX: usize = 8 << 10;
+
+/// Another place for the bytes of one put.
+#[derive(Debug)]
+struct Redirect {
+    /// Instead of these.
+    memory: u32,
+    offset: usize,
+    into: Region,
+}
+
+/// Memory that is shared with one peer.
+#[derive(Debug, Default)]
+pub(crate) struct Inbox {
+    /// By the peer's number for it; none where it was withdrawn.
+    regions: Vec<Option<Region>>,
+    keys: Vec<MrKey>,
+    /// Until a put has come for them.
+    redirects: Vec<Redirect>,
+}
+
+/// Where the bytes of one put go.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    /// Where the peer says.
+    region: Region,
+    /// From this byte of the put on somewhere else.
+    elsewhere: Option<(usize, Region)>,
+}
+
+impl Target {
+    pub(crate) fn new(region: Region) -> Target {
+        Target { region, elsewhere: None }
+    }
+
+    /// The region and the offset in it of a byte of the put, and how many of the next `bytes` lie
+    /// there.
+    pub(crate) fn place(&self, at: usize, bytes: usize) -> (&Region, usize, usize) {
+        match &self.elsewhere {
+            Some((start, into)) if at >= *start => (into, at - start, bytes),
+            Some((start, _)) => (&self.region, at, bytes.min(start - at)),
+            None => (&self.region, at, bytes),
+        }
+    }
+
+    /// Writes bytes of the put from `at` on.
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) -> Result<(), RegionError> {
+        let (first, offset, here) = self.place(at, bytes.len());
+        first.write(offset, &bytes[..here])?;
+        if here < bytes.len() {
+            let (second, offset, _) = self.place(at + here, bytes.len() - here);
+            second.write(offset, &bytes[here..])?;
+        }
+        Ok(())
+    }
+
+    /// The put where the peer says, whatever part of it has gone elsewhere.
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+}
+
+/// A put of which some bytes have come.
+#[derive(Debug)]
+pub(crate) struct Unfinished<'a> {
+    pub(crate) header: &'a Header,
+    /// None if its memory was withdrawn.
+    pub(crate) target: &'a mut Option<Target>,
+    pub(crate) done: usize,
+}
+
+impl Unfinished<'_> {
+    fn covers(&self, memory: u32, offset: usize) -> bool {
+        let (start, bytes) = (self.header.offset, u64::from(self.header.bytes));
+        let inside = (start..start + bytes).contains(&(offset as u64));
+        self.header.memory == memory && inside
+    }
+
+    /// Sends the rest of it elsewhere, and what has come after it.
+    fn divert(&mut self, redirect: &Redirect) -> Result<bool, RegionError> {
+        let start = redirect.offset - self.header.offset as usize;
+        let bytes = self.header.bytes as usize - start;
+        let Some(target) = self.target else { return Ok(false) };
+        if bytes > redirect.into.bytes() || self.done.saturating_sub(start) > DIVERTED_BYTES_MAX {
+            return Ok(false);
+        }
+        if self.done > start {
+            redirect.into.copy_from(0, &target.region, start, self.done - start)?;
+        }
+        target.elsewhere = Some((start, redirect.into.clone()));
+        Ok(true)
+    }
+
+    /// The opposite.
+    fn bring_back(&mut self) -> Result<(), RegionError> {
+        let Some(target) = self.target else { return Ok(()) };
+        let Some((start, into)) = target.elsewhere.take() else { return Ok(()) };
+        if self.done > start {
+            target.region.copy_from(start, &into, 0, self.done - start)?;
+        }
+        Ok(())
+    }
+}
+
+impl Inbox {
+    /// Lets the peer write to registered memory. Returns its number for it.
+    pub(crate) fn share(&mut self, key: MrKey, region: Region) -> u32 {
+        let known = self.keys.iter().position(|known| *known == key);
+        let memory = known.unwrap_or_else(|| {
+            self.regions.push(Some(region));
+            self.keys.push(key);
+            self.keys.len() - 1
+        });
+        memory as u32
+    }
+
+    /// Forgets memory that is not registered any more.
+    pub(crate) fn withdraw(&mut self, is_registered: impl Fn(MrKey) -> bool) {
+        for (region, key) in self.regions.iter_mut().zip(&self.keys) {
+            region.take_if(|_| !is_registered(*key));
+        }
+    }
+
+    /// Forgets all of it.
+    pub(crate) fn clear(&mut self) {
+        self.regions.clear();
+        self.keys.clear();
+        self.redirects.clear();
+    }
+
+    /// Where a put's bytes go; none if nobody wants them any more.
+    pub(crate) fn target(&self, header: &Header) -> Result<Option<Target>, String> {
+        let outside = "it wrote to memory that was not shared with it";
+        let region = self.regions.get(header.memory as usize).ok_or(outside)?;
+        let (Some(region), Ok(offset)) = (region, usize::try_from(header.offset)) else {
+            return Ok(None);
+        };
+        let bytes = header.bytes as usize;
+        let mut target = Target::new(region.part(offset, bytes).map_err(|_| outside.to_owned())?);
+        for redirect in self.redirects.iter().filter(|redirect| redirect.memory == header.memory) {
+            let Some(start) = redirect.offset.checked_sub(offset) else { continue };
+            if start < bytes && bytes - start <= redirect.into.bytes() {
+                target.elsewhere = Some((start, redirect.into.clone()));
+            }
+        }
+        Ok(Some(target))
+    }
+
+    /// A put is there in full: what was arranged for it is over.
+    pub(crate) fn arrived(&mut self, header: &Header) {
+        if !self.redirects.is_empty() {
+            let bytes = u64::from(header.bytes);
+            let range = header.offset..header.offset.saturating_add(bytes);
+            self.redirects.retain(|redirect| {
+                redirect.memory != header.memory || !range.contains(&(redirect.offset as u64))
+            });
+        }
+    }
+
+    /// Finds another place for what comes to `from`. Returns no if that cannot be had any more,
+    /// and nothing if this memory is not shared.
+    pub(crate) fn redirect<'a>(
+        &mut self,
+        from: LocalSlice,
+        into: Region,
+        unfinished: impl Iterator<Item = Unfinished<'a>>,
+    ) -> Option<Result<bool, RegionError>> {
+        let memory = self.memory(from)?;
+        let redirect = Redirect { memory, offset: from.offset, into };
+        for mut put in unfinished {
+            if put.covers(memory, from.offset) {
+                let diverted = put.divert(&redirect);
+                if !matches!(diverted, Ok(true)) {
+                    return Some(diverted);
+                }
+            }
+        }
+        self.redirects.push(redirect);
+        Some(Ok(true))
+    }
+
+    /// Takes that back.
+    pub(crate) fn restore<'a>(
+        &mut self,
+        from: LocalSlice,
+        unfinished: impl Iterator<Item = Unfinished<'a>>,
+    ) -> Option<Result<(), RegionError>> {
+        let memory = self.memory(from)?;
+        self.redirects
+            .retain(|redirect| (redirect.memory, redirect.offset) != (memory, from.offset));
+        for mut put in unfinished {
+            if put.covers(memory, from.offset) {
+                return Some(put.bring_back());
+            }
+        }
+        Some(Ok(()))
+    }
+
+    /// The peer's number for shared memory that these bytes lie in.
+    fn memory(&self, slice: LocalSlice) -> Option<u32> {
+        let memory = self.keys.iter().position(|known| *known == slice.key)?;
+        let region = self.regions.get(memory)?.as_ref()?;
+        region.part(slice.offset, slice.bytes).ok()?;
+        u32::try_from(memory).ok()
+    }
+}
