@@ -24,6 +24,17 @@ pub trait Faults: Send + fmt::Debug {
         true
     }
 
+    /// Whether tails of puts really move when they should ([`Lane::relocate`]).
+    fn relocates(&self) -> bool {
+        true
+    }
+
+    /// Another place for what a peer puts, on its way down ([`Lane::redirect`]): what to ask for
+    /// instead, nothing to ask for nothing.
+    fn redirects(&mut self, into: Option<LocalSlice>) -> Option<Option<LocalSlice>> {
+        Some(into)
+    }
+
     /// An event on its way up: pushes what is to be seen instead.
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
         seen.push(event);
@@ -119,6 +130,9 @@ impl<F: Faults> Lane for FaultInjector<F> {
         id: u64,
         to: LocalSlice,
     ) -> Result<(), TransportError> {
+        if !self.faults.relocates() {
+            return Ok(());
+        }
         for WorkRequest::Put { endpoint: peer, tail, id: own, .. } in &mut self.pending {
             if (*peer, *own) == (endpoint, id) {
                 *tail = tail.map(|_| to);
@@ -133,7 +147,10 @@ impl<F: Faults> Lane for FaultInjector<F> {
         from: LocalSlice,
         into: Option<LocalSlice>,
     ) -> Result<bool, TransportError> {
-        self.lane.redirect(endpoint, from, into)
+        match self.faults.redirects(into) {
+            Some(into) => self.lane.redirect(endpoint, from, into),
+            None => Ok(true),
+        }
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {

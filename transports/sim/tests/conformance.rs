@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Address, Caps, Connecting, Device, DeviceId, Event, FaultInjector, Faults, Lane, Listener,
-    MrKey, Secret, Transport, TransportError, WorkRequest,
+    LocalSlice, MrKey, Secret, Transport, TransportError, WorkRequest,
 };
 use ccl_memory::Region;
 use ccl_transport_conformance::{Fixture, Report, Verdict, run};
@@ -149,22 +149,7 @@ fn an_early_immediate_is_noticed() {
         fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, _: &mut Vec<Event>) {
             let WorkRequest::Put { endpoint, local, tail, remote, remote_offset, immediate, id } =
                 work;
-            let announced = ccl_core::transport::LocalSlice { bytes: 0, ..local };
-            if immediate.is_some() && local.bytes > 0 {
-                let local = announced;
-                let id = u64::MAX;
-                posted.push(WorkRequest::Put {
-                    endpoint,
-                    local,
-                    tail,
-                    remote,
-                    remote_offset,
-                    immediate,
-                    id,
-                });
-            }
-            let immediate = immediate.filter(|_| local.bytes == 0);
-            posted.push(WorkRequest::Put {
+            let put = |local, immediate, id| WorkRequest::Put {
                 endpoint,
                 local,
                 tail,
@@ -172,7 +157,11 @@ fn an_early_immediate_is_noticed() {
                 remote_offset,
                 immediate,
                 id,
-            });
+            };
+            if immediate.is_some() && local.bytes > 0 {
+                posted.push(put(LocalSlice { bytes: 0, ..local }, immediate, u64::MAX));
+            }
+            posted.push(put(local, immediate.filter(|_| local.bytes == 0), id));
         }
         fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
             if event != (Event::Done { id: u64::MAX }) {
@@ -206,6 +195,57 @@ fn puts_that_miss_are_noticed() {
         posted.push(work);
     }));
     is_noticed(&report, "without immediate");
+}
+
+#[test]
+fn lanes_that_only_say_that_they_find_another_place_are_noticed() {
+    #[derive(Debug)]
+    struct Tailless;
+    impl Faults for Tailless {
+        fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, _: &mut Vec<Event>) {
+            let WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id, .. } =
+                work;
+            let tail = None;
+            posted.push(WorkRequest::Put {
+                endpoint,
+                local,
+                tail,
+                remote,
+                remote_offset,
+                immediate,
+                id,
+            });
+        }
+    }
+    is_noticed(&with!(Tailless), "from two places");
+
+    #[derive(Debug)]
+    struct Staying;
+    impl Faults for Staying {
+        fn relocates(&self) -> bool {
+            false
+        }
+    }
+    is_noticed(&with!(Staying), "may move while it is under way");
+
+    #[derive(Debug)]
+    struct Deaf;
+    impl Faults for Deaf {
+        fn redirects(&mut self, into: Option<LocalSlice>) -> Option<Option<LocalSlice>> {
+            let _ = into;
+            None
+        }
+    }
+    is_noticed(&with!(Deaf), "goes where it is wanted");
+
+    #[derive(Debug)]
+    struct Stubborn;
+    impl Faults for Stubborn {
+        fn redirects(&mut self, into: Option<LocalSlice>) -> Option<Option<LocalSlice>> {
+            into.map(Some)
+        }
+    }
+    is_noticed(&with!(Stubborn), "left where it was");
 }
 
 #[test]
