@@ -19,7 +19,7 @@ struct Check {
     advice: &'static str,
 }
 
-const CHECKS: [Check; 3] = [
+const CHECKS: [Check; 4] = [
     Check {
         name: "format",
         args: &["fmt", "--all", "--", "--check"],
@@ -31,6 +31,22 @@ const CHECKS: [Check; 3] = [
         args: &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
         env: None,
         advice: "fix the warnings (or `rustup component add clippy` if it is missing)",
+    },
+    Check {
+        name: "clippy without encryption",
+        args: &[
+            "clippy",
+            "--package=ferroccl",
+            "--package=ccl-transport-tcp",
+            "--all-targets",
+            "--no-default-features",
+            "--features=ferroccl/cli",
+            "--",
+            "-D",
+            "warnings",
+        ],
+        env: None,
+        advice: "say `#[cfg(feature = \"tls\")]` where the warnings are",
     },
     Check {
         name: "documentation",
