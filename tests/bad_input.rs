@@ -297,7 +297,7 @@ fn all_well(ended: &[Ended]) {
 }
 
 /// Runs the command of a rank by way of a shell that changes its surroundings first.
-fn within(command: &mut Command, shell: &[&str], script: &str) {
+pub(crate) fn within(command: &mut Command, shell: &[&str], script: &str) {
     let mut outer = Command::new(shell[0]);
     outer.args(&shell[1..]).args(["-c", &format!("{script}; exec \"$0\" \"$@\"")]);
     outer.arg(command.get_program()).args(command.get_args());

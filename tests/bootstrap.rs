@@ -232,7 +232,7 @@ fn another_protocol_version_is_told_so() {
     stream.read_to_end(&mut answer).unwrap();
     assert_eq!(answer, [6, 0, 0, 0, 7, 1, 3, 0, 99, 0], "refused: version 3 here, 99 there");
     match root.join().unwrap().unwrap_err() {
-        BootstrapError::Root { failure: JoinFailure::Missing { ranks, .. }, strays } => {
+        BootstrapError::Root { failure: JoinFailure::Missing { ranks, .. }, strays, .. } => {
             assert_eq!((ranks, strays.wrong_version), (vec![1], 1));
         }
         other => panic!("{other}"),

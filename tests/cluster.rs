@@ -56,7 +56,7 @@ fn host_of(network: &Network, rank: usize, per_host: usize) -> &Host {
 }
 
 /// Starts `per_host` ranks on each host, without a launcher.
-fn job(
+pub(crate) fn job(
     network: &Network,
     per_host: usize,
     address: IpAddr,
@@ -76,7 +76,7 @@ fn job(
     }))
 }
 
-fn all_well(ended: &[Ended]) {
+pub(crate) fn all_well(ended: &[Ended]) {
     for (rank, ended) in ended.iter().enumerate() {
         assert!(ended.status.success(), "rank {rank}: {}", ended.output);
     }

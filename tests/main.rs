@@ -3,6 +3,9 @@
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
+#[cfg(feature = "cli")]
+mod bad_network;
+#[cfg(test)]
 mod bootstrap;
 #[cfg(test)]
 #[cfg(feature = "cli")]

@@ -3,7 +3,7 @@
 
 use super::driver::Driver;
 use super::meeting::Place;
-use super::socket::{Deadline, now};
+use super::socket::{Deadline, advice, now};
 use super::{BootstrapError, Join, Joined};
 use crate::recorder::{Recorder, Subject};
 use ccl_core::bootstrap::{
@@ -256,8 +256,11 @@ impl ControlPlane {
                 let address = address.map_or_else(String::new, |address| address.to_string());
                 let waited_ms = deadline.waited_ms();
                 // The others may be complete: they are not to take this for leaving.
-                self.report(self.rank, format!("it has no control connection with rank {peer}"));
-                Err(BootstrapError::Unlinked { rank: self.rank, peer, address, waited_ms })
+                let text = format!("it has no control connection with rank {peer}");
+                self.report(self.rank, format!("{text}: {}", advice()));
+                let rank = self.rank;
+                let advice = advice();
+                Err(BootstrapError::Unlinked { rank, peer, address, waited_ms, advice })
             }
         }
     }

@@ -1,7 +1,8 @@
 //! Joining at every rank but 0: attempts until rank 0 answers, or the deadline.
 
+use super::resolve::{is_loopback_name, resolve};
 use super::socket::{self, Deadline, Got, random_bytes};
-use super::{BootstrapError, Join, Joined, contact, resolve};
+use super::{BootstrapError, Endpoint, Join, Joined, contact};
 use ccl_core::bootstrap::{MemberJoin, MemberJoinError, Roster};
 use rustix::event::PollFlags;
 use std::net::{SocketAddr, TcpStream};
@@ -64,7 +65,7 @@ fn round(join: &Join, deadline: Deadline) -> Result<Joined, Setback> {
         for address in addresses {
             match attempt(join, address, deadline) {
                 Ok(joined) => return Ok(joined),
-                Err(Setback::Passing(text)) => passing = text,
+                Err(Setback::Passing(text)) => passing = misled(endpoint, address) + &text,
                 Err(Setback::Address(error)) => {
                     objection.get_or_insert(error);
                 }
@@ -73,6 +74,19 @@ fn round(join: &Join, deadline: Deadline) -> Result<Joined, Setback> {
         }
     }
     Err(objection.map_or(Setback::Passing(passing), Setback::Address))
+}
+
+/// What is to be said of a name of rank 0 that leads nowhere else.
+fn misled(endpoint: &Endpoint, address: SocketAddr) -> String {
+    if is_loopback_name(&endpoint.host) || !address.ip().is_loopback() {
+        return String::new();
+    }
+    format!(
+        "the name {} means {} here, which is this host itself: give the address of rank 0's host, \
+         or mend /etc/hosts; ",
+        endpoint.host,
+        address.ip()
+    )
 }
 
 fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joined, Setback> {

@@ -26,7 +26,6 @@ pub use listen::{Listening, Reach, listen_at};
 pub use meeting::Invitation;
 pub use socket::random_bytes;
 
-use resolve::resolve;
 use socket::Deadline;
 
 use crate::recorder;
@@ -192,12 +191,14 @@ pub enum BootstrapError {
         error: MemberJoinError,
     },
     /// Rank 0 had to end the joining.
-    #[error("{failure}{}", explain(strays))]
+    #[error("{failure}{}{}", explain(strays), elsewhere(foreign.as_deref()))]
     Root {
         /// Why; all who had joined were told.
         failure: JoinFailure,
         /// Connections that came to nothing meanwhile.
         strays: Strays,
+        /// Where the others look for it, if that is nowhere on this host.
+        foreign: Option<Box<Endpoint>>,
     },
     /// A rank ended after all had joined, while they connected with each other.
     #[error("{failure} (rank {rank} was connecting with its neighbours)")]
@@ -210,7 +211,7 @@ pub enum BootstrapError {
     /// Two ranks that both reach rank 0 do not reach each other.
     #[error(
         "rank {rank} got no control connection with rank {peer} at {address} within {waited_ms} \
-         ms: see whether that host can be reached from here, and whether its ports are filtered"
+         ms: {advice}"
     )]
     Unlinked {
         /// This rank.
@@ -221,6 +222,8 @@ pub enum BootstrapError {
         address: String,
         /// How long, in milliseconds.
         waited_ms: u64,
+        /// What to do.
+        advice: &'static str,
     },
     /// The system refused something needed.
     #[error("joining failed: cannot {doing}: {error}")]
@@ -230,6 +233,12 @@ pub enum BootstrapError {
         /// What the system says.
         error: std::io::Error,
     },
+}
+
+fn elsewhere(foreign: Option<&Endpoint>) -> String {
+    foreign.map_or_else(String::new, |endpoint| {
+        format!("; no address of this host is {}, where they look for rank 0", endpoint.host)
+    })
 }
 
 fn explain(strays: &Strays) -> String {

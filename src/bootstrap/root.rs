@@ -1,11 +1,13 @@
 //! Joining at rank 0: the sockets of `RootJoin`.
 
+use super::resolve::resolve;
 use super::socket::{self, Deadline, Got, now, random_bytes};
-use super::{BootstrapError, Join, Joined, contact, listen_at};
+use super::{BootstrapError, Endpoint, Join, Joined, contact, listen_at};
 use ccl_core::bootstrap::{ConnectionId, RootAction, RootJoin, Roster};
 use rustix::event::PollFlags;
 use std::collections::BTreeMap;
-use std::net::{TcpListener, TcpStream};
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -50,7 +52,7 @@ pub(super) fn join(join: &mut Join) -> Result<Joined, BootstrapError> {
     let connections = BTreeMap::new();
     let mut driver = Driver { listener, machine, connections, accepted: 0, pause: None };
     driver.run(join)?;
-    let roster = driver.conclude()?;
+    let roster = driver.conclude(join)?;
     let addresses = contact::addresses(&roster, contact::LOCAL);
     Ok(Joined { roster, listener: Some(control), addresses })
 }
@@ -58,6 +60,16 @@ pub(super) fn join(join: &mut Join) -> Result<Joined, BootstrapError> {
 fn no_endpoint() -> BootstrapError {
     let error = std::io::Error::other("the unique id has no endpoint");
     BootstrapError::System { doing: "find where to listen", error }
+}
+
+/// Whether an endpoint is certainly not of this host.
+fn is_foreign(endpoint: &Endpoint) -> bool {
+    let not_here = |address: &SocketAddr| {
+        let bound = UdpSocket::bind(SocketAddr::new(address.ip(), 0));
+        bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
+    };
+    let addresses = resolve(endpoint, Deadline::after(FAREWELL));
+    addresses.is_ok_and(|addresses| addresses.iter().all(not_here))
 }
 
 impl Driver {
@@ -96,11 +108,15 @@ impl Driver {
         Ok(())
     }
 
-    fn conclude(self) -> Result<Roster, BootstrapError> {
+    fn conclude(self, join: &Join) -> Result<Roster, BootstrapError> {
         let strays = self.machine.strays();
         match self.machine.outcome() {
             Some(Ok(roster)) => Ok(roster.clone()),
-            Some(Err(failure)) => Err(BootstrapError::Root { failure: failure.clone(), strays }),
+            Some(Err(failure)) => {
+                let foreign = join.id.endpoints.iter().all(is_foreign);
+                let foreign = join.id.endpoints.first().filter(|_| foreign).cloned().map(Box::new);
+                Err(BootstrapError::Root { failure: failure.clone(), strays, foreign })
+            }
             None => Err(no_endpoint()),
         }
     }

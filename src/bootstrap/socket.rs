@@ -18,6 +18,17 @@ pub(super) fn now() -> Instant {
     Instant::from_nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
 }
 
+/// What to do where connections do not come to be.
+pub(super) fn advice() -> &'static str {
+    let tried = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None);
+    match tried {
+        Err(Errno::MFILE | Errno::NFILE) => {
+            "this process has no file descriptor left; raise the limit with `ulimit -n`"
+        }
+        _ => "see whether that host can be reached from here, and whether its ports are filtered",
+    }
+}
+
 /// A moment by which something must have happened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {

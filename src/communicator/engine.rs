@@ -12,6 +12,7 @@ use ccl_core::schedule::shape::Sizes;
 use ccl_core::schedule::{Layout, RankSchedule};
 use ccl_core::select::{Choice, Situation, choose};
 use ccl_core::topology::Hosts;
+use ccl_core::transport::TransportError;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_kernels_cpu::mapped::MappedLinks;
 use ccl_kernels_cpu::mixed::MixedLinks;
@@ -319,7 +320,7 @@ impl Engine {
         self.idle_since = None;
         let plan = &mut self.plans[running.plan];
         plan.execution.start(&plan.numbers);
-        let scratch = self.scratch_for(running.plan);
+        let scratch = self.scratch_for(running.plan)?;
         match running.memory {
             Memory::Buffers { input, output, kernel, tag } => {
                 // SAFETY: `begin` checked that the buffers hold what the call touches and overlap
@@ -556,12 +557,12 @@ impl Engine {
     }
 
     /// Scratch memory for the run that a plan has started.
-    fn scratch_for(&mut self, plan: usize) -> *mut u8 {
+    fn scratch_for(&mut self, plan: usize) -> Result<*mut u8, Error> {
         let bytes = self.plans[plan].execution.scratch_bytes();
         if bytes > self.scratch.bytes() {
-            self.scratch = Region::private(bytes);
+            self.scratch = Region::allocate(bytes).map_err(TransportError::from)?;
         }
-        self.scratch.start()
+        Ok(self.scratch.start())
     }
 }
 

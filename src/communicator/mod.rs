@@ -162,6 +162,20 @@ impl Communicator {
         secret: Secret,
         config: Config,
     ) -> Result<Communicator, Error> {
+        let (told, rank) = (Arc::clone(&control), control.rank());
+        Communicator::wire(control, secret, config).inspect_err(|error| {
+            // The others are not to take it for leaving.
+            if told.failure().is_none() {
+                told.report(rank, format!("it cannot take part: {error}"));
+            }
+        })
+    }
+
+    fn wire(
+        control: Arc<ControlPlane>,
+        secret: Secret,
+        config: Config,
+    ) -> Result<Communicator, Error> {
         fork::watch();
         ccl_core::select::check_configured(&config.algorithm)?;
         let ranks = control.ranks();

@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 
+use ccl_core::transport::TransportError;
 use ccl_memory::Region;
 
 use super::call::usage;
@@ -92,7 +93,7 @@ impl Communicator {
                 let own = regions[..rank].iter().flatten().count();
                 (regions.into_iter().flatten().collect(), own)
             }
-            None => (vec![Region::private(bytes)], 0),
+            None => (vec![Region::allocate(bytes).map_err(TransportError::from)?], 0),
         };
         let generation = fork::generation();
         Ok(SymmetricBuffer { regions, own, count, generation, elements: PhantomData })

@@ -10,6 +10,7 @@ use ccl_core::config::Config;
 use ccl_core::topology::Hosts;
 use ccl_core::transport::{
     self, Address, Connected, Connecting, Device, EndpointId, Event, Lane, MrKey, RemoteKey,
+    TransportError,
 };
 use ccl_core::types::Rank;
 use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
@@ -151,7 +152,7 @@ impl Wiring {
         prepare: impl FnOnce(&Region) -> Result<(), Error>,
     ) -> Result<(Region, Vec<Vec<u8>>), Error> {
         let Some(local) = &mut self.local else {
-            let own = Region::private(bytes);
+            let own = Region::allocate(bytes).map_err(TransportError::from)?;
             prepare(&own)?;
             return Ok((own, Vec::new()));
         };

@@ -20,5 +20,5 @@ pub mod slots;
 mod sync;
 mod words;
 
-pub use region::{Region, RegionError};
+pub use region::{OutOfMemory, Region, RegionError};
 pub use words::Words;

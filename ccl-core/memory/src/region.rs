@@ -1,5 +1,6 @@
 //! An address range and whoever keeps it alive.
 
+use std::alloc::Layout;
 use std::any::Any;
 use std::fmt;
 use std::ptr::NonNull;
@@ -45,6 +46,21 @@ impl fmt::Display for RegionError {
 
 impl std::error::Error for RegionError {}
 
+/// There is not so much memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Bytes asked for.
+    pub bytes: usize,
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there are no {} bytes of memory for this process", self.bytes)
+    }
+}
+
+impl std::error::Error for OutOfMemory {}
+
 impl Region {
     /// A region over `bytes` bytes from `start`, alive as long as `owner`.
     ///
@@ -61,34 +77,32 @@ impl Region {
         Region { start, bytes, owner }
     }
 
-    /// A zeroed region of this process alone, aligned to cache lines.
+    /// A zeroed region of this process alone, aligned to cache lines. For a few bytes, without
+    /// which nothing goes on: where there are none, the process ends. [`Region::allocate`] is for
+    /// all others.
     #[must_use]
     pub fn private(bytes: usize) -> Region {
-        #[repr(C, align(64))]
-        #[derive(Clone, Copy)]
-        struct Line([u8; 64]);
-        let lines = vec![Line([0; 64]); bytes.div_ceil(64).max(1)].into_boxed_slice();
-        let raw = Box::into_raw(lines);
-        let owner = OwnedLines(raw.cast(), raw.len());
-        // SAFETY: `raw` comes from a box, so it is not null.
-        let start = unsafe { NonNull::new_unchecked(raw.cast::<u8>()) };
-        let owner: Arc<dyn Any + Send + Sync> = Arc::new(owner);
+        Region::allocate(bytes)
+            .unwrap_or_else(|_| std::alloc::handle_alloc_error(Allocation::layout(bytes)))
+    }
+
+    /// A zeroed region of this process alone, aligned to cache lines.
+    ///
+    /// # Errors
+    ///
+    /// When there is not so much memory.
+    pub fn allocate(bytes: usize) -> Result<Region, OutOfMemory> {
+        let layout = Allocation::layout(bytes);
+        if layout.size() < bytes {
+            return Err(OutOfMemory { bytes });
+        }
+        // SAFETY: the layout is not of size zero.
+        let start = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) });
+        let start = start.ok_or(OutOfMemory { bytes })?;
+        let owner: Arc<dyn Any + Send + Sync> = Arc::new(Allocation(start, layout));
         #[cfg(any(loom, shuttle))]
         let owner = crate::model::owner(start, bytes, owner);
-        return Region { start, bytes, owner };
-
-        struct OwnedLines(*mut Line, usize);
-        // SAFETY: plain bytes without thread affinity.
-        unsafe impl Send for OwnedLines {}
-        // SAFETY: never read through this handle.
-        unsafe impl Sync for OwnedLines {}
-        impl Drop for OwnedLines {
-            fn drop(&mut self) {
-                let slice = std::ptr::slice_from_raw_parts_mut(self.0, self.1);
-                // SAFETY: exactly the box that `private` took apart, dropped once.
-                drop(unsafe { Box::from_raw(slice) });
-            }
-        }
+        Ok(Region { start, bytes, owner })
     }
 
     /// Bytes of the region.
@@ -226,6 +240,32 @@ impl Region {
     }
 }
 
+/// Memory of this process.
+struct Allocation(NonNull<u8>, Layout);
+
+// SAFETY: plain bytes without thread affinity.
+unsafe impl Send for Allocation {}
+// SAFETY: never read through this handle.
+unsafe impl Sync for Allocation {}
+
+impl Allocation {
+    const LINE: usize = 64;
+
+    /// Whole cache lines, at least one; one only for more bytes than there can be.
+    fn layout(bytes: usize) -> Layout {
+        let lines = bytes.max(1).checked_next_multiple_of(Allocation::LINE);
+        let layout = Layout::from_size_align(lines.unwrap_or(usize::MAX), Allocation::LINE);
+        layout.unwrap_or(Layout::new::<[u64; 8]>())
+    }
+}
+
+impl Drop for Allocation {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `allocate` got for this layout, given back once.
+        unsafe { std::alloc::dealloc(self.0.as_ptr(), self.1) };
+    }
+}
+
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Region({:p}, {} bytes)", self.start, self.bytes)
@@ -236,6 +276,14 @@ impl fmt::Debug for Region {
 #[cfg(not(any(loom, shuttle)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_that_there_is_not_is_an_error() {
+        for bytes in [usize::MAX, usize::MAX - 64, isize::MAX as usize, 1 << 60] {
+            assert_eq!(Region::allocate(bytes).unwrap_err(), OutOfMemory { bytes });
+        }
+        assert_eq!(Region::allocate(0).unwrap().bytes(), 0);
+    }
 
     #[test]
     fn ranges_are_checked() {

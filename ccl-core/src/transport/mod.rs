@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_memory::Region;
+use ccl_memory::{OutOfMemory, Region};
 
 use crate::time::Instant;
 
@@ -448,4 +448,10 @@ pub enum TransportError {
     /// A call that the transport cannot carry out as given.
     #[error("{0}")]
     Usage(String),
+    /// Memory for slots, or for what is reduced on the way, is not to be had.
+    #[error(
+        "{0}; take smaller slots (FERROCCL_SLOT_BYTES, FERROCCL_BUDGET_BYTES), or raise the limit \
+         (`ulimit -v`, the memory of the container)"
+    )]
+    Memory(#[from] OutOfMemory),
 }

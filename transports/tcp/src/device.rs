@@ -74,7 +74,7 @@ impl Device for TcpDevice {
     }
 
     fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
-        let region = Region::private(bytes);
+        let region = Region::allocate(bytes)?;
         let key = self.registry.add(region.clone(), ());
         Ok((region, key))
     }

@@ -17,7 +17,7 @@ const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
 
 /// Time of each target, in seconds.
 const EACH_S: u64 = 3;
-const EACH_FULL_S: u64 = 120;
+const EACH_FULL_S: u64 = 40;
 
 /// Runs each target for a while, from the kept corpus on.
 pub(super) fn run(full: bool) -> Outcome<Verdict> {
