@@ -1,6 +1,5 @@
 //! A lane: puts become frames, frames become bytes in memory and events.
 
-use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
@@ -53,8 +52,9 @@ pub(crate) struct TcpLane {
     withdrawals: u64,
     /// What the peers have shared and this side has imported.
     remote: Vec<(EndpointId, Shared)>,
-    /// Registrations that puts have named, valid while `withdrawals` is up to date.
-    local: BTreeMap<MrKey, Region>,
+    /// Registrations that puts have named, in order, valid while `withdrawals` is up to date. A
+    /// list, because it keeps its memory when it is emptied.
+    local: Vec<(MrKey, Region)>,
     /// Endpoint and stripe of the sockets that were ready last.
     ready: Vec<u64>,
     checked: Instant,
@@ -82,7 +82,7 @@ impl TcpLane {
             endpoints: Vec::new(),
             sockets: 0,
             remote: Vec::new(),
-            local: BTreeMap::new(),
+            local: Vec::new(),
             ready: Vec::with_capacity(READY_MAX),
             checked: Instant::ZERO,
             troubled: false,
@@ -111,14 +111,15 @@ impl TcpLane {
     /// Bytes of registered memory.
     fn local(&mut self, slice: LocalSlice) -> Result<Region, TransportError> {
         let LocalSlice { key, offset, bytes } = slice;
-        if !self.local.contains_key(&key) {
-            let region = self.registry.find(key)?.region;
-            self.local.insert(key, region);
-        }
-        let region = self.local.get(&key).ok_or_else(|| {
-            TransportError::Usage("a registration was withdrawn while it was used".to_owned())
-        })?;
-        region
+        let found = match self.local.binary_search_by_key(&key, |(key, _)| *key) {
+            Ok(found) => found,
+            Err(missing) => {
+                self.local.insert(missing, (key, self.registry.find(key)?.region));
+                missing
+            }
+        };
+        self.local[found]
+            .1
             .part(offset, bytes)
             .map_err(|error| TransportError::Usage(format!("a put out of range: {error}")))
     }
