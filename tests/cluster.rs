@@ -161,12 +161,21 @@ fn mpirun(rank: usize, per_host: usize, ranks: usize, address: IpAddr, command: 
 fn the_perf_programs_run_between_hosts_under_either_kind_of_launcher() {
     type Launcher = fn(usize, usize, usize, IpAddr, &mut Command);
     let launchers: [Launcher; 2] = [torchrun, mpirun];
-    let programs =
-        ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"];
-    for (index, program) in programs.into_iter().enumerate() {
-        let Some(network) = Network::switched(2) else { return };
-        let launch = launchers[index % 2];
-        let address = network.hosts[0].ipv4();
+    let programs = [
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "broadcast",
+        "reduce",
+        "gather",
+        "scatter",
+        "alltoall",
+        "alltoallv",
+        "sendrecv",
+    ];
+    let Some(network) = Network::switched(2) else { return };
+    let address = network.hosts[0].ipv4();
+    for (program, launch) in programs.iter().flat_map(|name| launchers.map(|how| (name, how))) {
         let ended = Processes::start((0..4).map(|rank| {
             let mut command = Command::new(examples().join(format!("{program}_perf")));
             command.args("-b 8 -e 4M -f 16 -n 2 -w 1 -c 1".split(' '));

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
-pub(crate) const CASES: &[Case] = &[("work", work), ("launched", launched)];
+pub(crate) const CASES: &[Case] = &[("work", work), ("launched", launched), ("forks", forks)];
 
 /// What [`work`] does, and for how many turns (without end, if that is not said).
 const WORK: &str = "FERROCCL_TEST_WORK";
@@ -50,6 +50,50 @@ fn launched() -> Result<(), Error> {
     let exit = launch::spawn_local(4, &std::env::current_exe().unwrap(), &arguments())?;
     say(&format!("ended {exit:?}"));
     std::process::exit(i32::from(exit.code));
+}
+
+/// Forks in the middle of a call on borrowed memory. The child gives all of it back and ends.
+fn forks() -> Result<(), Error> {
+    let mut communicator = Communicator::from_environment()?;
+    let mut buffer = vec![1u32; 2 << 20];
+    // So that all are connected, and messages are under way at once.
+    communicator.all_reduce_in_place(&mut buffer, Reduction::Max)?;
+    let mut child = -1;
+    let result = communicator.scope(|scope| {
+        let started = scope.start_all_reduce_in_place(&mut buffer, Reduction::Sum);
+        // SAFETY: the child calls nothing but destructors and `_exit`; no lock that they take is
+        // held by another thread of this process.
+        child = unsafe { libc::fork() };
+        started.map(drop)
+    });
+    if child == 0 {
+        let is_told = matches!(result, Err(Error::Forked));
+        // The memory goes back to the system, before the last that might still know of it.
+        drop(buffer);
+        drop(communicator);
+        // SAFETY: it ends this process and nothing else.
+        unsafe { libc::_exit(if is_told { 7 } else { 8 }) };
+    }
+    result??;
+    assert!(buffer.iter().all(|sum| *sum == communicator.ranks()));
+    let mut status = 0;
+    // SAFETY: the child is this process's, and the status is written to memory of our own.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{status:#x}");
+    communicator.all_reduce_in_place(&mut buffer, Reduction::Max)?;
+    communicator.barrier()
+}
+
+#[test]
+fn a_forked_child_takes_nothing_with_it() {
+    for transport in ["shm", "tcp"] {
+        let ranks = Processes::ranks(2, "forks", |_, command| {
+            command.env("FERROCCL_TRANSPORT", transport);
+        });
+        for ended in ranks.end(JOINED) {
+            assert!(ended.status.success(), "{transport}: {}", ended.output);
+        }
+    }
 }
 
 /// Each survivor has ended with an error of its own that names the victim.

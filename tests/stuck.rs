@@ -267,6 +267,8 @@ fn a_rank_in_an_endless_loop_is_named() {
     for rank in [0, 2] {
         ranks.await_text(rank, "error: ", TIMEOUT + MORE + GRACE);
     }
+    // It dumps its recording all the same.
+    ranks.await_text(1, "ferroccl: rank 1 of 3, process ", MORE);
     ranks.signal(1, Signal::KILL);
     let ended = ranks.end(JOINED);
     let verdict = ends_alike(&ended, 1);

@@ -91,7 +91,7 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
     /// 0 while all is well, else 1 + the rank that failed.
     failed: AtomicU64,
-    failure: OnceLock<Failure>,
+    pub(super) failure: OnceLock<Failure>,
     /// Interrupts the thread's wait.
     pub(super) wake: OwnedFd,
     /// Set once, when this rank leaves: by when its thread must end.

@@ -62,6 +62,9 @@ impl Driver {
             drop(control);
             shared.recorder.sample();
             shared.recorder.heed_signal();
+            if shared.failure.get().is_some() {
+                shared.recorder.dump_end();
+            }
             ready = self.wait();
         }
     }

@@ -82,8 +82,8 @@ fn misled(endpoint: &Endpoint, address: SocketAddr) -> String {
         return String::new();
     }
     format!(
-        "the name {} means {} here, which is this host itself: give the address of rank 0's host, \
-         or mend /etc/hosts; ",
+        "the name {} means {} here, which is this host itself: if rank 0 runs on another one, give \
+         that one's address, or mend /etc/hosts; ",
         endpoint.host,
         address.ip()
     )

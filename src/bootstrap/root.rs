@@ -3,7 +3,7 @@
 use super::resolve::resolve;
 use super::socket::{self, Deadline, Got, now, random_bytes};
 use super::{BootstrapError, Endpoint, Join, Joined, contact, listen_at};
-use ccl_core::bootstrap::{ConnectionId, RootAction, RootJoin, Roster};
+use ccl_core::bootstrap::{ConnectionId, JoinFailure, RootAction, RootJoin, Roster};
 use rustix::event::PollFlags;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -63,12 +63,12 @@ fn no_endpoint() -> BootstrapError {
 }
 
 /// Whether an endpoint is certainly not of this host.
-fn is_foreign(endpoint: &Endpoint) -> bool {
+fn is_foreign(endpoint: &Endpoint, by: Deadline) -> bool {
     let not_here = |address: &SocketAddr| {
         let bound = UdpSocket::bind(SocketAddr::new(address.ip(), 0));
         bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
     };
-    let addresses = resolve(endpoint, Deadline::after(FAREWELL));
+    let addresses = resolve(endpoint, by);
     addresses.is_ok_and(|addresses| addresses.iter().all(not_here))
 }
 
@@ -113,7 +113,12 @@ impl Driver {
         match self.machine.outcome() {
             Some(Ok(roster)) => Ok(roster.clone()),
             Some(Err(failure)) => {
-                let foreign = join.id.endpoints.iter().all(is_foreign);
+                // Somebody has found the way, where not all are missing.
+                let nobody = matches!(failure, JoinFailure::Missing { count, .. }
+                    if *count + 1 == join.ranks);
+                let by = Deadline::after(FAREWELL);
+                let foreign =
+                    nobody && join.id.endpoints.iter().all(|endpoint| is_foreign(endpoint, by));
                 let foreign = join.id.endpoints.first().filter(|_| foreign).cloned().map(Box::new);
                 Err(BootstrapError::Root { failure: failure.clone(), strays, foreign })
             }

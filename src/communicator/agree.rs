@@ -133,7 +133,7 @@ impl Communicator {
             return error;
         }
         if self.broken.is_none() {
-            self.control.recorder().dump();
+            self.control.recorder().dump_end();
             self.blame(&error);
             self.broken = Some(error.to_string());
         }

@@ -22,6 +22,7 @@ use ccl_memory::Region;
 
 use super::call::{Buffers, Call, usage};
 use super::error::Error;
+use super::fork;
 use super::group::Messages;
 use super::record::CallRecord;
 use super::segment::Segment;
@@ -124,6 +125,25 @@ pub(super) struct Engine {
     uses: u64,
     /// Since when polls of the started call have moved nothing.
     idle_since: Option<Instant>,
+    /// Of the process that made it.
+    generation: u32,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if self.generation != fork::generation() {
+            self.ports.abandon();
+        }
+    }
+}
+
+/// An engine that is driven: whatever comes, its call's buffers are let go of.
+pub(super) struct Driven<'e>(pub(super) &'e mut Engine);
+
+impl Drop for Driven<'_> {
+    fn drop(&mut self) {
+        self.0.ports.unbind();
+    }
 }
 
 /// A call that was checked and planned, and may be under way.
@@ -196,6 +216,7 @@ impl Engine {
             sequence: 0,
             uses: 0,
             idle_since: None,
+            generation: fork::generation(),
         }
     }
 

@@ -52,6 +52,10 @@ pub struct Explanation {
     pub shared_bytes: usize,
     /// The formula behind `shared_bytes`.
     pub shared_formula: String,
+    /// Memory that this rank uses for connections to other hosts.
+    pub network_bytes: usize,
+    /// The formula behind `network_bytes`.
+    pub network_formula: String,
     /// Whether the bits depend on nothing but the data.
     pub deterministic: bool,
     /// This rank's schedule.
@@ -99,6 +103,7 @@ pub fn explain(
     let other = |name: &&str| *name != choice.algorithm.name;
     let names = algorithm::of(call.collective).map(|algorithm| algorithm.name);
     let alone = ranks == 1;
+    let (network_bytes, network_formula) = segment.network();
     Ok(Explanation {
         collective: call.collective.to_string(),
         ranks,
@@ -117,6 +122,8 @@ pub fn explain(
         scratch_bytes: numbers.scratch_bytes(&program) * segment.channels as usize,
         shared_bytes: if alone { 0 } else { segment.bytes() },
         shared_formula: segment.formula(),
+        network_bytes,
+        network_formula,
         deterministic: config.deterministic,
         schedule: schedule.to_string(),
         program: program.to_string(),
@@ -163,6 +170,9 @@ impl fmt::Display for Explanation {
         )?;
         writeln!(f, "  scratch    {} bytes on this rank", self.scratch_bytes)?;
         writeln!(f, "  shared     {}", self.shared_formula)?;
+        if self.hosts > 1 {
+            writeln!(f, "  network    {}", self.network_formula)?;
+        }
         let mode = if self.deterministic { "on" } else { "off" };
         writeln!(f, "  determin.  {mode}")?;
         writeln!(f, "\nschedule: {}", self.schedule)?;

@@ -29,9 +29,10 @@ use ccl_core::types::Rank;
 
 use crate::bootstrap::{ControlPlane, Join, Secret, UniqueId, join, random_bytes};
 use crate::launch;
+use agree::TIDINGS;
 use call::Buffers;
 use devices::Devices;
-use engine::Engine;
+use engine::{Driven, Engine};
 use group::Messages;
 use request::Requests;
 use wiring::Wiring;
@@ -164,9 +165,16 @@ impl Communicator {
     ) -> Result<Communicator, Error> {
         let (told, rank) = (Arc::clone(&control), control.rank());
         Communicator::wire(control, secret, config).inspect_err(|error| {
-            // The others are not to take it for leaving.
-            if told.failure().is_none() {
-                told.report(rank, format!("it cannot take part: {error}"));
+            // The others are not to take it for leaving. Somebody else's death comes to all by
+            // itself, if a little later.
+            let (rank, reason, known) = match error {
+                Error::RankFailed { rank, reason, .. } => {
+                    (*rank, reason.clone(), told.await_failure(TIDINGS))
+                }
+                _ => (rank, format!("it cannot take part: {error}"), told.failure()),
+            };
+            if known.is_none() {
+                told.report(rank, reason);
             }
         })
     }
@@ -279,8 +287,10 @@ impl Communicator {
 
     fn drive(&mut self, running: &engine::Running) -> Result<(), Error> {
         let timeout = self.engine.config.timeout;
-        let result = self.engine.start(running).and_then(|()| self.engine.finish(running, timeout));
-        self.engine.ports.unbind();
+        let result = {
+            let driven = Driven(&mut self.engine);
+            driven.0.start(running).and_then(|()| driven.0.finish(running, timeout))
+        };
         result.and_then(|()| self.let_through(running)).map_err(|error| {
             let during = self.during(&running.what);
             self.broken(error, during)

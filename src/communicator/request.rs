@@ -15,7 +15,7 @@ use ccl_core::types::{Collective, DataType};
 
 use super::call::{Buffers, Call, usage};
 use super::element::{Element, Reduction};
-use super::engine::Running;
+use super::engine::{Driven, Running};
 use super::{Communicator, Error};
 
 /// A started call whose buffers come back with [`Communicator::wait`].
@@ -251,7 +251,10 @@ impl Communicator {
     fn advance_requests(&mut self) -> Result<(), Error> {
         while let Some(at) = self.first_open() {
             let running = self.start_pending(at)?;
-            let polled = self.engine.poll(&running);
+            let driven = Driven(&mut self.engine);
+            let polled = driven.0.poll(&running);
+            // Only a panic on the way ends it here.
+            std::mem::forget(driven);
             let ended = polled.and_then(|is_done| match is_done {
                 true => self.let_through(&running).map(|()| true),
                 false => Ok(false),
@@ -272,7 +275,7 @@ impl Communicator {
     fn finish_front(&mut self, timeout: Duration) -> Result<(), Error> {
         let Some(at) = self.first_open() else { return Ok(()) };
         let running = self.start_pending(at)?;
-        let finished = self.engine.finish(&running, timeout);
+        let finished = Driven(&mut self.engine).0.finish(&running, timeout);
         match finished.and_then(|()| self.let_through(&running)) {
             Ok(()) => {
                 self.end(at, Some(&running), Ok(()));
@@ -283,7 +286,8 @@ impl Communicator {
     }
 
     fn start_pending(&mut self, at: usize) -> Result<Running, Error> {
-        let ended = State::Ended(Ok(()));
+        // What stands if a panic comes between.
+        let ended = State::Ended(Err("this rank panicked while the call was under way".to_owned()));
         match std::mem::replace(&mut self.requests.queue[at].state, ended) {
             State::Queued(running) => match self.engine.start(&running) {
                 Ok(()) => Ok(running),

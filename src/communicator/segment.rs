@@ -85,6 +85,21 @@ impl Segment {
         )
     }
 
+    /// Bytes of the slots towards and from one peer on another host, and the formula.
+    pub(super) fn network(&self) -> (usize, String) {
+        let remote = self.ranks as usize - self.locals.len().max(1);
+        let config = self.message_config();
+        let (bytes, granted) = (config.peer_bytes(remote), config.granted_slots(remote));
+        let Shape { slots, slot_bytes } = self.shape;
+        let formula = format!(
+            "{remote} peers × {} channels × ({slots} + {granted} slots) × (64 + {slot_bytes}) = {} \
+             bytes, once all are connected",
+            self.channels,
+            bytes.saturating_mul(remote)
+        );
+        (bytes.saturating_mul(remote), formula)
+    }
+
     /// The owner's record of its current call.
     pub(super) fn record(&self, of: &Region) -> Result<Region, RegionError> {
         of.part(doorbell::BYTES, record::BYTES)

@@ -13,7 +13,7 @@ mod snapshot;
 mod words;
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ccl_core::bootstrap::{Awaited, Note};
@@ -78,6 +78,8 @@ pub(crate) struct Recorder {
     last: Mutex<[u64; 4]>,
     /// Signals that were answered.
     signals: AtomicU64,
+    /// Whether the end of the communicator was.
+    ended: AtomicBool,
     /// Others find the memory by it.
     _file: Option<OwnedFd>,
 }
@@ -123,6 +125,7 @@ impl Recorder {
             region,
             last: Mutex::new([u64::MAX; 4]),
             signals: AtomicU64::new(signal::count()),
+            ended: AtomicBool::new(false),
             _file: file,
             settings,
         };
@@ -214,8 +217,16 @@ impl Recorder {
         }
     }
 
+    /// Dumps the recording because the communicator is broken: once, whether its caller finds that
+    /// out or, while the caller computes, the control thread.
+    pub(crate) fn dump_end(&self) {
+        if !self.ended.swap(true, Ordering::Relaxed) {
+            self.dump();
+        }
+    }
+
     /// Writes the recording where the settings say.
-    pub(crate) fn dump(&self) {
+    fn dump(&self) {
         self.sample();
         if let Some(snapshot) = self.snapshot() {
             dump::dump(&snapshot, &self.settings.dump);

@@ -6,9 +6,8 @@ use crate::machine::is_ci;
 use crate::workspace::cargo;
 use crate::{Outcome, process, report, tidy};
 
-/// Time that all of it may take on 2 cores from nothing, in seconds. Together with the suite
-/// `build` it makes up the 10 minutes for build and lints.
-pub(crate) const BUDGET_S: u64 = 180;
+/// Time that all of it may take on 2 cores from nothing, in seconds.
+pub(crate) const BUDGET_S: u64 = 150;
 
 struct Check {
     name: &'static str,

@@ -35,6 +35,8 @@ const IN_GUEST: &str = "target.'cfg(all())'.runner = ['cargo', 'xtask', 'guest',
                         'env', 'FERROCCL_TEST_NETEM=1']";
 
 const NOTHING: &str = "needs only Rust and a C linker; installs nothing, skips nothing";
+const NAMESPACES: &str = "needs root and iproute2 for ranks in network namespaces of their own; \
+    installs nothing; each test that cannot have them says SKIPPED and why";
 
 /// All suites.
 pub(crate) const SUITES: &[Suite] = &[
@@ -42,7 +44,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "build",
         what: "everything that is shipped (release) and everything that is tested",
         needs: NOTHING,
-        budget_s: 600,
+        budget_s: 560,
         tests_min: 0,
         steps: &[&["build", "--workspace", "--release", "--bins", "--examples"]],
     },
@@ -59,7 +61,7 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "model checkers, AddressSanitizer, valgrind and fuzzers, each for a short while",
         needs: "needs the nightly toolchain and valgrind (`cargo xtask setup` installs both); \
                 without one of them it says SKIPPED and why",
-        budget_s: 600,
+        budget_s: 720,
         // The models at least need no tool.
         tests_min: 10,
         steps: &[&["xtask", "check", "loom", "shuttle", "asan", "valgrind", "recorder", "fuzz"]],
@@ -68,7 +70,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "verifier",
         what: "every algorithm proved for 1 to 17 ranks, and mutants that must be rejected",
         needs: NOTHING,
-        budget_s: 180,
+        budget_s: 150,
         tests_min: 1,
         steps: &[&["test", "--workspace", "--release", "--no-fail-fast", "--test", "verifier"]],
     },
@@ -83,8 +85,8 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "faults",
         what: "ranks as processes that are killed, stopped, cut off, disturbed, or never come",
-        needs: NOTHING,
-        budget_s: 270,
+        needs: NAMESPACES,
+        budget_s: 220,
         tests_min: 1,
         steps: &[&[
             "test",
@@ -101,7 +103,7 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "a virtual machine for what this kernel may lack: loss and delay on a link",
         needs: "as root installs qemu-system-x86, busybox-static and kmod if they are missing, and \
                 downloads a kernel beside the build; skipped where it cannot",
-        budget_s: 300,
+        budget_s: 260,
         tests_min: 2,
         steps: &[
             &["test", "--workspace", "--no-fail-fast", "--test", "guest"],
@@ -122,8 +124,8 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "rest",
         what: "conformance of the transports, ranks as threads and processes, documentation",
-        needs: NOTHING,
-        budget_s: 360,
+        needs: NAMESPACES,
+        budget_s: 400,
         tests_min: 1,
         steps: &[
             &[

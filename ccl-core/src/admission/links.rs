@@ -20,7 +20,7 @@ use crate::transport::{
 };
 use crate::types::Rank;
 
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 /// Where in a slot the header begins, so that the payload begins with a cache line.
 const HEADER: usize = LINE - HEADER_BYTES;
 const TAG: usize = HEADER + 8;
@@ -77,6 +77,13 @@ pub(super) struct Peer {
     pub(super) links: Vec<(Inbound, Outbound)>,
 }
 
+impl Peer {
+    /// Nothing is under way to it any more; returns the bytes that were.
+    pub(super) fn void(&mut self) -> usize {
+        self.links.iter_mut().map(|(_, outbound)| outbound.forget()).sum()
+    }
+}
+
 /// All links of one rank over one lane. See the module's text.
 #[derive(Debug)]
 pub struct MessageLinks {
@@ -90,14 +97,14 @@ pub struct MessageLinks {
     /// How more peers are found; none where all are attached by the owner.
     meeting: Option<Box<Meeting>>,
     /// Published, not yet taken by the lane.
-    queue: Vec<WorkRequest>,
+    pub(super) queue: Vec<WorkRequest>,
     /// Set aside during a flush because their endpoints take no more.
     held: Vec<WorkRequest>,
     /// The caller's memory, as far as it is in use.
     pub(super) loans: Loans,
     events: Vec<Event>,
     /// Peers that are gone, and how that was noticed, the first first.
-    lost: Vec<(Rank, String)>,
+    pub(super) lost: Vec<(Rank, String)>,
     pub(super) counters: Counters,
 }
 
@@ -319,8 +326,15 @@ impl MessageLinks {
     /// Gives the link's received slot back, and renews the grant if that is due, with the next
     /// [`MessageLinks::flush`].
     pub fn release(&mut self, link: Link) {
-        self.counters.landed += u64::from(self.loans.landed(link));
+        self.landed(link);
         self.grant(link, Inbound::release);
+    }
+
+    /// The memory of a peer that is detached.
+    pub(super) fn dispose(&self, peer: &Peer) {
+        // A key that is unknown by now guards nothing any more.
+        let _ = self.device.deregister(peer.inbound.key);
+        let _ = self.device.deregister(peer.staging.key);
     }
 
     /// A put that the lane has not taken yet reads its tail here.
@@ -562,8 +576,7 @@ impl MessageLinks {
         let Some(&rank) = self.ranks.get(&endpoint) else { return };
         self.loans.forget(rank);
         if let Some(Some(peer)) = self.peers.get_mut(rank as usize) {
-            let void: usize = peer.links.iter_mut().map(|(_, outbound)| outbound.forget()).sum();
-            self.counters.in_flight_bytes -= void as u64;
+            self.counters.in_flight_bytes -= peer.void() as u64;
         }
         self.lost.push((rank, reason));
     }
@@ -578,11 +591,9 @@ impl Drop for MessageLinks {
     /// Closes the connections first, so that no peer writes into the slots that go after them.
     fn drop(&mut self) {
         self.close();
-        for peer in self.peers.drain(..).flatten() {
+        for peer in std::mem::take(&mut self.peers).into_iter().flatten() {
             self.lane.detach(peer.endpoint);
-            // A key that is unknown by now guards nothing any more.
-            let _ = self.device.deregister(peer.inbound.key);
-            let _ = self.device.deregister(peer.staging.key);
+            self.dispose(&peer);
         }
     }
 }

@@ -18,7 +18,7 @@ use ccl_memory::Region;
 use super::inbound::Landing;
 use super::links::{MessageLinks, request_id};
 use crate::execution::Link;
-use crate::transport::{LocalSlice, MrKey, TransportError};
+use crate::transport::{LocalSlice, MrKey, TransportError, WorkRequest};
 use crate::types::Rank;
 
 /// A buffer of the call's.
@@ -76,16 +76,15 @@ impl Loans {
         }
     }
 
-    /// The link's next message was taken. Returns whether it had landed.
-    pub(super) fn landed(&mut self, link: Link) -> bool {
-        let found = self.landings.iter().position(|landing| landing.link == link);
-        found.map(|found| self.landings.swap_remove(found)).is_some()
+    /// The landing of the link's next message is over.
+    fn take_landed(&mut self, link: Link) -> Option<Landed> {
+        let found = self.landings.iter().position(|landing| landing.link == link)?;
+        Some(self.landings.swap_remove(found))
     }
 
     /// Nothing is under way to or from a peer any more.
     pub(super) fn forget(&mut self, rank: Rank) {
         self.lent.retain(|lent| lent.link.peer != rank);
-        self.landings.retain(|landed| landed.link.peer != rank);
     }
 
     fn is_lent(&self, address: usize, bytes: usize) -> bool {
@@ -161,6 +160,30 @@ impl MessageLinks {
         }
     }
 
+    /// The link's next message is taken. If it had landed, nothing more does: not what a peer puts
+    /// there that has sent it from elsewhere, either.
+    pub(super) fn landed(&mut self, link: Link) {
+        let Some(Landed { slot, .. }) = self.loans.take_landed(link) else { return };
+        self.counters.landed += 1;
+        self.restore(link, slot);
+    }
+
+    fn restore(&mut self, link: Link, slot: LocalSlice) {
+        let Some((peer, _)) = self.link(link) else { return };
+        let endpoint = peer.endpoint;
+        if let Err(error) = self.lane.redirect(endpoint, slot, None) {
+            self.give_up(link.peer, &error);
+        }
+    }
+
+    /// Forgets everything without a word and without touching the call's memory: this process is
+    /// the child of a fork, and all of it is its parent's.
+    pub fn abandon(&mut self) {
+        self.loans = Loans::default();
+        self.queue.clear();
+        std::mem::forget(std::mem::take(&mut self.peers));
+    }
+
     /// Ends every use of the call's memory.
     pub fn close(&mut self) {
         if self.loans.buffers.is_empty() {
@@ -169,12 +192,10 @@ impl MessageLinks {
         self.loans.next.clear();
         self.recall(0, usize::MAX);
         while let Some(Landed { link, slot }) = self.loans.landings.pop() {
-            let Some((peer, channel)) = self.link(link) else { continue };
-            let endpoint = peer.endpoint;
-            peer.links[channel].0.decide(Landing::Slot);
-            if let Err(error) = self.lane.redirect(endpoint, slot, None) {
-                self.give_up(link.peer, &error);
+            if let Some((peer, channel)) = self.link(link) {
+                peer.links[channel].0.decide(Landing::Slot);
             }
+            self.restore(link, slot);
         }
         for buffer in self.loans.buffers.drain(..) {
             // A key that is unknown by now guards nothing any more.
@@ -218,10 +239,13 @@ impl MessageLinks {
 
     /// What cannot be undone with a peer ends with its connection.
     fn give_up(&mut self, rank: Rank, error: &TransportError) {
-        if let Some(Some(peer)) = self.peers.get(rank as usize) {
-            let endpoint = peer.endpoint;
-            self.lane.detach(endpoint);
-            self.lose(endpoint, error.to_string());
-        }
+        let peer = self.peers.get_mut(rank as usize).and_then(Option::take);
+        let Some(mut peer) = peer else { return };
+        self.lane.detach(peer.endpoint);
+        self.queue.retain(|WorkRequest::Put { endpoint, .. }| *endpoint != peer.endpoint);
+        self.counters.in_flight_bytes -= peer.void() as u64;
+        self.loans.forget(rank);
+        self.lost.push((rank, error.to_string()));
+        self.dispose(&peer);
     }
 }

@@ -77,6 +77,15 @@ impl Config {
         links * self.granted_slots(peers) as usize * (HEADER_BYTES + self.slot_bytes)
     }
 
+    /// Bytes of the slots that a rank with `peers` peers has for each that is connected: what the
+    /// peer fills, and what is sent from.
+    #[must_use]
+    pub fn peer_bytes(&self, peers: usize) -> usize {
+        let slots = (self.granted_slots(peers) as usize).saturating_add(self.slots as usize);
+        let stride = links::LINE.saturating_add(self.slot_bytes.next_multiple_of(links::LINE));
+        slots.saturating_mul(self.channels as usize).saturating_mul(stride)
+    }
+
     fn check(&self, message_bytes_max: usize) -> Result<(), AdmissionError> {
         let problem = if self.channels == 0 || self.channels > CHANNELS_MAX {
             format!("{} channels; use 1 to {CHANNELS_MAX}", self.channels)

@@ -290,7 +290,8 @@ pub trait Lane: Send + fmt::Debug {
     /// its end. What the put writes before `from` stays where it is. None takes that back: nothing
     /// is written to `into` any more, and what had come of an unfinished put is where it would
     /// have been. Returns no if such a put has come too far, or reaches beyond; nothing is changed
-    /// then.
+    /// then. To be asked when every [`Event`] has been taken: a put that has come whole is not
+    /// known here any more.
     ///
     /// # Errors
     ///

@@ -60,6 +60,10 @@ impl Links for MessageLinks {
         MessageLinks::close(self);
     }
 
+    fn abandon(&mut self) {
+        MessageLinks::abandon(self);
+    }
+
     #[inline]
     fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
         MessageLinks::publish(self, link, bytes, tag);

@@ -110,6 +110,12 @@ impl Links for MixedLinks {
         }
     }
 
+    fn abandon(&mut self) {
+        if let Some(messages) = self.messages() {
+            Links::abandon(messages);
+        }
+    }
+
     #[inline]
     fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
         either!(self, link, publish(bytes, tag), ());

@@ -48,6 +48,8 @@ pub trait Links {
     /// Ends every use of the call's memory.
     #[inline]
     fn close(&mut self) {}
+    /// Forgets the call's memory, and everything else, without touching it: in a fork's child.
+    fn abandon(&mut self) {}
     /// Sends the slot.
     fn publish(&mut self, link: Link, bytes: usize, tag: u64);
     /// Gives the received slot back.
@@ -205,10 +207,18 @@ impl<L: Links> CpuPorts<L> {
         self.links.open(buffers.filter_map(|(address, bytes)| {
             let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
             let owner: Arc<dyn Any + Send + Sync> = Arc::<()>::clone(owner);
-            // SAFETY: the caller's promise, until `close` has ended every use; links write where
-            // the program asks for a message and nowhere else.
+            // SAFETY: the caller's promise. Nobody owns the memory; instead `close` ends every use
+            // of the region before the caller has its buffers back. It is written where the
+            // program asks for a message and nowhere else, so never in a buffer that is only read.
             Some(unsafe { Region::new(start, bytes, owner) })
         }));
+    }
+
+    /// In the child of a fork, where links and memory are the parent's: nothing is touched or sent
+    /// any more, not even to take leave.
+    pub fn abandon(&mut self) {
+        self.call = None;
+        self.links.abandon();
     }
 
     /// Forgets the call's memory: nothing is touched until the next [`CpuPorts::bind`].

@@ -19,6 +19,9 @@ use crate::{interface, socket};
 const HALF_OPEN_MAX: usize = 256;
 /// How long a stranger may take to say what only peers are told: which listener is meant.
 const PROVE_WITHIN: Duration = Duration::from_secs(5);
+/// What of that everybody has: under pressure the oldest strangers then yield to newcomers, of
+/// which one may be a peer that mends its link.
+const YIELD_AFTER: Duration = Duration::from_millis(250);
 /// How long a peer may take between two steps: it may be busy with other things.
 const BUSY_MAX: Duration = Duration::from_secs(600);
 /// Mended stripes that nobody has asked for yet.
@@ -52,8 +55,11 @@ pub(crate) struct Acceptor {
 impl Acceptor {
     /// Takes in whoever has come.
     pub(crate) fn pump(&mut self, now: Instant) -> Result<(), TransportError> {
-        while self.half_open.len() < HALF_OPEN_MAX {
+        while self.half_open.len() < HALF_OPEN_MAX || self.has_yielding(now) {
             let Some(socket) = socket::accept(&self.socket)? else { break };
+            if self.half_open.len() >= HALF_OPEN_MAX {
+                self.yields();
+            }
             match Shake::listener(socket, &self.setup, self.place.token) {
                 Ok(shake) => self.half_open.push((now + PROVE_WITHIN, shake)),
                 Err(error) => self.reject(&error),
@@ -80,6 +86,26 @@ impl Acceptor {
         }
         self.joining.retain(|joining| now < joining.until);
         Ok(())
+    }
+
+    /// The oldest of those who have not said yet what only peers are told.
+    fn oldest_stranger(&self) -> Option<(usize, Instant)> {
+        let untold = |(at, (until, shake)): (usize, &(Instant, Shake))| {
+            shake.hello().is_none().then_some((at, *until))
+        };
+        self.half_open.iter().enumerate().filter_map(untold).min_by_key(|(_, until)| *until)
+    }
+
+    fn has_yielding(&self, now: Instant) -> bool {
+        let patience = PROVE_WITHIN.saturating_sub(YIELD_AFTER);
+        self.oldest_stranger().is_some_and(|(_, until)| now + patience >= until)
+    }
+
+    fn yields(&mut self) {
+        if let Some((at, _)) = self.oldest_stranger() {
+            let (_, shake) = self.half_open.swap_remove(at);
+            self.reject(&late(shake.peer()));
+        }
     }
 
     /// Lets in who has proved the secret.

@@ -80,7 +80,7 @@ pub(crate) struct Unfinished<'a> {
 impl Unfinished<'_> {
     fn covers(&self, memory: u32, offset: usize) -> bool {
         let (start, bytes) = (self.header.offset, u64::from(self.header.bytes));
-        let inside = (start..start + bytes).contains(&(offset as u64));
+        let inside = (start..start.saturating_add(bytes)).contains(&(offset as u64));
         self.header.memory == memory && inside
     }
 
@@ -175,16 +175,17 @@ impl Inbox {
     ) -> Option<Result<bool, RegionError>> {
         let memory = self.memory(from)?;
         let redirect = Redirect { memory, offset: from.offset, into };
-        for mut put in unfinished {
-            if put.covers(memory, from.offset) {
-                let diverted = put.divert(&redirect);
-                if !matches!(diverted, Ok(true)) {
-                    return Some(diverted);
-                }
-            }
+        let mut unfinished = unfinished.filter(|put| put.covers(memory, from.offset));
+        let diverted = match (unfinished.next(), unfinished.next()) {
+            (None, _) => Ok(true),
+            (Some(mut put), None) => put.divert(&redirect),
+            // A peer that keeps to its grants never has two.
+            _ => Ok(false),
+        };
+        if let Ok(true) = diverted {
+            self.redirects.push(redirect);
         }
-        self.redirects.push(redirect);
-        Some(Ok(true))
+        Some(diverted)
     }
 
     /// Takes that back.
@@ -196,12 +197,8 @@ impl Inbox {
         let memory = self.memory(from)?;
         self.redirects
             .retain(|redirect| (redirect.memory, redirect.offset) != (memory, from.offset));
-        for mut put in unfinished {
-            if put.covers(memory, from.offset) {
-                return Some(put.bring_back());
-            }
-        }
-        Some(Ok(()))
+        let mut unfinished = unfinished.filter(|put| put.covers(memory, from.offset));
+        Some(unfinished.try_for_each(|mut put| put.bring_back()))
     }
 
     /// The peer's number for shared memory that these bytes lie in.

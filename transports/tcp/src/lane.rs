@@ -13,6 +13,7 @@ use ccl_core::transport::{
 };
 use ccl_memory::Region;
 use rustix::event::{Timespec, epoll};
+use rustix::process::Pid;
 
 use crate::endpoint::{Endpoint, Shared, TELL_AFTER};
 use crate::frame::{Header, Kind};
@@ -44,6 +45,8 @@ pub(crate) struct TcpLane {
     resume_within: Duration,
     /// Whether stripes may hold what the kernel knows nothing of.
     encrypts: bool,
+    /// The child of a fork has the same sockets, and must say nothing on them.
+    process: Pid,
     message_bytes_max: usize,
     epoll: OwnedFd,
     /// By number; empty where detached. Numbers are not used again.
@@ -77,6 +80,7 @@ impl TcpLane {
             writing,
             resume_within,
             encrypts,
+            process: rustix::process::getpid(),
             message_bytes_max: 1 << 31,
             epoll,
             endpoints: Vec::new(),
@@ -280,6 +284,13 @@ impl TcpLane {
         self.watch();
     }
 
+    /// Closes connections in good order, if they are this process's.
+    fn say_farewell(&self, endpoints: Vec<Endpoint>) {
+        if self.process == rustix::process::getpid() {
+            say_farewell(endpoints);
+        }
+    }
+
     fn has_trouble(&self) -> bool {
         self.endpoints.iter().flatten().any(|endpoint| {
             let broken = endpoint.stripes.iter().any(|stripe| stripe.broken.is_some());
@@ -321,7 +332,7 @@ impl Lane for TcpLane {
         let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take);
         if let Some(found) = found {
             self.sockets -= found.stripes.len();
-            say_farewell(vec![found]);
+            self.say_farewell(vec![found]);
         }
     }
 
@@ -405,7 +416,12 @@ impl Lane for TcpLane {
             let text = "the other place for a put has another length".to_owned();
             return Err(TransportError::Usage(text));
         }
-        self.endpoint(endpoint)?.redirect(from, into)
+        let peer = self.endpoint(endpoint)?;
+        if peer.lost.is_some() {
+            // Nothing comes from it any more, to wherever.
+            return Ok(into.is_none());
+        }
+        peer.redirect(from, into)
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
@@ -448,7 +464,8 @@ impl Lane for TcpLane {
 
 impl Drop for TcpLane {
     fn drop(&mut self) {
-        say_farewell(self.endpoints.drain(..).flatten().collect());
+        let endpoints = self.endpoints.drain(..).flatten().collect();
+        self.say_farewell(endpoints);
     }
 }
 

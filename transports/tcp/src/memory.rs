@@ -27,8 +27,8 @@ pub(crate) fn writable(region: &Region, offset: usize, bytes: usize) -> IoSliceM
         return IoSliceMut::new(&mut []);
     }
     // SAFETY: the range lies inside the region, which outlives the slice. It was shared with the
-    // peer for it to write: nobody reads it before the put's immediate has been seen, and the
-    // slice ends with the system call.
+    // peer for it to write, or named by `Lane::redirect` in its place: nobody reads it before the
+    // put's immediate has been seen, or writes it, and the slice ends with the system call.
     let slice =
         unsafe { std::slice::from_raw_parts_mut(region.start().wrapping_add(offset), bytes) };
     IoSliceMut::new(slice)

@@ -80,7 +80,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
     };
     let (text, setting) = if options.network {
         let text = network::run(&sizes(&network::SIZES), options.rounds)?;
-        (text, "2 ranks on 2 hosts (network namespaces joined by a veth link)")
+        let setting = "2 ranks on 2 hosts (network namespaces joined by a veth link, congestion \
+                       control reno)";
+        (text, setting)
     } else {
         (memory(&sizes(&SIZES), options)?, "2 ranks on one host")
     };

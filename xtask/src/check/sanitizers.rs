@@ -10,11 +10,17 @@ use super::{Verdict, cargo, host, nightly_missing, show};
 use crate::{Outcome, process};
 
 /// The crates that touch `unsafe`, and one that drives them.
-const UNSAFE: [&str; 4] =
-    ["ccl-memory", "ccl-kernels-cpu", "ccl-transport-shm", "ccl-transport-sim"];
+const UNSAFE: [&str; 5] = [
+    "ccl-memory",
+    "ccl-kernels-cpu",
+    "ccl-transport-shm",
+    "ccl-transport-tcp",
+    "ccl-transport-sim",
+];
 
 /// The crates whose unit tests run under valgrind.
-const VALGRIND: [&str; 3] = ["ccl-memory", "ccl-transport-shm", "ccl-kernels-cpu"];
+const VALGRIND: [&str; 4] =
+    ["ccl-memory", "ccl-transport-shm", "ccl-transport-tcp", "ccl-kernels-cpu"];
 
 /// Tests that AddressSanitizer cannot bear: ranks with little address space (it reserves
 /// terabytes), and exit statuses of programs built without it.

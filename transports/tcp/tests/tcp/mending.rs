@@ -1,6 +1,6 @@
 //! Connections that break while the peer lives.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,8 @@ struct Side {
 pub(crate) struct Pair {
     sides: [Side; 2],
     pub(crate) proxy: Proxy,
+    /// Where side 1 has listened, and still waits for connections that come back.
+    port: u16,
 }
 
 /// Whether to encrypt: both, where that can be.
@@ -66,7 +68,8 @@ impl Pair {
         let devices = [(), ()].map(|()| device(sockets, resume_within, tls));
         let mut listener = devices[1].listen(&SECRET).unwrap();
         let address = listener.address();
-        let proxy = Proxy::new(SocketAddr::from(([127, 0, 0, 1], port(&address))));
+        let port = port(&address);
+        let proxy = Proxy::new(SocketAddr::from(([127, 0, 0, 1], port)));
         let by = now() + Duration::from_secs(10);
         let way = proxy.instead_of(&address);
         let mut connecting = devices[0].connect(&way, &SECRET, b"", by).unwrap();
@@ -104,7 +107,7 @@ impl Pair {
         let (mut one, mut other) = (sides.next().unwrap(), sides.next().unwrap());
         one.1.remote = one.1.lane.import(one.1.endpoint, &other.0).unwrap();
         other.1.remote = other.1.lane.import(other.1.endpoint, &one.0).unwrap();
-        Pair { sides: [one.1, other.1], proxy }
+        Pair { sides: [one.1, other.1], proxy, port }
     }
 
     fn poll(&mut self) {
@@ -242,6 +245,22 @@ fn breaks_in_the_middle_of_frames_do_no_harm() {
         exchange(&mut pair, 300, |_, _| {});
         assert!(pair.proxy.made() > 3, "{} connections", pair.proxy.made());
     }
+}
+
+/// More of them than may be half open at a time.
+#[test]
+fn strangers_who_say_nothing_do_not_keep_a_connection_from_coming_back() {
+    let mut pair = Pair::new(1, Duration::from_secs(3), false);
+    let place = SocketAddr::from(([127, 0, 0, 1], pair.port));
+    let stranger = |_| TcpStream::connect_timeout(&place, Duration::from_secs(5)).unwrap();
+    let strangers: Vec<TcpStream> = (0..300).map(stranger).collect();
+    exchange(&mut pair, 300, |pair, sent| {
+        if sent == 100 {
+            pair.proxy.cut();
+        }
+    });
+    assert!(pair.proxy.made() > 1);
+    drop(strangers);
 }
 
 #[test]

@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::{Outcome, process};
 
+/// The congestion control of both hosts: all sides have the same, whatever this machine's own is
+/// (bbr paces what it sends, which costs each of them time).
+pub(super) const CONGESTION: &str = "reno";
 /// The interface of each host.
 pub(super) const INTERFACE: &str = "net0";
 const WITHIN: Duration = Duration::from_secs(20);
@@ -94,6 +97,8 @@ pub(super) fn joined() -> Outcome<[Host; 2]> {
         ] {
             process::capture(host.command("ip").args(words), WITHIN)?;
         }
+        let set = format!("echo {CONGESTION} > /proc/sys/net/ipv4/tcp_congestion_control");
+        process::capture(host.command("sh").args(["-c", &set]), WITHIN)?;
     }
     Ok(hosts)
 }
