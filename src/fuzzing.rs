@@ -1,7 +1,9 @@
-//! What is fuzzed of this crate: the launchers' protocols and their environment. As in
+//! What is fuzzed of this crate: the launchers' protocols and their environment, and the recordings
+//! of other processes. As in
 //! `ccl_core::fuzzing`.
 
 pub use crate::launch::fuzzing::{environment, pmi, store};
+pub use crate::recorder::fuzzed as recording;
 
 #[cfg(test)]
 #[path = "../fuzz/replay.rs"]
@@ -19,6 +21,11 @@ mod tests {
     #[test]
     fn stores() {
         replay("store", super::store);
+    }
+
+    #[test]
+    fn recordings() {
+        replay("recording", super::recording);
     }
 
     #[test]

@@ -137,6 +137,50 @@ fn a_sum_crosses_between_hosts_once() {
 }
 
 /// What torchrun tells its workers; there is no agent here that listens at the master's port.
+/// Every address of a peer is tried, and one that answers is taken.
+#[test]
+fn an_interface_that_leads_nowhere_is_not_taken() {
+    let Some(network) = Network::back_to_back() else { return };
+    network.lay_more();
+    for interfaces in ["", "dead0,net0", "10.79.0.0/24,fast0", "^lo"] {
+        let ended = job(
+            &network,
+            1,
+            network.hosts[0].ipv4(),
+            || command("sums"),
+            |_, command| {
+                command.env(WORK, "1000 3").env("FERROCCL_SOCKET_IFNAME", interfaces);
+            },
+        )
+        .end(LONG);
+        all_well(&ended);
+    }
+}
+
+/// The ranks meet on one network, and what they say goes over the other.
+#[test]
+fn the_network_of_the_data_may_be_another_than_that_of_the_bootstrap() {
+    const BYTES: u64 = 4 << 20;
+    let Some(network) = Network::back_to_back() else { return };
+    network.lay_more();
+    let ended = job(
+        &network,
+        1,
+        network.hosts[0].ipv4(),
+        || command("sums"),
+        |_, command| {
+            command.env(WORK, format!("{BYTES} 5")).env("FERROCCL_SOCKET_IFNAME", "=fast0");
+        },
+    )
+    .end(LONG);
+    all_well(&ended);
+    for host in &network.hosts {
+        let (met, said) = (host.traffic(), host.traffic_of("fast0"));
+        assert!(met.sent_bytes > 1000 && met.sent_bytes < BYTES / 4, "{met:?}");
+        assert!(said.sent_bytes > 5 * BYTES && said.received_bytes > 5 * BYTES, "{said:?}");
+    }
+}
+
 fn torchrun(rank: usize, per_host: usize, ranks: usize, address: IpAddr, command: &mut Command) {
     command
         .env("RANK", rank.to_string())

@@ -234,6 +234,25 @@ impl Recorder {
     }
 }
 
+/// The memory of another process, which may hold anything: it is read without a panic.
+#[cfg(any(test, fuzzing))]
+pub fn fuzzed(data: &[u8]) {
+    let (mut first, mut second) = ([0; BYTES], [0; BYTES]);
+    let (one, other) = data.split_at(data.len() / 2);
+    first[8..][..one.len().min(BYTES - 8)].copy_from_slice(&one[..one.len().min(BYTES - 8)]);
+    second.copy_from_slice(&first);
+    // A change between the two copies.
+    let changed = other.len().min(BYTES - 8);
+    second[BYTES - changed..].copy_from_slice(&other[..changed]);
+    for copy in [&mut first, &mut second] {
+        copy[..8].copy_from_slice(&page::MAGIC.to_le_bytes());
+    }
+    if let Some(page) = Page::new(&first, &second) {
+        let _ = (page.note(u64::MAX), page.failure(), page.host());
+        let _ = Snapshot::of(&page, u64::MAX).to_string();
+    }
+}
+
 /// What is recorded of an operation when it begins: its kind and count, as its record has them; its
 /// number among the collectives; its bytes times 256, plus 1 and the algorithm's place in the
 /// registry if it has one.

@@ -192,9 +192,14 @@ impl Host {
 
     /// What its link has carried so far.
     pub(crate) fn traffic(&self) -> Traffic {
+        self.traffic_of(INTERFACE)
+    }
+
+    /// What one of its interfaces has carried so far.
+    pub(crate) fn traffic_of(&self, interface: &str) -> Traffic {
         let path = format!("/proc/{}/net/dev", self.namespace.keeper.id());
         let table = fs::read_to_string(path).unwrap();
-        let prefix = format!("{INTERFACE}:");
+        let prefix = format!("{interface}:");
         let line = table.lines().find_map(|line| line.trim().strip_prefix(&prefix)).unwrap();
         let numbers: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap()).collect();
         Traffic { received_bytes: numbers[0], sent_bytes: numbers[8] }
@@ -297,6 +302,23 @@ impl Network {
         join(&hosts[1].namespace, INTERFACE, &hosts[0]);
         hosts.iter().for_each(Host::address);
         Some(Network { hosts, _switch: None })
+    }
+
+    /// Gives two hosts that are back to back a second link, with addresses in 10.78.0.0/24
+    /// (`fast0`), and each an interface that leads nowhere, in 10.79.0.0/24 (`dead0`).
+    pub(crate) fn lay_more(&self) {
+        let [one, other] = &self.hosts[..] else { panic!("there are not two hosts") };
+        let there = other.namespace.keeper.id();
+        one.ip(&format!("link add fast0 type veth peer name fast0 netns {there}"));
+        for host in [one, other] {
+            host.ip("link add dead0 type veth peer name dead1");
+            host.ip("link set dead1 up");
+            for (network, name) in [(78, "fast0"), (79, "dead0")] {
+                let number = host.index + 1;
+                host.ip(&format!("addr add 10.{network}.0.{number}/24 dev {name}"));
+                host.ip(&format!("link set {name} up"));
+            }
+        }
     }
 
     /// `n` hosts, at most 250, each linked to a bridge that has a namespace of its own: cutting one

@@ -74,9 +74,10 @@ impl<P: Ports> Operation<P> {
         Operation { execution, ports, links, mismatch, done: false }
     }
 
-    /// The ports, for another operation.
+    /// The ports, for another operation: of this one's buffers they know nothing any more.
     #[must_use]
-    pub fn into_ports(self) -> P {
+    pub fn into_ports(mut self) -> P {
+        self.links().close();
         self.ports
     }
 

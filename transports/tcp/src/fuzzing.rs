@@ -1,9 +1,11 @@
 //! What is fuzzed of this crate: what comes over a connection, addresses and keys of other
 //! processes. As in `ccl_core::fuzzing`.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, Write};
+use std::net::TcpStream;
+use std::time::Duration;
 
-use ccl_core::transport::{Address, LocalSlice, MrKey, RemoteKey};
+use ccl_core::transport::{Address, LocalSlice, MrKey, RemoteKey, Secret};
 use ccl_memory::Region;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
@@ -12,6 +14,7 @@ use crate::endpoint::Shared;
 use crate::inbox::Inbox;
 use crate::incoming::{Arrival, End, Incoming};
 use crate::link::Hello;
+use crate::shake::{Setup, Shake};
 use crate::socket::{self, Got};
 use crate::wire::Wire;
 
@@ -34,6 +37,31 @@ pub fn tcp_key(data: &[u8]) {
     if let Some(shared) = Shared::decode(&RemoteKey(data.to_vec())) {
         assert_eq!(Shared::decode(&shared.encode()), Some(shared));
     }
+}
+
+/// What a stranger says to a listener: whatever it is, nobody is let in who does not know the
+/// secret.
+pub fn tcp_shake(data: &[u8]) {
+    let _ = stranger(data);
+}
+
+fn stranger(data: &[u8]) -> Option<()> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").ok()?;
+    let place = listener.local_addr().ok()?;
+    let theirs = TcpStream::connect_timeout(&place, Duration::from_secs(1)).ok()?;
+    let (ours, _) = listener.accept().ok()?;
+    ours.set_nonblocking(true).ok()?;
+    let secret = Secret(socket::random().ok()?);
+    let setup = Setup { secret, tls: None, congestion: None };
+    let mut shake = Shake::listener(ours.into(), &setup, [7; 16]).ok()?;
+    for piece in data.chunks(100) {
+        (&theirs).write_all(piece).ok()?;
+        match shake.step() {
+            Ok(proved) => assert!(!proved, "it was let in"),
+            Err(_) => return None,
+        }
+    }
+    Some(())
 }
 
 const SHARED_BYTES: usize = 256;
@@ -127,6 +155,11 @@ mod tests {
     #[test]
     fn keys() {
         replay("tcp_key", super::tcp_key);
+    }
+
+    #[test]
+    fn shakes() {
+        replay("tcp_shake", super::tcp_shake);
     }
 
     #[test]
