@@ -606,7 +606,7 @@ fn carry(messages: &mut MessageLinks, progress: Progress) -> Result<Progress, Er
     if progress == Progress::Moved {
         return Ok(progress);
     }
-    if progress == Progress::Done && messages.is_drained() {
+    if progress == Progress::Done && messages.is_drained() && messages.is_settled(now) {
         return Ok(progress);
     }
     let arrived = messages.poll(now)?;

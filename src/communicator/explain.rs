@@ -91,8 +91,7 @@ pub fn explain(
         return Err(usage(format!("there is no rank {rank} among {ranks}")));
     }
     call.check(rank, ranks)?;
-    let locals = hosts.members(hosts.seat(rank).0);
-    let segment = Segment::new(ranks, config, &Vec::from_iter(locals));
+    let segment = Segment::new(hosts, rank, config);
     let choice = choice(config, &segment, hosts, call)?;
     let params = Params { rank, ranks, root: call.root, hosts };
     let schedule = (choice.algorithm.schedule)(&params);

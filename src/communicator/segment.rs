@@ -9,6 +9,7 @@
 
 use ccl_core::admission;
 use ccl_core::config::Config;
+use ccl_core::topology::Hosts;
 use ccl_core::types::Rank;
 use ccl_memory::slots::Shape;
 use ccl_memory::{Region, RegionError, doorbell};
@@ -34,22 +35,27 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// The division for a communicator: slots as large as configured, or as the budget allows.
-    pub(super) fn new(ranks: u32, config: &Config, locals: &[Rank]) -> Segment {
+    /// The division on the host of `rank`: slots as large as configured, or as the budget allows.
+    /// Where no two ranks share a host they are twice that: a system call costs more than a look
+    /// at a slot, and what is lent and lands stays in no cache.
+    pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
+        let (ranks, locals) = (hosts.ranks(), hosts.members(hosts.seat(rank).0));
+        let apart = ranks > 1 && hosts.count() == ranks;
         // A program may have written a zero, which the environment cannot.
         let (channels, slots) = (config.channels.max(1), config.slots.max(1));
         let links = u64::from(ranks.saturating_sub(1).max(1)) * u64::from(channels);
         let share = config.budget_bytes.0 as u64 / links / u64::from(slots);
         let share = usize::try_from(share).unwrap_or(usize::MAX);
-        let slot_bytes = config.slot_bytes.0.min(share).max(SLOT_BYTES_MIN) / 64 * 64;
-        let (locals, shape) = (locals.to_vec(), Shape { slots, slot_bytes });
+        let wanted = config.slot_bytes.0.saturating_mul(if apart { 2 } else { 1 });
+        let slot_bytes = wanted.min(share).max(SLOT_BYTES_MIN) / 64 * 64;
+        let (locals, shape) = (Vec::from_iter(locals), Shape { slots, slot_bytes });
         let (budget_bytes, zero_copy_bytes) = (config.budget_bytes.0, config.zero_copy_bytes.0);
         Segment { ranks, locals, budget_bytes, zero_copy_bytes, channels, shape }
     }
 
     /// The segment of a communicator whose ranks share one host.
     pub(super) fn of_one_host(ranks: u32, config: &Config) -> Segment {
-        Segment::new(ranks, config, &Vec::from_iter(0..ranks))
+        Segment::new(&Hosts::one(ranks), 0, config)
     }
 
     /// The sizes of links by messages, whose slots are like those of the segment.

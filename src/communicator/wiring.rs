@@ -92,7 +92,7 @@ impl Wiring {
             None => None,
             Some(device) => {
                 let peers: Vec<Rank> = (0..ranks).filter(|r| !locals.contains(r)).collect();
-                let segment = Segment::new(ranks, config, &locals);
+                let segment = Segment::new(&hosts, rank, config);
                 Some(meeting.message_links(device, &peers, &segment, config.timeout)?)
             }
         };
@@ -195,7 +195,7 @@ impl Wiring {
     /// Makes the engine: links over shared segments, and messages to other hosts.
     pub(super) fn engine(mut self, config: Config, parking: Parking) -> Result<Engine, Error> {
         let (rank, ranks) = (self.control.rank(), self.control.ranks());
-        let segment = Segment::new(ranks, &config, &self.locals);
+        let segment = Segment::new(&self.hosts, rank, &config);
         let mut receivers: Vec<Option<Receiver>> = Vec::new();
         let regions = self.share(segment.bytes(), |own| {
             for (peer, channel) in links(ranks, segment.channels) {

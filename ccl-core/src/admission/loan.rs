@@ -18,8 +18,12 @@ use ccl_memory::Region;
 use super::inbound::Landing;
 use super::links::{MessageLinks, request_id};
 use crate::execution::Link;
+use crate::time::Instant;
 use crate::transport::{LocalSlice, MrKey, TransportError, WorkRequest};
 use crate::types::Rank;
+
+/// How long the end of a call waits for acknowledgements.
+const SETTLE: std::time::Duration = std::time::Duration::from_micros(60);
 
 /// A buffer of the call's.
 #[derive(Debug)]
@@ -52,6 +56,8 @@ pub(super) struct Loans {
     buffers: Vec<Buffer>,
     lent: Vec<Lent>,
     landings: Vec<Landed>,
+    /// Until when the call's end waits.
+    settle_by: Option<Instant>,
     /// Payloads of links' next messages.
     next: Vec<(Link, usize, LocalSlice)>,
 }
@@ -123,6 +129,20 @@ impl MessageLinks {
         !self.loans.lent.is_empty()
     }
 
+    /// Whether the call may end as far as what is lent goes: it is acknowledged, or that was waited
+    /// for as long as its copies would take.
+    pub fn is_settled(&mut self, now: Instant) -> bool {
+        if self.loans.buffers.is_empty() {
+            return true;
+        }
+        let by = *self.loans.settle_by.get_or_insert_with(|| {
+            // The peers wait likewise.
+            self.lane.conclude(now);
+            now + SETTLE
+        });
+        self.loans.lent.is_empty() || now >= by
+    }
+
     /// This memory is about to be written: nothing reads it any more when this returns.
     pub fn recall(&mut self, address: usize, bytes: usize) {
         while let Some(at) = self.loans.lent.iter().position(|lent| lent.overlaps(address, bytes)) {
@@ -190,6 +210,7 @@ impl MessageLinks {
             return;
         }
         self.loans.next.clear();
+        self.loans.settle_by = None;
         self.recall(0, usize::MAX);
         while let Some(Landed { link, slot }) = self.loans.landings.pop() {
             if let Some((peer, channel)) = self.link(link) {

@@ -129,8 +129,8 @@ config! {
     slots: u32 = 8, "FERROCCL_SLOTS", None, true,
         "Slots per link: messages that may be under way before the receiver takes one.";
     slot_bytes: Bytes = Bytes(128 << 10), "FERROCCL_SLOT_BYTES", None, true,
-        "Most payload of a slot; less where the budget demands it. Should stay well inside a \
-         core's second-level cache.";
+        "Most payload of a slot; less where the budget demands it, twice that where no two ranks \
+         share a host. Should stay well inside a core's second-level cache.";
     budget_bytes: Bytes = Bytes(32 << 20), "FERROCCL_BUDGET_BYTES", None, true,
         "Most bytes that all peers together may have under way towards one rank. Slots shrink \
          to fit (to 4 KiB at least).";

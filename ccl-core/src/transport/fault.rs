@@ -169,6 +169,10 @@ impl<F: Faults> Lane for FaultInjector<F> {
         self.pending.is_empty() && self.lane.is_drained()
     }
 
+    fn conclude(&mut self, now: Instant) {
+        self.lane.conclude(now);
+    }
+
     fn sleep(&mut self, longest: Duration) {
         self.lane.sleep(longest);
     }

@@ -328,6 +328,12 @@ pub trait Lane: Send + fmt::Debug {
         true
     }
 
+    /// This side has what it waited for, and may not poll again for long: peers that wait to have
+    /// much memory back ([`Event::Done`]) are told at once.
+    fn conclude(&mut self, now: Instant) {
+        let _ = now;
+    }
+
     /// Sleeps until something may have happened, at most so long. May return early, and does at
     /// once where nothing can wake it.
     fn sleep(&mut self, longest: Duration) {

@@ -11,7 +11,7 @@ use crate::acceptor::{self, Acceptor};
 use crate::connecting::Dialler;
 use crate::frame::Kind;
 use crate::inbox::Inbox;
-use crate::incoming::{Arrival, End};
+use crate::incoming::{Arrival, End, LONG_BYTES};
 use crate::link::{Hello, Link, LinkId, Way};
 use crate::outgoing::Put;
 use crate::stripe::Stripe;
@@ -217,6 +217,16 @@ impl Endpoint {
             if many || (untold > 0 && waiting >= TELL_AFTER) {
                 stripe.tells();
                 stripe.outgoing.say(Kind::Acknowledge, received);
+            }
+        }
+    }
+
+    /// Acknowledges long frames at once.
+    pub(crate) fn tell_of_much(&mut self) {
+        for stripe in &mut self.stripes {
+            if stripe.incoming.received_bytes() - stripe.told_bytes >= LONG_BYTES as u64 {
+                stripe.tells();
+                stripe.outgoing.say(Kind::Acknowledge, stripe.incoming.received());
             }
         }
     }

@@ -14,7 +14,7 @@ const BUFFER_BYTES: usize = 32 << 10;
 /// While a long frame comes in, and after it, no more than this is read behind its end: the next
 /// one is probably long too, and its bytes need not pass through the buffer.
 const BEHIND_BYTES: usize = 2 << 10;
-const LONG_BYTES: usize = 16 << 10;
+pub(crate) const LONG_BYTES: usize = 16 << 10;
 /// Reads before others have their turn.
 const READS_PER_TURN: usize = 64;
 

@@ -452,6 +452,11 @@ impl Lane for TcpLane {
         self.endpoints.iter().flatten().all(|endpoint| endpoint.is_drained())
     }
 
+    fn conclude(&mut self, now: Instant) {
+        self.endpoints.iter_mut().flatten().for_each(Endpoint::tell_of_much);
+        self.write(now);
+    }
+
     fn sleep(&mut self, longest: Duration) {
         self.watch();
         if self.held().next().is_some() {

@@ -50,16 +50,19 @@ impl Program {
     }
 }
 
-/// Reads what a perf program found out of place: the median, or the mean in its stead.
-pub(super) fn read(rows: &Path, bytes: u64, mean: bool) -> Outcome<Sample> {
+/// Reads what a perf program found: the median of calls out of place, or, of a stream, the mean of
+/// calls in place.
+pub(super) fn read(rows: &Path, bytes: u64, stream: bool) -> Outcome<Sample> {
     let text = fs::read_to_string(rows)
         .map_err(|error| format!("cannot read {}: {error}", rows.display()))?;
-    parse_ours(&text, bytes, if mean { "time_us" } else { "time_us_p50" })
+    parse_ours(&text, bytes, stream)
 }
 
 /// Reads the row of that size from what `--json` wrote: an array of rows, an object that holds such
 /// an array, or one row per line.
-fn parse_ours(text: &str, bytes: u64, time: &str) -> Outcome<Sample> {
+fn parse_ours(text: &str, bytes: u64, stream: bool) -> Outcome<Sample> {
+    let (place, time) =
+        if stream { ("in_place", "time_us") } else { ("out_of_place", "time_us_p50") };
     let documents = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let mut rows = Vec::new();
     for document in documents {
@@ -76,10 +79,10 @@ fn parse_ours(text: &str, bytes: u64, time: &str) -> Outcome<Sample> {
     }
     let row = rows.iter().find(|row| row["size_bytes"].as_u64() == Some(bytes));
     let row = row.ok_or_else(|| format!("the perf program wrote no row of {bytes} bytes"))?;
-    let times = &row["out_of_place"];
+    let times = &row[place];
     let median_us = times[time]
         .as_f64()
-        .ok_or_else(|| format!("a row of the perf program lacks `out_of_place.{time}`"))?;
+        .ok_or_else(|| format!("a row of the perf program lacks `{place}.{time}`"))?;
     Ok(Sample { median_us, p99_us: times["time_us_p99"].as_f64() })
 }
 
@@ -97,18 +100,14 @@ mod tests {
             format!("{{\"version\": \"1\", \"rows\": [{other}, {row}]}}"),
             format!("{{\"version\": \"1\"}}\n{other}\n{row}\n"),
         ] {
-            assert_eq!(parse_ours(&text, 8, "time_us_p50"), Ok(expected), "{text}");
+            assert_eq!(parse_ours(&text, 8, false), Ok(expected), "{text}");
         }
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        assert!(parse_ours("[]", 8, "time_us_p50").unwrap_err().contains("8 bytes"));
-        assert!(
-            parse_ours("[{\"size_bytes\": 8}]", 8, "time_us_p50")
-                .unwrap_err()
-                .contains("time_us_p50")
-        );
-        assert!(parse_ours("no", 8, "time_us_p50").unwrap_err().contains("no JSON"));
+        assert!(parse_ours("[]", 8, false).unwrap_err().contains("8 bytes"));
+        assert!(parse_ours("[{\"size_bytes\": 8}]", 8, false).unwrap_err().contains("time_us_p50"));
+        assert!(parse_ours("no", 8, false).unwrap_err().contains("no JSON"));
     }
 }

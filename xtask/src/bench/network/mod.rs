@@ -112,7 +112,7 @@ fn stream(hosts: &[Host; 2], binaries: &sides::Binaries, rounds: u32) -> Outcome
     let Some(iperf) = sides::Iperf::new() else {
         return Ok("\niperf3 is missing (`cargo xtask setup` installs it).\n".to_owned());
     };
-    let ours = Ours::new(binaries, "broadcast_perf")?.mean();
+    let ours = Ours::new(binaries, "broadcast_perf")?.stream();
     let series = interleave(hosts, &[&ours, &iperf], Job::new(STREAM_BYTES, 2), rounds)?;
     let rate = |series: &Series| {
         let us = series.median_us().unwrap_or(f64::NAN);

@@ -63,8 +63,9 @@ fn words(job: Job) -> [String; 3] {
 pub(super) struct Ours {
     program: PathBuf,
     rows: PathBuf,
-    /// Whether the mean is taken, as for a stream, and not the median.
-    mean: bool,
+    /// Whether the calls are a stream: the mean is taken, and not the median, of calls in place,
+    /// where the root has nothing to copy for itself.
+    stream: bool,
     encrypted: bool,
 }
 
@@ -74,11 +75,11 @@ impl Ours {
         fs::create_dir_all(&dir)
             .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
         let program = binaries.examples.join(program);
-        Ok(Ours { program, rows: dir.join("network.json"), mean: false, encrypted: false })
+        Ok(Ours { program, rows: dir.join("network.json"), stream: false, encrypted: false })
     }
 
-    pub(super) fn mean(self) -> Ours {
-        Ours { mean: true, ..self }
+    pub(super) fn stream(self) -> Ours {
+        Ours { stream: true, ..self }
     }
 
     pub(super) fn encrypted(self) -> Ours {
@@ -108,7 +109,7 @@ impl Side for Ours {
         let mut first = rank(0);
         first.arg("--json").arg(&self.rows);
         both(first, rank(1))?;
-        ours::read(&self.rows, job.bytes, self.mean)
+        ours::read(&self.rows, job.bytes, self.stream)
     }
 }
 
