@@ -61,7 +61,7 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "model checkers, AddressSanitizer, valgrind and fuzzers, each for a short while",
         needs: "needs the nightly toolchain and valgrind (`cargo xtask setup` installs both); \
                 without one of them it says SKIPPED and why",
-        budget_s: 720,
+        budget_s: 800,
         // The models at least need no tool.
         tests_min: 10,
         steps: &[&["xtask", "check", "loom", "shuttle", "asan", "valgrind", "recorder", "fuzz"]],
@@ -70,7 +70,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "verifier",
         what: "every algorithm proved for 1 to 17 ranks, and mutants that must be rejected",
         needs: NOTHING,
-        budget_s: 150,
+        budget_s: 120,
         tests_min: 1,
         steps: &[&["test", "--workspace", "--release", "--no-fail-fast", "--test", "verifier"]],
     },
@@ -86,7 +86,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "faults",
         what: "ranks as processes that are killed, stopped, cut off, disturbed, or never come",
         needs: NAMESPACES,
-        budget_s: 220,
+        budget_s: 180,
         tests_min: 1,
         steps: &[&[
             "test",
