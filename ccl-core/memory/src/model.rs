@@ -32,7 +32,6 @@ pub(crate) struct Payload {
 }
 
 #[cfg(loom)]
-#[allow(clippy::multiple_unsafe_ops_per_block, reason = "a dereference in a closure is one")]
 impl Payload {
     fn new() -> Payload {
         Payload { cell: loom::cell::UnsafeCell::new(0) }
@@ -40,12 +39,12 @@ impl Payload {
 
     pub(crate) fn write(&self, value: u64) {
         // SAFETY: the checker fails the model if anybody reads or writes it meanwhile.
-        self.cell.with_mut(|at| unsafe { *at = value });
+        self.cell.with_mut(|at| unsafe { at.write(value) });
     }
 
     pub(crate) fn read(&self) -> u64 {
         // SAFETY: the checker fails the model if anybody writes it meanwhile.
-        self.cell.with(|at| unsafe { *at })
+        self.cell.with(|at| unsafe { at.read() })
     }
 }
 

@@ -13,6 +13,8 @@
 //! The memory is that of one call at a time: [`MessageLinks::open`] names it,
 //! [`MessageLinks::close`] ends every use of it before it is given back.
 
+use std::time::Duration;
+
 use ccl_memory::Region;
 
 use super::inbound::Landing;
@@ -23,7 +25,7 @@ use crate::transport::{LocalSlice, MrKey, TransportError, WorkRequest};
 use crate::types::Rank;
 
 /// How long the end of a call waits for acknowledgements.
-const SETTLE: std::time::Duration = std::time::Duration::from_micros(60);
+const SETTLE: Duration = Duration::from_micros(60);
 
 /// A buffer of the call's.
 #[derive(Debug)]

@@ -152,7 +152,7 @@ config! {
         "How long a waiting rank yields before it sleeps until it is woken.";
     recorder: bool = true, "FERROCCL_RECORDER", None, false,
         "Keep a recording of the last operations, which peers, dumps and `ferroccl status` read. \
-         Costs some 15 instructions per operation.";
+         Costs at most 20 instructions per operation.";
     dump: String = "stderr".to_owned(), "FERROCCL_DUMP", None, false,
         "Where a rank's recording goes when its communicator breaks, and on SIGUSR1: stderr, none, \
          or a file that is appended to (%p stands for the process, %r for the rank; a name that \

@@ -199,25 +199,12 @@ fn puts_that_miss_are_noticed() {
 
 #[test]
 fn lanes_that_only_say_that_they_find_another_place_are_noticed() {
-    #[derive(Debug)]
-    struct Tailless;
-    impl Faults for Tailless {
-        fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, _: &mut Vec<Event>) {
-            let WorkRequest::Put { endpoint, local, remote, remote_offset, immediate, id, .. } =
-                work;
-            let tail = None;
-            posted.push(WorkRequest::Put {
-                endpoint,
-                local,
-                tail,
-                remote,
-                remote_offset,
-                immediate,
-                id,
-            });
-        }
-    }
-    is_noticed(&with!(Tailless), "from two places");
+    let tailless = with!(Changing(|mut work, posted| {
+        let WorkRequest::Put { tail, .. } = &mut work;
+        *tail = None;
+        posted.push(work);
+    }));
+    is_noticed(&tailless, "from two places");
 
     #[derive(Debug)]
     struct Staying;
@@ -231,8 +218,7 @@ fn lanes_that_only_say_that_they_find_another_place_are_noticed() {
     #[derive(Debug)]
     struct Deaf;
     impl Faults for Deaf {
-        fn redirects(&mut self, into: Option<LocalSlice>) -> Option<Option<LocalSlice>> {
-            let _ = into;
+        fn redirects(&mut self, _: Option<LocalSlice>) -> Option<Option<LocalSlice>> {
             None
         }
     }
