@@ -1,5 +1,6 @@
 //! Joining over real sockets, with threads as ranks, and with processes where one must die.
 
+use ccl_core::bootstrap::{Contact, Hello, JoinLimits, Member, MemberJoin, RootAction, RootJoin};
 use ferroccl::bootstrap::{
     BootstrapError, ControlPlane, ControlTiming, Endpoint, Failure, FailureReason, Join,
     JoinFailure, Listening, MemberJoinError, Reach, Secret, UniqueId, Verdict, join,
@@ -230,13 +231,86 @@ fn another_protocol_version_is_told_so() {
     stream.write_all(&[0; 32]).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer, [6, 0, 0, 0, 7, 1, 3, 0, 99, 0], "refused: version 3 here, 99 there");
+    assert_eq!(answer, [6, 0, 0, 0, 7, 1, 4, 0, 99, 0], "refused: version 4 here, 99 there");
     match root.join().unwrap().unwrap_err() {
         BootstrapError::Root { failure: JoinFailure::Missing { ranks, .. }, strays, .. } => {
             assert_eq!((ranks, strays.wrong_version), (vec![1], 1));
         }
         other => panic!("{other}"),
     }
+}
+
+/// Has a rank let in that nobody finds again.
+fn vanish(rank: u32, ranks: u32, id: &UniqueId) {
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let hello = hello(rank, ranks, Contact::new(Some(unused.ip()), unused.port()));
+    let Endpoint { host, port } = &id.endpoints[0];
+    let mut stream = dial(format!("{host}:{port}").parse().unwrap());
+    let mut machine = MemberJoin::new(id.secret.clone(), hello, [7; 32]);
+    let mut buffer = [0; 1024];
+    while machine.outcome().is_none() {
+        stream.write_all(&machine.take_outbox()).unwrap();
+        let count = stream.read(&mut buffer).unwrap();
+        machine.received(&mut &buffer[..count]);
+    }
+    assert!(machine.outcome().unwrap().is_ok());
+}
+
+/// Rank 3 would ask rank 2 who all are: told by rank 0, it knows who is dead.
+#[test]
+fn who_cannot_ask_its_parent_asks_the_next_elder() {
+    let ended = joined(4, |options| {
+        let (rank, id) = (options.rank, options.id.clone());
+        if rank == 2 {
+            thread::spawn(move || vanish(2, 4, &id));
+        }
+        rank != 2
+    });
+    for joined in ended.into_iter().flatten() {
+        match joined.unwrap_err() {
+            BootstrapError::Linking { failure, .. } => {
+                assert_eq!((failure.rank, failure.reason), (2, FailureReason::Refused));
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+fn hello(rank: u32, ranks: u32, contact: Contact) -> Hello {
+    let member = Member { host: [1; 16], process: 1, contact };
+    let library = env!("CARGO_PKG_VERSION").to_owned();
+    Hello { rank, ranks, library, configuration: [0; 32], member }
+}
+
+/// Rank 0 lets a member in, and is then no more.
+fn refer(listener: TcpListener, secret: Secret) {
+    let unused = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    let own = hello(0, 2, Contact::new(Some(unused.ip()), unused.port()));
+    let start = ccl_core::time::Instant::ZERO;
+    let mut machine = RootJoin::new(secret, own, JoinLimits::default(), start);
+    machine.accepted(0, [5; 32], start);
+    let (mut buffer, mut count) = ([0; 1024], 0);
+    while machine.outcome().is_none() {
+        machine.received(0, &buffer[..count]);
+        while let Some(action) = machine.next_action() {
+            let RootAction::Send(_, bytes) = action else { continue };
+            stream.write_all(&bytes).unwrap();
+        }
+        count = stream.read(&mut buffer).unwrap();
+    }
+}
+
+#[test]
+fn who_is_told_by_nobody_says_whom_it_asked() {
+    let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
+    let secret = id.secret.clone();
+    let root = thread::spawn(move || refer(listener, secret));
+    let error = join(options(1, 2, &id)).unwrap_err().to_string();
+    assert!(error.contains("let in, but nobody told it"), "{error}");
+    assert!(error.contains("of rank 0 at 127.0.0.1:"), "{error}");
+    assert!(error.contains("refused"), "{error}");
+    root.join().unwrap();
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn a_forked_child_takes_nothing_with_it() {
 }
 
 /// Each survivor has ended with an error of its own that names the victim.
-fn assert_named(ended: &[Ended], victim: usize) {
+pub(crate) fn assert_named(ended: &[Ended], victim: usize) {
     for (rank, ended) in ended.iter().enumerate() {
         if rank == victim {
             assert!(was_killed(ended), "{ended:?}");
@@ -164,7 +164,7 @@ fn unix_sockets() -> BTreeMap<String, String> {
     table.lines().filter_map(named).collect()
 }
 
-fn working(n: u32, work: &str, more: &[(&str, &str)]) -> Processes {
+pub(crate) fn working(n: u32, work: &str, more: &[(&str, &str)]) -> Processes {
     let ranks = Processes::ranks(n, "work", |_, command| {
         command.env(WORK, work).envs(more.iter().copied());
     });

@@ -35,6 +35,8 @@ mod network;
 #[cfg(feature = "cli")]
 mod perf;
 #[cfg(test)]
+mod rdma;
+#[cfg(test)]
 mod recovery;
 #[cfg(test)]
 mod requests;

@@ -4,15 +4,21 @@
 use crate::harness::netns::Network;
 use crate::harness::processes::{Case, Ended, Processes, command, say, was_killed};
 use crate::recovery::PLACES;
-use ferroccl::{Communicator, Error, Reduction};
+use ferroccl::{Communicator, Config, Error, Reduction};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, getpid, pidfd_getfd, pidfd_open};
 use std::fs::{self, File};
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-pub(crate) const CASES: &[Case] = &[("survive", survive), ("agree", agree), ("parts", parts)];
+pub(crate) const CASES: &[Case] = &[
+    ("survive", survive),
+    ("agree", agree),
+    ("parts", parts),
+    ("replace", replace),
+    ("enter", enter),
+];
 
 const LONG: Duration = Duration::from_secs(100);
 /// The promise: so soon after a death all others have ended what they were doing.
@@ -200,6 +206,48 @@ fn parts() -> Result<(), Error> {
     c.barrier()
 }
 
+/// Works until a rank fails, and then with another process in its place.
+fn replace() -> Result<(), Error> {
+    let mut c = Communicator::from_environment()?;
+    let mut buffer = vec![0; 5000];
+    let mut number = 0;
+    while turn(&mut c, &mut buffer, number).is_ok() {
+        number += 1;
+        if number == 20 {
+            say("working 0");
+        }
+    }
+    let mut rest = c.shrink()?;
+    let invitation = rest.invite(c.ranks() - rest.ranks())?;
+    if rest.rank() == 0 {
+        say(&format!("invites {}", invitation.id.to_secret_string()));
+    }
+    work_on(rest.grow(invitation)?)
+}
+
+/// A newcomer, told its place and whom to ask.
+fn enter() -> Result<(), Error> {
+    let work = variable(WORK);
+    let words: Vec<&str> = work.split(' ').collect();
+    let [rank, ranks, id] = words[..] else { panic!("{work:?}") };
+    let id = id.parse().unwrap();
+    work_on(Communicator::join(
+        rank.parse().unwrap(),
+        ranks.parse().unwrap(),
+        id,
+        Config::default(),
+    )?)
+}
+
+fn work_on(mut c: Communicator) -> Result<(), Error> {
+    let mut buffer = vec![0; 5000];
+    for number in 0..300 {
+        turn(&mut c, &mut buffer, number)?;
+    }
+    say(&format!("survived as {} of {} over {}", c.rank(), c.ranks(), c.transport()));
+    c.barrier()
+}
+
 struct Job {
     ranks: Processes,
     n: usize,
@@ -363,22 +411,23 @@ fn an_abort_ends_an_agreement() {
     ranks.end(LONG);
 }
 
+/// Ranks of a case, two on each host, that meet at an address of the first.
+fn on_hosts(network: &Network, n: u32, case: &str, ip: IpAddr) -> Processes {
+    let address = SocketAddr::new(ip, 7100).to_string();
+    Processes::ranks_at(&address, n, case, |rank, mut command| {
+        command.env(WORK, "5000 300");
+        network.hosts[rank as usize / 2].enter(&command)
+    })
+}
+
 /// Parts of a communicator meet across hosts: where rank 0 is not among them, and whoever leads.
 #[test]
 fn parts_meet_between_hosts() {
     for ipv6 in [false, true] {
         let Some(network) = Network::switched(2) else { return };
         let first = &network.hosts[0];
-        let address = SocketAddr::new(if ipv6 { first.ipv6() } else { first.ipv4() }, 7100);
-        let ranks = Processes::start((0..4).map(|rank| {
-            let mut command = command("parts");
-            command
-                .env("FERROCCL_RANK", rank.to_string())
-                .env("FERROCCL_RANKS", "4")
-                .env("FERROCCL_COMM_ID", address.to_string())
-                .env("FERROCCL_SECRET", "00112233445566778899aabbccddeeff");
-            network.hosts[rank / 2].enter(&command)
-        }));
+        let ip = if ipv6 { first.ipv6() } else { first.ipv4() };
+        let ranks = on_hosts(&network, 4, "parts", ip);
         for (rank, ended) in ranks.end(LONG).iter().enumerate() {
             assert!(ended.status.success(), "rank {rank}: {}", ended.output);
             let members = if rank % 2 == 0 { "[2, 0]" } else { "[3, 1]" };
@@ -387,21 +436,37 @@ fn parts_meet_between_hosts() {
     }
 }
 
-/// The same over two hosts of a network, with the host that rank 0 was on gone.
+/// Both ranks of a host die, and processes of a host that was not there before take their places.
+#[test]
+fn newcomers_of_another_host_replace_the_dead() {
+    let Some(network) = Network::switched(3) else { return };
+    let ranks = on_hosts(&network, 4, "replace", network.hosts[0].ipv4());
+    (0..4).for_each(|rank| ranks.await_text(rank, "working 0", LONG));
+    for victim in [2, 3] {
+        ranks.signal(victim, Signal::KILL);
+    }
+    ranks.await_text(0, "invites ", LONG);
+    let id =
+        ranks.output(0).lines().find_map(|line| Some(line.strip_prefix("invites ")?.to_owned()));
+    let id = id.unwrap();
+    let newcomers = Processes::start((2..4).map(|rank| {
+        let mut command = command("enter");
+        command.env(WORK, format!("{rank} 4 {id}"));
+        network.hosts[2].enter(&command)
+    }));
+    let (old, new) = (ranks.end(LONG), newcomers.end(LONG));
+    let now = old[..2].iter().chain(&new);
+    for (rank, ended) in now.enumerate() {
+        assert!(ended.status.success(), "rank {rank}: {}", ended.output);
+        assert_eq!(line(ended, "survived as "), format!("{rank} of 4 over shm+tcp"));
+    }
+}
+
+/// Survivors go on over two hosts of a network, with the host that rank 0 was on gone.
 #[test]
 fn survivors_go_on_between_hosts() {
     let Some(network) = Network::switched(3) else { return };
-    let address = SocketAddr::new(network.hosts[0].ipv4(), 7100);
-    let ranks = Processes::start((0..6).map(|rank| {
-        let mut command = command("survive");
-        command
-            .env("FERROCCL_RANK", rank.to_string())
-            .env("FERROCCL_RANKS", "6")
-            .env("FERROCCL_COMM_ID", address.to_string())
-            .env("FERROCCL_SECRET", "00112233445566778899aabbccddeeff")
-            .env(WORK, "5000 300");
-        network.hosts[rank / 2].enter(&command)
-    }));
+    let ranks = on_hosts(&network, 6, "survive", network.hosts[0].ipv4());
     (0..6).for_each(|rank| ranks.await_text(rank, "working 0", LONG));
     for victim in [0, 1] {
         ranks.signal(victim, Signal::KILL);

@@ -2,10 +2,10 @@
 //! and panics if a promise is broken; `fuzz/` hands it to cargo-fuzz, the tests below run it over
 //! the kept corpus and over mutations of it.
 
-use crate::admission::fuzzed_offer;
+use crate::admission::{fuzzed_offer, fuzzed_record};
 use crate::bootstrap::{
     Awaited, Contact, Control, ControlTiming, Decoder, Doing, FRAME_BYTES_MAX, Hello, JoinLimits,
-    Member, MemberJoin, Message, Note, RootAction, RootJoin, Secret, UniqueId,
+    Member, MemberJoin, Message, Note, Reply, RootAction, RootJoin, Secret, UniqueId,
 };
 use crate::config::Config;
 use crate::time::Instant;
@@ -137,12 +137,16 @@ pub fn join_root(data: &[u8]) {
     }
 }
 
-/// Joining at another rank: what listens there sends anything, before or after it has proved
-/// that it knows the secret.
+/// Joining at another rank, or asking who all are: what listens there sends anything, before or
+/// after it has proved that it knows the secret.
 pub fn join_member(data: &[u8]) {
     let mut script = Script(data);
     let stage = script.byte();
-    let mut member = MemberJoin::new(secret(), hello(1), [8; 32]);
+    let fetches = stage & 128 != 0;
+    let mut member = match fetches {
+        true => MemberJoin::fetch(secret(), RANKS, [8; 32]),
+        false => MemberJoin::new(secret(), hello(1), [8; 32]),
+    };
     let mut root = RootJoin::new(secret(), hello(0), JoinLimits::default(), Instant::ZERO);
     root.accepted(0, [9; 32], Instant::ZERO);
     // 0: a stranger; 1: it has challenged; 2: it has proved.
@@ -166,8 +170,12 @@ pub fn join_member(data: &[u8]) {
         assert_eq!(member.outcome(), ended.as_ref());
         let _ = (member.take_outbox(), member.missing(), member.is_introduced());
     }
-    if let Some(Ok(roster)) = ended {
-        assert_eq!(roster.members.len(), RANKS as usize);
+    match ended {
+        Some(Ok(Reply::Told(members))) => {
+            assert!(fetches && members.len() == RANKS as usize);
+        }
+        Some(Ok(Reply::Referred(_))) => assert!(!fetches),
+        _ => {}
     }
 }
 
@@ -262,6 +270,7 @@ fn connect(one: &mut Control, other: &mut Control, rank: u32) -> u64 {
 /// What a peer says of its slots.
 pub fn offer(data: &[u8]) {
     fuzzed_offer(data);
+    fuzzed_record(data);
 }
 
 /// The text of a unique id: what is read is written so that it is read as the same.
@@ -291,7 +300,8 @@ pub fn configuration(data: &[u8]) {
             let shown: BTreeMap<_, _> =
                 config.table().into_iter().map(|known| (known.variable, known.value)).collect();
             let again = Config::from_lookup(&|name| shown.get(name).cloned());
-            assert!(again.is_ok(), "{:?} of {given:?}", again.err());
+            let again = again.map(|again| again.ib_policy);
+            assert_eq!(again, Ok(config.ib_policy), "of {given:?}");
         }
     }
 }

@@ -19,6 +19,7 @@ pub mod fuzzing;
 pub mod lower;
 pub mod schedule;
 pub mod select;
+pub mod spread;
 pub mod time;
 pub mod topology;
 pub mod transport;

@@ -54,16 +54,18 @@ pub(super) fn of_member(
     Ok((listener, Contact::new(None, port)))
 }
 
-/// By rank: where its control port is for one that reaches rank 0 at `root`.
+/// Where a control port is for one that reaches rank 0 at `root`.
+pub(super) fn address(contact: &Contact, root: SocketAddr) -> SocketAddr {
+    let mut address = root;
+    if let Some(ip) = contact.ip() {
+        address.set_ip(ip);
+    }
+    // A link-local address means the link that leads to rank 0: its scope stays as it was.
+    address.set_port(contact.port);
+    address
+}
+
+/// All of them, by rank.
 pub(super) fn addresses(roster: &Roster, root: SocketAddr) -> Vec<SocketAddr> {
-    let address = |contact: &Contact| {
-        let mut address = root;
-        if let Some(ip) = contact.ip() {
-            address.set_ip(ip);
-        }
-        // A link-local address means the link that leads to rank 0: its scope stays as it was.
-        address.set_port(contact.port);
-        address
-    };
-    roster.members.iter().map(|member| address(&member.contact)).collect()
+    roster.members.iter().map(|member| address(&member.contact, root)).collect()
 }

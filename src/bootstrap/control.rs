@@ -188,9 +188,10 @@ impl ControlPlane {
         let recorder = recorder(join, &roster)?;
         let place = Place::of(join, listener.as_ref());
         let completed = Arc::new(Completed::default());
-        let purpose = [&b"control "[..], &roster.session].concat();
-        let secret = Secret::from_bytes(join.id.secret.derive(&purpose));
-        let control = Control::new(rank, ranks, secret.clone(), timing, completed.clone(), now());
+        let secret = join.control_secret(&roster.session);
+        let mut control =
+            Control::new(rank, ranks, secret.clone(), timing, completed.clone(), now());
+        control.tell_of(&roster);
         let shared = Arc::new(Shared {
             control: Mutex::new(control),
             changed: Condvar::new(),

@@ -74,7 +74,7 @@ impl Driver {
         let control = self.shared.lock();
         let unsent = self.streams.keys().any(|id| !control.outbox(*id).is_empty());
         leaving.left().is_zero()
-            || control.is_detached()
+            || (control.is_detached() && !control.is_awaited())
             || (!unsent && leaving.waited() >= FAREWELL)
     }
 

@@ -1,9 +1,10 @@
-//! Joining at every rank but 0: attempts until rank 0 answers, or the deadline.
+//! Joining at every rank but 0: attempts until rank 0 answers, or the deadline; then the elder
+//! ranks are asked who all are, one after the other until one answers.
 
 use super::resolve::{is_loopback_name, resolve};
-use super::socket::{self, Deadline, Got, random_bytes};
-use super::{BootstrapError, Endpoint, Join, Joined, contact};
-use ccl_core::bootstrap::{MemberJoin, MemberJoinError, Roster};
+use super::socket::{self, Deadline, Got, advice, random_bytes};
+use super::{BootstrapError, Endpoint, Join, Joined, LINKING_MIN, Member, contact};
+use ccl_core::bootstrap::{MemberJoin, MemberJoinError, Referral, Reply, Roster};
 use rustix::event::PollFlags;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
@@ -105,11 +106,17 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
     let nonce = random_bytes().map_err(Setback::Final)?;
     let (listener, contact) = contact::of_member(join, &stream).map_err(Setback::Final)?;
     let mut machine = MemberJoin::new(join.id.secret.clone(), join.hello(contact), nonce);
-    match converse(&mut machine, &stream, deadline, join)? {
-        Some(Ok(roster)) => {
+    let outcome = converse(&mut machine, &stream, deadline, join)?;
+    // Rank 0 has said all that it has to say, and descriptors may be few.
+    drop(stream);
+    match outcome {
+        Some(Ok(Reply::Referred(referral))) => {
+            let members = ask_elders(join, &referral, address, deadline)?;
+            let roster = Roster { session: referral.session, members };
             let addresses = contact::addresses(&roster, address);
             Ok(Joined { roster, listener: Some(listener), addresses })
         }
+        Some(Ok(Reply::Told(_))) => Err(Setback::Passing("rank 0 spoke out of turn".to_owned())),
         Some(Err(error)) if error.is_passing() => Err(Setback::Passing(error.to_string())),
         Some(Err(error)) => {
             let is_final = matches!(error, MemberJoinError::Refused(_));
@@ -120,6 +127,56 @@ fn attempt(join: &Join, address: SocketAddr, deadline: Deadline) -> Result<Joine
             Err(Setback::Final(incomplete(join, &machine, deadline)))
         }
         None => Err(Setback::Passing(format!("what listens at {address} does not answer"))),
+    }
+}
+
+/// Asks one elder after the other who all are, until one tells.
+fn ask_elders(
+    join: &Join,
+    referral: &Referral,
+    root: SocketAddr,
+    deadline: Deadline,
+) -> Result<Vec<Member>, Setback> {
+    // Who came last left the others little time.
+    let deadline = Deadline::after(deadline.left().max(LINKING_MIN));
+    let (mut elder, mut address, mut last) = (0, root, "it named nobody to ask".to_owned());
+    for (rank, contact) in &referral.elders {
+        (elder, address) = (*rank, contact::address(contact, root));
+        match ask(join, referral, address, deadline) {
+            Ok(members) => return Ok(members),
+            // It may have died; the next one has the same to tell.
+            Err(Setback::Passing(reason)) => last = reason,
+            Err(setback) => return Err(setback),
+        }
+    }
+    Err(Setback::Final(BootstrapError::Untold {
+        rank: join.rank,
+        elder,
+        address,
+        waited_ms: deadline.waited_ms(),
+        last,
+        advice: advice(),
+    }))
+}
+
+fn ask(
+    join: &Join,
+    referral: &Referral,
+    address: SocketAddr,
+    deadline: Deadline,
+) -> Result<Vec<Member>, Setback> {
+    let passing = |error: std::io::Error| Setback::Passing(error.to_string());
+    let timeout = deadline.left().min(CONNECT_MAX).max(Duration::from_millis(1));
+    let stream = TcpStream::connect_timeout(&address, timeout).map_err(passing)?;
+    socket::prepare(&stream).map_err(passing)?;
+    let nonce = random_bytes().map_err(Setback::Final)?;
+    let secret = join.control_secret(&referral.session);
+    let mut machine = MemberJoin::fetch(secret, join.ranks, nonce);
+    match converse(&mut machine, &stream, deadline, join)? {
+        Some(Ok(Reply::Told(members))) => Ok(members),
+        Some(Ok(Reply::Referred(_))) => Err(Setback::Passing("it spoke out of turn".to_owned())),
+        Some(Err(error)) => Err(Setback::Passing(error.to_string())),
+        None => Err(Setback::Passing("it did not answer in time".to_owned())),
     }
 }
 
@@ -137,7 +194,7 @@ fn converse(
     stream: &TcpStream,
     deadline: Deadline,
     join: &Join,
-) -> Result<Option<Result<Roster, MemberJoinError>>, Setback> {
+) -> Result<Option<Result<Reply, MemberJoinError>>, Setback> {
     let grace = Deadline::after(deadline.left() + GRACE);
     let stranger = Deadline::after(CONNECT_MAX * 2);
     let mut outbox = Vec::new();

@@ -92,6 +92,11 @@ impl Join {
         }
     }
 
+    /// The secret of the control connections of a session.
+    fn control_secret(&self, session: &[u8; 32]) -> Secret {
+        Secret::from_bytes(self.id.secret.derive(&[&b"control "[..], session].concat()))
+    }
+
     fn hello(&self, contact: Contact) -> Hello {
         Hello {
             rank: self.rank,
@@ -222,6 +227,25 @@ pub enum BootstrapError {
         address: String,
         /// How long, in milliseconds.
         waited_ms: u64,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// Rank 0 let this rank in, but none of those it was referred to said who the others are.
+    #[error(
+        "rank {rank} was let in, but nobody told it who the others are within {waited_ms} ms; of \
+         rank {elder} at {address}, the last one asked: {last}; {advice}"
+    )]
+    Untold {
+        /// This rank.
+        rank: Rank,
+        /// Who was asked last.
+        elder: Rank,
+        /// Where it listens.
+        address: SocketAddr,
+        /// How long, in milliseconds.
+        waited_ms: u64,
+        /// Why it did not tell.
+        last: String,
         /// What to do.
         advice: &'static str,
     },

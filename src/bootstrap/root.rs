@@ -13,8 +13,6 @@ use std::time::Duration;
 
 /// How long the last words of joining may take to be sent.
 const FAREWELL: Duration = Duration::from_secs(1);
-/// How long rosters, of which each is as long as there are ranks, may take to be sent.
-const ROSTERS: Duration = Duration::from_secs(3);
 /// How long no connection is accepted after accepting failed: descriptors ran out, usually.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -91,7 +89,7 @@ impl Driver {
     /// introduce itself to a failed communicator is to hear why.
     fn take_leave(&mut self) -> Result<(), BootstrapError> {
         let failed = self.machine.outcome().is_some_and(Result::is_err);
-        let farewell = Deadline::after(if failed { FAREWELL } else { ROSTERS });
+        let farewell = Deadline::after(FAREWELL);
         while !farewell.is_past() {
             let unsent = self.connections.values().any(|c| !c.outbox.is_empty());
             let expected = failed && self.machine.has_half_open();
@@ -184,7 +182,7 @@ impl Driver {
                 }
             }
             self.act();
-            // What follows a roster belongs to what comes after joining.
+            // What follows a referral belongs to what comes after joining.
             if self.machine.outcome().is_some_and(Result::is_ok) {
                 return;
             }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::Communicator;
-use super::engine::{Running, What};
+use super::engine::{Engine, Running, What};
 use super::error::Error;
 use super::watch::sentence;
 use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
@@ -18,6 +18,8 @@ pub(super) const TIDINGS: Duration = Duration::from_millis(200);
 
 /// Whom a rank waits for that is in no call.
 const NOBODY: &str = "nobody yet";
+/// What a rank is in that learns of a failure between two calls.
+const NEW_CALL: &str = "a new call";
 
 /// What ended a communicator.
 struct Cause {
@@ -78,11 +80,13 @@ impl Communicator {
         self.broken.is_some() || self.control.has_failed()
     }
 
-    /// The error of a call that comes after the one that failed: on all survivors the same.
+    /// The error of a call that comes after the failure: but for the survivor's own name, the
+    /// same on all.
     #[cold]
     pub(super) fn broken_before(&self) -> Error {
         self.cause().map_or_else(
             || Error::Broken {
+                during: self.during(&NEW_CALL),
                 rank: self.rank(),
                 reason: self.broken.clone().unwrap_or_default(),
                 last_completed: None,
@@ -94,6 +98,7 @@ impl Communicator {
     /// What ended the communicator, in the words of all survivors if they agree soon enough.
     fn cause(&self) -> Option<Cause> {
         let broken = |rank, reason: &dyn ToString, last_completed| Error::Broken {
+            during: self.during(&NEW_CALL),
             rank,
             reason: reason.to_string(),
             last_completed,
@@ -108,7 +113,7 @@ impl Communicator {
         };
         if let FailureReason::Stuck { stalled_ms, .. } = failure.reason {
             let error = Error::Deadline {
-                during: self.during(&"a new call"),
+                during: self.during(&NEW_CALL),
                 stalled: Duration::from_millis(u64::from(stalled_ms)),
                 waiting: NOBODY.to_owned(),
                 verdict: sentence(&failure),
@@ -134,12 +139,12 @@ impl Communicator {
         }
         if self.broken.is_none() {
             self.control.recorder().dump_end();
-            self.blame(&error);
+            self.engine.blame(&error);
             self.broken = Some(error.to_string());
         }
         let Some(cause) = self.cause() else { return error };
         let (rank, reason, last_completed) = match cause.error {
-            Error::Broken { rank, reason, last_completed } => (rank, reason, last_completed),
+            Error::Broken { rank, reason, last_completed, .. } => (rank, reason, last_completed),
             stuck => return stuck_in(stuck, error, during),
         };
         // What this rank found out about its own call says more than what made another one fail.
@@ -157,17 +162,6 @@ impl Communicator {
         }
     }
 
-    /// Tells the others who is to blame, if nobody has.
-    fn blame(&self, error: &Error) {
-        if let Error::RankFailed { rank, reason, .. } = error {
-            if self.control.await_failure(TIDINGS).is_none() {
-                self.control.report(*rank, reason.as_str());
-            }
-        } else if self.control.failure().is_none() {
-            self.control.report(self.rank(), error.to_string());
-        }
-    }
-
     /// An error of something other than an operation, by its cause if that is a failure.
     pub(super) fn or_failure(&mut self, error: Error, doing: &str) -> Error {
         if self.control.has_failed() {
@@ -175,6 +169,23 @@ impl Communicator {
             return self.broken(error, during);
         }
         error
+    }
+}
+
+impl Engine {
+    /// Tells the others who is to blame, if nobody has: before the end of a call closes connections
+    /// over which its memory could be reached, which would look as if this rank had failed.
+    pub(super) fn blame(&self, error: &Error) {
+        if error.is_harmless() {
+            return;
+        }
+        if let Error::RankFailed { rank, reason, .. } = error {
+            if self.control.await_failure(TIDINGS).is_none() {
+                self.control.report(*rank, reason.as_str());
+            }
+        } else if self.control.failure().is_none() {
+            self.control.report(self.rank, error.to_string());
+        }
     }
 }
 

@@ -24,12 +24,12 @@ use super::call::{Buffers, Call, usage};
 use super::error::Error;
 use super::fork;
 use super::group::Messages;
-use super::record::CallRecord;
 use super::segment::Segment;
 use super::wait::{Manners, Pause, Wait};
+use super::watch::Lookout;
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
-use crate::recorder::{MESSAGES, Shown, Writer};
+use crate::recorder::{CallRecord, MESSAGES, Shown, Writer};
 
 /// The most plans kept; the one that was not used for longest makes room.
 const PLANS_MAX: usize = 64;
@@ -52,6 +52,8 @@ pub(super) enum PlanKey {
 pub(super) struct Plan {
     key: PlanKey,
     split: u32,
+    /// Ranks that this one sends to.
+    fan_out: u32,
     pub(super) execution: Execution,
     numbers: Numbers,
     used: u64,
@@ -119,6 +121,7 @@ pub(super) struct Engine {
     /// Peers whose connection is gone, and how that was noticed.
     pub(super) lost: Vec<(Rank, String)>,
     pub(super) plans: Vec<Plan>,
+    pub(super) lookout: Lookout,
     recent: Option<Recent>,
     scratch: Region,
     sequence: u64,
@@ -137,12 +140,30 @@ impl Drop for Engine {
     }
 }
 
-/// An engine that is driven: whatever comes, its call's buffers are let go of.
-pub(super) struct Driven<'e>(pub(super) &'e mut Engine);
+/// An engine that is driven: whatever comes, its call's buffers are let go of. What comes may be a
+/// panic, of the program's own subscriber to what is traced.
+pub(super) struct Driven<'e> {
+    pub(super) engine: &'e mut Engine,
+    /// Whether the thread was unwinding before: calls may be made then, too.
+    unwinding: bool,
+}
+
+impl<'e> Driven<'e> {
+    #[inline]
+    pub(super) fn new(engine: &'e mut Engine) -> Driven<'e> {
+        Driven { engine, unwinding: std::thread::panicking() }
+    }
+}
 
 impl Drop for Driven<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.0.ports.unbind();
+        if std::thread::panicking() && !self.unwinding {
+            // The others would wait for this rank, and may see its connections end next.
+            let Engine { control, rank, .. } = &*self.engine;
+            control.report(*rank, "this rank panicked in the middle of a call");
+        }
+        self.engine.ports.unbind();
     }
 }
 
@@ -152,6 +173,8 @@ pub(super) struct Running {
     pub(super) plan: usize,
     pub(super) what: What,
     memory: Memory,
+    /// Of its larger buffer, or of all messages.
+    bytes: usize,
     /// What the recording says of it.
     shown: Shown,
     /// Of a call that waits its turn: others may use its plan with other numbers meanwhile.
@@ -211,6 +234,7 @@ impl Engine {
             wiring: None,
             lost: Vec::new(),
             plans: Vec::new(),
+            lookout: Lookout::default(),
             recent: None,
             scratch: Region::private(0),
             sequence: 0,
@@ -247,7 +271,8 @@ impl Engine {
         let (input, output) = ((buffers.input, input_bytes), (buffers.output, output_bytes));
         let memory = Memory::Buffers { input, output, kernel, tag };
         let shown = [kind, count, sequence, size];
-        Ok(Running { plan, what: What::Call(record), memory, shown, numbers: None })
+        let bytes = input_bytes.max(output_bytes);
+        Ok(Running { plan, what: What::Call(record), memory, bytes, shown, numbers: None })
     }
 
     #[inline]
@@ -310,7 +335,7 @@ impl Engine {
         let count = (sends.peers.len() as u64) << 32 | recvs.peers.len() as u64;
         let shown = [MESSAGES, count, self.sequence, size(bytes, 0)];
         let memory = Memory::Addresses { kernel };
-        Ok(Running { plan, what, memory, shown, numbers: None })
+        Ok(Running { plan, what, memory, bytes, shown, numbers: None })
     }
 
     /// Lets a begun call wait its turn: its plan and numbers are kept until
@@ -341,6 +366,13 @@ impl Engine {
         self.idle_since = None;
         let plan = &mut self.plans[running.plan];
         plan.execution.start(&plan.numbers);
+        if let Some(messages) = self.ports.links().messages() {
+            let collective = match &running.what {
+                What::Call(record) => record.collective,
+                What::Messages { .. } => Collective::SendRecv,
+            };
+            messages.begin(collective, running.bytes, plan.fan_out);
+        }
         let scratch = self.scratch_for(running.plan)?;
         match running.memory {
             Memory::Buffers { input, output, kernel, tag } => {
@@ -549,7 +581,8 @@ impl Engine {
         }
         let numbers = Numbers { input, output, element_bytes: 1, slot_bytes };
         let execution = Execution::new(Arc::new(program), self.segment.channels);
-        let plan = Plan { key, split: schedule.split, execution, numbers, used: 0, pins: 0 };
+        let (split, fan_out) = (schedule.split, schedule.fan_out());
+        let plan = Plan { key, split, fan_out, execution, numbers, used: 0, pins: 0 };
         let idle = (0..self.plans.len()).filter(|&at| self.plans[at].pins == 0);
         let oldest = idle.min_by_key(|&at| self.plans[at].used);
         let at = match oldest {
@@ -682,6 +715,9 @@ fn check_overlap(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Communicator;
+    use crate::bootstrap::{Join, Listening, Reach};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
 
     fn overlap(input: usize, output: usize, in_place: bool) -> Result<(), Error> {
         let memory = [0u8; 64];
@@ -706,5 +742,35 @@ mod tests {
         }
         overlap(0, 16, false).unwrap();
         overlap(32, 16, false).unwrap();
+    }
+
+    #[test]
+    fn a_panic_in_the_middle_of_a_call_is_told_to_the_others() {
+        let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
+        let (mut listener, patience) = (Some(listener), Duration::from_secs(60));
+        let ranks = [0, 1].map(|rank| {
+            let mut how = Join::new(rank, 2, id.clone());
+            how.listener = listener.take();
+            std::thread::spawn(move || {
+                let mut c = Communicator::join_with(how, Config::default()).unwrap();
+                if rank == 1 {
+                    let panic = AssertUnwindSafe(|| {
+                        let _driven = Driven::new(&mut c.engine);
+                        panic!("as a subscriber might");
+                    });
+                    catch_unwind(panic).unwrap_err();
+                }
+                let begun = Instant::now();
+                let error = c.barrier().unwrap_err().to_string();
+                assert!(begun.elapsed() < patience, "{error}");
+                error
+            })
+        });
+        for error in ranks.map(|rank| rank.join().unwrap()) {
+            assert!(
+                error.contains("rank 1") && error.contains("panicked in the middle"),
+                "{error}"
+            );
+        }
     }
 }

@@ -94,9 +94,14 @@ pub enum Error {
          use it. Join after the fork, or exec another program"
     )]
     Forked,
-    /// The communicator was broken by an earlier error, of this rank or another.
-    #[error("this communicator is broken: rank {rank} failed: {reason}{}", so_far(*last_completed))]
+    /// The communicator was broken before this call, by an error of this rank or another.
+    #[error(
+        "{during}: the communicator is broken: rank {rank} failed: {reason}{}",
+        so_far(*last_completed)
+    )]
     Broken {
+        /// What this rank was doing.
+        during: String,
         /// The rank that is to blame.
         rank: Rank,
         /// What happened to it.

@@ -6,6 +6,7 @@ use ccl_core::algorithm::{self, Params};
 use ccl_core::config::Config;
 use ccl_core::execution::Numbers;
 use ccl_core::lower::{Alias, lower_for_slots};
+use ccl_core::spread::{Situation, Spread, Tier};
 use ccl_core::topology::Hosts;
 use ccl_core::types::Rank;
 use serde::Serialize;
@@ -34,6 +35,9 @@ pub struct Explanation {
     pub alternatives: Vec<String>,
     /// The transport that joins the ranks.
     pub transport: String,
+    /// How messages are spread over the queue pairs of a link, and the rule that says so; none over
+    /// other transports than verbs.
+    pub spread: Option<Spreading>,
     /// Parallel channels per pair of ranks.
     pub channels: u32,
     /// Slots of each link.
@@ -64,6 +68,17 @@ pub struct Explanation {
     pub program: String,
 }
 
+/// How messages are spread, and why.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Spreading {
+    /// How.
+    pub spread: Spread,
+    /// The rule of the policy that says so.
+    pub rule: String,
+    /// Ranks that this one sends to.
+    pub fan_out: u32,
+}
+
 impl Communicator {
     /// The plan of a call. Local: nothing is sent.
     ///
@@ -90,7 +105,7 @@ pub fn explain(
     if rank >= ranks {
         return Err(usage(format!("there is no rank {rank} among {ranks}")));
     }
-    call.check(rank, ranks)?;
+    let (input_bytes, output_bytes) = call.check(rank, ranks)?;
     let segment = Segment::new(hosts, rank, config);
     let choice = choice(config, &segment, hosts, call)?;
     let params = Params { rank, ranks, root: call.root, hosts };
@@ -102,6 +117,13 @@ pub fn explain(
     let other = |name: &&str| *name != choice.algorithm.name;
     let names = algorithm::of(call.collective).map(|algorithm| algorithm.name);
     let alone = ranks == 1;
+    let spread = (config.transport == "verbs" && hosts.count() > 1).then(|| {
+        let bytes = input_bytes.max(output_bytes);
+        let (collective, fan_out) = (call.collective, schedule.fan_out());
+        let situation = Situation { collective, bytes, fan_out, tier: Tier::Network };
+        let policy = &config.ib_policy;
+        Spreading { spread: policy.choose(&situation), rule: policy.reason(&situation), fan_out }
+    });
     let (network_bytes, network_formula) = segment.network();
     Ok(Explanation {
         collective: call.collective.to_string(),
@@ -111,7 +133,8 @@ pub fn explain(
         reason: choice.reason.to_owned(),
         alternatives: names.filter(other).map(str::to_owned).collect(),
         hosts: hosts.count(),
-        transport: transports(hosts).to_owned(),
+        transport: transports(hosts, config).to_owned(),
+        spread,
         channels: segment.channels,
         slots: segment.shape.slots,
         slot_bytes: segment.shape.slot_bytes,
@@ -130,12 +153,25 @@ pub fn explain(
 }
 
 /// The transports that join the ranks.
-fn transports(hosts: &Hosts) -> &'static str {
+fn transports(hosts: &Hosts, config: &Config) -> &'static str {
+    let over_verbs = config.transport == "verbs";
     match (hosts.ranks(), hosts.count()) {
         (1, _) => "self",
         (_, 1) => "shm",
-        (ranks, count) if ranks == count => "tcp",
-        _ => "shm+tcp",
+        (ranks, count) if ranks == count => {
+            if over_verbs {
+                "verbs"
+            } else {
+                "tcp"
+            }
+        }
+        _ => {
+            if over_verbs {
+                "shm+verbs"
+            } else {
+                "shm+tcp"
+            }
+        }
     }
 }
 
@@ -162,6 +198,9 @@ impl fmt::Display for Explanation {
             f,
             "  transport  {transport}, channels: {channels}, slots: {slots} of {slot_bytes} bytes"
         )?;
+        if let Some(Spreading { spread, rule, fan_out }) = &self.spread {
+            writeln!(f, "  spread     {spread}, sending to {fan_out}, by the rule \"{rule}\"")?;
+        }
         let Explanation { pieces, piece_elements, schedule_ops, .. } = self;
         writeln!(
             f,

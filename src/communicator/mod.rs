@@ -12,7 +12,6 @@ mod explain;
 mod fork;
 mod group;
 mod offspring;
-mod record;
 mod request;
 mod scope;
 mod segment;
@@ -39,13 +38,13 @@ use wiring::Wiring;
 
 pub use crate::bootstrap::{Invitation, Verdict};
 pub use call::Call;
+pub use ccl_core::admission::{Account, Waits};
 pub use ccl_core::schedule::shape::{Blocks, Sizes};
 pub use ccl_core::topology::Hosts;
 pub use element::{Element, F8E4m3, F8E5m2, Reduction};
 pub use error::Error;
 pub use explain::{Explanation, explain};
 pub use group::Group;
-pub(crate) use record::CallRecord;
 pub use request::Request;
 pub use scope::Scope;
 pub use symmetric::SymmetricBuffer;
@@ -190,7 +189,7 @@ impl Communicator {
         let engine = if ranks == 1 {
             Engine::alone(Arc::clone(&control), config)
         } else {
-            let devices = Devices::open(&config, control.roster())?;
+            let devices = Devices::open(&config, control.roster(), control.rank())?;
             let wiring = Wiring::connect(Arc::clone(&control), devices, &secret, &config)?;
             wiring.engine(config, ccl_transport_shm::parking())?
         };
@@ -226,10 +225,17 @@ impl Communicator {
         &self.engine.config
     }
 
-    /// The transports that join the ranks: `self`, `shm`, `tcp` or `shm+tcp`.
+    /// The transports that join the ranks: `self`, `shm`, `tcp`, `verbs`, `shm+tcp` or
+    /// `shm+verbs`.
     #[must_use]
     pub fn transport(&self) -> &'static str {
         self.engine.wiring.as_ref().map_or("self", Wiring::names)
+    }
+
+    /// What has passed so far between this rank and each peer that it sends messages to, by rank:
+    /// bytes in flight, stalls, waits for grants. Peers that share memory with it send none.
+    pub fn accounts(&self) -> impl Iterator<Item = (Rank, &Account)> {
+        self.engine.ports.view().accounts()
     }
 
     /// A handle that other threads can end this communicator with.
@@ -288,8 +294,10 @@ impl Communicator {
     fn drive(&mut self, running: &engine::Running) -> Result<(), Error> {
         let timeout = self.engine.config.timeout;
         let result = {
-            let driven = Driven(&mut self.engine);
-            driven.0.start(running).and_then(|()| driven.0.finish(running, timeout))
+            let driven = Driven::new(&mut self.engine);
+            let started = driven.engine.start(running);
+            let finished = started.and_then(|()| driven.engine.finish(running, timeout));
+            finished.inspect_err(|error| driven.engine.blame(error))
         };
         result.and_then(|()| self.let_through(running)).map_err(|error| {
             let during = self.during(&running.what);

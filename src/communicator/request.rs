@@ -251,8 +251,8 @@ impl Communicator {
     fn advance_requests(&mut self) -> Result<(), Error> {
         while let Some(at) = self.first_open() {
             let running = self.start_pending(at)?;
-            let driven = Driven(&mut self.engine);
-            let polled = driven.0.poll(&running);
+            let driven = Driven::new(&mut self.engine);
+            let polled = driven.engine.poll(&running);
             // Only a panic on the way ends it here.
             std::mem::forget(driven);
             let ended = polled.and_then(|is_done| match is_done {
@@ -275,7 +275,7 @@ impl Communicator {
     fn finish_front(&mut self, timeout: Duration) -> Result<(), Error> {
         let Some(at) = self.first_open() else { return Ok(()) };
         let running = self.start_pending(at)?;
-        let finished = Driven(&mut self.engine).0.finish(&running, timeout);
+        let finished = Driven::new(&mut self.engine).engine.finish(&running, timeout);
         match finished.and_then(|()| self.let_through(&running)) {
             Ok(()) => {
                 self.end(at, Some(&running), Ok(()));
@@ -311,6 +311,7 @@ impl Communicator {
 
     /// Ends all open calls with one error: the communicator is broken.
     fn fail(&mut self, at: usize, running: &Running, error: Error) -> Error {
+        self.engine.blame(&error);
         // From here on nothing reads or writes the buffers: what follows may take a while.
         self.engine.ports.unbind();
         let during = self.during(&running.what);

@@ -14,9 +14,9 @@ use ccl_core::types::Rank;
 use ccl_memory::slots::Shape;
 use ccl_memory::{Region, RegionError, doorbell};
 
-use super::record;
+use crate::recorder::CallRecord;
 
-const HEAD: usize = doorbell::BYTES + record::BYTES;
+const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
 const SLOT_BYTES_MIN: usize = 4 << 10;
 
 /// How a rank's segment is divided; equal on all ranks of a host. The slots are equal everywhere.
@@ -108,7 +108,7 @@ impl Segment {
 
     /// The owner's record of its current call.
     pub(super) fn record(&self, of: &Region) -> Result<Region, RegionError> {
-        of.part(doorbell::BYTES, record::BYTES)
+        of.part(doorbell::BYTES, CallRecord::SHARED_BYTES)
     }
 
     /// The slots in `owner`'s segment into which `sender` writes; none unless they share a host.

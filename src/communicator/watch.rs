@@ -10,9 +10,8 @@ use ccl_kernels_cpu::ports::{Links, Mismatch};
 
 use super::engine::{Engine, MESSAGE_TAG, Running, What};
 use super::error::Error;
-use super::record::CallRecord;
 use crate::bootstrap::{Failure, FailureReason};
-use crate::recorder::Writer;
+use crate::recorder::{CallRecord, Writer};
 
 /// A wait so short is not worth asking others about.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -24,6 +23,18 @@ const SHOWN_AFTER: Duration = Duration::from_millis(100);
 const LOOKS_PER_NOTE: u64 = 16;
 /// What is said where the ranks did not compare notes in time.
 const NO_VERDICT: &str = "Is that rank alive, and does it make the same calls?";
+
+/// What a look around finds, kept so that a call that waits for long does not allocate.
+#[derive(Debug, Default)]
+pub(super) struct Lookout {
+    /// The links that the call waits for, and whether to receive: not those whose message or room
+    /// is there already.
+    awaited: Vec<(Link, bool)>,
+    /// The same, as others are shown it.
+    shown: Vec<Awaited>,
+    /// Ranks in a later call.
+    ahead: Vec<(Rank, CallRecord)>,
+}
 
 impl Engine {
     /// Looks for a reason why nothing has moved for so long.
@@ -110,20 +121,23 @@ impl Engine {
         for peer in 0..self.ranks {
             self.compare_call(own, peer)?;
         }
-        let ahead: Vec<_> = (0..self.ranks)
-            .filter_map(|peer| Some((peer, self.record_of(peer)?)))
-            .filter(|(_, theirs)| theirs.sequence > own.sequence)
-            .collect();
+        self.lookout.ahead.clear();
+        for peer in 0..self.ranks {
+            let theirs = self.record_of(peer).filter(|theirs| theirs.sequence > own.sequence);
+            self.lookout.ahead.extend(theirs.map(|theirs| (peer, theirs)));
+        }
         // Read after the records: what these ranks had sent in our call has arrived by now.
-        let awaited = self.awaited(running);
-        for (peer, theirs) in ahead {
-            if awaited.iter().any(|(link, _)| link.peer == peer) {
+        self.find_awaited(running);
+        let Lookout { ahead, awaited, .. } = &self.lookout;
+        let awaits = |rank| awaited.iter().any(|(link, _)| link.peer == rank);
+        match ahead.iter().find(|(peer, _)| awaits(*peer)) {
+            Some((peer, theirs)) => {
                 let number = own.sequence;
                 let theirs = format!("{theirs}, and ended #{number} without waiting for this rank");
-                return Err(self.disagree(own.to_string(), peer, theirs));
+                Err(self.disagree(own.to_string(), *peer, theirs))
             }
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn compare_call(&self, own: CallRecord, peer: Rank) -> Result<(), Error> {
@@ -163,13 +177,14 @@ impl Engine {
 
     /// An awaited rank that is gone, and how.
     fn gone(&mut self, running: &Running) -> Option<(Rank, String)> {
-        let awaited = self.awaited(running);
-        awaited.into_iter().find_map(|(link, _)| {
+        self.find_awaited(running);
+        let Engine { lookout, control, ports, lost, .. } = self;
+        lookout.awaited.iter().find_map(|(link, _)| {
             let peer = link.peer;
-            let left = self.control.has_left(peer);
+            let left = control.has_left(peer);
             let left =
                 left.then(|| "it left the communicator while others still need it".to_owned());
-            if let Some(messages) = self.ports.links().messages()
+            if let Some(messages) = ports.links().messages()
                 && messages.reaches(peer)
             {
                 // What it sent before it left may still be on its way: the end of its connection
@@ -180,21 +195,20 @@ impl Engine {
                 let end = messages.lost(peer).map(str::to_owned);
                 return left.or(end).map(|reason| (peer, reason));
             }
-            let lost = self.lost.iter().find(|(gone, _)| *gone == peer);
+            let lost = lost.iter().find(|(gone, _)| *gone == peer);
             left.or_else(|| lost.map(|(_, reason)| reason.clone())).map(|reason| (peer, reason))
         })
     }
 
-    /// The links that the call waits for, and whether to receive: not those whose message or room
-    /// is there already.
-    fn awaited(&mut self, running: &Running) -> Vec<(Link, bool)> {
-        let mut waits = self.plans[running.plan].execution.waits_for();
-        let links = self.ports.links();
-        waits.retain(|(link, receive)| match receive {
+    /// Finds the links that the call waits for.
+    fn find_awaited(&mut self, running: &Running) {
+        let Engine { plans, ports, lookout, .. } = self;
+        plans[running.plan].execution.waits_for(&mut lookout.awaited);
+        let links = ports.links();
+        lookout.awaited.retain(|(link, receive)| match receive {
             true => !links.readable(*link),
             false => !links.writable(*link),
         });
-        waits
     }
 
     fn mismatch(&self, running: &Running, mismatch: Mismatch) -> Error {
@@ -237,14 +251,14 @@ impl Engine {
 
     /// Shows whom the call waits for.
     fn show_awaited(&mut self, running: &Running) {
-        let folds = self.plans[running.plan].execution.folds_in_all();
-        let awaited = self.awaited(running).into_iter();
-        let mut awaited: Vec<Awaited> =
-            awaited.map(|(link, receives)| Awaited { peer: link.peer, receives }).collect();
+        self.find_awaited(running);
+        let Engine { plans, lookout: Lookout { awaited, shown, .. }, writer, .. } = self;
+        shown.clear();
+        shown.extend(awaited.iter().map(|&(link, receives)| Awaited { peer: link.peer, receives }));
         // Parallel channels wait for the same.
-        awaited.dedup();
-        if let Some(writer) = &mut self.writer {
-            writer.waits(folds, &awaited);
+        shown.dedup();
+        if let Some(writer) = writer {
+            writer.waits(plans[running.plan].execution.folds_in_all(), shown);
         }
     }
 
@@ -265,9 +279,11 @@ impl Engine {
 
     /// Whom the call waits for, in words.
     fn waiting(&mut self, running: &Running) -> String {
-        let waits = self.awaited(running);
+        self.find_awaited(running);
         let links = self.ports.links();
-        let list: Vec<String> = waits
+        let list: Vec<String> = self
+            .lookout
+            .awaited
             .iter()
             .take(NAMED_MAX)
             .map(|(link, receive)| match (links.joins(*link), receive) {

@@ -46,6 +46,8 @@ pub(super) struct Wiring {
     local: Option<Local>,
     /// To the peers on other hosts, until the engine takes them over.
     messages: Option<MessageLinks>,
+    /// The name of the transport to other hosts; empty if there are none.
+    network: &'static str,
     hosts: Hosts,
     /// The ranks that share memory with this one, itself among them, ascending.
     locals: Vec<Rank>,
@@ -74,7 +76,7 @@ impl Wiring {
         let key = transport::Secret(secret.derive(&nonces));
         let meeting = Meeting { control: &control, key, timeout };
         let (rank, ranks) = (control.rank(), control.ranks());
-        let Devices { hosts, shared, network } = devices;
+        let Devices { hosts, shared, network, near } = devices;
         let locals = Vec::from_iter(hosts.members(hosts.seat(rank).0));
         let local = match shared {
             None => None,
@@ -88,23 +90,27 @@ impl Wiring {
                 Some(Local { device, lane, endpoints })
             }
         };
+        let name = network.as_ref().map_or("", |(name, _)| *name);
         let messages = match network {
             None => None,
-            Some(device) => {
+            Some((_, device)) => {
                 let peers: Vec<Rank> = (0..ranks).filter(|r| !locals.contains(r)).collect();
                 let segment = Segment::new(&hosts, rank, config);
-                Some(meeting.message_links(device, &peers, &segment, config.timeout)?)
+                let mut links = meeting.message_links(device, &peers, &segment, config.timeout)?;
+                links.follow(config.ib_policy.clone(), near);
+                Some(links)
             }
         };
-        Ok(Wiring { local, messages, hosts, locals, control, timeout })
+        Ok(Wiring { local, messages, network: name, hosts, locals, control, timeout })
     }
 
     /// The transports that join the ranks.
     pub(super) fn names(&self) -> &'static str {
         match (&self.local, self.locals.len() < self.control.ranks() as usize) {
+            (Some(_), true) if self.network == "verbs" => "shm+verbs",
             (Some(_), true) => "shm+tcp",
             (Some(_), false) => "shm",
-            (None, _) => "tcp",
+            (None, _) => self.network,
         }
     }
 

@@ -24,12 +24,16 @@ const GRACE: Duration = Duration::from_secs(5);
 const LAST_GRACE: Duration = Duration::from_secs(2);
 /// How long the last lines of ended ranks are waited for: a grandchild may hold their pipe.
 const DRAIN: Duration = Duration::from_secs(1);
+/// A killed process may take this long to go after those who missed it have ended with errors: the
+/// system closes its connections before it counts as ended.
+const TOGETHER: Duration = Duration::from_millis(200);
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// How local ranks ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalExit {
-    /// 0 if all ended well, else the first bad status: an exit code, or 128 + a signal's number.
+    /// 0 if all ended well, else the first bad status: an exit code, or 128 + a signal's number. Of
+    /// ranks that ended at about the same time, one that was killed counts as the first.
     pub code: u8,
     /// The rank that ended so.
     pub failed: Option<u32>,
@@ -92,8 +96,17 @@ struct Group {
     running: Vec<Running>,
     readers: mpsc::Receiver<()>,
     reader: Option<mpsc::Sender<()>>,
-    /// The first that ended badly, and its code.
-    failed: Option<(u32, u8)>,
+    /// Those that ended badly, in the order in which that was seen.
+    failures: Vec<Failure>,
+}
+
+#[derive(Clone, Copy)]
+struct Failure {
+    rank: u32,
+    code: u8,
+    /// By a signal, and not by its own: programs abort on errors that others have caused.
+    killed: bool,
+    seen: Instant,
 }
 
 struct Running {
@@ -106,7 +119,7 @@ struct Running {
 impl Group {
     fn new() -> Group {
         let (sender, readers) = mpsc::channel();
-        Group { running: Vec::new(), readers, reader: Some(sender), failed: None }
+        Group { running: Vec::new(), readers, reader: Some(sender), failures: Vec::new() }
     }
 
     fn add(&mut self, rank: u32, mut child: Child) -> std::io::Result<()> {
@@ -143,7 +156,7 @@ impl Group {
             socket::wait(&fds, left.unwrap_or(Duration::from_secs(3600)));
             drop(fds);
             self.reap();
-            if self.failed.is_some() && next.is_none() {
+            if !self.failures.is_empty() && next.is_none() {
                 next = Some(Instant::now() + GRACE);
             }
             if next.is_some_and(|at| Instant::now() >= at) {
@@ -159,19 +172,30 @@ impl Group {
         self.reader = None;
         // Ends with an error as soon as the last reader has ended, which is what is awaited.
         let _ = self.readers.recv_timeout(DRAIN);
-        match self.failed {
-            Some((rank, code)) => LocalExit { code, failed: Some(rank) },
+        match self.first() {
+            Some(first) => LocalExit { code: first.code, failed: Some(first.rank) },
             None => LocalExit { code: 0, failed: None },
         }
     }
 
+    /// Whose failure the others' are most likely to come from.
+    fn first(&self) -> Option<&Failure> {
+        let first = self.failures.first()?;
+        let together = |one: &&Failure| one.seen.duration_since(first.seen) < TOGETHER;
+        let killed = self.failures.iter().take_while(together).find(|one| one.killed);
+        killed.or(Some(first))
+    }
+
     fn reap(&mut self) {
-        let failed = &mut self.failed;
+        let failures = &mut self.failures;
+        let seen = Instant::now();
         self.running.retain_mut(|one| match one.child.try_wait() {
             Ok(None) => true,
             Ok(Some(status)) => {
                 if !status.success() {
-                    failed.get_or_insert((one.rank, code(status)));
+                    let by = status.signal();
+                    let killed = by.is_some_and(|signal| signal != Signal::ABORT.as_raw());
+                    failures.push(Failure { rank: one.rank, code: code(status), killed, seen });
                 }
                 false
             }
@@ -181,7 +205,7 @@ impl Group {
                      start this program without SIGCHLD being ignored",
                     one.rank
                 );
-                failed.get_or_insert((one.rank, 1));
+                failures.push(Failure { rank: one.rank, code: 1, killed: false, seen });
                 false
             }
         });
@@ -237,5 +261,42 @@ mod tests {
         let taken = Pid::from_child(&group.running[1].child);
         waitpid(Some(taken), WaitOptions::empty()).unwrap();
         assert_eq!(group.wait(), LocalExit { code: 1, failed: Some(1) });
+    }
+
+    /// Ranks that are shells, each with its script.
+    fn shells(scripts: &[&str]) -> Group {
+        let mut group = Group::new();
+        for (rank, script) in scripts.iter().enumerate() {
+            let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+            group.add(rank as u32, child).unwrap();
+        }
+        group
+    }
+
+    /// The same, when all have ended: as a launcher on a busy host sees them.
+    fn ended(scripts: &[&str]) -> Group {
+        let group = shells(scripts);
+        for one in &group.running {
+            socket::wait(&[(one.ended.as_fd(), PollFlags::IN)], Duration::from_secs(10));
+        }
+        group
+    }
+
+    #[test]
+    fn a_killed_rank_failed_before_those_that_ended_with_it() {
+        let group = ended(&["exit 1", "kill -9 $$", "exit 3"]);
+        assert_eq!(group.wait(), LocalExit { code: 137, failed: Some(1) });
+    }
+
+    #[test]
+    fn a_rank_that_aborts_may_do_so_because_another_failed() {
+        let group = ended(&["exit 3", "kill -ABRT $$"]);
+        assert_eq!(group.wait(), LocalExit { code: 3, failed: Some(0) });
+    }
+
+    #[test]
+    fn a_rank_that_failed_long_before_one_was_killed_is_the_first() {
+        let group = shells(&["sleep 1; kill -9 $$", "exit 3"]);
+        assert_eq!(group.wait(), LocalExit { code: 3, failed: Some(1) });
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
 use super::data::format::{FloatFormat, element_bits, integer, push_element};
-use super::subject::{Buffers, Plan, Request, Shape, Subject, SubjectError};
+use super::subject::{Buffers, Peer, Plan, Request, Shape, Subject, SubjectError};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -118,7 +118,9 @@ impl Fake {
 
     fn uneven(&self, request: &Request<'_>, all: &[Vec<u8>]) -> Option<Vec<u8>> {
         match request.shape {
-            Shape::Pair { from, to, .. } if to == self.rank => Some(all[from as usize].clone()),
+            Shape::Pair { from, to, messages, .. } if to == self.rank => {
+                Some(all[from as usize].repeat(messages))
+            }
             Shape::Vector { .. } => {
                 // Inputs arrive with their counts before them; see `run`.
                 let mut output = Vec::new();
@@ -219,8 +221,8 @@ impl Subject for Fake {
                 Shape::Vector { send, recv } => {
                     super::geometry::Counts::Vector { send: send.to_vec(), recv: recv.to_vec() }
                 }
-                Shape::Pair { from, to, count } => {
-                    super::geometry::Counts::Pair { from, to, count }
+                Shape::Pair { from, to, messages, count } => {
+                    super::geometry::Counts::Pair { from, to, messages, count }
                 }
             },
             self.rank,
@@ -275,5 +277,9 @@ impl Subject for Fake {
 
     fn transport(&self) -> String {
         "fake".to_owned()
+    }
+
+    fn peers(&self) -> Vec<Peer> {
+        Vec::new()
     }
 }

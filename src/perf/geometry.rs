@@ -23,7 +23,9 @@ pub enum Counts {
         from: Rank,
         /// The receiver.
         to: Rank,
-        /// Elements.
+        /// So many times.
+        messages: usize,
+        /// Elements of a message.
         count: usize,
     },
 }
@@ -35,7 +37,9 @@ impl Counts {
         match self {
             Counts::Even(count) => Shape::Even { count: *count },
             Counts::Vector { send, recv } => Shape::Vector { send, recv },
-            Counts::Pair { from, to, count } => Shape::Pair { from: *from, to: *to, count: *count },
+            Counts::Pair { from, to, messages, count } => {
+                Shape::Pair { from: *from, to: *to, messages: *messages, count: *count }
+            }
         }
     }
 }
@@ -66,9 +70,9 @@ impl Layout {
                 input_offset: 0,
                 output_offset: 0,
             },
-            Counts::Pair { from, to, count } => Layout {
+            Counts::Pair { from, to, messages, count } => Layout {
                 input: if rank == *from as usize { *count } else { 0 },
-                output: if rank == *to as usize { *count } else { 0 },
+                output: if rank == *to as usize { messages * count } else { 0 },
                 input_offset: 0,
                 output_offset: 0,
             },

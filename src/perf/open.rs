@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use ccl_core::types::{Collective, Rank};
 
 use super::options::Options;
-use super::subject::{Buffers, Plan, Request, Shape, Subject, SubjectError};
+use super::subject::{Buffers, Peer, Plan, Request, Shape, Subject, SubjectError};
 use crate::communicator::{self, Blocks, Call, Communicator, Sizes};
 use crate::launch;
 
@@ -82,7 +82,7 @@ impl Communicator {
         &mut self,
         to: Option<Rank>,
         from: Option<Rank>,
-        bytes: usize,
+        (messages, bytes): (usize, usize),
         buffers: Buffers<'_>,
     ) -> Result<(), SubjectError> {
         let Buffers::OutOfPlace { input, output } = buffers else {
@@ -92,10 +92,16 @@ impl Communicator {
         let short = || SubjectError::from("send_recv: the buffers are shorter than the count");
         let mut group = self.group();
         if let Some(peer) = to {
-            group = group.send(input.get(..bytes).ok_or_else(short)?, peer);
+            let input = input.get(..bytes).ok_or_else(short)?;
+            group = (0..messages).fold(group, |group, _| group.send(input, peer));
         }
         if let Some(peer) = from {
-            group = group.recv(output.get_mut(..bytes).ok_or_else(short)?, peer);
+            let mut rest = output.get_mut(..messages * bytes).ok_or_else(short)?;
+            for _ in 0..messages {
+                let (part, behind) = rest.split_at_mut(bytes);
+                group = group.recv(part, peer);
+                rest = behind;
+            }
         }
         Ok(group.run()?)
     }
@@ -116,7 +122,7 @@ impl Subject for Communicator {
         match request.shape {
             Shape::Even { count } if request.collective == Collective::SendRecv => {
                 let (next, previous) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
-                self.exchange(Some(next), Some(previous), count * width, buffers)
+                self.exchange(Some(next), Some(previous), (1, count * width), buffers)
             }
             Shape::Even { count } => self.run_sized(request, Sizes::Even(count), buffers),
             Shape::Vector { send, recv } => {
@@ -125,9 +131,10 @@ impl Subject for Communicator {
                 let recv = Blocks { counts: recv, starts: &recv_starts };
                 self.run_sized(request, Sizes::Pairs { send, recv }, buffers)
             }
-            Shape::Pair { from, to, count } => {
+            Shape::Pair { from, to, messages, count } => {
                 let (sends, receives) = (rank == from, rank == to);
-                self.exchange(sends.then_some(to), receives.then_some(from), count * width, buffers)
+                let (to, from) = (sends.then_some(to), receives.then_some(from));
+                self.exchange(to, from, (messages, count * width), buffers)
             }
         }
     }
@@ -156,5 +163,10 @@ impl Subject for Communicator {
 
     fn transport(&self) -> String {
         Communicator::transport(self).to_owned()
+    }
+
+    fn peers(&self) -> Vec<Peer> {
+        let accounts = self.accounts();
+        accounts.map(|(rank, account)| Peer { rank, account: account.clone() }).collect()
     }
 }

@@ -80,7 +80,7 @@ pub fn render(figure: &Figure) -> String {
             title: "Bus bandwidth",
             sizes: &sizes,
             values: &rates,
-            label: |value| format!("{} GB/s", super::table::general(value)),
+            label: |value| format!("{} GB/s", super::number::general(value)),
             value: |point| point.bus_gbps,
         },
     ];
@@ -261,7 +261,7 @@ fn size_label(bytes: f64) -> String {
         b if b >= 1024.0 => (b / 1024.0, "KiB"),
         b => (b, "B"),
     };
-    format!("{} {unit}", super::table::general(value))
+    format!("{} {unit}", super::number::general(value))
 }
 
 fn time_label(time_us: f64) -> String {
@@ -271,7 +271,7 @@ fn time_label(time_us: f64) -> String {
         t if t >= 0.999 => (t, "µs"),
         t => (t * 1e3, "ns"),
     };
-    format!("{} {unit}", super::table::general(value))
+    format!("{} {unit}", super::number::general(value))
 }
 
 fn escaped(text: &str) -> String {

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::subject::Plan;
+use super::subject::{Peer, Plan};
 use super::timing::Times;
 
 /// One half of a row: out of place or in place.
@@ -125,16 +125,22 @@ impl Origin {
 ///
 /// # Errors
 /// None in practice: every key is a string. NaN and infinity become `null`.
-pub fn sweep_json(origin: &Origin, rows: &[Row]) -> Result<String, serde_json::Error> {
+pub fn sweep_json(
+    origin: &Origin,
+    rows: &[Row],
+    peers: &[Peer],
+) -> Result<String, serde_json::Error> {
     #[derive(Serialize)]
     struct Report<'a> {
         #[serde(flatten)]
         origin: &'a Origin,
         rows: &'a [Row],
         average_busbw_gbps: f64,
+        /// Of rank 0, over all of the program's run.
+        peers: &'a [Peer],
     }
     let average_busbw_gbps = average_bus_gbps(rows);
-    serde_json::to_string_pretty(&Report { origin, rows, average_busbw_gbps })
+    serde_json::to_string_pretty(&Report { origin, rows, average_busbw_gbps, peers })
 }
 
 /// The machine's name.
@@ -165,6 +171,8 @@ fn iso_8601(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ccl_core::admission::Account;
+
     use super::*;
 
     #[test]
@@ -190,8 +198,9 @@ mod tests {
             in_place: None,
         };
         let origin = Origin::here("all_reduce_perf", "shm".to_owned(), 2);
-        let json: serde_json::Value =
-            serde_json::from_str(&sweep_json(&origin, &[row]).unwrap()).unwrap();
+        let account = Account { stalls: 3, ..Account::default() };
+        let json = sweep_json(&origin, &[row], &[Peer { rank: 1, account }]).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         for key in ["program", "version", "commit", "date", "host", "cpu", "transport", "ranks"] {
             assert!(!json[key].is_null(), "{key}");
         }
@@ -205,5 +214,9 @@ mod tests {
         assert_eq!(row["out_of_place"]["busbw_gbps"], 3.0);
         assert!(row["in_place"].is_null());
         assert_eq!(json["average_busbw_gbps"], 3.0);
+        let peer = &json["peers"][0];
+        assert_eq!((&peer["rank"], &peer["stalls"]), (&1.into(), &3.into()));
+        assert_eq!(peer["grant_waits"]["count"], 0);
+        assert!(peer["grant_waits"]["p99_us"].is_null());
     }
 }

@@ -3,7 +3,9 @@
 
 use std::error::Error;
 
+use ccl_core::admission::Account;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
+use serde::Serialize;
 
 /// Any failure of the thing being measured; its text is shown to the user as it is.
 pub type SubjectError = Box<dyn Error + Send + Sync>;
@@ -41,6 +43,19 @@ pub trait Subject {
 
     /// The name of the transport in use, such as `shm`.
     fn transport(&self) -> String;
+
+    /// What has passed so far between this rank and each peer that it sends messages to.
+    fn peers(&self) -> Vec<Peer>;
+}
+
+/// A peer, and what has passed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Peer {
+    /// Its rank.
+    pub rank: Rank,
+    /// Bytes in flight, stalls, waits for grants.
+    #[serde(flatten)]
+    pub account: Account,
 }
 
 /// One call of a collective.
@@ -79,14 +94,16 @@ pub enum Shape<'a> {
         /// Elements that this rank receives from each rank.
         recv: &'a [usize],
     },
-    /// `SendRecv` between two ranks only: `from` sends its input, `to` receives into its output;
-    /// every other rank returns at once.
+    /// `SendRecv` between two ranks only: `from` sends its input so many times, as one group, `to`
+    /// receives them one behind the other; every other rank returns at once.
     Pair {
         /// The sender.
         from: Rank,
         /// The receiver, another rank.
         to: Rank,
-        /// Elements.
+        /// So many times.
+        messages: usize,
+        /// Elements of a message.
         count: usize,
     },
 }

@@ -13,7 +13,7 @@ use super::progress::Progress;
 use super::report::{Half, Origin, Row, average_bus_gbps, sweep_json};
 use super::setup::{checked_call, rank_lines, ready, write_file};
 use super::sizes::sweep;
-use super::subject::{Subject, SubjectError};
+use super::subject::{Peer, Subject, SubjectError};
 use super::table;
 use super::timing::{Loop, over_ranks, time_calls};
 use super::trial::Trial;
@@ -59,7 +59,7 @@ pub fn run(
         let average = average_bus_gbps(&outcome.rows);
         write!(out, "{}", table::footer(program, outcome.failed, average))?;
         let origin = Origin::here(program, transport, bench.subject.ranks());
-        write_files(options, &origin, &outcome.rows)?;
+        write_files(options, &origin, &outcome.rows, &bench.subject.peers())?;
     }
     Ok(outcome)
 }
@@ -185,9 +185,14 @@ impl<'a> Bench<'a> {
     }
 }
 
-fn write_files(options: &Options, origin: &Origin, rows: &[Row]) -> Result<(), SubjectError> {
+fn write_files(
+    options: &Options,
+    origin: &Origin,
+    rows: &[Row],
+    peers: &[Peer],
+) -> Result<(), SubjectError> {
     if let Some(path) = &options.json {
-        write_file(path, &(sweep_json(origin, rows)? + "\n"))?;
+        write_file(path, &(sweep_json(origin, rows, peers)? + "\n"))?;
     }
     match &options.plot {
         Some(path) => write_file(path, &render(&figure(origin, rows))),

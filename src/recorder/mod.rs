@@ -4,6 +4,7 @@
 //! The data path only stores numbers (`Writer`); when they change is for the control thread to
 //! see, which looks at them with every heartbeat (`Recorder::sample`).
 
+mod call;
 mod dump;
 mod page;
 #[cfg(feature = "cli")]
@@ -24,6 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use page::{BYTES, ENTRIES, ENTRY_SHOWN, ENTRY_WORDS, Page};
 
+pub(crate) use call::CallRecord;
 #[cfg(feature = "cli")]
 pub use scan::{Member, Status, status};
 pub use snapshot::{Operation, Snapshot, WaitsFor};

@@ -13,8 +13,8 @@ use ccl_core::algorithm;
 use ccl_core::bootstrap::{AWAITED_MAX, Awaited, Doing, Note};
 use ccl_core::types::Rank;
 
+use super::call::CallRecord;
 use super::words::{self, MESSAGES};
-use crate::communicator::CallRecord;
 
 /// Bytes of a recording: one page.
 pub(super) const BYTES: usize = 4096;

@@ -1,6 +1,6 @@
 //! Operations and steps of a program in words.
 
-use crate::communicator::CallRecord;
+use super::call::CallRecord;
 
 /// The kind of sends and receives, which are no collective.
 pub(crate) const MESSAGES: u64 = u64::MAX;

@@ -1,6 +1,7 @@
 //! Ranks to test with: threads of this process, or processes of their own; networks to put them
 //! on, and strangers that disturb them. Nothing here waits without a deadline.
 
+pub(crate) mod capture;
 pub(crate) mod data;
 pub(crate) mod netns;
 pub(crate) mod processes;

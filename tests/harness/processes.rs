@@ -94,16 +94,27 @@ pub(crate) struct Processes(Vec<Process>);
 impl Processes {
     /// `n` ranks without a launcher: each is told its place by its environment.
     pub(crate) fn ranks(n: u32, case: &str, change: impl Fn(u32, &mut Command)) -> Processes {
-        let address = free_address();
+        Processes::ranks_at(&free_address(), n, case, |rank, mut command| {
+            change(rank, &mut command);
+            command
+        })
+    }
+
+    /// The same, and rank 0 listens at `address`.
+    pub(crate) fn ranks_at(
+        address: &str,
+        n: u32,
+        case: &str,
+        change: impl Fn(u32, Command) -> Command,
+    ) -> Processes {
         Processes::start((0..n).map(|rank| {
             let mut command = command(case);
             command
                 .env("FERROCCL_RANK", rank.to_string())
                 .env("FERROCCL_RANKS", n.to_string())
-                .env("FERROCCL_COMM_ID", &address)
+                .env("FERROCCL_COMM_ID", address)
                 .env("FERROCCL_SECRET", "00112233445566778899aabbccddeeff");
-            change(rank, &mut command);
-            command
+            change(rank, command)
         }))
     }
 

@@ -36,6 +36,7 @@ const CHECKS: [Check; 4] = [
         args: &[
             "clippy",
             "--package=ferroccl",
+            "--package=ccl-wire",
             "--package=ccl-transport-tcp",
             "--all-targets",
             "--no-default-features",

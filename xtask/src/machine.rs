@@ -39,6 +39,15 @@ impl Provenance {
     }
 }
 
+/// The first port of each RDMA device that the kernel has, as `FERROCCL_IB_HCA` names them.
+pub(crate) fn rdma_ports() -> Vec<String> {
+    let names = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        names.map(|entry| format!("{}:1", entry.file_name().to_string_lossy())).collect();
+    names.sort();
+    names
+}
+
 /// Whether budgets are enforced: `CI=true`, as every CI system sets it. On a machine that is shared
 /// with other work they are only a warning.
 pub(crate) fn is_ci() -> bool {

@@ -5,6 +5,7 @@
 
 mod bench;
 mod check;
+mod compare;
 mod guest;
 mod lint;
 mod machine;
@@ -46,6 +47,10 @@ enum Chore {
     Setup,
     /// Measure side by side with others: on one host, or with `--network` on two.
     Bench(bench::Options),
+    /// Run the same collectives over every transport, and write a table and a plot.
+    CompareTransports(compare::Options),
+    /// Test RDMA between devices in software, in a small virtual machine: the suite of that name.
+    Softroce,
     /// Run a command in a small virtual machine whose kernel can lose and delay packets.
     Guest(guest::Options),
 }
@@ -58,7 +63,10 @@ fn run(chore: &Chore) -> Outcome<ExitCode> {
         Chore::Lint => lint::run(),
         Chore::Tidy => tidy::run(),
         Chore::Setup => setup::run(),
-        Chore::Bench(options) => bench::run(options),
+        // In a guest, its status is that of what runs there.
+        Chore::Bench(options) => return bench::run(options),
+        Chore::CompareTransports(options) => return compare::run(options),
+        Chore::Softroce => test::softroce(),
         // Its status is that of the command.
         Chore::Guest(options) => return guest::run(options),
     }?;

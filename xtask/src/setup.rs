@@ -14,7 +14,7 @@ struct Package {
     purpose: &'static str,
 }
 
-const PACKAGES: [Package; 5] = [
+const PACKAGES: [Package; 6] = [
     Package {
         name: "openmpi-bin",
         program: "mpirun",
@@ -34,6 +34,11 @@ const PACKAGES: [Package; 5] = [
         name: "python3-torch",
         program: "torchrun",
         purpose: "`cargo xtask bench --network` measures Gloo with it",
+    },
+    Package {
+        name: "perftest",
+        program: "ib_write_bw",
+        purpose: "`cargo xtask bench --rdma` measures what RDMA can carry with it",
     },
     Package {
         name: "valgrind",

@@ -34,6 +34,14 @@ const IN_GUEST: &str = "target.'cfg(all())'.runner = ['cargo', 'xtask', 'guest',
                         '--setup', 'veth', '--timeout', '150', '--', \
                         'env', 'FERROCCL_TEST_NETEM=1']";
 
+/// The same for RDMA over two devices in software, at the ends of a link.
+const IN_GUEST_WITH_RDMA: &str = "target.'cfg(all())'.runner = ['cargo', 'xtask', 'guest', \
+                                  '--setup', 'rxe-pair', '--timeout', '300', '--', \
+                                  'env', 'FERROCCL_TEST_RDMA=rxa:1,rxb:1', 'RUST_BACKTRACE=0']";
+
+/// The suite that `cargo xtask softroce` runs.
+pub(crate) const SOFTROCE: &str = "softroce";
+
 const NOTHING: &str = "needs only Rust and a C linker; installs nothing, skips nothing";
 const NAMESPACES: &str = "needs root and iproute2 for ranks in network namespaces of their own; \
     installs nothing; each test that cannot have them says SKIPPED and why";
@@ -44,7 +52,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "build",
         what: "everything that is shipped (release) and everything that is tested",
         needs: NOTHING,
-        budget_s: 560,
+        budget_s: 600,
         tests_min: 0,
         steps: &[&["build", "--workspace", "--release", "--bins", "--examples"]],
     },
@@ -52,7 +60,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "unit",
         what: "unit tests of every crate",
         needs: NOTHING,
-        budget_s: 120,
+        budget_s: 80,
         tests_min: 1,
         steps: &[&["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]],
     },
@@ -61,7 +69,7 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "model checkers, AddressSanitizer, valgrind and fuzzers, each for a short while",
         needs: "needs the nightly toolchain and valgrind (`cargo xtask setup` installs both); \
                 without one of them it says SKIPPED and why",
-        budget_s: 800,
+        budget_s: 860,
         // The models at least need no tool.
         tests_min: 10,
         steps: &[&["xtask", "check", "loom", "shuttle", "asan", "valgrind", "recorder", "fuzz"]],
@@ -70,7 +78,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "verifier",
         what: "every algorithm proved for 1 to 17 ranks, and mutants that must be rejected",
         needs: NOTHING,
-        budget_s: 120,
+        budget_s: 85,
         tests_min: 1,
         steps: &[&["test", "--workspace", "--release", "--no-fail-fast", "--test", "verifier"]],
     },
@@ -78,7 +86,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "simulator",
         what: "the same programs over a simulated network: loss, reordering, crashes, by seed",
         needs: NOTHING,
-        budget_s: 90,
+        budget_s: 50,
         tests_min: 1,
         steps: &[&["test", "--workspace", "--release", "--no-fail-fast", "--test", "sim"]],
     },
@@ -86,7 +94,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "faults",
         what: "ranks as processes that are killed, stopped, cut off, disturbed, or never come",
         needs: NAMESPACES,
-        budget_s: 180,
+        budget_s: 85,
         tests_min: 1,
         steps: &[&[
             "test",
@@ -103,7 +111,7 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "a virtual machine for what this kernel may lack: loss and delay on a link",
         needs: "as root installs qemu-system-x86, busybox-static and kmod if they are missing, and \
                 downloads a kernel beside the build; skipped where it cannot",
-        budget_s: 260,
+        budget_s: 140,
         tests_min: 2,
         steps: &[
             &["test", "--workspace", "--no-fail-fast", "--test", "guest"],
@@ -122,10 +130,37 @@ pub(crate) const SUITES: &[Suite] = &[
         ],
     },
     Suite {
+        name: SOFTROCE,
+        what: "RDMA between devices in software, in that machine: conformance, collectives, perf \
+               programs, packets, faults",
+        needs: "the same, and libibverbs and tcpdump; where it cannot install them, it fails: \
+                nothing else sees packets of RDMA",
+        budget_s: 150,
+        tests_min: 10,
+        steps: &[
+            // What one of the tests runs.
+            &["build", "--workspace", "--release", "--bins", "--examples"],
+            &[
+                "test",
+                "--workspace",
+                "--no-fail-fast",
+                "--test",
+                "verbs",
+                "--test",
+                "integration",
+                "--config",
+                IN_GUEST_WITH_RDMA,
+                "--",
+                "devices_of_this_machine",
+                "rdma::",
+            ],
+        ],
+    },
+    Suite {
         name: "rest",
         what: "conformance of the transports, ranks as threads and processes, documentation",
         needs: NAMESPACES,
-        budget_s: 400,
+        budget_s: 490,
         tests_min: 1,
         steps: &[
             &[

@@ -1,6 +1,7 @@
 //! The receiving end of one link: which messages are granted, have arrived, and are next.
 
 use super::name::ahead;
+use super::transfer::Landings;
 
 /// Where the payload of the next message comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +23,9 @@ pub(super) struct Inbound {
     granted: u64,
     /// Of every slot: whether its current message is there.
     arrived: Vec<bool>,
+    /// Of every slot: the address past it that its current message came to.
+    past: Vec<Option<usize>>,
+    pub(super) landings: Landings,
     landing: Landing,
 }
 
@@ -29,7 +33,15 @@ impl Inbound {
     /// Grants all its slots from the start.
     pub(super) fn new(slots: u32) -> Inbound {
         let arrived = vec![false; slots as usize];
-        Inbound { slots, next: 0, granted: u64::from(slots), arrived, landing: Landing::Undecided }
+        Inbound {
+            slots,
+            next: 0,
+            granted: u64::from(slots),
+            arrived,
+            past: vec![None; slots as usize],
+            landings: Landings::default(),
+            landing: Landing::Undecided,
+        }
     }
 
     fn index(&self, number: u64) -> usize {
@@ -41,9 +53,23 @@ impl Inbound {
         self.index(self.next)
     }
 
-    /// Where the payload of the next message comes.
+    pub(super) fn slots(&self) -> u32 {
+        self.slots
+    }
+
+    /// The number of the next message to be taken.
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether a message among the next ones, as many as there are slots, is there.
+    pub(super) fn has_arrived(&self, number: u64) -> bool {
+        number < self.next || self.arrived[self.index(number)]
+    }
+
+    /// Where the payload of the next message comes, or has come.
     pub(super) fn landing(&self) -> Landing {
-        self.landing
+        self.past[self.slot()].map_or(self.landing, Landing::At)
     }
 
     /// Says so for the next message.
@@ -62,13 +88,26 @@ impl Inbound {
         (number < self.granted && !self.arrived[slot]).then_some(slot)
     }
 
-    pub(super) fn arrive(&mut self, slot: usize) {
+    /// Where a named message may have come to that says that it went past its slot.
+    pub(super) fn wanted(&self, number: u32, bytes: usize) -> Option<usize> {
+        self.landings.wanted(self.next + ahead(self.next, number), bytes)
+    }
+
+    /// A message is there: in its slot, or at an address past it.
+    pub(super) fn arrive(&mut self, slot: usize, past: Option<usize>) {
         self.arrived[slot] = true;
+        self.past[slot] = past;
     }
 
     /// The grant, if it was renewed since the start.
     pub(super) fn renewed(&mut self) -> Option<u64> {
         (self.granted > u64::from(self.slots)).then_some(self.granted)
+    }
+
+    /// Grants all that is free: the count that a message to that peer tells it on its way.
+    pub(super) fn renew(&mut self) -> u64 {
+        self.granted = self.next + u64::from(self.slots);
+        self.granted
     }
 
     /// Frees the slot of the next message. Returns the new grant if one is due: when half of the
@@ -78,6 +117,8 @@ impl Inbound {
         if !std::mem::replace(&mut self.arrived[slot], false) {
             return None;
         }
+        self.past[slot] = None;
+        self.landings.taken(self.next);
         self.next += 1;
         self.landing = Landing::Undecided;
         let due = self.next + u64::from(self.slots);

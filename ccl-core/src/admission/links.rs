@@ -6,39 +6,57 @@ use std::time::Duration;
 
 use ccl_memory::Region;
 
+use super::account::Account;
 use super::inbound::{Inbound, Landing};
 use super::loan::Loans;
 use super::meeting::{Directory, Meeting, Met};
 use super::name::{Name, SLOTS_MAX};
 use super::offer::Offer;
 use super::outbound::{Outbound, Verdict};
+use super::spreading::Spreading;
+use super::transfer::{RECORD_BYTES, RECORDS};
 use super::{AdmissionError, Config, Counters, HEADER_BYTES};
 use crate::execution::Link;
+use crate::spread::Spread;
 use crate::time::Instant;
 use crate::transport::{
-    Connected, Device, EndpointId, Event, Lane, Listener, LocalSlice, MrKey, RemoteMr, WorkRequest,
+    Connected, Device, EndpointId, Event, Lane, Listener, LocalSlice, MrKey, RemoteKey, RemoteMr,
+    Tail, TransportError, WorkRequest,
 };
 use crate::types::Rank;
 
 pub(super) const LINE: usize = 64;
 /// Where in a slot the header begins, so that the payload begins with a cache line.
 const HEADER: usize = LINE - HEADER_BYTES;
+const GRANT: usize = HEADER + 4;
 const TAG: usize = HEADER + 8;
+/// In a header's length: the payload went where a transfer grant has said, past the slot.
+const PAST: u32 = 1 << 31;
 /// The longest sleep while connections are being made.
 const MEETING_PAUSE: Duration = Duration::from_micros(200);
-/// The request that carries a grant; all others name a staging slot.
+/// The request that carries a grant; those before it carry records of transfer grants, all others
+/// name a staging slot.
 const GRANT_ID: u32 = u32::MAX;
+/// What mostly comes at once: room for it is made beforehand, so that calls need not allocate.
+const AT_ONCE: usize = 64;
 
 /// Memory for the slots of all channels of one peer, in one direction.
 #[derive(Debug)]
 pub(super) struct Slots {
     pub(super) region: Region,
-    key: MrKey,
+    pub(super) key: MrKey,
     per_channel: usize,
     stride: usize,
+    /// Where records of transfer grants begin.
+    records: usize,
 }
 
 impl Slots {
+    /// The first byte of a record.
+    pub(super) fn record(&self, channel: usize, at: usize) -> usize {
+        self.records + (channel * RECORDS + at) * RECORD_BYTES
+    }
+
     fn offset(&self, channel: usize, slot: usize) -> usize {
         (channel * self.per_channel + slot) * self.stride
     }
@@ -58,8 +76,24 @@ impl Slots {
         let (mut bytes, mut tag) = ([0; 4], [0; 8]);
         let read = self.region.read(offset + HEADER, &mut bytes);
         match read.and_then(|()| self.region.read(offset + TAG, &mut tag)) {
-            Ok(()) => (u32::from_le_bytes(bytes) as usize, u64::from_le_bytes(tag)),
+            Ok(()) => ((u32::from_le_bytes(bytes) & !PAST) as usize, u64::from_le_bytes(tag)),
             Err(_) => (usize::MAX, 0),
+        }
+    }
+
+    /// Whether the payload of the message in a slot went past it.
+    fn is_past(&self, channel: usize, slot: usize) -> bool {
+        let mut bytes = [0; 4];
+        let read = self.region.read(self.offset(channel, slot) + HEADER, &mut bytes);
+        read.is_ok() && u32::from_le_bytes(bytes) & PAST != 0
+    }
+
+    /// The grant that came with the message in a slot.
+    fn grant(&self, channel: usize, slot: usize) -> u32 {
+        let mut below = [0; 4];
+        match self.region.read(self.offset(channel, slot) + GRANT, &mut below) {
+            Ok(()) => u32::from_le_bytes(below),
+            Err(_) => 0,
         }
     }
 }
@@ -72,14 +106,22 @@ pub(super) struct Peer {
     /// Filled by this rank.
     pub(super) staging: Slots,
     /// The peer's inbound slots, once its offer has come.
-    remote: Option<RemoteMr>,
+    pub(super) remote: Option<RemoteMr>,
+    /// Where in that the ring for transfer grants begins, if there is one.
+    pub(super) ring: Option<usize>,
+    /// Memory of the peer's that transfer grants have named.
+    pub(super) imports: Vec<(RemoteKey, RemoteMr)>,
     /// Channel by channel.
     pub(super) links: Vec<(Inbound, Outbound)>,
+    /// How the lane was told to spread what goes to it.
+    spread: Option<Spread>,
+    pub(super) account: Account,
 }
 
 impl Peer {
     /// Nothing is under way to it any more; returns the bytes that were.
     pub(super) fn void(&mut self) -> usize {
+        self.account.in_flight_bytes = 0;
         self.links.iter_mut().map(|(_, outbound)| outbound.forget()).sum()
     }
 }
@@ -91,6 +133,8 @@ pub struct MessageLinks {
     pub(super) device: Arc<dyn Device>,
     pub(super) config: Config,
     granted_slots: u32,
+    /// Whether there are transfer grants.
+    pub(super) transfers: bool,
     /// By rank.
     pub(super) peers: Vec<Option<Peer>>,
     ranks: BTreeMap<EndpointId, Rank>,
@@ -100,12 +144,15 @@ pub struct MessageLinks {
     pub(super) queue: Vec<WorkRequest>,
     /// Set aside during a flush because their endpoints take no more.
     held: Vec<WorkRequest>,
+    pub(super) spreading: Spreading,
     /// The caller's memory, as far as it is in use.
     pub(super) loans: Loans,
     events: Vec<Event>,
     /// Peers that are gone, and how that was noticed, the first first.
     pub(super) lost: Vec<(Rank, String)>,
     pub(super) counters: Counters,
+    /// When it was polled or flushed last.
+    now: Option<Instant>,
 }
 
 impl MessageLinks {
@@ -120,21 +167,27 @@ impl MessageLinks {
         config: Config,
         peers: usize,
     ) -> Result<MessageLinks, AdmissionError> {
-        config.check(device.caps().message_bytes_max)?;
+        let caps = device.caps();
+        config.check(caps.message_bytes_max)?;
+        // Who resolves places late needs no peer for it.
+        let transfers = caps.scatters && !caps.redirects;
         Ok(MessageLinks {
             lane,
             device,
             config,
             granted_slots: config.granted_slots(peers),
+            transfers,
             peers: Vec::new(),
             ranks: BTreeMap::new(),
             meeting: None,
-            queue: Vec::new(),
-            held: Vec::new(),
+            queue: Vec::with_capacity(AT_ONCE),
+            held: Vec::with_capacity(AT_ONCE),
+            spreading: Spreading::default(),
             loans: Loans::default(),
-            events: Vec::new(),
+            events: Vec::with_capacity(AT_ONCE),
             lost: Vec::new(),
             counters: Counters::default(),
+            now: None,
         })
     }
 
@@ -161,11 +214,22 @@ impl MessageLinks {
         if self.peers.len() <= index {
             self.peers.resize_with(index + 1, || None);
         }
-        self.peers[index] = Some(Peer { endpoint, inbound, staging, remote: None, links });
+        self.peers[index] = Some(Peer {
+            endpoint,
+            inbound,
+            staging,
+            remote: None,
+            ring: None,
+            imports: Vec::new(),
+            links,
+            spread: None,
+            account: Account::default(),
+        });
         self.ranks.insert(endpoint, peer);
         let offer = Offer {
             channels: self.config.channels,
             slots: self.granted_slots,
+            records: if self.transfers { RECORDS as u32 } else { 0 },
             slot_bytes: self.config.slot_bytes as u64,
             key,
         };
@@ -178,9 +242,11 @@ impl MessageLinks {
         let bytes = stride.checked_mul(count).ok_or_else(|| {
             AdmissionError::Config(format!("{count} slots of {stride} bytes; use fewer"))
         })?;
-        let (region, key) = self.device.allocate(bytes)?;
-        let region = region.part(0, bytes)?;
-        Ok(Slots { region, key, per_channel: slots as usize, stride })
+        let rings = self.config.channels as usize * RECORDS * RECORD_BYTES;
+        let all = bytes + if self.transfers { rings } else { 0 };
+        let (region, key) = self.device.allocate(all)?;
+        let region = region.part(0, all)?;
+        Ok(Slots { region, key, per_channel: slots as usize, stride, records: bytes })
     }
 
     /// Takes what the peer's [`MessageLinks::attach`] returned; from now on messages can be sent.
@@ -209,6 +275,9 @@ impl MessageLinks {
             return Err(refuse("there is no connection to it".to_owned()));
         };
         peer.remote = Some(self.lane.import(peer.endpoint, &offer.key)?);
+        let slots = self.config.channels as usize * offer.slots as usize;
+        let has_ring = self.transfers && offer.records as usize == RECORDS;
+        peer.ring = has_ring.then_some(slots * peer.staging.stride);
         peer.links.iter_mut().for_each(|(_, outbound)| outbound.open(offer.slots));
         // What was taken before there was a way to grant again.
         for channel in 0..self.config.channels {
@@ -245,11 +314,9 @@ impl MessageLinks {
     /// Whether the link's next message is granted and has a staging slot. Asking is what has a
     /// peer connected.
     pub fn writable(&mut self, link: Link) -> bool {
-        let mut stalls = self.counters.stalls;
+        let now = self.now;
         let Some((peer, channel)) = self.link(link) else { return self.want(link.peer) };
-        let ready = peer.links[channel].1.ready(&mut stalls);
-        self.counters.stalls = stalls;
-        ready
+        peer.links[channel].1.ready(now, &mut peer.account.stalls)
     }
 
     /// Length and tag of the next message, which has arrived.
@@ -283,13 +350,19 @@ impl MessageLinks {
     pub fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
         let bytes = bytes.min(self.config.slot_bytes);
         let lent = self.loans.take_next(link, bytes);
+        let spread = self.spreading.to(link.peer);
         let Some((peer, channel)) = self.link(link) else { return };
+        let news = spread.filter(|_| peer.spread != spread).map(|spread| (peer.endpoint, spread));
+        peer.spread = spread;
         let Some(remote) = peer.remote else { return };
-        let outbound = &mut peer.links[channel].1;
+        let (inbound, outbound) = &mut peer.links[channel];
         let (staging, slot) = (outbound.staging(), outbound.slot());
+        let elsewhere = outbound.places.take(outbound.next(), bytes);
+        let past = if elsewhere.is_some() { PAST } else { 0 };
         let local = peer.staging.offset(channel, staging);
         let mut header = [0; HEADER_BYTES];
-        header[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
+        header[..4].copy_from_slice(&(bytes as u32 | past).to_le_bytes());
+        header[4..8].copy_from_slice(&(inbound.renew() as u32).to_le_bytes());
         header[8..].copy_from_slice(&tag.to_le_bytes());
         if peer.staging.region.write(local + HEADER, &header).is_err() {
             return;
@@ -297,15 +370,22 @@ impl MessageLinks {
         let name = Name::message(link.channel, outbound.next());
         let total = HEADER_BYTES + bytes;
         outbound.sent(total);
+        peer.account.sent(total);
+        peer.account.lent += u64::from(lent.is_some());
         let remote_slots = outbound.slots() as usize;
+        let payload = match lent {
+            Some((_, slice)) => Some(slice),
+            None => elsewhere.map(|_| peer.staging.slice(channel, staging, bytes)),
+        };
         let staging = staging as u32;
         let mut local = LocalSlice { key: peer.staging.key, offset: local + HEADER, bytes: total };
         let request = WorkRequest::Put {
             endpoint: peer.endpoint,
-            tail: lent.map(|(_, slice)| {
+            tail: payload.map(|payload| {
                 local.bytes = HEADER_BYTES;
-                slice
+                Tail { local: payload, elsewhere }
             }),
+            grant: false,
             local,
             remote,
             remote_offset: (channel * remote_slots + slot) * peer.staging.stride + HEADER,
@@ -313,12 +393,13 @@ impl MessageLinks {
             id: request_id(link, staging),
         };
         self.queue.push(request);
+        if let Some((endpoint, spread)) = news {
+            self.lane.spread(endpoint, &spread);
+        }
         if let Some((address, _)) = lent {
-            self.counters.lent += 1;
             self.loans.lend(link, staging, address, bytes);
         }
         let counters = &mut self.counters;
-        counters.sent += 1;
         counters.in_flight_bytes += total as u64;
         counters.in_flight_bytes_max = counters.in_flight_bytes_max.max(counters.in_flight_bytes);
     }
@@ -341,7 +422,7 @@ impl MessageLinks {
     pub(super) fn requeue(&mut self, id: u64, to: LocalSlice) {
         for WorkRequest::Put { tail, id: own, .. } in &mut self.queue {
             if *own == id {
-                *tail = tail.map(|_| to);
+                *tail = tail.map(|tail| Tail { local: to, ..tail });
             }
         }
     }
@@ -355,6 +436,7 @@ impl MessageLinks {
             endpoint: peer.endpoint,
             local: LocalSlice { key: peer.staging.key, offset: 0, bytes: 0 },
             tail: None,
+            grant: true,
             remote,
             remote_offset: 0,
             immediate: Some(Name::grant(link.channel, below).encode()),
@@ -370,6 +452,28 @@ impl MessageLinks {
     ///
     /// When the lane refuses.
     pub fn flush(&mut self, now: Instant) -> Result<bool, AdmissionError> {
+        self.now = Some(now);
+        loop {
+            let flushed = self.post(now);
+            // What its peer has granted is not there: that ends the link with this peer only.
+            let granted = |request: &WorkRequest| match *request {
+                WorkRequest::Put {
+                    endpoint, tail: Some(Tail { elsewhere: Some(_), .. }), ..
+                } => self.ranks.get(&endpoint).copied(),
+                WorkRequest::Put { .. } => None,
+            };
+            match (flushed, self.queue.first().and_then(granted)) {
+                (Err(error), Some(rank)) => self.give_up(rank, &error),
+                (flushed, _) => {
+                    flushed?;
+                    return Ok(self.queue.is_empty());
+                }
+            }
+        }
+    }
+
+    /// Posts what the lane takes.
+    fn post(&mut self, now: Instant) -> Result<(), TransportError> {
         let MessageLinks { lane, queue, held, .. } = self;
         let mut flushed = Ok(());
         while !queue.is_empty() && flushed.is_ok() {
@@ -388,8 +492,7 @@ impl MessageLinks {
             }
         }
         queue.append(held);
-        flushed?;
-        Ok(self.queue.is_empty())
+        flushed
     }
 
     /// Takes in what has happened. Returns whether anything has.
@@ -398,12 +501,14 @@ impl MessageLinks {
     ///
     /// When the lane itself fails. What became of the peers says [`MessageLinks::lost`].
     pub fn poll(&mut self, now: Instant) -> Result<bool, AdmissionError> {
+        self.now = Some(now);
         let met = self.make_connections(now)?;
         let mut events = std::mem::take(&mut self.events);
         let polled = self.lane.poll(now, &mut events);
         let moved = met || !events.is_empty();
         events.drain(..).for_each(|event| self.handle(event));
         self.events = events;
+        self.loans.polled = true;
         polled?;
         Ok(moved)
     }
@@ -498,7 +603,20 @@ impl MessageLinks {
     /// What has passed so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.counters
+        self.accounts().fold(self.counters, |all, (_, account)| Counters {
+            stalls: all.stalls + account.stalls,
+            sent: all.sent + account.sent,
+            received: all.received + account.received,
+            lent: all.lent + account.lent,
+            landed: all.landed + account.landed,
+            ..all
+        })
+    }
+
+    /// What has passed between this rank and each peer that it was connected with, by rank.
+    pub fn accounts(&self) -> impl Iterator<Item = (Rank, &Account)> {
+        let peers = self.peers.iter().enumerate();
+        peers.filter_map(|(rank, peer)| Some((rank as Rank, &peer.as_ref()?.account)))
     }
 
     /// Whether everything published is done, so that closing the connections loses nothing.
@@ -531,13 +649,18 @@ impl MessageLinks {
     fn done(&mut self, id: u64) {
         let link = Link { peer: (id >> 40) as u32, channel: (id >> 32) as u32 & 0xff };
         let staging = id as u32;
-        if staging == GRANT_ID {
+        if let Some(at) = GRANT_ID.checked_sub(staging).filter(|at| *at as usize <= RECORDS) {
+            if let (Some((peer, channel)), Some(at)) = (self.link(link), at.checked_sub(1)) {
+                peer.links[channel].0.landings.done(at as usize);
+            }
             return;
         }
         self.loans.done(link, staging);
-        let freed = self
-            .link(link)
-            .map_or(0, |(peer, channel)| peer.links[channel].1.done(staging as usize));
+        let freed = self.link(link).map_or(0, |(peer, channel)| {
+            let freed = peer.links[channel].1.done(staging as usize);
+            peer.account.done(freed);
+            freed
+        });
         self.counters.in_flight_bytes -= freed as u64;
     }
 
@@ -545,30 +668,48 @@ impl MessageLinks {
     fn arrived(&mut self, endpoint: EndpointId, immediate: u32, bytes: usize) -> bool {
         let Some(&peer) = self.ranks.get(&endpoint) else { return false };
         match Name::decode(immediate) {
-            Name::Message { channel, number } => {
+            None => false,
+            Some(Name::Message { channel, number }) => {
                 self.message_arrived(Link { peer, channel }, number, bytes)
             }
-            Name::Grant { channel, below } => {
+            Some(Name::Grant { channel, below }) => {
+                let now = self.now;
                 let Some((peer, channel)) = self.link(Link { peer, channel }) else {
                     return false;
                 };
-                let verdict = peer.links[channel].1.grant(below);
+                let outbound = &mut peer.links[channel].1;
+                let verdict = outbound.grant(below);
+                peer.account.granted(outbound.waited_since(), now);
                 self.counters.late_grants += u64::from(verdict == Verdict::Late);
                 verdict != Verdict::Forged
+            }
+            Some(Name::Transfer { channel, number }) => {
+                self.transfer_granted(Link { peer, channel }, number)
             }
         }
     }
 
     fn message_arrived(&mut self, link: Link, number: u32, bytes: usize) -> bool {
-        let slot_bytes = self.config.slot_bytes;
+        let (slot_bytes, now) = (self.config.slot_bytes, self.now);
         let Some((peer, channel)) = self.link(link) else { return false };
         let Some(slot) = peer.links[channel].0.expect(number) else { return false };
         let (payload_bytes, _) = peer.inbound.head(channel, slot);
         if payload_bytes > slot_bytes || bytes != HEADER_BYTES + payload_bytes {
             return false;
         }
-        peer.links[channel].0.arrive(slot);
-        self.counters.received += 1;
+        let past = peer.inbound.is_past(channel, slot);
+        let wanted = peer.links[channel].0.wanted(number, payload_bytes);
+        if past && wanted.is_none() {
+            return false;
+        }
+        let below = peer.inbound.grant(channel, slot);
+        let (inbound, outbound) = &mut peer.links[channel];
+        if !outbound.told(below) {
+            return false;
+        }
+        inbound.arrive(slot, wanted.filter(|_| past));
+        peer.account.received += 1;
+        peer.account.granted(outbound.waited_since(), now);
         true
     }
 
@@ -585,6 +726,11 @@ impl MessageLinks {
 /// A request's name: its link, and which staging slot it reads.
 pub(super) fn request_id(link: Link, staging: u32) -> u64 {
     u64::from(link.peer) << 40 | u64::from(link.channel) << 32 | u64::from(staging)
+}
+
+/// The request that carries a record.
+pub(super) fn record_id(link: Link, at: usize) -> u64 {
+    request_id(link, GRANT_ID - 1 - at as u32)
 }
 
 impl Drop for MessageLinks {

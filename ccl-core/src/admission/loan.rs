@@ -1,14 +1,15 @@
 //! Long payloads without a copy: sent from the caller's memory, and received into it.
 //!
-//! Where a lane moves bytes late ([`Caps::redirects`](crate::transport::Caps::redirects)), a link
-//! need not copy them into its staging slots, nor out of its inbound ones:
+//! A link need not copy them into its staging slots, nor out of its inbound ones:
 //!
 //! * **Lent**: the put of a message reads its payload from the caller's memory. Its staging slot
-//!   stays reserved. Whoever is about to change that memory, or to give it back, *recalls* it: the
-//!   payloads that the peer has not acknowledged are copied to their staging slots after all.
+//!   stays reserved. Whoever is about to change that memory, or to give it back, *recalls* it.
+//!   Where a lane moves bytes late ([`Caps::redirects`](crate::transport::Caps::redirects)), the
+//!   payloads that the peer has not acknowledged are copied to their staging slots after all;
+//!   where hardware reads them, it is waited for, which is a matter of a round trip.
 //! * **Landed**: who waits for a link's next message says where its payload is wanted, and it
-//!   comes there instead of into its slot. This is a transfer grant that need not travel: the
-//!   slot's own grant stands, and the receiver resolves it anew.
+//!   comes there instead of into its slot, where a lane moves bytes late. This is a transfer grant
+//!   that need not travel: the slot's own grant stands, and the receiver resolves it anew.
 //!
 //! The memory is that of one call at a time: [`MessageLinks::open`] names it,
 //! [`MessageLinks::close`] ends every use of it before it is given back.
@@ -18,10 +19,10 @@ use std::time::Duration;
 use ccl_memory::Region;
 
 use super::inbound::Landing;
-use super::links::{MessageLinks, request_id};
+use super::links::{MessageLinks, Peer, request_id};
 use crate::execution::Link;
 use crate::time::Instant;
-use crate::transport::{LocalSlice, MrKey, TransportError, WorkRequest};
+use crate::transport::{LocalSlice, MrKey, RemoteKey, TransportError, WorkRequest};
 use crate::types::Rank;
 
 /// How long the end of a call waits for acknowledgements.
@@ -33,6 +34,10 @@ struct Buffer {
     region: Region,
     /// Registered when first needed.
     key: Option<MrKey>,
+    /// It cannot be registered.
+    unfit: bool,
+    /// How peers know it.
+    shared: Vec<(Rank, RemoteKey)>,
 }
 
 /// A payload that is read from the caller's memory.
@@ -56,6 +61,8 @@ struct Landed {
 #[derive(Debug, Default)]
 pub(super) struct Loans {
     buffers: Vec<Buffer>,
+    /// Whether what has come was looked at since the call began.
+    pub(super) polled: bool,
     lent: Vec<Lent>,
     landings: Vec<Landed>,
     /// Until when the call's end waits.
@@ -95,7 +102,23 @@ impl Loans {
         self.lent.retain(|lent| lent.link.peer != rank);
     }
 
-    fn is_lent(&self, address: usize, bytes: usize) -> bool {
+    /// Whether a call has memory that may be used so, and what had come before it is known.
+    pub(super) fn is_current(&self) -> bool {
+        self.polled && !self.buffers.is_empty()
+    }
+
+    /// How a peer knows the buffer with this key.
+    pub(super) fn shared(&self, rank: Rank, key: MrKey) -> Option<RemoteKey> {
+        let buffer = self.buffers.iter().find(|buffer| buffer.key == Some(key))?;
+        buffer.shared.iter().find(|(peer, _)| *peer == rank).map(|(_, shared)| shared.clone())
+    }
+
+    pub(super) fn share(&mut self, rank: Rank, key: MrKey, shared: RemoteKey) {
+        let buffer = self.buffers.iter_mut().find(|buffer| buffer.key == Some(key));
+        buffer.into_iter().for_each(|buffer| buffer.shared.push((rank, shared.clone())));
+    }
+
+    pub(super) fn is_lent(&self, address: usize, bytes: usize) -> bool {
         self.lent.iter().any(|lent| lent.overlaps(address, bytes))
     }
 }
@@ -110,10 +133,16 @@ impl Lent {
 impl MessageLinks {
     /// Names the memory of the call that begins.
     pub fn open(&mut self, memory: impl Iterator<Item = Region>) {
-        let least = self.config.lend_bytes_min;
+        let least = self.config.lend_bytes_min.max(self.device.caps().register_bytes_min);
+        self.loans.polled = false;
         // Smaller buffers have no message to lend, and small calls have no time to lose.
         let large = memory.filter(|region| region.bytes() >= least);
-        self.loans.buffers.extend(large.map(|region| Buffer { region, key: None }));
+        self.loans.buffers.extend(large.map(|region| Buffer {
+            region,
+            key: None,
+            unfit: false,
+            shared: Vec::new(),
+        }));
     }
 
     /// Offers the payload of the link's next message, which is writable, at this address of the
@@ -131,11 +160,15 @@ impl MessageLinks {
         !self.loans.lent.is_empty()
     }
 
-    /// Whether the call may end as far as what is lent goes: it is acknowledged, or that was waited
-    /// for as long as its copies would take.
+    /// Whether the call may end as far as what is lent goes: it is acknowledged, or, where it can
+    /// be copied after all, that was waited for as long as its copies would take.
     pub fn is_settled(&mut self, now: Instant) -> bool {
         if self.loans.buffers.is_empty() {
             return true;
+        }
+        if !self.device.caps().redirects {
+            // It needs none of the peer's time to be done.
+            return self.loans.lent.is_empty();
         }
         let by = *self.loans.settle_by.get_or_insert_with(|| {
             // The peers wait likewise.
@@ -145,20 +178,28 @@ impl MessageLinks {
         self.loans.lent.is_empty() || now >= by
     }
 
-    /// This memory is about to be written: nothing reads it any more when this returns.
-    pub fn recall(&mut self, address: usize, bytes: usize) {
+    /// This memory is about to be written: whether nothing reads it any more. Where a lane moves
+    /// bytes late, always; else when what was lent of it is done, which the peer cannot hold up.
+    pub fn recall(&mut self, address: usize, bytes: usize) -> bool {
+        if !self.device.caps().redirects {
+            return !self.loans.is_lent(address, bytes);
+        }
         while let Some(at) = self.loans.lent.iter().position(|lent| lent.overlaps(address, bytes)) {
             let lent = self.loans.lent.swap_remove(at);
             if let Err(error) = self.relocate(lent) {
                 self.give_up(lent.link.peer, &error);
             }
         }
+        true
     }
 
     /// Asks for the payload of the link's next message, which has not arrived, at this address of
     /// the call's memory, which nobody reads. It may come there or into its slot:
     /// [`MessageLinks::received`] says.
     pub fn land(&mut self, link: Link, address: usize, bytes: usize) {
+        if !self.device.caps().redirects {
+            return;
+        }
         let undecided = self.link(link).is_some_and(|(peer, channel)| {
             let inbound = &peer.links[channel].0;
             !inbound.ready() && inbound.landing() == Landing::Undecided
@@ -182,11 +223,13 @@ impl MessageLinks {
         }
     }
 
-    /// The link's next message is taken. If it had landed, nothing more does: not what a peer puts
+    /// The link's next message is taken. If it has landed, nothing more does: not what a peer puts
     /// there that has sent it from elsewhere, either.
     pub(super) fn landed(&mut self, link: Link) {
+        let Some((peer, channel)) = self.link(link) else { return };
+        let landed = matches!(peer.links[channel].0.landing(), Landing::At(_));
+        peer.account.landed += u64::from(landed);
         let Some(Landed { slot, .. }) = self.loans.take_landed(link) else { return };
-        self.counters.landed += 1;
         self.restore(link, slot);
     }
 
@@ -214,6 +257,7 @@ impl MessageLinks {
         self.loans.next.clear();
         self.loans.settle_by = None;
         self.recall(0, usize::MAX);
+        self.fence();
         while let Some(Landed { link, slot }) = self.loans.landings.pop() {
             if let Some((peer, channel)) = self.link(link) {
                 peer.links[channel].0.decide(Landing::Slot);
@@ -226,9 +270,30 @@ impl MessageLinks {
         }
     }
 
+    /// What a failed call has lent to hardware, or granted, ends with the connection that it goes
+    /// over.
+    fn fence(&mut self) {
+        while let Some(rank) = self.exposed() {
+            let peer = format!("rank {rank}");
+            let reason = "a call that failed took back its memory".to_owned();
+            self.give_up(rank, &TransportError::Lost { peer, reason });
+            self.loans.forget(rank);
+        }
+    }
+
+    /// A peer that may read or write the call's memory.
+    fn exposed(&self) -> Option<Rank> {
+        let lent = self.loans.lent.first().map(|lent| lent.link.peer);
+        lent.or_else(|| {
+            let granted = |peer: &Peer| peer.links.iter().any(|(i, _)| !i.landings.is_empty());
+            let peer = self.peers.iter().position(|peer| peer.as_ref().is_some_and(granted));
+            peer.map(|rank| rank as Rank)
+        })
+    }
+
     /// Registered bytes of the call's memory, if they are many enough.
-    fn slice(&mut self, address: usize, bytes: usize) -> Option<LocalSlice> {
-        if bytes < self.config.lend_bytes_min || !self.device.caps().redirects {
+    pub(super) fn slice(&mut self, address: usize, bytes: usize) -> Option<LocalSlice> {
+        if bytes < self.config.lend_bytes_min {
             return None;
         }
         let (buffer, offset) = self.loans.buffers.iter_mut().find_map(|buffer| {
@@ -236,9 +301,10 @@ impl MessageLinks {
             let inside = offset.checked_add(bytes)? <= buffer.region.bytes();
             inside.then_some((buffer, offset))
         })?;
-        if buffer.key.is_none() {
+        if buffer.key.is_none() && !buffer.unfit {
             // Memory that cannot be registered is copied.
             buffer.key = self.device.register(&buffer.region).ok();
+            buffer.unfit = buffer.key.is_none();
         }
         Some(LocalSlice { key: buffer.key?, offset, bytes })
     }
@@ -261,7 +327,7 @@ impl MessageLinks {
     }
 
     /// What cannot be undone with a peer ends with its connection.
-    fn give_up(&mut self, rank: Rank, error: &TransportError) {
+    pub(super) fn give_up(&mut self, rank: Rank, error: &TransportError) {
         let peer = self.peers.get_mut(rank as usize).and_then(Option::take);
         let Some(mut peer) = peer else { return };
         self.lane.detach(peer.endpoint);

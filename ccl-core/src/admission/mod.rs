@@ -5,18 +5,24 @@
 //! and payload together, into the slot of message number m, which is m mod slots.
 //!
 //! * **Nothing is sent without a grant.** A grant is a count: messages below it may be sent. The
-//!   slots are granted when the link is made and again as they are freed, half of them at a time.
+//!   slots are granted when the link is made and again as they are freed: every message of the
+//!   other direction tells the count in its header, and where none goes, it is told by itself as
+//!   soon as half of the slots are free.
 //! * **Every message is named by its receiver's count**: the immediate says channel and number,
 //!   that is slot and lap. A name that is not granted, or has been used, is refused and counted.
 //! * **No order between puts is assumed.** Messages that overtake others wait in their slots. A
-//!   grant travels in the immediate of an empty put, not in memory, where a late old count could
-//!   overwrite a newer one; a count that is not ahead of what was seen is ignored.
+//!   grant that goes by itself travels in the immediate of an empty put, not in memory, where a
+//!   late old count could overwrite a newer one; a count that is not ahead of what was seen is
+//!   ignored.
+//! * **Large messages may have a transfer grant besides**, which names the memory where they are
+//!   wanted, so that they are copied at neither end.
 //! * **The budget holds whatever the number of senders**: a receiver grants each link its share,
 //!   but never less than [`Config::slots_min`].
 //!
 //! There is no clock and no wait here: [`MessageLinks::poll`] takes what has happened,
 //! [`MessageLinks::flush`] posts what has gathered, in one batch.
 
+mod account;
 mod inbound;
 mod links;
 mod loan;
@@ -24,19 +30,24 @@ mod meeting;
 mod name;
 mod offer;
 mod outbound;
+mod spreading;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 use ccl_memory::RegionError;
 
 use crate::transport::TransportError;
 use crate::types::Rank;
 
+pub use account::{Account, Waits};
 pub use links::MessageLinks;
 pub use meeting::Directory;
 pub use name::{CHANNELS_MAX, Name, SLOTS_MAX};
 #[cfg(any(test, fuzzing))]
 pub(crate) use offer::fuzzed as fuzzed_offer;
+#[cfg(any(test, fuzzing))]
+pub(crate) use transfer::fuzzed as fuzzed_record;
 
 /// Bytes of the header that precedes each payload.
 pub const HEADER_BYTES: usize = 16;
@@ -83,7 +94,9 @@ impl Config {
     pub fn peer_bytes(&self, peers: usize) -> usize {
         let slots = (self.granted_slots(peers) as usize).saturating_add(self.slots as usize);
         let stride = links::LINE.saturating_add(self.slot_bytes.next_multiple_of(links::LINE));
-        slots.saturating_mul(self.channels as usize).saturating_mul(stride)
+        let records = 2 * transfer::RECORDS * transfer::RECORD_BYTES;
+        let link_bytes = slots.saturating_mul(stride).saturating_add(records);
+        link_bytes.saturating_mul(self.channels as usize)
     }
 
     fn check(&self, message_bytes_max: usize) -> Result<(), AdmissionError> {
@@ -104,7 +117,8 @@ impl Config {
     }
 }
 
-/// What has passed, and what was held up.
+/// What has passed, and what was held up. What is also counted for each peer ([`Account`]) is the
+/// sum over all that there still are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes, with headers, of messages that were published and are not yet done.
@@ -128,6 +142,8 @@ pub struct Counters {
     pub recalled: u64,
     /// Messages received into the caller's memory.
     pub landed: u64,
+    /// Transfer grants given.
+    pub transfers: u64,
 }
 
 /// What can go wrong on message links.

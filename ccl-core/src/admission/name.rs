@@ -1,11 +1,15 @@
 //! What immediates mean.
 
-const NUMBER_BITS: u32 = 24;
+use crate::transport::IMMEDIATE_MAX;
+
+const NUMBER_BITS: u32 = 20;
 const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
-const GRANT: u32 = 1 << 31;
+const CHANNEL_BITS: u32 = 6;
+const KIND_SHIFT: u32 = NUMBER_BITS + CHANNEL_BITS;
+const _: () = assert!(IMMEDIATE_MAX >> KIND_SHIFT == 3, "two bits are left for what is named");
 
 /// The most channels that an immediate can tell apart.
-pub const CHANNELS_MAX: u32 = 1 << (31 - NUMBER_BITS);
+pub const CHANNELS_MAX: u32 = 1 << CHANNEL_BITS;
 
 /// The most slots of a link: a quarter of the numbers, so that old, current and forged ones
 /// cannot be mistaken for each other.
@@ -18,15 +22,22 @@ pub enum Name {
     Message {
         /// Its channel.
         channel: u32,
-        /// Its number in the link, modulo 2^24.
+        /// Its number in the link, modulo 2^20.
         number: u32,
     },
     /// Messages below a number may be sent.
     Grant {
         /// Their channel.
         channel: u32,
-        /// The number, modulo 2^24.
+        /// The number, modulo 2^20.
         below: u32,
+    },
+    /// A record in the sender's ring says where a message is wanted.
+    Transfer {
+        /// Its channel.
+        channel: u32,
+        /// Its number in the link, modulo 2^20.
+        number: u32,
     },
 }
 
@@ -43,24 +54,36 @@ impl Name {
         Name::Grant { channel, below: below as u32 & NUMBER_MASK }
     }
 
+    /// The name of the transfer grant of message `number` of a channel.
+    #[must_use]
+    pub const fn transfer(channel: u32, number: u64) -> Name {
+        Name::Transfer { channel, number: number as u32 & NUMBER_MASK }
+    }
+
     /// As an immediate.
     #[must_use]
     pub const fn encode(self) -> u32 {
-        match self {
-            Name::Message { channel, number } => channel << NUMBER_BITS | number,
-            Name::Grant { channel, below } => GRANT | channel << NUMBER_BITS | below,
-        }
+        let (kind, channel, number) = match self {
+            Name::Message { channel, number } => (0, channel, number),
+            Name::Grant { channel, below } => (1, channel, below),
+            Name::Transfer { channel, number } => (2, channel, number),
+        };
+        kind << KIND_SHIFT | channel << NUMBER_BITS | number
     }
 
-    /// From an immediate; every value means something.
+    /// From an immediate, if it means something.
     #[must_use]
-    pub const fn decode(immediate: u32) -> Name {
-        let channel = (immediate & !GRANT) >> NUMBER_BITS;
+    pub const fn decode(immediate: u32) -> Option<Name> {
+        if immediate > IMMEDIATE_MAX {
+            return None;
+        }
+        let channel = immediate >> NUMBER_BITS & (CHANNELS_MAX - 1);
         let number = immediate & NUMBER_MASK;
-        if immediate & GRANT == 0 {
-            Name::Message { channel, number }
-        } else {
-            Name::Grant { channel, below: number }
+        match immediate >> KIND_SHIFT {
+            0 => Some(Name::Message { channel, number }),
+            1 => Some(Name::Grant { channel, below: number }),
+            2 => Some(Name::Transfer { channel, number }),
+            _ => None,
         }
     }
 }

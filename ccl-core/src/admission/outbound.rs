@@ -1,6 +1,8 @@
 //! The sending end of one link: what is granted, and which staging slots are free.
 
 use super::name::{ahead, behind};
+use super::transfer::Places;
+use crate::time::Instant;
 
 /// What became of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +22,25 @@ pub(super) struct Outbound {
     granted: u64,
     /// Of every staging slot: bytes under way, 0 if it is free.
     busy: Vec<usize>,
+    /// Where messages are wanted.
+    pub(super) places: Places,
     stalled: bool,
+    /// Since when something waits for a grant.
+    waits_since: Option<Instant>,
 }
 
 impl Outbound {
     pub(super) fn new(staging_slots: u32) -> Outbound {
         let busy = vec![0; staging_slots as usize];
-        Outbound { slots: 0, next: 0, granted: 0, busy, stalled: false }
+        Outbound {
+            slots: 0,
+            next: 0,
+            granted: 0,
+            busy,
+            places: Places::default(),
+            stalled: false,
+            waits_since: None,
+        }
     }
 
     /// The receiver has this many slots and grants them all.
@@ -55,11 +69,21 @@ impl Outbound {
     }
 
     /// Whether the next message may be written. Adds to `stalls` when that changes to no.
-    pub(super) fn ready(&mut self, stalls: &mut u64) -> bool {
-        let ready = self.next < self.granted && self.busy[self.staging()] == 0;
+    pub(super) fn ready(&mut self, now: Option<Instant>, stalls: &mut u64) -> bool {
+        let granted = self.next < self.granted;
+        let ready = granted && self.busy[self.staging()] == 0;
         *stalls += u64::from(!ready && !self.stalled);
         self.stalled = !ready;
+        // Before the offer it is the connection that is waited for.
+        if !granted && self.slots > 0 {
+            self.waits_since = self.waits_since.or(now);
+        }
         ready
+    }
+
+    /// Since when something waited for the grant that has come, if anything did.
+    pub(super) fn waited_since(&mut self) -> Option<Instant> {
+        if self.next < self.granted { self.waits_since.take() } else { None }
     }
 
     /// The next message, of this many bytes, is under way.
@@ -78,6 +102,21 @@ impl Outbound {
     pub(super) fn forget(&mut self) -> usize {
         self.granted = 0;
         self.busy.iter_mut().map(std::mem::take).sum()
+    }
+
+    /// A message of the receiver's has told a grant, modulo 2^32; no if that is forged. One that
+    /// comes before the offer, as it may where nothing keeps the two in order, tells nothing new:
+    /// nothing has been sent that could have been granted again.
+    pub(super) fn told(&mut self, below: u32) -> bool {
+        let ahead = below.wrapping_sub(self.granted as u32);
+        // An older message's, that others have overtaken, is behind.
+        if self.slots == 0 || ahead > u32::MAX / 2 {
+            return true;
+        }
+        let granted = self.granted + u64::from(ahead);
+        let is_possible = granted <= self.next + u64::from(self.slots);
+        self.granted = if is_possible { granted } else { self.granted };
+        is_possible
     }
 
     /// Takes a grant, which can never reach further than the receiver's slots do.

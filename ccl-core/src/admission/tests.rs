@@ -4,10 +4,13 @@ use super::inbound::Inbound;
 use super::name::{ahead, behind};
 use super::offer::Offer;
 use super::outbound::{Outbound, Verdict};
+use super::transfer::{RECORD_BYTES, Record};
 use super::*;
-use crate::transport::RemoteKey;
+use crate::time::Instant;
+use crate::transport::{IMMEDIATE_MAX, RemoteKey};
 
-const WRAP: u64 = 1 << 24;
+const NOW: Option<Instant> = Some(Instant::ZERO);
+const WRAP: u64 = 1 << 20;
 
 fn config(slots: u32, slots_min: u32, budget_bytes: usize) -> Config {
     let (slot_bytes, lend_bytes_min) = (100 - HEADER_BYTES, 0);
@@ -18,13 +21,15 @@ fn config(slots: u32, slots_min: u32, budget_bytes: usize) -> Config {
 fn names_survive_their_immediates() {
     for channel in [0, 1, CHANNELS_MAX - 1] {
         for number in [0, 1, WRAP - 1, WRAP, 5 * WRAP + 77] {
-            for name in [Name::message(channel, number), Name::grant(channel, number)] {
-                assert_eq!(Name::decode(name.encode()), name);
+            let names = [Name::message, Name::grant, Name::transfer];
+            for name in names.map(|name| name(channel, number)) {
+                assert_eq!(Name::decode(name.encode()), Some(name));
             }
         }
     }
     let (message, grant) = (Name::message(3, 4).encode(), Name::grant(3, 4).encode());
     assert_ne!(message, grant);
+    assert_eq!(Name::decode(IMMEDIATE_MAX + 1), None);
     assert_ne!(message, Name::message(4, 4).encode());
 }
 
@@ -43,7 +48,7 @@ fn pump(slots: u32, messages: u64) {
     let (mut stalls, mut sent, mut taken) = (0, 0, 0);
     while taken < messages {
         let mut under_way = Vec::new();
-        while outbound.ready(&mut stalls) {
+        while outbound.ready(NOW, &mut stalls) {
             under_way.push((outbound.staging(), outbound.next() as u32 & (WRAP as u32 - 1)));
             outbound.sent(1);
             sent += 1;
@@ -51,7 +56,7 @@ fn pump(slots: u32, messages: u64) {
         assert!(!under_way.is_empty() && sent - taken <= u64::from(slots));
         for &(staging, number) in under_way.iter().rev() {
             let slot = inbound.expect(number).unwrap();
-            inbound.arrive(slot);
+            inbound.arrive(slot, None);
             assert_eq!(inbound.expect(number), None, "a name is good for once");
             assert_eq!(outbound.done(staging), 1);
         }
@@ -93,9 +98,27 @@ fn nobody_grants_more_than_there_are_slots() {
     assert_eq!(outbound.grant(5), Verdict::Taken);
     assert_eq!(outbound.grant(5), Verdict::Late);
     assert_eq!(outbound.grant(4), Verdict::Late);
-    assert_eq!(outbound.grant(1 << 20), Verdict::Forged);
+    assert_eq!(outbound.grant(1 << 18), Verdict::Forged);
     assert_eq!(outbound.forget(), 1);
-    assert!(!outbound.ready(&mut 0));
+    assert!(!outbound.ready(NOW, &mut 0));
+}
+
+#[test]
+fn a_grant_in_a_message_is_believed_as_far_as_there_are_slots() {
+    let mut outbound = Outbound::new(4);
+    assert!(outbound.told(99), "before the offer it tells nothing");
+    outbound.open(4);
+    assert!(!outbound.told(5) && outbound.told(4));
+    for number in 0..3 * WRAP {
+        outbound.sent(1);
+        outbound.done(outbound.staging());
+        assert!(outbound.told(number as u32 + 5));
+    }
+    // However long ago it was.
+    for old in [4, WRAP as u32, 2 * WRAP as u32 + 7, 3 * WRAP as u32] {
+        assert!(outbound.told(old), "{old}");
+    }
+    assert!(!outbound.told(3 * WRAP as u32 + 5), "more than there are slots");
 }
 
 #[test]
@@ -104,16 +127,16 @@ fn a_staging_slot_is_not_filled_before_it_is_done() {
     outbound.open(3);
     let mut stalls = 0;
     for (slot, staging) in [(0, 0), (1, 1)] {
-        assert!(outbound.ready(&mut stalls));
+        assert!(outbound.ready(NOW, &mut stalls));
         assert_eq!((outbound.slot(), outbound.staging()), (slot, staging));
         outbound.sent(100);
     }
-    assert!(!outbound.ready(&mut stalls) && !outbound.ready(&mut stalls));
+    assert!(!outbound.ready(NOW, &mut stalls) && !outbound.ready(NOW, &mut stalls));
     assert_eq!(stalls, 1, "a stall counts once");
     assert_eq!(outbound.done(1), 100);
-    assert!(!outbound.ready(&mut stalls), "the other one is free");
+    assert!(!outbound.ready(NOW, &mut stalls), "the other one is free");
     assert_eq!(outbound.done(0), 100);
-    assert!(outbound.ready(&mut stalls));
+    assert!(outbound.ready(NOW, &mut stalls));
     assert_eq!((outbound.slot(), outbound.staging()), (2, 0));
     assert_eq!((outbound.done(0), outbound.done(7)), (0, 0), "what nobody sent is not done");
 }
@@ -122,7 +145,7 @@ fn a_staging_slot_is_not_filled_before_it_is_done() {
 fn the_receiver_expects_only_what_it_granted() {
     let inbound = Inbound::new(4);
     assert_eq!(inbound.expect(3), Some(3));
-    for number in [4, 5, 1 << 20, WRAP as u32 - 1] {
+    for number in [4, 5, 1 << 18, WRAP as u32 - 1] {
         assert_eq!(inbound.expect(number), None, "{number}");
     }
     let mut nothing_there = Inbound::new(1);
@@ -166,13 +189,51 @@ fn sizes_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn records_survive_their_journey_and_long_keys_do_not_begin_it() {
+    for bytes in [0, 1, 43] {
+        let key = RemoteKey(vec![9; bytes]);
+        let record = Record { number: 1 << 40, offset: 77, bytes: 5, key };
+        let written = record.encode().unwrap();
+        assert_eq!(Record::decode(&written), Some(record));
+    }
+    let long = Record { number: 0, offset: 0, bytes: 0, key: RemoteKey(vec![0; 44]) };
+    assert_eq!(long.encode(), None);
+    assert_eq!(Record::decode(&[0xff; RECORD_BYTES]), None);
+}
+
+#[test]
 fn offers_survive_their_journey_and_nonsense_does_not() {
     let key = RemoteKey(vec![1, 2, 3]);
-    let offer = Offer { channels: 3, slots: 8, slot_bytes: 5 << 33, key };
+    let offer = Offer { channels: 3, slots: 8, records: 4, slot_bytes: 5 << 33, key };
     let bytes = offer.encode();
     assert_eq!(Offer::decode(&bytes), Ok(offer));
     assert!(Offer::decode(&bytes[..20]).is_err());
     let mut other = bytes.clone();
     other[0] = 9;
     assert!(Offer::decode(&other).unwrap_err().contains("version 9"));
+}
+
+#[test]
+fn what_a_message_tells_needs_no_grant_of_its_own() {
+    let (mut outbound, mut inbound) = (Outbound::new(4), Inbound::new(4));
+    outbound.open(4);
+    for number in 0..100u32 {
+        let slot = inbound.expect(number).unwrap();
+        outbound.sent(1);
+        inbound.arrive(slot, None);
+        assert_eq!(inbound.release(), None, "message {number}: half of the slots are not free");
+        // A message goes the other way.
+        assert!(outbound.told(inbound.renew() as u32));
+        assert!(outbound.ready(NOW, &mut 0), "message {number}: it is granted again");
+        assert_eq!(outbound.done(slot), 1);
+    }
+    // None does.
+    let due: Vec<_> = (100..104u32)
+        .filter_map(|number| {
+            let slot = inbound.expect(number).unwrap();
+            inbound.arrive(slot, None);
+            inbound.release()
+        })
+        .collect();
+    assert_eq!(due, [106, 108]);
 }

@@ -12,7 +12,7 @@ use super::frame::append_frame;
 use super::gate::{ConnectionId, Gate, Strays};
 use super::identity::Secret;
 use super::link::{Link, Stage};
-use super::message::{Failure, FailureReason, Message};
+use super::message::{Failure, FailureReason, Message, Roster};
 use super::notes::{Inquiry, Note};
 use super::verdict::Verdict;
 use super::{BLOB_BYTES_MAX, overlay};
@@ -102,6 +102,8 @@ pub struct Control {
     agreement: Agreement,
     inquiry: Inquiry,
     completed: Arc<Completed>,
+    /// The roster as frames for those who ask.
+    roster: Vec<u8>,
     /// Neighbours from the start that have been connected.
     met: BTreeSet<Rank>,
     /// Parts for neighbours that are still to be met: others may have met all of theirs and begun.
@@ -139,6 +141,7 @@ impl Control {
             agreement: Agreement::new(rank),
             inquiry: Inquiry::new(rank),
             completed,
+            roster: Vec::new(),
             met: BTreeSet::new(),
             early: BTreeMap::new(),
             shunned: BTreeMap::new(),
@@ -148,6 +151,12 @@ impl Control {
         };
         control.heal(now);
         control
+    }
+
+    /// Tells those who ask who the ranks are.
+    pub fn tell_of(&mut self, roster: &Roster) {
+        self.roster.clear();
+        roster.parts().for_each(|part| append_frame(&mut self.roster, &part.encode()));
     }
 
     /// The first failure that this rank learned of: the end of the communicator.
@@ -278,6 +287,13 @@ impl Control {
             self.links.remove(&connection);
         }
         !self.links.contains_key(&connection)
+    }
+
+    /// Whether neighbours may still come who do not know why all is over.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        let is_there = |rank: &Rank| !self.facts.is_gone(*rank);
+        self.facts.first.is_some() && self.unlinked().iter().any(is_there)
     }
 
     /// Whether no connection is left, so that nobody can be told anything.
@@ -421,14 +437,17 @@ impl Control {
             return;
         }
         self.leaving = true;
-        self.gate.shut();
+        let awaited = self.is_awaited();
+        if !awaited {
+            self.gate.shut();
+        }
         let goodbye = Message::Left { rank: self.rank, exchanges: self.exchange.next };
         self.links.retain(|_, link| {
             let known = matches!(link.stage, Stage::Up(_) | Stage::Introduced(_));
             if known {
                 link.send(&goodbye);
             }
-            known || link.is_closing()
+            known || link.is_closing() || (awaited && link.is_at_gate())
         });
     }
 

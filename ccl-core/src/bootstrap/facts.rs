@@ -51,6 +51,11 @@ impl Facts {
         &self.log
     }
 
+    /// Why the communicator has ended.
+    pub(super) fn cause(&self) -> Option<&Message> {
+        self.log.iter().find(|fact| matches!(fact, Message::Dead(_) | Message::Failed(_)))
+    }
+
     /// Whether this rank is dead or has left.
     pub(super) fn is_gone(&self, rank: Rank) -> bool {
         self.dead.contains_key(&rank) || self.left.contains_key(&rank)

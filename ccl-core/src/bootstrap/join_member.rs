@@ -1,10 +1,11 @@
-//! Joining as every rank but 0 sees it: one connection, one attempt.
+//! Joining as every rank but 0 sees it: one connection, one attempt. First to be let in by rank 0,
+//! then to be told by an elder rank who all are.
 
 use super::caller::Caller;
 use super::frame::{Decoder, FrameError, append_frame};
 use super::handshake::Nonce;
 use super::identity::Secret;
-use super::message::{Hello, JoinFailure, Member, Message, Roster, missing};
+use super::message::{Hello, JoinFailure, Member, Message, Referral, missing};
 use super::wire::MessageError;
 use super::{FRAME_BYTES_MAX, STRANGER_FRAME_BYTES_MAX};
 use crate::types::Rank;
@@ -16,9 +17,9 @@ pub enum MemberJoinError {
     /// The connection closed before anything was said: rank 0 was busy, or not yet itself.
     #[error("the connection closed before the challenge")]
     ClosedEarly,
-    /// Rank 0 hung up on the proof.
+    /// The other side hung up on the proof.
     #[error(
-        "rank 0 closed the connection when this process answered its challenge: they have \
+        "it closed the connection when this process answered its challenge: they have \
          different secrets; give all ranks the same FERROCCL_SECRET or unique id"
     )]
     SecretRefused,
@@ -47,25 +48,53 @@ impl MemberJoinError {
     }
 }
 
+/// What is wanted of the other side.
+#[derive(Clone, Debug)]
+enum Errand {
+    Join(Hello),
+    /// The members, so many.
+    Fetch(u32),
+}
+
+/// What comes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// Rank 0 let this rank in; these know who the others are.
+    Referred(Referral),
+    /// All members, in order of rank.
+    Told(Vec<Member>),
+}
+
 /// The state of one attempt to join.
 #[derive(Debug)]
 pub struct MemberJoin {
     caller: Caller,
-    own: Hello,
+    errand: Errand,
     decoder: Decoder,
     outbox: Vec<u8>,
     members: Vec<Member>,
     missing: Option<(Vec<Rank>, u32)>,
-    outcome: Option<Result<Roster, MemberJoinError>>,
+    outcome: Option<Result<Reply, MemberJoinError>>,
 }
 
 impl MemberJoin {
-    /// Starts on a fresh connection; `nonce` is fresh randomness.
+    /// Starts on a fresh connection to rank 0; `nonce` is fresh randomness.
     #[must_use]
     pub fn new(secret: Secret, own: Hello, nonce: Nonce) -> MemberJoin {
+        MemberJoin::begin(secret, Errand::Join(own), nonce)
+    }
+
+    /// Starts on a fresh connection to the control port of an elder, to be told of so many ranks;
+    /// `secret` is that of the control connections.
+    #[must_use]
+    pub fn fetch(secret: Secret, ranks: u32, nonce: Nonce) -> MemberJoin {
+        MemberJoin::begin(secret, Errand::Fetch(ranks), nonce)
+    }
+
+    fn begin(secret: Secret, errand: Errand, nonce: Nonce) -> MemberJoin {
         let mut join = MemberJoin {
             caller: Caller::new(secret, nonce),
-            own,
+            errand,
             decoder: Decoder::new(STRANGER_FRAME_BYTES_MAX),
             outbox: Vec::new(),
             members: Vec::new(),
@@ -83,11 +112,11 @@ impl MemberJoin {
 
     /// How the attempt ended, once it has.
     #[must_use]
-    pub fn outcome(&self) -> Option<&Result<Roster, MemberJoinError>> {
+    pub fn outcome(&self) -> Option<&Result<Reply, MemberJoinError>> {
         self.outcome.as_ref()
     }
 
-    /// Whether rank 0 knows this rank by now, so that only others are waited for.
+    /// Whether the other side knows this rank by now, so that only others are waited for.
     #[must_use]
     pub fn is_introduced(&self) -> bool {
         self.caller.is_proven()
@@ -124,11 +153,18 @@ impl MemberJoin {
         if !self.caller.is_proven() {
             return self.prove(&message);
         }
-        match message {
-            Message::Waiting { ranks, count } => self.missing = Some((ranks, count)),
-            Message::Refused(failure) => self.fail(MemberJoinError::Refused(failure)),
-            Message::Roster { session, ranks, first, members } => {
-                self.enlist(session, ranks, first, members);
+        match (&self.errand, message) {
+            (Errand::Join(_), Message::Waiting { ranks, count }) => {
+                self.missing = Some((ranks, count));
+            }
+            (Errand::Join(_), Message::Refused(failure)) => {
+                self.fail(MemberJoinError::Refused(failure));
+            }
+            (Errand::Join(_), Message::Referral(referral)) => {
+                self.outcome = Some(Ok(Reply::Referred(referral)));
+            }
+            (Errand::Fetch(ranks), Message::Members { first, members }) => {
+                self.enlist(*ranks, first, members);
             }
             _ => self.fail(MemberJoinError::Alien(MessageError { what: "it is out of turn" })),
         }
@@ -140,22 +176,23 @@ impl MemberJoin {
             Ok(Some(answer)) => self.send(&answer),
             Ok(None) => {
                 self.decoder.set_length_max(FRAME_BYTES_MAX);
-                self.send(&Message::Hello(self.own.clone()));
+                self.send(&match &self.errand {
+                    Errand::Join(own) => Message::Hello(own.clone()),
+                    Errand::Fetch(_) => Message::Fetch,
+                });
             }
         }
     }
 
-    fn enlist(&mut self, session: [u8; 32], ranks: u32, first: Rank, members: Vec<Member>) {
+    fn enlist(&mut self, ranks: u32, first: Rank, members: Vec<Member>) {
         let total = self.members.len() + members.len();
-        let fits = ranks == self.own.ranks && first as usize == self.members.len();
-        if !fits || members.is_empty() || total > ranks as usize {
+        if first as usize != self.members.len() || members.is_empty() || total > ranks as usize {
             let what = "a roster that does not fit";
             return self.fail(MemberJoinError::Alien(MessageError { what }));
         }
         self.members.extend(members);
         if total == ranks as usize {
-            let members = std::mem::take(&mut self.members);
-            self.outcome = Some(Ok(Roster { session, members }));
+            self.outcome = Some(Ok(Reply::Told(std::mem::take(&mut self.members))));
         }
     }
 

@@ -4,15 +4,12 @@ use super::frame::append_frame;
 use super::gate::{ConnectionId, Gate, Knock, Strays};
 use super::handshake::Nonce;
 use super::identity::Secret;
-use super::message::{Hello, JoinFailure, MISSING_NAMED_MAX, Message, Roster};
+use super::message::{Hello, JoinFailure, MISSING_NAMED_MAX, Message, Referral, Roster, elders};
 use crate::time::Instant;
 use crate::types::Rank;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-
-/// Members of one roster message: 38 bytes each, far below the bound of a frame.
-const ROSTER_MEMBERS_MAX: usize = 4096;
 
 /// How long and how many strangers are borne with.
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +145,7 @@ impl RootJoin {
     /// Bytes arrived.
     pub fn received(&mut self, connection: ConnectionId, mut bytes: &[u8]) {
         if let Some(rank) = self.ranks_of.get(&connection) {
-            // Nothing is due from a joined rank before the roster.
+            // Nothing is due from a joined rank before its referral.
             if !bytes.is_empty() && self.outcome.is_none() {
                 self.finish(Err(JoinFailure::Died { rank: *rank }));
             }
@@ -268,12 +265,7 @@ impl RootJoin {
         match &outcome {
             Ok(roster) => {
                 self.actions.extend(self.gate.shut().into_iter().map(RootAction::Close));
-                let ranks = self.own.ranks;
-                for (index, part) in roster.members.chunks(ROSTER_MEMBERS_MAX).enumerate() {
-                    let first = Rank::try_from(index * ROSTER_MEMBERS_MAX).unwrap_or(Rank::MAX);
-                    let (session, members) = (roster.session, part.to_vec());
-                    self.tell_joined(&Message::Roster { session, ranks, first, members });
-                }
+                self.refer(roster);
             }
             Err(failure) => {
                 self.tell_joined(&Message::Refused(failure.clone()));
@@ -282,6 +274,17 @@ impl RootJoin {
             }
         }
         self.outcome = Some(outcome);
+    }
+
+    fn refer(&mut self, roster: &Roster) {
+        let joined = |(rank, joined): (&Rank, &Joined)| (*rank, joined.connection);
+        let connections: Vec<_> = self.joined.iter().map(joined).collect();
+        for (rank, connection) in connections {
+            let contact = |elder| Some((elder, roster.members.get(elder as usize)?.contact));
+            let elders = elders(rank).filter_map(contact).collect();
+            let referral = Referral { session: roster.session, elders };
+            self.send(connection, &Message::Referral(referral));
+        }
     }
 
     fn send(&mut self, connection: ConnectionId, message: &Message) {

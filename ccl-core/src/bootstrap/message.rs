@@ -19,8 +19,12 @@ pub const TEXT_BYTES_MAX: usize = 1024;
 const VERSION_BYTES_MAX: usize = 64;
 /// Most missing ranks that are named one by one; the rest is a number.
 pub const MISSING_NAMED_MAX: usize = 16;
-/// Bytes of one member in a roster message.
+/// Bytes of one member in a part of a roster.
 const MEMBER_BYTES: usize = 38;
+/// Members of such a part, which is far below the bound of a frame.
+const PART_MEMBERS_MAX: usize = 4096;
+/// Bytes of an elder in a referral.
+const ELDER_BYTES: usize = 22;
 
 const MAGIC: [u8; 4] = *b"FCCL";
 
@@ -93,6 +97,32 @@ impl Roster {
     pub fn hosts(&self) -> usize {
         self.members.iter().map(|m| m.host).collect::<std::collections::BTreeSet<_>>().len()
     }
+
+    /// As messages for one that asked.
+    pub(super) fn parts(&self) -> impl Iterator<Item = Message> {
+        (0..)
+            .step_by(PART_MEMBERS_MAX)
+            .zip(self.members.chunks(PART_MEMBERS_MAX))
+            .map(|(first, members)| Message::Members { first, members: members.to_vec() })
+    }
+}
+
+/// What rank 0 tells each rank when all have come: whom to ask who the others are. Rosters, of
+/// which each is as long as there are ranks, would keep rank 0 busy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Referral {
+    /// Tells this communicator from every other that has the same secret.
+    pub session: [u8; 32],
+    /// Ranks that have the roster earlier, the nearest first, and where they listen: the last is
+    /// rank 0.
+    pub elders: Vec<(Rank, Contact)>,
+}
+
+/// The ranks that have the roster before `rank` has it, nearest first: its ancestors in the
+/// binomial tree in which each rank's parent lacks its lowest bit.
+pub(super) fn elders(rank: Rank) -> impl Iterator<Item = Rank> {
+    let parent = |rank: &Rank| (*rank > 0).then(|| rank & (rank - 1));
+    std::iter::successors(parent(&rank), parent)
 }
 
 /// Why the ranks did not become one communicator: told to everybody who had joined.
@@ -291,12 +321,16 @@ pub enum Message {
     Waiting { ranks: Vec<Rank>, count: u32 },
     /// Root: this ends the joining.
     Refused(JoinFailure),
-    /// Root: ranks `first..` of `ranks`; when all are told, the communicator stands.
-    Roster { session: [u8; 32], ranks: u32, first: Rank, members: Vec<Member> },
+    /// Root: all are there, and these know who they are.
+    Referral(Referral),
     /// Connector on a control port: I am `from`, and take you for `to`.
     Link { from: Rank, to: Rank },
     /// Acceptor: I am.
     Welcome,
+    /// Connector on a control port: who are the ranks?
+    Fetch,
+    /// Acceptor: these, from `first` on.
+    Members { first: Rank, members: Vec<Member> },
     /// The part of `rank` in an exchange.
     Part { sequence: u64, rank: Rank, blob: Vec<u8> },
     /// I live.
@@ -332,9 +366,11 @@ impl Message {
             Message::Hello(hello) => encode_hello(&mut w, hello),
             Message::Waiting { ranks, count } => encode_ranks(w.u8(6), ranks).u32(*count),
             Message::Refused(failure) => encode_join_failure(w.u8(7), failure),
-            Message::Roster { session, ranks, first, members } => {
-                w.u8(8).array(session).u32(*ranks).u32(*first).count(members.len());
-                members.iter().fold(&mut w, encode_member)
+            Message::Referral(Referral { session, elders }) => {
+                w.u8(8).array(session).count(elders.len());
+                elders
+                    .iter()
+                    .fold(&mut w, |w, (rank, contact)| encode_contact(w.u32(*rank), contact))
             }
             Message::Link { from, to } => w.u8(9).u32(*from).u32(*to),
             Message::Welcome => w.u8(10),
@@ -348,6 +384,11 @@ impl Message {
             Message::Ask(ask) => encode_ask(w.u8(16), ask),
             Message::Answer(answer) => encode_answer(w.u8(17), answer),
             Message::Decided(verdict) => encode_verdict(w.u8(18), verdict),
+            Message::Fetch => w.u8(19),
+            Message::Members { first, members } => {
+                w.u8(20).u32(*first).count(members.len());
+                members.iter().fold(&mut w, encode_member)
+            }
             Message::Inquire { asker, attempt } => w.u8(32).u32(*asker).u32(*attempt),
             Message::Noted(noted) => encode_noted(w.u8(33), noted),
         };
@@ -375,7 +416,7 @@ impl Message {
             5 => Message::Hello(decode_hello(&mut r)?),
             6 => Message::Waiting { ranks: decode_ranks(&mut r)?, count: r.u32()? },
             7 => Message::Refused(decode_join_failure(&mut r)?),
-            8 => decode_roster(&mut r)?,
+            8 => decode_referral(&mut r)?,
             9 => Message::Link { from: r.u32()?, to: r.u32()? },
             10 => Message::Welcome,
             11 => Message::Part { sequence: r.u64()?, rank: r.u32()?, blob: r.bytes()?.to_vec() },
@@ -386,6 +427,8 @@ impl Message {
             16 => Message::Ask(decode_ask(&mut r)?),
             17 => Message::Answer(decode_answer(&mut r)?),
             18 => Message::Decided(decode_verdict(&mut r)?),
+            19 => Message::Fetch,
+            20 => decode_members(&mut r)?,
             32 => Message::Inquire { asker: r.u32()?, attempt: r.u32()? },
             33 => Message::Noted(decode_noted(&mut r)?),
             _ => return Err(MessageError { what: "its kind is unknown" }),
@@ -408,12 +451,19 @@ fn decode_open(r: &mut Reader<'_>) -> Result<Message, MessageError> {
 }
 
 fn encode_member<'w>(w: &'w mut Writer, member: &Member) -> &'w mut Writer {
-    w.array(&member.host).u32(member.process).array(&member.contact.ip).u16(member.contact.port)
+    encode_contact(w.array(&member.host).u32(member.process), &member.contact)
+}
+
+fn encode_contact<'w>(w: &'w mut Writer, contact: &Contact) -> &'w mut Writer {
+    w.array(&contact.ip).u16(contact.port)
+}
+
+fn decode_contact(r: &mut Reader<'_>) -> Result<Contact, MessageError> {
+    Ok(Contact { ip: r.array()?, port: r.u16()? })
 }
 
 fn decode_member(r: &mut Reader<'_>) -> Result<Member, MessageError> {
-    let (host, process) = (r.array()?, r.u32()?);
-    Ok(Member { host, process, contact: Contact { ip: r.array()?, port: r.u16()? } })
+    Ok(Member { host: r.array()?, process: r.u32()?, contact: decode_contact(r)? })
 }
 
 fn encode_hello<'w>(w: &'w mut Writer, hello: &Hello) -> &'w mut Writer {
@@ -431,11 +481,19 @@ fn decode_hello(r: &mut Reader<'_>) -> Result<Hello, MessageError> {
     })
 }
 
-fn decode_roster(r: &mut Reader<'_>) -> Result<Message, MessageError> {
-    let (session, ranks, first) = (r.array()?, r.u32()?, r.u32()?);
+fn decode_referral(r: &mut Reader<'_>) -> Result<Message, MessageError> {
+    let session = r.array()?;
+    let count = r.count(ELDER_BYTES)?;
+    let elder = |_| Ok((r.u32()?, decode_contact(r)?));
+    let elders = (0..count).map(elder).collect::<Result<_, _>>()?;
+    Ok(Message::Referral(Referral { session, elders }))
+}
+
+fn decode_members(r: &mut Reader<'_>) -> Result<Message, MessageError> {
+    let first = r.u32()?;
     let count = r.count(MEMBER_BYTES)?;
     let members = (0..count).map(|_| decode_member(r)).collect::<Result<_, _>>()?;
-    Ok(Message::Roster { session, ranks, first, members })
+    Ok(Message::Members { first, members })
 }
 
 fn encode_ranks<'w>(w: &'w mut Writer, ranks: &[Rank]) -> &'w mut Writer {
@@ -547,7 +605,9 @@ mod tests {
             Message::RootProof { proof: [4; 32] },
             Message::Hello(hello),
             Message::Waiting { ranks: vec![1, 2], count: 9 },
-            Message::Roster { session: [9; 32], ranks: 3, first: 1, members: vec![member; 2] },
+            Message::Referral(Referral { session: [9; 32], elders: vec![(4, member.contact); 2] }),
+            Message::Fetch,
+            Message::Members { first: 1, members: vec![member; 2] },
             Message::Link { from: 5, to: 1 },
             Message::Welcome,
             Message::Part { sequence: 5, rank: 1, blob: vec![6; 7] },

@@ -14,11 +14,12 @@
 //!                         <-  RootProof {mac}    proof to work on, and costs one small HMAC
 //! Hello {rank, ...}       ->
 //!                         <-  Waiting {missing}  now and then
-//!                         <-  Roster | Refused
+//!                         <-  Referral | Refused
 //! ```
 //!
-//! Between two ranks after joining it is the same, with a secret of that communicator, and with
-//! `Link`, answered by `Welcome`, in the place of `Hello`.
+//! Between two ranks after joining it is the same, with a secret of that communicator, and in the
+//! place of `Hello` with `Fetch`, answered by the `Members` of the communicator, which pass along a
+//! tree, or with `Link`, answered by `Welcome`.
 //!
 //! The challenge keeps strangers out. It does not encrypt: somebody who can alter packets between
 //! the hosts can alter what follows it.
@@ -50,18 +51,18 @@ pub use frame::{Decoder, Frame, FrameError};
 pub use gate::{ConnectionId, Strays};
 pub use handshake::Nonce;
 pub use identity::{Endpoint, IdentityError, Secret, UniqueId};
-pub use join_member::{MemberJoin, MemberJoinError};
+pub use join_member::{MemberJoin, MemberJoinError, Reply};
 pub use join_root::{JoinLimits, RootAction, RootJoin};
 pub use message::{
     Contact, Failure, FailureReason, Hello, JoinFailure, MISSING_NAMED_MAX, Member, Message,
-    Roster, TEXT_BYTES_MAX,
+    Referral, Roster, TEXT_BYTES_MAX,
 };
 pub use notes::{AWAITED_MAX, Awaited, Doing, Note, Noted, Sight, Stuck, judge};
 pub use verdict::{Answer, Ask, Question, Verdict, Vote};
 pub use wire::MessageError;
 
 /// Version of the messages of this module; peers of another version are refused by name.
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// Most bytes of a frame before its sender has proved that it knows the secret.
 pub const STRANGER_FRAME_BYTES_MAX: usize = 512;

@@ -11,11 +11,16 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use crate::spread::Policy;
+
 pub use value::{Bytes, Value};
 
 /// A tunable's value that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{variable}={given:?} is not {expected}; leave it unset for the default, {default}")]
+#[error(
+    "{variable}={given:?} is not {expected}{}; leave it unset for the default, {default}",
+    problem.as_ref().map_or_else(String::new, |problem| format!(" ({problem})"))
+)]
 pub struct ConfigError {
     /// Which variable.
     pub variable: String,
@@ -23,6 +28,8 @@ pub struct ConfigError {
     pub given: String,
     /// What would have been read.
     pub expected: &'static str,
+    /// What exactly is wrong, where more is known.
+    pub problem: Option<String>,
     /// What holds without it.
     pub default: String,
 }
@@ -94,8 +101,8 @@ macro_rules! config {
 
 config! {
     transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
-        "Transport to use (auto, shm, tcp). auto takes shm between ranks of one host and tcp \
-         between hosts.";
+        "Transport to use (auto, shm, tcp, verbs). auto takes shm between ranks of one host and \
+         tcp between hosts.";
     socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
         Some("NCCL_SOCKET_IFNAME"), false,
         "Interfaces that tcp tells its peers of: prefixes of names, or networks such as \
@@ -112,6 +119,47 @@ config! {
         "Encrypt what ranks send each other over TCP (TLS 1.3), on networks where others can read \
          or write. Every byte is then encrypted, copied and decrypted by a core. What ranks of \
          one host say over shared memory needs none; the control plane's messages stay readable.";
+    ib_devices: String = String::new(), "FERROCCL_IB_HCA", Some("NCCL_IB_HCA"), false,
+        "RDMA devices that verbs uses: names or prefixes of names, with or without a port \
+         (mlx5_0:1), separated by commas; = before the first for whole names, ^ for all others. \
+         Empty takes all; the ranks of a host take turns on them.";
+    ib_gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
+        "Row of the port's table of addresses that verbs uses. -1 takes, with RoCE, one of version \
+         2 that is routed, of IPv4 before IPv6.";
+    ib_address_family: String = String::new(), "FERROCCL_IB_ADDR_FAMILY",
+        Some("NCCL_IB_ADDR_FAMILY"), false,
+        "Only RoCE addresses of this family: AF_INET or AF_INET6; empty takes both.";
+    ib_address_range: String = String::new(), "FERROCCL_IB_ADDR_RANGE",
+        Some("NCCL_IB_ADDR_RANGE"), false,
+        "Only RoCE addresses of these networks, such as 10.0.0.0/8, separated by commas; empty \
+         takes all.";
+    ib_partition: u8 = 0, "FERROCCL_IB_PKEY", Some("NCCL_IB_PKEY"), false,
+        "Row of the port's table of partitions that verbs uses.";
+    ib_policy: Policy = Policy::default(), "FERROCCL_IB_POLICY",
+        Some("NCCL_IB_QPS_PER_CONNECTION"), true,
+        "How messages are spread over the queue pairs of each pair of ranks: rules separated by ;, \
+         of which the first that holds is followed. Before a rule's : its conditions (collectives, \
+         bytes>=, bytes<, fan_out>=, fan_out<, tier=host or network), behind it qps=, order= \
+         (split, round_robin, load_aware), chunk= (least bytes of a part), in_flight= (messages), \
+         tc= (traffic class). A number alone is that many queue pairs for everything. More give an \
+         Ethernet fabric's hashing more to spread.";
+    ib_traffic_class: u8 = 0, "FERROCCL_IB_TC", Some("NCCL_IB_TC"), false,
+        "Traffic class (DSCP and ECN) of what verbs sends.";
+    ib_grant_traffic_class: u8 = 0, "FERROCCL_IB_GRANT_TC", Some("NCCL_IB_FIFO_TC"), false,
+        "Traffic class of grants, which have a queue pair of their own: one with priority keeps \
+         data from holding up the leave to send more.";
+    ib_service_level: u8 = 0, "FERROCCL_IB_SL", Some("NCCL_IB_SL"), false,
+        "Service level of what verbs sends.";
+    ib_timeout: u8 = 18, "FERROCCL_IB_TIMEOUT", Some("NCCL_IB_TIMEOUT"), false,
+        "How long the hardware waits for an acknowledgement: 4.096 microseconds times two to \
+         this; 18 is a second.";
+    ib_retries: u8 = 6, "FERROCCL_IB_RETRY_CNT", Some("NCCL_IB_RETRY_CNT"), false,
+        "How often the hardware sends a packet again before the peer counts as gone. With 7 some \
+         devices never give up.";
+    ib_relaxed_ordering: u8 = 1, "FERROCCL_IB_PCI_RELAXED_ORDERING",
+        Some("NCCL_IB_PCI_RELAXED_ORDERING"), false,
+        "Let writes of RDMA devices overtake each other on the bus, where they can; 0 does not. \
+         Nothing here relies on their order.";
     host_id: String = String::new(), "FERROCCL_HOSTID", Some("NCCL_HOSTID"), false,
         "Names this host; ranks of one name share memory. Empty takes the machine's boot id and \
          network namespace. With different names, one machine plays several hosts.";
@@ -176,9 +224,10 @@ fn read<T: Value>(
     if let Some((name, given)) = found {
         *into = T::read(given.trim()).ok_or_else(|| ConfigError {
             variable: name.to_owned(),
-            given,
             expected: T::KIND,
+            problem: T::problem(given.trim()),
             default: into.show(),
+            given,
         })?;
     }
     Ok(())
@@ -220,6 +269,9 @@ mod tests {
         let wrong = |name: &str| (name == "FERROCCL_SLOTS").then(|| "many".to_owned());
         let error = Config::from_lookup(&wrong).unwrap_err().to_string();
         assert!(error.contains("FERROCCL_SLOTS") && error.contains("many"), "{error}");
+        let wrong = |name: &str| (name == "FERROCCL_IB_POLICY").then(|| "qps=4 odd=1".to_owned());
+        let error = Config::from_lookup(&wrong).unwrap_err().to_string();
+        assert!(error.contains("(\"odd=1\" is "), "the word is named: {error}");
     }
 
     #[test]

@@ -8,6 +8,11 @@ pub trait Value: Sized {
     const KIND: &'static str;
     /// Reads a value.
     fn read(text: &str) -> Option<Self>;
+    /// What exactly is wrong with a text that cannot be read, where more is known.
+    fn problem(text: &str) -> Option<String> {
+        let _ = text;
+        None
+    }
     /// Shows a value so that it can be read again.
     fn show(&self) -> String;
 }
@@ -63,6 +68,39 @@ impl Value for u32 {
     }
 }
 
+/// Also in base 16, as `0x6a`; -1, with which NCCL's users leave the choice, is 0.
+impl Value for u8 {
+    const KIND: &'static str = "a number from 0 to 255";
+
+    fn read(text: &str) -> Option<u8> {
+        match (text, text.strip_prefix("0x")) {
+            ("-1", _) => Some(0),
+            (_, Some(digits)) => u8::from_str_radix(digits, 16).ok(),
+            (_, None) => text.parse().ok(),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// The row of a table; nothing, or -1, leaves the choice.
+impl Value for Option<u32> {
+    const KIND: &'static str = "a number from 0 on, or -1";
+
+    fn read(text: &str) -> Option<Option<u32>> {
+        match text {
+            "" | "-1" => Some(None),
+            _ => text.parse().ok().map(Some),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.map_or_else(|| "-1".to_owned(), |row| row.to_string())
+    }
+}
+
 impl Value for String {
     const KIND: &'static str = "a text";
 
@@ -107,5 +145,14 @@ mod tests {
         assert_eq!(Duration::read("1.5"), Some(Duration::from_millis(1500)));
         assert_eq!(Duration::read("-1"), None);
         assert_eq!(u32::read("0"), None);
+    }
+
+    #[test]
+    fn numbers_as_users_of_nccl_write_them() {
+        assert_eq!([u8::read("106"), u8::read("0x6a")], [Some(106); 2]);
+        assert_eq!([u8::read("-1"), u8::read("256"), u8::read("0x")], [Some(0), None, None]);
+        assert_eq!(Option::<u32>::read("3"), Some(Some(3)));
+        assert_eq!([Option::<u32>::read("-1"), Option::<u32>::read("")], [Some(None); 2]);
+        assert_eq!(Option::<u32>::read("x"), None);
     }
 }

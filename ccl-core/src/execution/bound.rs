@@ -100,6 +100,8 @@ pub(super) struct BoundFold {
     /// Whether it only moves one message, whole, to memory and perhaps on: the memory may as well
     /// be where the message arrives.
     pub(super) lands: bool,
+    /// Whether it may arrive there before its turn, too.
+    pub(super) early: bool,
 }
 
 /// One step of a strand.
@@ -219,7 +221,8 @@ impl Bound {
         let sends = self.bind_peers(targets, counters);
         let last = fold.last;
         let lands = matches!(&self.segments[range(segments)], [only] if self.lands(only));
-        let bound = BoundFold { segments, recvs, sends, whole, instr, last, lands };
+        let early = lands && fold.early;
+        let bound = BoundFold { segments, recvs, sends, whole, instr, last, lands, early };
         self.steps.push(Step::Fold(bound));
     }
 

@@ -75,32 +75,32 @@ impl Execution {
     /// Where every unfinished strand stands.
     #[must_use]
     pub fn standings(&self) -> Vec<Standing> {
-        let strands = self.program.strands.len();
-        let mut standings = Vec::new();
-        for (index, state) in self.states.iter().enumerate() {
-            let (strand, channel) = ((index % strands) as u32, (index / strands) as u32);
-            let piece = state.turn * self.channels as usize + channel as usize;
-            if piece < self.bound.pieces {
-                let at = self.stands_at(index % strands, state.step);
-                standings.push(Standing { strand, channel, piece, at });
-            }
-        }
-        standings
+        let peers = |peers| self.bound.peers[range(peers)].to_vec();
+        let standing = |(strand, channel, piece, step): (u32, u32, usize, Option<&Step>)| {
+            let at = match step {
+                Some(Step::Fold(fold)) => StandsAt::Fold {
+                    instr: fold.instr,
+                    recvs: peers(fold.recvs),
+                    sends: peers(fold.sends),
+                },
+                Some(&Step::Await { unit, lag }) => StandsAt::Await { unit, lag },
+                Some(Step::Done { .. }) | None => StandsAt::Other,
+            };
+            Standing { strand, channel, piece, at }
+        };
+        self.unfinished().map(standing).collect()
     }
 
-    fn stands_at(&self, strand: usize, step: u32) -> StandsAt {
-        if step >= self.bound.strands[strand + 1] {
-            return StandsAt::Other;
-        }
-        match &self.bound.steps[step as usize] {
-            Step::Fold(fold) => StandsAt::Fold {
-                instr: fold.instr,
-                recvs: self.bound.peers[range(fold.recvs)].to_vec(),
-                sends: self.bound.peers[range(fold.sends)].to_vec(),
-            },
-            Step::Await { unit, lag } => StandsAt::Await { unit: *unit, lag: *lag },
-            Step::Done { .. } => StandsAt::Other,
-        }
+    /// Each unfinished strand, its channel, its piece, and its next step of that.
+    fn unfinished(&self) -> impl Iterator<Item = (u32, u32, usize, Option<&Step>)> {
+        let strands = self.program.strands.len();
+        self.states.iter().enumerate().filter_map(move |(index, state)| {
+            let (strand, channel) = (index % strands, index / strands);
+            let piece = state.turn * self.channels as usize + channel;
+            let ends = state.step >= self.bound.strands[strand + 1];
+            let step = (!ends).then(|| &self.bound.steps[state.step as usize]);
+            (piece < self.bound.pieces).then_some((strand as u32, channel as u32, piece, step))
+        })
     }
 
     /// Folds of the whole started run, of which [`Execution::folds`] are done.
@@ -110,19 +110,18 @@ impl Execution {
         self.bound.steps.iter().filter(folds).count() as u64 * self.bound.pieces as u64
     }
 
-    /// The links that unfinished strands stand at, and whether to receive, receives first: for
-    /// the report on a stuck operation.
-    #[must_use]
-    pub fn waits_for(&self) -> Vec<(Link, bool)> {
-        let mut waits = Vec::new();
-        for Standing { channel, at, .. } in self.standings() {
-            if let StandsAt::Fold { recvs, sends, .. } = at {
-                for (peers, receive) in [(recvs, true), (sends, false)] {
-                    waits.extend(peers.into_iter().map(|peer| (Link { peer, channel }, receive)));
-                }
+    /// Finds the links that unfinished strands stand at, and whether to receive, receives first:
+    /// for the report on a stuck operation. What was in `waits` goes; its memory is used again, as
+    /// a call that waits for long asks often.
+    pub fn waits_for(&self, waits: &mut Vec<(Link, bool)>) {
+        waits.clear();
+        for (_, channel, _, step) in self.unfinished() {
+            let Some(Step::Fold(fold)) = step else { continue };
+            for (peers, receive) in [(fold.recvs, true), (fold.sends, false)] {
+                let peers = self.bound.peers[range(peers)].iter();
+                waits.extend(peers.map(|&peer| (Link { peer, channel }, receive)));
             }
         }
-        waits.sort_by_key(|(link, receive)| (!receive, link.peer, link.channel));
-        waits
+        waits.sort_unstable_by_key(|(link, receive)| (!receive, link.peer, link.channel));
     }
 }

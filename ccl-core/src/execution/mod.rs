@@ -49,6 +49,8 @@ pub struct Task<'a> {
     pub strand: u32,
     /// Whether the result is complete.
     pub last: bool,
+    /// Whether it may be there before its turn ([`Ports::foresee`]).
+    pub early: bool,
 }
 
 /// One message: a piece of what goes from one rank to another in one op.
@@ -72,6 +74,29 @@ pub trait Ports {
     /// there. Cheap; asked again and again.
     #[inline]
     fn expect(&mut self, _link: Link, _task: &Task<'_>) {}
+    /// Whether messages that are not awaited yet are to be foreseen.
+    #[inline]
+    fn foresees(&self) -> bool {
+        false
+    }
+    /// Whether one more of the link's messages may be foreseen, beyond those that are.
+    fn may_foresee(&mut self, _link: Link) -> bool {
+        false
+    }
+    /// The link's next message that is not foreseen yet is one that its task only moves to memory
+    /// that nobody touches before: ports that can have it arrive there. None for any other message.
+    fn foresee(&mut self, _link: Link, _task: Option<&Task<'_>>) {}
+    /// Whether anything that is on its way is read from the caller's memory.
+    #[inline]
+    fn lends(&self) -> bool {
+        false
+    }
+    /// Whether the memory that the task writes may be written: nothing that is on its way is read
+    /// from there. After a no it is asked again, when something may have changed.
+    #[inline]
+    fn settled(&mut self, _task: &Task<'_>) -> bool {
+        true
+    }
     /// Looks at the link's next message, which has arrived: whether it is the message of this call
     /// that the schedule expects. After a no, nothing is read from it.
     fn accept(&mut self, link: Link, message: Message) -> bool;
@@ -119,6 +144,8 @@ struct StrandState {
     step: u32,
     /// Pieces of this channel done.
     turn: usize,
+    /// Step and turn up to which messages are foreseen.
+    scout: (u32, usize),
 }
 
 /// One run of a program, on all channels.
@@ -168,7 +195,8 @@ impl Execution {
         self.running = 0;
         let strands = self.program.strands.len();
         for (index, state) in self.states.iter_mut().enumerate() {
-            *state = StrandState { step: self.bound.strands[index % strands], turn: 0 };
+            let step = self.bound.strands[index % strands];
+            *state = StrandState { step, turn: 0, scout: (step, 0) };
             let empty = self.bound.pieces <= index / strands;
             self.running += usize::from(!empty);
         }
@@ -199,8 +227,12 @@ impl Execution {
         let strands = self.program.strands.len();
         let mut moved = false;
         let mut index = 0;
+        let foresees = ports.foresees();
         for channel in 0..self.channels {
             for strand in 0..strands {
+                if foresees {
+                    self.look_ahead(index, strand, channel, ports);
+                }
                 moved |= self.run_strand(index, strand, channel, ports);
                 index += 1;
             }
@@ -209,6 +241,46 @@ impl Execution {
             (0, _) => Progress::Done,
             (_, true) => Progress::Moved,
             (_, false) => Progress::Blocked,
+        }
+    }
+
+    /// Foresees the messages that a strand will receive, as far as the ports let it.
+    #[inline(never)]
+    fn look_ahead<P: Ports>(&mut self, index: usize, strand: usize, channel: u32, ports: &mut P) {
+        let Execution { program, channels, bound, states, .. } = self;
+        let (whole, channels) = (program.whole_messages, *channels as usize);
+        let state = &mut states[index];
+        let (first, end) = (bound.strands[strand], bound.strands[strand + 1]);
+        let place = |(step, turn): (u32, usize)| match whole {
+            true => (step as usize, turn),
+            false => (turn, step as usize),
+        };
+        if place(state.scout) < place((state.step, state.turn)) {
+            state.scout = (state.step, state.turn);
+        }
+        let (step, turn) = &mut state.scout;
+        loop {
+            let piece = *turn * channels + channel as usize;
+            if piece >= bound.pieces {
+                return;
+            }
+            if *step == end {
+                (*step, *turn) = (first, *turn + 1);
+                continue;
+            }
+            if let Step::Fold(fold) = &bound.steps[*step as usize] {
+                let run = Run { fold, channel, strand: strand as u32, piece, bound };
+                if !run.foresee(ports) {
+                    return;
+                }
+            }
+            if !whole {
+                *step += 1;
+            } else if piece + channels >= bound.pieces && *step + 1 < end {
+                (*step, *turn) = (*step + 1, 0);
+            } else {
+                *turn += 1;
+            }
         }
     }
 
@@ -290,6 +362,29 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Foresees the messages that the fold will take, if they all may be.
+    fn foresee<P: Ports>(&self, ports: &mut P) -> bool {
+        let bound = self.bound;
+        let segments = &bound.segments[range(self.fold.segments)];
+        let elements: usize = segments.iter().map(|segment| self.here(segment.elements)).sum();
+        let recvs = &bound.peers[range(self.fold.recvs)];
+        let link = |&peer: &Rank| Link { peer, channel: self.channel };
+        if elements == 0 || recvs.is_empty() {
+            return true;
+        }
+        if !recvs.iter().all(|peer| ports.may_foresee(link(peer))) {
+            return false;
+        }
+        let message_bytes = elements * bound.element_bytes;
+        if let (true, [segment], [peer]) = (self.fold.early, segments, recvs) {
+            let task = self.task(segment, elements, 0, message_bytes);
+            ports.foresee(link(peer), Some(&task));
+        } else {
+            recvs.iter().for_each(|peer| ports.foresee(link(peer), None));
+        }
+        true
+    }
+
     /// Does the fold if all its links are ready. Returns whether the strand may go on.
     #[inline]
     fn step<P: Ports>(&self, ports: &mut P) -> bool {
@@ -312,6 +407,9 @@ impl Run<'_> {
         if !sends.iter().all(|peer| ports.writable(link(peer))) {
             return false;
         }
+        if ports.lends() && !self.is_settled(segments, message_bytes, ports) {
+            return false;
+        }
         let whole_bytes = self.fold.whole * bound.element_bytes;
         let message = Message { bytes: message_bytes, whole_bytes };
         if !recvs.iter().all(|peer| ports.accept(link(peer), message)) {
@@ -328,6 +426,20 @@ impl Run<'_> {
         sends.iter().for_each(|peer| ports.publish(link(peer), message));
         recvs.iter().for_each(|peer| ports.release(link(peer)));
         true
+    }
+
+    /// Whether nothing on its way is read from the memory that the fold writes.
+    #[inline(never)]
+    fn is_settled<P: Ports>(
+        &self,
+        segments: &[Segment],
+        message_bytes: usize,
+        ports: &mut P,
+    ) -> bool {
+        segments.iter().all(|segment| {
+            let elements = self.here(segment.elements);
+            ports.settled(&self.task(segment, elements, 0, message_bytes))
+        })
     }
 
     /// What is to be done with a segment, `before` elements of whose message come first.
@@ -351,6 +463,7 @@ impl Run<'_> {
             channel: self.channel,
             strand: self.strand,
             last: self.fold.last,
+            early: self.fold.early,
         }
     }
 

@@ -205,7 +205,8 @@ fn fold_of(op: &Op, run: &[Deferred]) -> Fold {
         Op::Recv { target, .. } | Op::Copy { target, .. } => (memory(target), target.extent, false),
         Op::Reduce { target, last, .. } => (memory(target), target.extent, *last),
     };
-    Fold { sources, targets: vec![Target { place: target, repeat: 1 }], extent, last }
+    let targets = vec![Target { place: target, repeat: 1 }];
+    Fold { sources, targets, extent, last, early: false }
 }
 
 fn memory(slice: &Slice) -> Place {

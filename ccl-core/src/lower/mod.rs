@@ -59,6 +59,9 @@ pub struct Fold {
     pub extent: Extent,
     /// Whether the result holds all contributions, so that an average is divided here.
     pub last: bool,
+    /// Whether nothing before it in the schedule touches the memory that it writes: a message that
+    /// it only moves there may come there before its turn.
+    pub early: bool,
 }
 
 /// An instruction of a strand.
@@ -175,7 +178,8 @@ pub fn lower(schedule: &RankSchedule, alias: Alias) -> Program {
 /// before it is sent on. The messages are the same.
 #[must_use]
 pub fn lower_for_slots(schedule: &RankSchedule, alias: Alias, slots: u32) -> Program {
-    let (nodes, scratch) = fuse::fuse(schedule, slots > 1);
+    let (mut nodes, scratch) = fuse::fuse(schedule, slots > 1);
+    strands::mark_early(&mut nodes, alias);
     strands::assemble(schedule, &nodes, scratch, alias)
 }
 
@@ -222,6 +226,7 @@ impl fmt::Display for Fold {
         let sources: Vec<String> =
             self.sources.iter().map(|s| format!("{}{}", s.place, times(s.repeat))).collect();
         let last = if self.last { " (last)" } else { "" };
-        write!(f, "{} = {}{last}", targets.join(", "), sources.join(" ⊕ "))
+        let early = if self.early { " (early)" } else { "" };
+        write!(f, "{} = {}{last}{early}", targets.join(", "), sources.join(" ⊕ "))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fuse::Lowered;
-use super::{Alias, Fold, Instr, Place, Program, Strand};
+use super::{Alias, Fold, Instr, Place, Program, Source, Strand};
 use crate::schedule::{Buffer, Counters, DEPTH, RankSchedule, TERM};
 use crate::types::Rank;
 
@@ -89,6 +89,48 @@ fn cells(place: Place, at: &Counters, alias: Alias, into: &mut BTreeSet<Cell>) {
                 Buffer::Scratch(id) => Cell::Scratch(id, part),
             }
         }));
+    }
+}
+
+/// Finds the folds of one message whose memory nothing before them touches, in whatever iteration.
+pub(super) fn mark_early(nodes: &mut [Lowered], alias: Alias) {
+    nodes.iter_mut().for_each(begin);
+    let mut touched = BTreeSet::new();
+    nodes.iter_mut().for_each(|node| touch(node, 0, &mut [0; DEPTH], alias, &mut touched));
+}
+
+/// Before anything is touched.
+fn begin(node: &mut Lowered) {
+    match node {
+        Lowered::Loop { body, .. } => body.iter_mut().for_each(begin),
+        Lowered::Fold(fold) => {
+            let slot = |source: &Source| matches!(source.place, Place::Slot(_));
+            fold.early = matches!(fold.sources.as_slice(), [only] if slot(only));
+        }
+    }
+}
+
+fn touch(
+    node: &mut Lowered,
+    depth: usize,
+    at: &mut Counters,
+    alias: Alias,
+    touched: &mut BTreeSet<Cell>,
+) {
+    match node {
+        Lowered::Loop { count, body } => {
+            for iteration in 0..*count {
+                at[depth] = iteration;
+                body.iter_mut().for_each(|node| touch(node, depth + 1, at, alias, touched));
+            }
+            at[depth] = 0;
+        }
+        Lowered::Fold(fold) => {
+            let mut footprint = Footprint::default();
+            footprint.add_fold(fold, at, alias);
+            fold.early &= footprint.writes.is_disjoint(touched);
+            touched.extend(footprint.reads.into_iter().chain(footprint.writes));
+        }
     }
 }
 

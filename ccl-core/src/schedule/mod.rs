@@ -21,6 +21,8 @@ pub use affine::{Affine, Counters, DEPTH, TERM};
 pub use builder::{Builder, input, output, scratch};
 pub use layout::Layout;
 
+use std::collections::BTreeSet;
+
 use crate::types::Rank;
 
 /// A buffer that ops read and write.
@@ -234,6 +236,18 @@ impl RankSchedule {
     /// Calls `visit` for every op in program order with the counters it runs under.
     pub fn for_each(&self, visit: &mut dyn FnMut(&Op, &Counters)) {
         walk(&self.body, 0, &mut [0; DEPTH], visit);
+    }
+
+    /// Ranks that this one sends to.
+    #[must_use]
+    pub fn fan_out(&self) -> u32 {
+        let mut peers = BTreeSet::new();
+        self.for_each(&mut |op, counters| {
+            if let Op::Send { peer, .. } = op {
+                peers.insert(peer.eval(counters));
+            }
+        });
+        peers.len() as u32
     }
 
     /// Ops as written, loops counted once: the size of the schedule.

@@ -1,9 +1,10 @@
 //! A lane that misbehaves on request: what a broken transport, or a hostile peer, would do.
 
 use super::{
-    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteKey, RemoteMr, TransportError,
-    WorkRequest,
+    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteKey, RemoteMr, Tail,
+    TransportError, WorkRequest,
 };
+use crate::spread::Spread;
 use crate::time::Instant;
 use ccl_memory::Region;
 use std::fmt;
@@ -95,6 +96,10 @@ impl<F: Faults> Lane for FaultInjector<F> {
         self.lane.import(at, key)
     }
 
+    fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
+        self.lane.forget(at, mr);
+    }
+
     fn map(&mut self, at: EndpointId, key: &RemoteKey) -> Result<Region, TransportError> {
         self.lane.map(at, key)
     }
@@ -135,7 +140,7 @@ impl<F: Faults> Lane for FaultInjector<F> {
         }
         for WorkRequest::Put { endpoint: peer, tail, id: own, .. } in &mut self.pending {
             if (*peer, *own) == (endpoint, id) {
-                *tail = tail.map(|_| to);
+                *tail = tail.map(|tail| Tail { local: to, ..tail });
             }
         }
         self.lane.relocate(endpoint, id, to)
@@ -151,6 +156,10 @@ impl<F: Faults> Lane for FaultInjector<F> {
             Some(into) => self.lane.redirect(endpoint, from, into),
             None => Ok(true),
         }
+    }
+
+    fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {
+        self.lane.spread(endpoint, spread);
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {

@@ -9,6 +9,7 @@
 
 mod fault;
 pub mod handshake;
+mod named;
 mod registry;
 
 use std::any::Any;
@@ -18,9 +19,11 @@ use std::time::Duration;
 
 use ccl_memory::{OutOfMemory, Region};
 
+use crate::spread::Spread;
 use crate::time::Instant;
 
 pub use fault::{FaultInjector, Faults};
+pub use named::{Imported, NamedMemory, Slice, Understood, take};
 pub use registry::{Registration, Registry};
 
 /// A kind of connection between ranks, for example shared memory.
@@ -29,6 +32,10 @@ pub trait Transport: Send + Sync + fmt::Debug {
     fn name(&self) -> &'static str;
     /// The devices there are; none is not an error, whatever library or hardware is missing.
     fn devices(&self) -> Vec<DeviceInfo>;
+    /// Why there is no device, for who wants one: what is missing, and what to do.
+    fn why_none(&self) -> String {
+        "none was found".to_owned()
+    }
     /// Opens a device.
     ///
     /// # Errors
@@ -62,6 +69,10 @@ pub struct Caps {
     /// Whether the places that puts read from and write to may change while they are under way
     /// ([`Lane::relocate`], [`Lane::redirect`]): this side's processor moves the bytes, late.
     pub redirects: bool,
+    /// Whether the tail of a put may go to another place than the rest ([`Tail::elsewhere`]).
+    pub scatters: bool,
+    /// Fewer bytes are copied rather than registered for a single call: that costs more.
+    pub register_bytes_min: usize,
     /// The most bytes in one put.
     pub message_bytes_max: usize,
     /// The most puts outstanding on one endpoint.
@@ -98,6 +109,12 @@ pub struct RemoteKey(pub Vec<u8>);
 /// A peer's memory as one lane knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteMr(pub u64);
+
+/// The greatest immediate: a transport may need the other four bits to count the parts of a put.
+pub const IMMEDIATE_MAX: u32 = (1 << 28) - 1;
+
+/// The longest grant.
+pub const GRANT_BYTES_MAX: usize = 64;
 
 /// The longest note.
 pub const NOTE_BYTES_MAX: usize = 4096;
@@ -230,6 +247,11 @@ pub trait Lane: Send + fmt::Debug {
     /// When the key is not of that peer.
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError>;
 
+    /// The opposite: no put names the memory again, and what is kept for that may go.
+    fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
+        let _ = (at, mr);
+    }
+
     /// The peer's memory, to load from and store to; only with [`Caps::mapped`]. It stays as long
     /// as the region (and its clones), whatever becomes of the endpoint. A key is mapped once:
     /// keep the region. (One that was imported before, as often as wanted.)
@@ -311,6 +333,12 @@ pub trait Lane: Send + fmt::Debug {
         )))
     }
 
+    /// How puts to the endpoint's peer are spread over its queue pairs from now on, as far as there
+    /// are so many; nothing where there are none.
+    fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {
+        let _ = (endpoint, spread);
+    }
+
     /// Makes progress and appends what has happened.
     ///
     /// # Errors
@@ -352,6 +380,24 @@ pub struct LocalSlice {
     pub bytes: usize,
 }
 
+/// What follows the first bytes of a put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// What; not to be changed until [`Event::Done`].
+    pub local: LocalSlice,
+    /// Which memory of the peer's it goes to, and to which byte there; none: right behind the first
+    /// bytes.
+    pub elsewhere: Option<(RemoteMr, usize)>,
+}
+
+impl Tail {
+    /// One that follows the first bytes at the peer, too.
+    #[must_use]
+    pub const fn behind(local: LocalSlice) -> Tail {
+        Tail { local, elsewhere: None }
+    }
+}
+
 /// One thing for a lane to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkRequest {
@@ -362,13 +408,17 @@ pub enum WorkRequest {
         endpoint: EndpointId,
         /// What; not to be changed until [`Event::Done`].
         local: LocalSlice,
-        /// What follows it, from elsewhere; likewise.
-        tail: Option<LocalSlice>,
+        /// What follows it, from another place.
+        tail: Option<Tail>,
+        /// Whether it says what may be sent instead of being that: where a transport can, it waits
+        /// behind no put of data. At most [`GRANT_BYTES_MAX`] long.
+        grant: bool,
         /// Where to.
         remote: RemoteMr,
         /// First byte there.
         remote_offset: usize,
-        /// A name of the peer's choice.
+        /// A name of the peer's choice, at most [`IMMEDIATE_MAX`], and another than that of any put
+        /// to the same endpoint that has not arrived yet.
         immediate: Option<u32>,
         /// Comes back with [`Event::Done`].
         id: u64,

@@ -90,6 +90,6 @@ impl<T: Clone> Registry<T> {
     }
 }
 
-fn unknown(MrKey(key): MrKey) -> TransportError {
+pub(super) fn unknown(MrKey(key): MrKey) -> TransportError {
     TransportError::Usage(format!("memory key {key} is not registered with this device"))
 }

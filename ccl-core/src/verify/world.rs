@@ -405,9 +405,11 @@ impl World {
     ) {
         for target in targets {
             match *target {
-                Location::Cells { first, .. } => {
+                Location::Cells { first, output, .. } => {
+                    // What may come before its turn comes, at the worst, before everything.
+                    let early = task.early && output;
                     let outcome = self.access(rank, stamp, |memory, ordered| {
-                        memory.write(first, values, stamp, ordered)
+                        memory.write(first, values, stamp, |other| !early && ordered(other))
                     });
                     if let Err(unordered) = outcome {
                         return self.fail_race(rank, unordered, stamp, true);

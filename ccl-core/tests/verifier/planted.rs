@@ -139,6 +139,39 @@ fn a_race_between_strands_is_told_with_both_folds() {
     assert!(first.fold.contains("scratch[0..4]") && second.fold.contains("scratch[0..4]"));
 }
 
+/// In place, a rank sends from the memory that its last message comes to.
+#[test]
+fn a_message_that_may_come_too_early_is_told() {
+    let schedules = pair(|b, rank, other| {
+        if rank == 0 {
+            let theirs = scratch(0, 0, input(0));
+            b.recv(other, theirs);
+            b.reduce_last(output(0), &[input(0).into(), theirs.into()]);
+            b.send(other, output(0));
+        } else {
+            b.send(other, input(0));
+            b.recv(other, output(0));
+        }
+    });
+    let case = Case { in_place: true, ..case(Collective::AllReduce, 10) };
+    let mut programs = schedules.map(|schedule| lower(&schedule, Alias::default()));
+    let check = |programs: &[Program; 2]| {
+        check_programs(&case, &programs.each_ref().map(|program| Arc::new(program.clone())))
+    };
+    assert!(check(&programs).is_ok());
+    let folds = programs[1].strands.iter_mut().flat_map(|strand| &mut strand.code);
+    for instr in folds {
+        if let Instr::Fold(fold) = instr {
+            assert!(!fold.early, "{fold}");
+            fold.early = true;
+        }
+    }
+    let violation = check(&programs).unwrap_err();
+    let Violation::Race { spot, first, second } = &violation else { panic!("{violation}") };
+    assert_eq!(spot.rank, 1);
+    assert!(!first.write && second.write, "{violation}");
+}
+
 #[test]
 fn a_contribution_counted_twice_is_named() {
     let schedules = pair(|b, _, other| {

@@ -42,13 +42,26 @@ impl Links for MessageLinks {
         MessageLinks::lends(self)
     }
 
-    fn recall(&mut self, memory: *const u8, bytes: usize) {
-        MessageLinks::recall(self, memory.addr(), bytes);
+    fn recall(&mut self, memory: *const u8, bytes: usize) -> bool {
+        MessageLinks::recall(self, memory.addr(), bytes)
     }
 
     #[inline]
     fn land(&mut self, link: Link, payload: *mut u8, bytes: usize) {
         MessageLinks::land(self, link, payload.expose_provenance(), bytes);
+    }
+
+    fn foresees(&self) -> bool {
+        MessageLinks::foresees(self)
+    }
+
+    fn may_foresee(&mut self, link: Link) -> bool {
+        MessageLinks::may_foresee(self, link)
+    }
+
+    fn foresee(&mut self, link: Link, payload: Option<(*mut u8, usize)>) {
+        let wanted = payload.map(|(start, bytes)| (start.expose_provenance(), bytes));
+        MessageLinks::foresee(self, link, wanted);
     }
 
     fn open(&mut self, memory: impl Iterator<Item = Region>) {

@@ -1,8 +1,9 @@
 //! Links to ranks on this host and on others: slots of shared memory for some peers, messages for
 //! the rest.
 
-use ccl_core::admission::MessageLinks;
+use ccl_core::admission::{Account, MessageLinks};
 use ccl_core::execution::Link;
+use ccl_core::types::Rank;
 use ccl_memory::Region;
 
 use crate::mapped::MappedLinks;
@@ -27,6 +28,11 @@ impl MixedLinks {
     #[inline]
     pub fn joins(&self, link: Link) -> bool {
         self.mapped.has(link) || self.messages.as_ref().is_some_and(|all| all.joins(link.peer))
+    }
+
+    /// What has passed between this rank and each peer that it has messages for, by rank.
+    pub fn accounts(&self) -> impl Iterator<Item = (Rank, &Account)> {
+        self.messages.iter().flat_map(|messages| messages.accounts())
     }
 
     /// The links to other hosts, if there are any.
@@ -85,15 +91,26 @@ impl Links for MixedLinks {
         self.messages.as_ref().is_some_and(|messages| messages.lends())
     }
 
-    fn recall(&mut self, memory: *const u8, bytes: usize) {
-        if let Some(messages) = self.messages() {
-            Links::recall(messages, memory, bytes);
-        }
+    fn recall(&mut self, memory: *const u8, bytes: usize) -> bool {
+        self.messages().is_none_or(|messages| Links::recall(messages, memory, bytes))
     }
 
     #[inline]
     fn land(&mut self, link: Link, payload: *mut u8, bytes: usize) {
         either!(self, link, land(payload, bytes), ());
+    }
+
+    #[inline]
+    fn foresees(&self) -> bool {
+        self.messages.as_ref().is_some_and(|messages| messages.foresees())
+    }
+
+    fn may_foresee(&mut self, link: Link) -> bool {
+        either!(self, link, may_foresee(), true)
+    }
+
+    fn foresee(&mut self, link: Link, payload: Option<(*mut u8, usize)>) {
+        either!(self, link, foresee(payload), ());
     }
 
     #[inline]

@@ -35,13 +35,29 @@ pub trait Links {
     fn lends(&self) -> bool {
         false
     }
-    /// These bytes of the call's memory are about to be written: no message reads them any more
-    /// when this returns.
+    /// These bytes of the call's memory are about to be written: whether no message reads them any
+    /// more.
     #[inline]
-    fn recall(&mut self, _memory: *const u8, _bytes: usize) {}
+    fn recall(&mut self, _memory: *const u8, _bytes: usize) -> bool {
+        true
+    }
     /// Asks for the next message at this address of the call's memory, instead of in its slot.
     #[inline]
     fn land(&mut self, _link: Link, _payload: *mut u8, _bytes: usize) {}
+    /// Whether messages can be asked for ahead of time.
+    #[inline]
+    fn foresees(&self) -> bool {
+        false
+    }
+    /// Whether one more message of the link may be, beyond those that are.
+    #[inline]
+    fn may_foresee(&mut self, _link: Link) -> bool {
+        true
+    }
+    /// Asks for the link's next message that is not foreseen yet at this address of the call's
+    /// memory, so many bytes; or for nothing.
+    #[inline]
+    fn foresee(&mut self, _link: Link, _payload: Option<(*mut u8, usize)>) {}
     /// Names the memory of the call that begins.
     #[inline]
     fn open(&mut self, _memory: impl Iterator<Item = Region>) {}
@@ -144,6 +160,14 @@ impl CallMemory {
         }
     }
 
+    /// Where a task moves its message to, if it changes nothing of it.
+    #[inline]
+    fn arrives_at(&self, task: &Task<'_>) -> Option<*mut u8> {
+        let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)))?;
+        let as_it_is = self.kernel.copies(Term::new(std::ptr::null()), task.last);
+        as_it_is.then(|| self.memory(*output, task))
+    }
+
     /// The address of an operand outside slots.
     #[inline]
     fn memory(&self, operand: Operand, task: &Task<'_>) -> *mut u8 {
@@ -239,6 +263,12 @@ impl<L: Links> CpuPorts<L> {
         self.links
     }
 
+    /// The links, to be read.
+    #[must_use]
+    pub fn view(&self) -> &L {
+        &self.links
+    }
+
     /// The links.
     pub fn links(&mut self) -> &mut L {
         &mut self.links
@@ -259,11 +289,40 @@ impl<L: Links> Ports for CpuPorts<L> {
     #[inline]
     fn expect(&mut self, link: Link, task: &Task<'_>) {
         let Some(call) = &self.call else { return };
-        let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)));
-        let arrives_as_it_is = call.kernel.copies(Term::new(std::ptr::null()), task.last);
-        if let (Some(output), true) = (output, arrives_as_it_is) {
-            self.links.land(link, call.memory(*output, task), task.message_bytes);
+        if let Some(output) = call.arrives_at(task) {
+            self.links.land(link, output, task.message_bytes);
         }
+    }
+
+    #[inline]
+    fn foresees(&self) -> bool {
+        self.links.foresees()
+    }
+
+    fn may_foresee(&mut self, link: Link) -> bool {
+        self.links.may_foresee(link)
+    }
+
+    fn foresee(&mut self, link: Link, task: Option<&Task<'_>>) {
+        let wanted = self.call.as_ref().zip(task).and_then(|(call, task)| {
+            let output = call.arrives_at(task)?;
+            Some((output, task.message_bytes))
+        });
+        self.links.foresee(link, wanted);
+    }
+
+    #[inline]
+    fn lends(&self) -> bool {
+        self.links.lends()
+    }
+
+    fn settled(&mut self, task: &Task<'_>) -> bool {
+        let Some(call) = &self.call else { return true };
+        let bytes = task.elements * call.kernel.element_bytes();
+        task.targets.iter().all(|target| match target {
+            Operand::Slot(_) => true,
+            memory => self.links.recall(call.memory(*memory, task), bytes),
+        })
     }
 
     #[inline]
@@ -307,13 +366,7 @@ impl<L: Links> Ports for CpuPorts<L> {
                     let payload = self.links.to_send(link, task.message_bytes);
                     payload.wrapping_add(task.slot_offset)
                 }
-                memory => {
-                    let at = call.memory(memory, task);
-                    if self.links.lends() {
-                        self.links.recall(at, task.elements * call.kernel.element_bytes());
-                    }
-                    at
-                }
+                memory => call.memory(memory, task),
             });
         }
         // SAFETY: `CallMemory::new` vouches for the caller's buffers and scratch; slots are

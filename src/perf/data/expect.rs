@@ -93,7 +93,9 @@ impl Place<'_> {
                     count,
                 })
                 .collect(),
-            Counts::Pair { from, to, count } if self.rank == *to => vec![input(*from, 0, *count)],
+            Counts::Pair { from, to, messages, count } if self.rank == *to => {
+                vec![input(*from, 0, *count); *messages]
+            }
             Counts::Pair { .. } => Vec::new(),
             Counts::Even(count) => self.even_output(*count, in_place),
         }

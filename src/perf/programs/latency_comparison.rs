@@ -8,11 +8,12 @@ use serde::Serialize;
 
 use super::Stage;
 use crate::perf::geometry::{Counts, bus_factor};
+use crate::perf::number::general;
 use crate::perf::options::{Choice, Options};
 use crate::perf::setup::checked_call;
 use crate::perf::sizes::sweep;
 use crate::perf::subject::{Subject, SubjectError};
-use crate::perf::table::{fitted, general};
+use crate::perf::table::fitted;
 use crate::perf::timing::{Loop, Times, over_ranks, time_calls};
 use crate::perf::trial::Trial;
 

@@ -14,7 +14,7 @@ use super::memory::Memory;
 use super::options::Options;
 use super::report::Origin;
 use super::setup::{rank_lines, ready, write_file};
-use super::subject::{Subject, SubjectError};
+use super::subject::{Peer, Subject, SubjectError};
 use super::table;
 
 /// Memory on all ranks, and the header and the JSON file on rank 0.
@@ -54,6 +54,7 @@ impl Stage {
             #[serde(flatten)]
             origin: &'a Origin,
             results: &'a R,
+            peers: Vec<Peer>,
         }
         if subject.rank() != 0 {
             return Ok(());
@@ -61,7 +62,7 @@ impl Stage {
         let verdict = if failed == 0 { "OK" } else { "FAILED" };
         writeln!(out, "# Out of bounds values : {failed} {verdict}")?;
         if let Some(path) = &options.json {
-            let report = Report { origin: &self.origin, results };
+            let report = Report { origin: &self.origin, results, peers: subject.peers() };
             let text = serde_json::to_string_pretty(&report)? + "\n";
             write_file(path, &text)?;
         }

@@ -15,14 +15,18 @@ use crate::perf::table::fitted;
 use crate::perf::timing::{BATCH_ITERATIONS, Loop, time_calls};
 use crate::perf::trial::Trial;
 
-/// Messages in flight before the sender waits for an answer, when bandwidth is measured.
-const WINDOW: u32 = 16;
+/// Messages in flight, as one group, before the sender waits for an answer, when bandwidth is
+/// measured. Fewer if they are long.
+const WINDOW: usize = 16;
+const WINDOW_BYTES: usize = 16 << 20;
 
 /// Both tables: a row for each sender, a column for each receiver, nothing on the diagonal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Matrices {
     /// Bytes of a message, for the bandwidth.
     pub bandwidth_bytes: usize,
+    /// Such messages in a group.
+    pub bandwidth_messages: usize,
     /// 10^9 bytes a second, one way.
     pub bandwidth_gbps: Vec<Vec<Option<f64>>>,
     /// Bytes of a message, for the latency.
@@ -47,10 +51,13 @@ pub fn run(
     if ranks < 2 {
         return Err("there are no pairs with one rank; give -g 2 or more, or use a launcher".into());
     }
-    let mut stage = Stage::new(program, options, options.max_bytes, subject, out)?;
+    let messages = (WINDOW_BYTES / options.max_bytes.max(1)).clamp(1, WINDOW);
+    let memory_bytes = options.max_bytes.saturating_mul(messages);
+    let mut stage = Stage::new(program, options, memory_bytes, subject, out)?;
     let empty = vec![vec![None; ranks as usize]; ranks as usize];
     let mut matrices = Matrices {
         bandwidth_bytes: options.max_bytes,
+        bandwidth_messages: messages,
         bandwidth_gbps: empty.clone(),
         latency_bytes: options.min_bytes,
         latency_us: empty,
@@ -59,7 +66,7 @@ pub fn run(
     for from in 0..ranks {
         for to in (0..ranks).filter(|&to| to != from) {
             let (row, column) = (from as usize, to as usize);
-            let mut pair = Pair { from, to, options, subject, stage: &mut stage };
+            let mut pair = Pair { from, to, messages, options, subject, stage: &mut stage };
             matrices.latency_us[row][column] = Some(pair.latency_us()?);
             matrices.bandwidth_gbps[row][column] = Some(pair.bandwidth_gbps()?);
             if options.checks > 0 {
@@ -78,40 +85,40 @@ pub fn run(
 struct Pair<'a> {
     from: Rank,
     to: Rank,
+    /// In a group, when bandwidth is measured.
+    messages: usize,
     options: &'a Options,
     subject: &'a mut dyn Subject,
     stage: &'a mut Stage,
 }
 
 impl Pair<'_> {
-    fn message(&self, (from, to): (Rank, Rank), bytes: usize) -> Trial<'static> {
+    fn group(&self, (from, to): (Rank, Rank), messages: usize, bytes: usize) -> Trial<'static> {
         Trial {
             collective: Collective::SendRecv,
             data_type: DataType::Uint8,
             op: ReduceOp::Sum,
             root: 0,
-            counts: Counts::Pair { from, to, count: bytes },
+            counts: Counts::Pair { from, to, messages, count: bytes },
             algorithm: None,
             rank: self.subject.rank(),
             ranks: self.subject.ranks(),
         }
     }
 
-    /// Times `window` messages there and one of `back_bytes` back; microseconds on the sender.
+    /// Times so many messages there and one of `back_bytes` back; microseconds on the sender.
     fn exchange_us(
         &mut self,
         bytes: usize,
-        window: u32,
+        messages: usize,
         back_bytes: usize,
         batch: u32,
     ) -> Result<f64, SubjectError> {
-        let there = self.message((self.from, self.to), bytes);
-        let back = self.message((self.to, self.from), back_bytes);
+        let there = self.group((self.from, self.to), messages, bytes);
+        let back = self.group((self.to, self.from), 1, back_bytes);
         let memory = &mut self.stage.memory;
         let mut call = |subject: &mut dyn Subject| {
-            for _ in 0..window {
-                there.run(subject, memory, false)?;
-            }
+            there.run(subject, memory, false)?;
             back.run(subject, memory, false)
         };
         for _ in 0..self.options.warmup_iterations {
@@ -136,12 +143,12 @@ impl Pair<'_> {
 
     fn bandwidth_gbps(&mut self) -> Result<f64, SubjectError> {
         let bytes = self.options.max_bytes;
-        let time_us = self.exchange_us(bytes, WINDOW, 1.min(bytes), 1)?;
-        Ok(bytes as f64 * f64::from(WINDOW) / time_us / 1e3)
+        let time_us = self.exchange_us(bytes, self.messages, 1.min(bytes), 1)?;
+        Ok(bytes as f64 * self.messages as f64 / time_us / 1e3)
     }
 
     fn wrong(&mut self) -> Result<u64, SubjectError> {
-        let trial = self.message((self.from, self.to), self.options.max_bytes);
+        let trial = self.group((self.from, self.to), self.messages, self.options.max_bytes);
         checked_call(self.subject, &trial, &mut self.stage.memory, 1, false)
     }
 }
@@ -149,7 +156,7 @@ impl Pair<'_> {
 fn text(matrices: &Matrices) -> String {
     let mut text = format!(
         "# Bandwidth from row to column, GB/s, {} messages of {} bytes and an answer\n",
-        WINDOW, matrices.bandwidth_bytes
+        matrices.bandwidth_messages, matrices.bandwidth_bytes
     );
     table(&mut text, &matrices.bandwidth_gbps);
     // Writing to a String cannot fail.

@@ -13,10 +13,11 @@ use super::Stage;
 use super::workloads::{Scene, Workload};
 use crate::perf::geometry::{bus_factor, has_in_place};
 use crate::perf::memory::Memory;
+use crate::perf::number::general;
 use crate::perf::options::Options;
 use crate::perf::setup::checked_call;
 use crate::perf::subject::{Subject, SubjectError};
-use crate::perf::table::{fitted, general};
+use crate::perf::table::fitted;
 use crate::perf::timing::{Loop, Times, over_ranks, time_calls};
 use crate::perf::trial::Trial;
 

@@ -1,14 +1,20 @@
 //! The message links of [`ccl_core::admission`] over a transport's lanes.
 
-use ccl_core::admission::{AdmissionError, Config, Directory, MessageLinks};
-use ccl_core::execution::Link;
+use std::time::Duration;
 
-use crate::pair::{SECRET, join};
+use ccl_core::admission::{AdmissionError, Config, Directory, HEADER_BYTES, MessageLinks};
+use ccl_core::execution::Link;
+use ccl_memory::Region;
+
+use crate::pair::{SECRET, join, pattern};
 use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "message links carry everything once, in order", check: carry },
+    Point { name: "a message that comes before its sender's offer is kept", check: early },
     Point { name: "message links connect when they are first asked for", check: on_demand },
+    Point { name: "message links say how long grants were waited for", check: waits },
+    Point { name: "claim: messages go where transfer grants say", check: transfers },
     Point { name: "message links name the rank that is lost", check: lost },
 ];
 
@@ -52,6 +58,96 @@ fn message(number: u64, channel: u32) -> (usize, u64) {
 
 fn carry(fixture: &dyn Fixture) -> Outcome {
     carry_over(fixture, pair(fixture)?)
+}
+
+/// One side knows the other's slots long before the other knows its own.
+fn early(fixture: &dyn Fixture) -> Outcome {
+    let mut all = apart(fixture)?;
+    let [accepted, connected] = join(fixture, b"early")?;
+    let first = all[0].attach(1, accepted).map_err(failed("attaching"))?;
+    let second = all[1].attach(0, connected).map_err(failed("attaching"))?;
+    all[1].import(0, &first).map_err(failed("importing"))?;
+    let links = [Link { peer: 1, channel: 0 }, Link { peer: 0, channel: 0 }];
+    ensure!(all[1].writable(links[1]), "nothing is granted");
+    all[1].publish(links[1], 5, 77);
+    let end = fixture.now() + fixture.patience();
+    while !all[0].readable(links[0]) {
+        ensure!(fixture.now() < end, "it did not come: {:?}", all[0].counters());
+        all[1].flush(fixture.now()).map_err(failed("flushing"))?;
+        all.iter_mut()
+            .try_for_each(|side| side.poll(fixture.now()).map(|_| ()))
+            .map_err(failed("polling"))?;
+        fixture.idle();
+    }
+    ensure!(all[0].head(links[0]) == (5, 77), "it is {:?}", all[0].head(links[0]));
+    all[0].release(links[0]);
+    all[0].import(1, &second).map_err(failed("importing"))?;
+    // From there on as if nothing had been: the first is a message less.
+    let granted = CONFIG.slots as usize;
+    let room = (0..granted).all(|_| {
+        let writable = all[0].writable(links[0]);
+        all[0].publish(links[0], 0, 0);
+        writable
+    });
+    ensure!(room && !all[0].writable(links[0]), "not {granted} messages are granted");
+    PASSED
+}
+
+/// Polls both sides until something is so.
+fn until(
+    fixture: &dyn Fixture,
+    all: &mut [MessageLinks; 2],
+    mut is_so: impl FnMut(&mut [MessageLinks; 2]) -> bool,
+) -> Result<(), String> {
+    let end = fixture.now() + fixture.patience();
+    while !is_so(all) {
+        ensure!(fixture.now() < end, "{:?}", all.each_ref().map(MessageLinks::counters));
+        for side in all.iter_mut() {
+            side.flush(fixture.now()).map_err(failed("flushing"))?;
+            side.poll(fixture.now()).map_err(failed("polling"))?;
+        }
+        fixture.idle();
+    }
+    Ok(())
+}
+
+/// A receiver that takes its time, and a sender that says how much.
+fn waits(fixture: &dyn Fixture) -> Outcome {
+    let mut all = pair(fixture)?;
+    let (sending, receiving) = (Link { peer: 1, channel: 2 }, Link { peer: 0, channel: 2 });
+    // What links know of the time is what they were told last.
+    let told = fixture.now();
+    all[0].poll(told).map_err(failed("polling"))?;
+    let bytes = u64::from(CONFIG.slots) * (50 + HEADER_BYTES as u64);
+    for number in 0..u64::from(CONFIG.slots) {
+        ensure!(all[0].writable(sending), "message {number} is not granted");
+        all[0].publish(sending, 50, number);
+    }
+    let begun = fixture.now();
+    ensure!(!all[0].writable(sending), "more is granted than there are slots");
+    until(fixture, &mut all, |all| all[1].readable(receiving))?;
+    until(fixture, &mut all, |_| fixture.now().since(begun) >= Duration::from_micros(300))?;
+    let asked = fixture.now().since(begun);
+    while all[1].readable(receiving) {
+        all[1].release(receiving);
+    }
+    until(fixture, &mut all, |all| {
+        // As a receiver does, whenever it looks.
+        while all[1].readable(receiving) {
+            all[1].release(receiving);
+        }
+        all[0].writable(sending) && all[0].is_idle()
+    })?;
+    let most = fixture.now().since(told);
+    let accounts: Vec<_> = all[0].accounts().collect();
+    let [(1, account)] = accounts.as_slice() else { return Err(format!("{accounts:?}")) };
+    let waited = account.grant_waits.percentile(99).unwrap_or_default();
+    ensure!(account.grant_waits.count() == 1, "{account:?}");
+    ensure!(waited >= asked && waited <= most * 5 / 4, "{account:?}: {asked:?} to {most:?}");
+    ensure!((account.in_flight_bytes, account.in_flight_bytes_max) == (0, bytes), "{account:?}");
+    ensure!((account.sent, account.stalls) == (3, 1), "{account:?}");
+    ensure!(all[1].accounts().all(|(_, account)| account.received == 3), "{:?}", all[1]);
+    PASSED
 }
 
 /// The side that dials comes much later, and then the other way round.
@@ -118,6 +214,70 @@ fn carry_over(fixture: &dyn Fixture, mut all: [MessageLinks; 2]) -> Outcome {
     }
     let refused: u64 = all.iter().map(|links| links.counters().refused).sum();
     ensure!(refused == 0, "{refused} were refused");
+    PASSED
+}
+
+/// Messages of the sender's memory into the receiver's; every fifth is wanted nowhere.
+fn transfers(fixture: &dyn Fixture) -> Outcome {
+    const MESSAGES: u64 = 300;
+    const ROOM: usize = 300_000;
+    let caps = fixture.device(0).caps().clone();
+    if !caps.scatters || caps.redirects {
+        return Ok(Verdict::Skipped("that is not claimed"));
+    }
+    let mut all = pair(fixture)?;
+    let memory = [Region::private(ROOM), Region::private(ROOM)];
+    let text = pattern(3, ROOM);
+    memory[0].write(0, &text).map_err(failed("writing"))?;
+    for (links, memory) in all.iter_mut().zip(&memory) {
+        links.open(std::iter::once(memory.clone()));
+    }
+    let (sending, receiving) = (Link { peer: 1, channel: 1 }, Link { peer: 0, channel: 1 });
+    let [from, into] = memory.each_ref().map(|memory| memory.start().addr());
+    let place = |number: u64| (1 + number as usize * 7 % 100 * 500, 1 + message(number, 0).0 / 2);
+    let (mut foreseen, mut sent, mut taken, mut landed) = (0, 0, 0, 0);
+    let end = fixture.now() + fixture.patience();
+    while taken < MESSAGES {
+        ensure!(fixture.now() < end, "sent {sent}, taken {taken}");
+        let [sender, receiver] = &mut all;
+        while foreseen < MESSAGES && receiver.may_foresee(receiving) {
+            let (at, bytes) = place(foreseen);
+            receiver.foresee(receiving, (foreseen % 5 > 0).then_some((into + at, bytes)));
+            foreseen += 1;
+        }
+        // Now and then a message is sent before its grant can have come.
+        while sent < (taken / 40 + 1) * 40 && sent < MESSAGES && sender.writable(sending) {
+            let (at, bytes) = place(sent);
+            ensure!(sender.lend(sending, from + at, bytes), "{bytes} bytes cannot be lent");
+            sender.publish(sending, bytes, sent);
+            sent += 1;
+        }
+        while receiver.readable(receiving) {
+            let (at, bytes) = place(taken);
+            let head = receiver.head(receiving);
+            ensure!(head == (bytes, taken), "message {taken} is {head:?}");
+            let is_there = receiver.received(receiving).addr() == into + at;
+            ensure!(!is_there || taken % 5 > 0, "message {taken} was not wanted there");
+            let mut seen = vec![0; bytes];
+            memory[1].read(at, &mut seen).map_err(failed("reading"))?;
+            ensure!(!is_there || seen == text[at..at + bytes], "message {taken} came as another");
+            memory[1].write(at, &vec![0; bytes]).map_err(failed("writing"))?;
+            landed += u64::from(is_there);
+            receiver.release(receiving);
+            taken += 1;
+        }
+        for side in &mut all {
+            side.flush(fixture.now()).map_err(failed("flushing"))?;
+            side.poll(fixture.now()).map_err(failed("polling"))?;
+        }
+        fixture.idle();
+    }
+    until(fixture, &mut all, |all| all[0].is_idle())?;
+    let counters = all.each_ref().map(MessageLinks::counters);
+    ensure!(counters[1].landed == landed && landed >= MESSAGES / 10, "{landed}: {counters:?}");
+    ensure!(counters[0].lent == MESSAGES && counters[0].refused == 0, "{counters:?}");
+    all.iter_mut().for_each(MessageLinks::close);
+    ensure!(all.iter().all(|links| links.check_all().is_ok()), "a call that is over is fenced");
     PASSED
 }
 

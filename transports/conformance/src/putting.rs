@@ -1,6 +1,6 @@
 //! Puts: what they write, when that is seen, and what is refused.
 
-use ccl_core::transport::{EndpointId, LocalSlice, MrKey, RemoteMr, WorkRequest};
+use ccl_core::transport::{EndpointId, IMMEDIATE_MAX, LocalSlice, MrKey, RemoteMr, WorkRequest};
 
 use crate::pair::{Pair, bytes_of, join, pattern};
 use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
@@ -11,6 +11,7 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "every immediate passes unchanged", check: immediates },
     Point { name: "the bytes are there before the immediate", check: bytes_first },
     Point { name: "after Done the source may be changed", check: done_means_done },
+    Point { name: "long puts and empty ones are all done", check: mixed },
     Point { name: "both directions at once", check: duplex },
     Point { name: "what lies out of range is refused before anything moves", check: out_of_range },
     Point { name: "what is not there is refused", check: not_there },
@@ -70,7 +71,7 @@ fn silent(fixture: &dyn Fixture) -> Outcome {
 
 fn immediates(fixture: &dyn Fixture) -> Outcome {
     let pair = &mut Pair::new(fixture, 64)?;
-    for immediate in [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
+    for immediate in [0, 1, IMMEDIATE_MAX / 2, IMMEDIATE_MAX / 2 + 1, IMMEDIATE_MAX] {
         pair.ends[1].events.clear();
         let put = pair.ends[0].put(8, Some(immediate), 1);
         pair.post(fixture, 0, &[put])?;
@@ -125,6 +126,31 @@ fn done_means_done(fixture: &dyn Fixture) -> Outcome {
         pair.until(fixture, "it arrives", |pair| !pair.ends[1].events.is_empty())?;
         ensure!(bytes_of(&pair.ends[1].inbox)?[..bytes] == text, "it was read after Done");
     }
+    PASSED
+}
+
+/// Whatever follows them, and however they are posted together.
+fn mixed(fixture: &dyn Fixture) -> Outcome {
+    let long = fixture.device(0).caps().message_bytes_max.min(8192);
+    let pair = &mut Pair::new(fixture, long)?;
+    let mut expected = Vec::new();
+    for longs in 0..6 {
+        for empties in 0..3 {
+            let sizes = [vec![long; longs], vec![0; empties]].concat();
+            let first = expected.len() as u64;
+            let ids = first..first + sizes.len() as u64;
+            let put = |(id, bytes): (u64, &usize)| pair.ends[0].put(*bytes, Some(1), id);
+            let work: Vec<_> = ids.clone().zip(&sizes).map(put).collect();
+            expected.extend(ids);
+            pair.post(fixture, 0, &work)?;
+        }
+        // Not after every post: what is quiet must not stay so.
+        let all = |pair: &Pair| pair.ends[0].done().len() == expected.len();
+        pair.until(fixture, "all are done", all)?;
+    }
+    let mut done = pair.ends[0].done();
+    done.sort_unstable();
+    ensure!(done == expected, "done: {done:?}");
     PASSED
 }
 
@@ -218,6 +244,7 @@ fn not_there(fixture: &dyn Fixture) -> Outcome {
             endpoint,
             local,
             tail: None,
+            grant: false,
             remote,
             remote_offset,
             immediate,
@@ -297,6 +324,7 @@ fn many_endpoints(fixture: &dyn Fixture) -> Outcome {
             endpoint,
             local,
             tail: None,
+            grant: false,
             remote,
             remote_offset,
             immediate,

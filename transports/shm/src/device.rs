@@ -20,6 +20,8 @@ pub(crate) fn caps() -> Caps {
     Caps {
         mapped: true,
         redirects: false,
+        scatters: false,
+        register_bytes_min: 0,
         ordered: true,
         // A length travels in 32 bits.
         message_bytes_max: 1 << 31,

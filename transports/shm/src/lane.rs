@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, MrKey, Registry, RemoteKey, RemoteMr, TransportError,
-    WorkRequest,
+    Connected, EndpointId, Event, Imported, Lane, MrKey, NamedMemory, Registry, RemoteKey,
+    RemoteMr, Slice, TransportError, Understood, WorkRequest, take,
 };
 use ccl_memory::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -42,6 +42,19 @@ struct Offered {
     offer: Offer,
     /// None once mapping it has failed.
     file: Option<OwnedFd>,
+}
+
+/// A peer's memory that was mapped by being imported.
+#[derive(Debug)]
+struct Mapped {
+    offer: Offer,
+    region: Region,
+}
+
+impl Imported for Mapped {
+    fn bytes(&self) -> u64 {
+        self.region.bytes() as u64
+    }
 }
 
 #[derive(Debug)]
@@ -216,16 +229,9 @@ impl Endpoint {
 /// A lane of shared memory.
 #[derive(Debug)]
 pub(crate) struct ShmLane {
-    registry: Arc<Registry<File>>,
-    message_bytes_max: usize,
+    memory: NamedMemory<File, Mapped>,
     /// By number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Box<Endpoint>>>,
-    /// Registrations that puts have named, valid while `withdrawals` is up to date.
-    local: BTreeMap<MrKey, Region>,
-    withdrawals: u64,
-    /// What the peers have shared and this side has imported. Numbers are not used again.
-    remote: Vec<Option<(EndpointId, Region)>>,
-    imported: BTreeMap<(EndpointId, u64), (Offer, RemoteMr)>,
     /// Puts that are done and not yet reported.
     done: Vec<u64>,
     checked: Option<Instant>,
@@ -234,83 +240,40 @@ pub(crate) struct ShmLane {
 impl ShmLane {
     pub(crate) fn new(registry: Arc<Registry<File>>) -> ShmLane {
         ShmLane {
-            withdrawals: registry.withdrawals(),
-            registry,
-            message_bytes_max: caps().message_bytes_max,
+            memory: NamedMemory::new(registry, caps()),
             endpoints: Vec::new(),
-            local: BTreeMap::new(),
-            remote: Vec::new(),
-            imported: BTreeMap::new(),
             done: Vec::new(),
             checked: None,
         }
     }
 
     fn endpoint(&mut self, id: EndpointId) -> Result<&mut Endpoint, TransportError> {
-        let EndpointId(number) = id;
-        let found = self.endpoints.get_mut(number as usize).and_then(Option::as_deref_mut);
-        found.ok_or_else(|| TransportError::Usage(format!("this lane has no endpoint {number}")))
+        let found = self.endpoints.get_mut(id.0 as usize).and_then(Option::as_deref_mut);
+        found.ok_or_else(|| unknown(id))
     }
 
     /// Forgets registrations if any has been withdrawn.
     fn refresh(&mut self) {
-        let withdrawals = self.registry.withdrawals();
-        if withdrawals == self.withdrawals {
+        if !self.memory.refresh() {
             return;
         }
-        self.withdrawals = withdrawals;
-        self.local.clear();
+        let registry = self.memory.registry();
         for endpoint in self.endpoints.iter_mut().flatten() {
-            endpoint.shared.retain(|key, _| self.registry.find(*key).is_ok());
+            endpoint.shared.retain(|key, _| registry.find(*key).is_ok());
         }
     }
 
     /// What was imported by this very key.
-    fn imported(&self, at: EndpointId, offer: Offer) -> Option<(RemoteMr, &Region)> {
-        let (_, mr) = self.imported.get(&(at, offer.id)).filter(|known| known.0 == offer)?;
-        Some((*mr, self.remote(at, *mr).ok()?))
-    }
-
-    fn local(&mut self, key: MrKey) -> Result<&Region, TransportError> {
-        if !self.local.contains_key(&key) {
-            let region = self.registry.find(key)?.region;
-            self.local.insert(key, region);
-        }
-        self.local.get(&key).ok_or_else(|| {
-            TransportError::Usage("a registration was withdrawn while it was used".to_owned())
-        })
-    }
-
-    fn remote(&self, endpoint: EndpointId, mr: RemoteMr) -> Result<&Region, TransportError> {
-        let RemoteMr(number) = mr;
-        let index = usize::try_from(number).unwrap_or(usize::MAX);
-        match self.remote.get(index) {
-            Some(Some((owner, region))) if *owner == endpoint => Ok(region),
-            _ => Err(TransportError::Usage(format!(
-                "memory {number} was not imported from endpoint {}",
-                endpoint.0
-            ))),
-        }
+    fn imported(&self, at: EndpointId, offer: Offer) -> Option<RemoteMr> {
+        self.memory.known(at, |known| known.offer == offer)
     }
 
     /// Carries one put out; no if the ring is full.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
-        let WorkRequest::Put { endpoint, local, tail, remote, remote_offset, immediate, id } =
-            *request;
-        let bytes = local.bytes.saturating_add(tail.map_or(0, |tail| tail.bytes));
-        if bytes > self.message_bytes_max {
-            let most = self.message_bytes_max;
-            let text = format!("a put of {bytes} bytes; at most {most} are possible at once");
-            return Err(TransportError::Usage(text));
-        }
-        let range = |error| TransportError::Usage(format!("a put out of range: {error}"));
-        let from = self.local(local.key)?.part(local.offset, local.bytes).map_err(range)?;
-        let tail = match tail {
-            Some(tail) => Some(self.local(tail.key)?.part(tail.offset, tail.bytes).map_err(range)?),
-            None => None,
-        };
-        let to = self.remote(endpoint, remote)?.part(remote_offset, bytes).map_err(range)?;
-        let peer = self.endpoint(endpoint)?;
+        let WorkRequest::Put { endpoint, remote_offset, immediate, id, .. } = *request;
+        let Understood { source, tail, to, bytes, .. } = self.memory.understand(request)?;
+        let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::as_deref_mut);
+        let Some(peer) = found else { return Err(unknown(endpoint)) };
         if peer.lost.is_some() {
             // Work for a lost peer is void: taken, and never done.
             return Ok(true);
@@ -319,10 +282,13 @@ impl ShmLane {
         if full || peer.unreported == RING.slots as usize {
             return Ok(false);
         }
-        to.copy_from(0, &from, 0, local.bytes).map_err(range)?;
-        if let Some(tail) = tail {
-            to.copy_from(local.bytes, &tail, 0, tail.bytes()).map_err(range)?;
-        }
+        let range = |error| TransportError::Usage(format!("a put out of range: {error}"));
+        let copy = |at: usize, from: &Slice<'_, File>| {
+            let region = &from.registration.region;
+            to.region.copy_from(at, region, from.offset, from.bytes).map_err(range)
+        };
+        copy(remote_offset, &source)?;
+        tail.map_or(Ok(()), |tail| copy(remote_offset + source.bytes, &tail))?;
         if let Some(immediate) = immediate {
             peer.link.outgoing.publish(bytes, immediate.into());
         }
@@ -332,12 +298,16 @@ impl ShmLane {
     }
 }
 
+fn unknown(EndpointId(number): EndpointId) -> TransportError {
+    TransportError::Usage(format!("this lane has no endpoint {number}"))
+}
+
 impl Lane for ShmLane {
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
         let link = connected.inner.into_any().downcast::<Link>().ok();
-        let link = link.filter(|link| link.device == self.registry.device()).ok_or_else(|| {
-            TransportError::Usage("this connection was made by another device".to_owned())
-        })?;
+        let link = link.filter(|link| link.device == self.memory.registry().device()).ok_or_else(
+            || TransportError::Usage("this connection was made by another device".to_owned()),
+        )?;
         let number = u32::try_from(self.endpoints.len())
             .map_err(|_| TransportError::Usage("a lane has 2^32 endpoints at most".to_owned()))?;
         self.endpoints.push(Some(Box::new(Endpoint::new(*link))));
@@ -350,15 +320,12 @@ impl Lane for ShmLane {
         if found.is_none() {
             return;
         }
-        for entry in &mut self.remote {
-            entry.take_if(|(owner, _)| *owner == endpoint);
-        }
-        self.imported.retain(|(owner, _), _| *owner != endpoint);
+        self.memory.forget(endpoint);
     }
 
     fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
         self.refresh();
-        let registration = self.registry.find(key)?;
+        let registration = self.memory.registry().find(key)?;
         let peer = self.endpoint(endpoint)?;
         let Some(file) = registration.with else {
             return Err(TransportError::Usage(
@@ -372,36 +339,24 @@ impl Lane for ShmLane {
 
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
         let offer = decode(key)?;
-        if let Some((known, _)) = self.imported(at, offer) {
+        if let Some(known) = self.imported(at, offer) {
             return Ok(known);
         }
         let region = self.endpoint(at)?.take(offer)?;
-        let number = RemoteMr(self.remote.len() as u64);
-        self.remote.push(Some((at, region)));
-        self.imported.insert((at, offer.id), (offer, number));
-        Ok(number)
+        Ok(self.memory.import(at, Mapped { offer, region }))
     }
 
     fn map(&mut self, at: EndpointId, key: &RemoteKey) -> Result<Region, TransportError> {
         let offer = decode(key)?;
-        if let Some((_, region)) = self.imported(at, offer) {
-            return Ok(region.clone());
+        if let Some(known) = self.imported(at, offer) {
+            return Ok(self.memory.remote(at, known)?.region.clone());
         }
         self.endpoint(at)?.take(offer)
     }
 
     fn post(&mut self, _now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
         self.refresh();
-        for (taken, request) in work.iter().enumerate() {
-            match self.put(request) {
-                Ok(true) => {}
-                Ok(false) => return Ok(taken),
-                // What is wrong with a later request is said when it comes first.
-                Err(error) if taken == 0 => return Err(error),
-                Err(_) => return Ok(taken),
-            }
-        }
-        Ok(work.len())
+        take(work, |request| self.put(request))
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {

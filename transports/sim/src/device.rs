@@ -35,7 +35,9 @@ impl SimTransport {
 fn caps(conditions: &Conditions) -> Caps {
     Caps {
         mapped: false,
-        redirects: true,
+        redirects: conditions.redirects,
+        scatters: conditions.scatters,
+        register_bytes_min: 0,
         ordered: conditions.ordered,
         message_bytes_max: conditions.message_bytes_max,
         depth_max: conditions.depth_max,

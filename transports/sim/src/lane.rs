@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, RemoteKey, RemoteMr,
-    TransportError, WorkRequest,
+    Connected, EndpointId, Event, IMMEDIATE_MAX, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX,
+    RemoteKey, RemoteMr, TransportError, WorkRequest,
 };
 use ccl_memory::Region;
 
@@ -70,17 +70,27 @@ impl State {
         rank: u32,
         request: &WorkRequest,
     ) -> Result<Flight, TransportError> {
-        let WorkRequest::Put { endpoint, local, tail, remote, remote_offset, immediate, id } =
-            *request;
+        let WorkRequest::Put { endpoint, local, tail, grant, remote, .. } = *request;
+        let WorkRequest::Put { remote_offset, immediate, id, .. } = *request;
         let (link, side) = self.endpoint(lane, endpoint)?;
         let mut bytes = 0usize;
-        for slice in [Some(local), tail].into_iter().flatten() {
+        let elsewhere = tail.and_then(|tail| tail.elsewhere).map(|(mr, offset)| (mr.0, offset));
+        let local = [Some(local), tail.map(|tail| tail.local)];
+        for slice in local.into_iter().flatten() {
             self.check_local(rank, slice)?;
             bytes = bytes.saturating_add(slice.bytes);
         }
-        let share = self.share_of(link, side, remote.0)?;
-        if !inside(remote_offset, bytes, share.bytes) {
-            return Err(outside(bytes, remote_offset, share.bytes, "remote"));
+        let mut here = bytes;
+        if let (Some((share, offset)), [Some(head), Some(tail)]) = (elsewhere, local) {
+            if !self.conditions.scatters {
+                return Err(usage("a put to two places, which this transport does not do"));
+            }
+            self.check_remote((link, side), share, offset, tail.bytes)?;
+            here = head.bytes;
+        }
+        self.check_remote((link, side), remote.0, remote_offset, here)?;
+        if immediate.is_some_and(|immediate| immediate > IMMEDIATE_MAX) {
+            return Err(usage("an immediate beyond what all transports can carry"));
         }
         if bytes > self.conditions.message_bytes_max {
             return Err(usage(format!(
@@ -89,8 +99,37 @@ impl State {
             )));
         }
         let (number, departs, share) = (0, self.now, remote.0);
-        let local = [Some(local), tail];
-        Ok(Flight { link, side, number, local, share, remote_offset, immediate, id, departs })
+        Ok(Flight {
+            link,
+            side,
+            number,
+            local,
+            share,
+            remote_offset,
+            elsewhere,
+            grant,
+            immediate,
+            id,
+            departs,
+        })
+    }
+
+    fn check_remote(
+        &self,
+        (link, side): (usize, usize),
+        share: u64,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<(), TransportError> {
+        let of = self.share_of(link, side, share)?.bytes;
+        if inside(offset, bytes, of) { Ok(()) } else { Err(outside(bytes, offset, of, "remote")) }
+    }
+
+    fn check_redirects(&self) -> Result<(), TransportError> {
+        match self.conditions.redirects {
+            true => Ok(()),
+            false => Err(usage("puts of this network read and write where they said first")),
+        }
     }
 
     /// That a slice lies in memory that the rank has registered.
@@ -261,6 +300,7 @@ impl Lane for SimLane {
     ) -> Result<(), TransportError> {
         let mut state = self.world.state();
         let at = state.endpoint(self.lane, endpoint)?;
+        state.check_redirects()?;
         state.relocate(at, id, tail)
     }
 
@@ -272,6 +312,7 @@ impl Lane for SimLane {
     ) -> Result<bool, TransportError> {
         let mut state = self.world.state();
         let at = state.endpoint(self.lane, endpoint)?;
+        state.check_redirects()?;
         state.redirect(at, from, into)
     }
 

@@ -53,6 +53,8 @@ pub struct Operation<P> {
     links: fn(&mut P) -> &mut MessageLinks,
     mismatch: fn(&P) -> Option<String>,
     done: bool,
+    /// Whether the caller has its buffers back.
+    closed: bool,
 }
 
 impl<P> std::fmt::Debug for Operation<P> {
@@ -71,7 +73,7 @@ impl<P: Ports> Operation<P> {
         links: fn(&mut P) -> &mut MessageLinks,
         mismatch: fn(&P) -> Option<String>,
     ) -> Operation<P> {
-        Operation { execution, ports, links, mismatch, done: false }
+        Operation { execution, ports, links, mismatch, done: false, closed: false }
     }
 
     /// The ports, for another operation: of this one's buffers they know nothing any more.
@@ -90,6 +92,13 @@ impl<P: Ports> Operation<P> {
         let polled = self.links().poll(now).and_then(|_| self.links().check_all());
         let moved = !self.done && self.advance()?;
         let flushed = self.links().flush(now);
+        if self.done && !self.closed && self.links().is_settled(now) {
+            self.links().close();
+            self.closed = true;
+        }
+        if self.done && !self.closed {
+            return Ok(Step::Waiting);
+        }
         if self.done {
             // A peer that dies now does not take the result away, and cannot be told anything.
             return Ok(if flushed.unwrap_or(true) { Step::Ended(Ok(())) } else { Step::Waiting });
@@ -102,10 +111,6 @@ impl<P: Ports> Operation<P> {
     fn advance(&mut self) -> Result<bool, String> {
         let progress = self.execution.advance(&mut self.ports);
         self.done = progress == Progress::Done;
-        if self.done {
-            // Here the caller of a call would have its buffers back.
-            self.links().close();
-        }
         (self.mismatch)(&self.ports).map_or(Ok(progress != Progress::Blocked), Err)
     }
 }
@@ -119,8 +124,9 @@ impl<P: Ports> Process for Operation<P> {
         if self.done {
             return Ok(());
         }
-        let mut waits = String::new();
-        for (link, receive) in self.execution.waits_for() {
+        let (mut links, mut waits) = (Vec::new(), String::new());
+        self.execution.waits_for(&mut links);
+        for (link, receive) in links {
             let what = if receive { "a message from" } else { "room at" };
             waits += &format!(", waits for {what} rank {} on channel {}", link.peer, link.channel);
         }

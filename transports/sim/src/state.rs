@@ -98,6 +98,9 @@ pub(crate) struct Flight {
     pub(crate) local: [Option<LocalSlice>; 2],
     pub(crate) share: u64,
     pub(crate) remote_offset: usize,
+    /// Where the second of these goes, if not behind the first: share and first byte.
+    pub(crate) elsewhere: Option<(u64, usize)>,
+    pub(crate) grant: bool,
     pub(crate) immediate: Option<u32>,
     pub(crate) id: u64,
     /// When the transmission that arrives was sent.
@@ -105,6 +108,11 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
+    /// Bytes that its receiver has to admit.
+    pub(crate) fn admitted_bytes(&self) -> usize {
+        if self.grant { 0 } else { self.bytes() }
+    }
+
     /// Its length.
     pub(crate) fn bytes(&self) -> usize {
         self.local.iter().flatten().map(|slice| slice.bytes).sum()

@@ -35,7 +35,7 @@ impl State {
         self.stats.puts += 1;
         self.links[link].sides[side].outstanding += 1;
         let towards = &mut self.ranks[to as usize];
-        towards.towards_bytes += bytes;
+        towards.towards_bytes += flight.admitted_bytes();
         towards.towards_bytes_max = towards.towards_bytes_max.max(towards.towards_bytes);
 
         let (departs, reached) = self.transmissions(from, to, sent);
@@ -96,7 +96,7 @@ impl State {
         let (from, to) =
             (connection.sides[flight.side].rank, connection.sides[1 - flight.side].rank);
         let open = connection.open;
-        self.ranks[to as usize].towards_bytes -= flight.bytes();
+        self.ranks[to as usize].towards_bytes -= flight.admitted_bytes();
         let sent = self.ranks[from as usize].crashed.is_none_or(|at| flight.departs <= at);
         if !open || !sent {
             self.stats.void += 1;
@@ -138,9 +138,16 @@ impl State {
         let share = self.shares.get(flight.share as usize).ok_or(gone)?;
         let target = self.memory.get(&share.key).ok_or(gone)?;
         let diverted = self.late.write(flight, share.key);
-        let (start, elsewhere) = match diverted {
-            Some((start, into)) => (start, self.memory.get(&into.key.0).zip(Some(into.offset))),
-            None => (self.buffer.len(), None),
+        let (start, elsewhere) = match (diverted, flight.elsewhere) {
+            (Some((start, into)), _) => {
+                (start, self.memory.get(&into.key.0).zip(Some(into.offset)))
+            }
+            (None, Some((share, offset))) => {
+                let share = self.shares.get(share as usize).ok_or(gone)?;
+                let memory = self.memory.get(&share.key).ok_or(gone)?;
+                (flight.local[0].map_or(0, |head| head.bytes), Some((memory, offset)))
+            }
+            (None, None) => (self.buffer.len(), None),
         };
         let (here, rest) = self.buffer.split_at(start);
         if let Some((memory, offset)) = elsewhere {

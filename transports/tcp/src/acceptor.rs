@@ -1,29 +1,14 @@
 //! The listening side: who proves the secret is let in, for a new link or to mend an old one.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Connected, Listener, TransportError};
+use ccl_wire::{BUSY_MAX, Gate, Proven, Setup, Wire};
 
-use crate::address::Place;
-use crate::link::{Hello, Link, LinkId, Way};
-use crate::shake::{Setup, Shake};
-use crate::wire::Wire;
-use crate::{interface, socket};
+use crate::link::{Intent, Link, LinkId, Way};
 
-/// Connections that have proved nothing yet; more wait in the kernel's queue.
-const HALF_OPEN_MAX: usize = 256;
-/// How long a stranger may take to say what only peers are told: which listener is meant.
-const PROVE_WITHIN: Duration = Duration::from_secs(5);
-/// What of that everybody has: under pressure the oldest strangers then yield to newcomers, of
-/// which one may be a peer that mends its link.
-const YIELD_AFTER: Duration = Duration::from_millis(250);
-/// How long a peer may take between two steps: it may be busy with other things.
-const BUSY_MAX: Duration = Duration::from_secs(600);
 /// Mended stripes that nobody has asked for yet.
 const RESUMED_MAX: usize = 1024;
 
@@ -40,104 +25,58 @@ struct Joining {
 /// Takes connections for a listener, and later for the lanes of its links.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
-    socket: OwnedFd,
-    place: Place,
-    setup: Setup,
+    gate: Gate,
     /// Whether new links are wanted: the listener lives.
     listens: bool,
-    half_open: Vec<(Instant, Shake)>,
+    proven: Vec<Proven>,
     joining: Vec<Joining>,
     ready: VecDeque<Joining>,
     resumed: VecDeque<(LinkId, u16, Wire)>,
-    rejected: u64,
 }
 
 impl Acceptor {
     /// Takes in whoever has come.
     pub(crate) fn pump(&mut self, now: Instant) -> Result<(), TransportError> {
-        while self.half_open.len() < HALF_OPEN_MAX || self.has_yielding(now) {
-            let Some(socket) = socket::accept(&self.socket)? else { break };
-            if self.half_open.len() >= HALF_OPEN_MAX {
-                self.yields();
-            }
-            match Shake::listener(socket, &self.setup, self.place.token) {
-                Ok(shake) => self.half_open.push((now + PROVE_WITHIN, shake)),
-                Err(error) => self.reject(&error),
-            }
-        }
-        let mut index = 0;
-        while let Some((until, shake)) = self.half_open.get_mut(index) {
-            match shake.step() {
-                Ok(false) if now < *until => index += 1,
-                Ok(false) if shake.hello().is_some() && now < *until + BUSY_MAX => index += 1,
-                Ok(true) => {
-                    let (_, shake) = self.half_open.swap_remove(index);
-                    self.admit(shake, now);
-                }
-                Ok(false) => {
-                    let (_, shake) = self.half_open.swap_remove(index);
-                    self.reject(&late(shake.peer()));
-                }
-                Err(error) => {
-                    self.half_open.swap_remove(index);
-                    self.reject(&error);
-                }
-            }
+        let pumped = self.gate.pump(now, &mut self.proven);
+        for proven in std::mem::take(&mut self.proven) {
+            self.admit(proven, now);
         }
         self.joining.retain(|joining| now < joining.until);
-        Ok(())
-    }
-
-    /// The oldest of those who have not said yet what only peers are told.
-    fn oldest_stranger(&self) -> Option<(usize, Instant)> {
-        let untold = |(at, (until, shake)): (usize, &(Instant, Shake))| {
-            shake.hello().is_none().then_some((at, *until))
-        };
-        self.half_open.iter().enumerate().filter_map(untold).min_by_key(|(_, until)| *until)
-    }
-
-    fn has_yielding(&self, now: Instant) -> bool {
-        let patience = PROVE_WITHIN.saturating_sub(YIELD_AFTER);
-        self.oldest_stranger().is_some_and(|(_, until)| now + patience >= until)
-    }
-
-    fn yields(&mut self) {
-        if let Some((at, _)) = self.oldest_stranger() {
-            let (_, shake) = self.half_open.swap_remove(at);
-            self.reject(&late(shake.peer()));
-        }
+        pumped
     }
 
     /// Lets in who has proved the secret.
-    fn admit(&mut self, shake: Shake, now: Instant) {
-        let peer = shake.peer().to_owned();
-        match shake.hello() {
-            Some(hello) if hello.resumes => {
-                self.resumed.retain(|(id, stripe, _)| (*id, *stripe) != (hello.link, hello.stripe));
-                if self.resumed.len() == RESUMED_MAX {
-                    self.resumed.pop_front();
-                }
-                self.resumed.push_back((hello.link, hello.stripe, shake.into_wire()));
-            }
-            Some(hello) if self.listens => self.join(hello, peer, shake.into_wire(), now),
-            _ => {
-                let reason = "this listener has been closed".to_owned();
-                self.reject(&TransportError::Refused { peer, reason });
-            }
-        }
+    fn admit(&mut self, proven: Proven, now: Instant) {
+        let Proven { hello, peer, wire } = proven;
+        let reason = match Intent::decode(&hello.text) {
+            Some(intent) if hello.resumes => return self.resume(&intent, wire),
+            Some(intent) if self.listens => return self.join(intent, peer, wire, now),
+            Some(_) => "this listener has been closed",
+            None => "it says of no stripe that it is one",
+        };
+        self.gate.reject(&TransportError::Refused { peer, reason: reason.to_owned() });
     }
 
-    fn join(&mut self, hello: Hello, peer: String, wire: Wire, now: Instant) {
-        let known = self.joining.iter().position(|joining| joining.id == hello.link);
+    fn resume(&mut self, intent: &Intent, wire: Wire) {
+        let (link, stripe) = (intent.link, intent.stripe);
+        self.resumed.retain(|(id, index, _)| (*id, *index) != (link, stripe));
+        if self.resumed.len() == RESUMED_MAX {
+            self.resumed.pop_front();
+        }
+        self.resumed.push_back((link, stripe, wire));
+    }
+
+    fn join(&mut self, intent: Intent, peer: String, wire: Wire, now: Instant) {
+        let known = self.joining.iter().position(|joining| joining.id == intent.link);
         let index = known.unwrap_or_else(|| {
-            let stripes = (0..hello.stripes).map(|_| None).collect();
+            let stripes = (0..intent.stripes).map(|_| None).collect();
             let until = now + BUSY_MAX;
-            let text = hello.text;
-            self.joining.push(Joining { id: hello.link, text, peer, stripes, until });
+            let text = intent.text;
+            self.joining.push(Joining { id: intent.link, text, peer, stripes, until });
             self.joining.len() - 1
         });
         let joining = &mut self.joining[index];
-        if let Some(stripe) = joining.stripes.get_mut(usize::from(hello.stripe)) {
+        if let Some(stripe) = joining.stripes.get_mut(usize::from(intent.stripe)) {
             *stripe = Some(wire);
         }
         if joining.stripes.iter().all(Option::is_some) {
@@ -151,16 +90,6 @@ impl Acceptor {
         let at = self.resumed.iter().position(|(id, _, _)| *id == link)?;
         self.resumed.remove(at).map(|(_, stripe, wire)| (stripe, wire))
     }
-
-    fn reject(&mut self, error: &TransportError) {
-        self.rejected += 1;
-        tracing::debug!(%error, "dropped a connection to the TCP listener");
-    }
-}
-
-fn late(peer: &str) -> TransportError {
-    let peer = peer.to_owned();
-    TransportError::Deadline { what: "the proof of the secret", peer, after: PROVE_WITHIN }
 }
 
 /// An acceptor that may be shared.
@@ -183,22 +112,15 @@ impl TcpListener {
         interfaces: &str,
         setup: &Setup,
     ) -> Result<TcpListener, TransportError> {
-        let filter = interface::Filter::parse(interfaces);
-        let addresses = interface::addresses(&filter, interfaces)?;
-        let (socket, port) = socket::listen()?;
-        let addresses = addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
-        let place = Place { token: socket::random()?, addresses };
-        let address = place.encode();
+        let gate = Gate::open(interfaces, setup)?;
+        let address = gate.address();
         let acceptor = Acceptor {
-            socket,
-            place,
-            setup: setup.clone(),
+            gate,
             listens: true,
-            half_open: Vec::new(),
+            proven: Vec::new(),
             joining: Vec::new(),
             ready: VecDeque::new(),
             resumed: VecDeque::new(),
-            rejected: 0,
         };
         Ok(TcpListener { device, address, acceptor: Arc::new(Mutex::new(acceptor)) })
     }
@@ -224,7 +146,7 @@ impl Listener for TcpListener {
     }
 
     fn rejected(&self) -> u64 {
-        lock(&self.acceptor).rejected
+        lock(&self.acceptor).gate.rejected()
     }
 }
 

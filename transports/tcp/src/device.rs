@@ -7,15 +7,13 @@ use ccl_core::transport::{
     Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
 };
 use ccl_memory::Region;
+use ccl_wire::{Place, Setup, Tls, socket};
 
 use crate::Options;
 use crate::acceptor::TcpListener;
-use crate::address::Place;
 use crate::connecting::TcpConnecting;
-use crate::lane::{DEPTH_MAX, TcpLane};
-use crate::shake::Setup;
-use crate::socket;
-use crate::tls::Tls;
+use crate::lane::{DEPTH_MAX, MESSAGE_BYTES_MAX, TcpLane};
+use crate::link::PROTOCOL;
 
 /// The most connections per pair.
 const SOCKETS_MAX: u32 = 64;
@@ -25,10 +23,12 @@ pub(crate) fn caps(options: &Options) -> Caps {
     Caps {
         mapped: false,
         redirects: true,
+        scatters: false,
+        register_bytes_min: 0,
         // Each stripe keeps its own order.
         ordered: options.sockets <= 1,
         // A length travels in 32 bits.
-        message_bytes_max: 1 << 31,
+        message_bytes_max: MESSAGE_BYTES_MAX,
         depth_max: DEPTH_MAX,
         bandwidth_bytes_per_s: 2.0e9,
         latency_ns: 10_000,
@@ -64,7 +64,7 @@ impl TcpDevice {
 
     fn setup(&self, secret: &Secret) -> Setup {
         let (tls, congestion) = (self.tls.clone(), self.congestion.clone());
-        Setup { secret: secret.clone(), tls, congestion }
+        Setup { protocol: PROTOCOL, secret: secret.clone(), tls, congestion }
     }
 }
 
@@ -110,11 +110,6 @@ impl Device for TcpDevice {
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
         let (registry, writing) = (Arc::clone(&self.registry), Arc::clone(&self.writing));
-        Ok(Box::new(TcpLane::new(
-            registry,
-            writing,
-            self.options.resume_within,
-            self.tls.is_some(),
-        )?))
+        Ok(Box::new(TcpLane::new(registry, writing, &self.options, self.tls.is_some())?))
     }
 }

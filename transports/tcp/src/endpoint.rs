@@ -4,23 +4,26 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{EndpointId, Event, LocalSlice, MrKey, RemoteKey, TransportError};
+use ccl_core::transport::{
+    EndpointId, Event, Imported, LocalSlice, MrKey, RemoteKey, TransportError,
+};
 use ccl_memory::Region;
+use ccl_wire::{Dialler, Wire};
 
 use crate::acceptor::{self, Acceptor};
-use crate::connecting::Dialler;
 use crate::frame::Kind;
 use crate::inbox::Inbox;
 use crate::incoming::{Arrival, End, LONG_BYTES};
-use crate::link::{Hello, Link, LinkId, Way};
+use crate::link::{Intent, Link, LinkId, Way};
 use crate::outgoing::Put;
 use crate::stripe::Stripe;
-use crate::wire::Wire;
 
 /// Frames that are acknowledged at the latest when so many more have come.
 const TELL_FRAMES: u32 = 64;
 /// Or so many bytes: their sender may be waiting to have its memory back.
-const TELL_BYTES: u64 = 256 << 10;
+const TELL_BYTES: u64 = 512 << 10;
+/// What mostly comes at once: room for it is made beforehand, so that calls need not allocate.
+const AT_ONCE: usize = 64;
 /// How long an acknowledgement waits for a frame to ride on.
 pub(crate) const TELL_AFTER: Duration = Duration::from_micros(300);
 
@@ -32,6 +35,12 @@ pub(crate) struct Shared {
     pub(crate) dialled: bool,
     pub(crate) memory: u32,
     pub(crate) bytes: u64,
+}
+
+impl Imported for Shared {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
 }
 
 impl Shared {
@@ -80,8 +89,8 @@ impl Endpoint {
             inbox: Inbox::default(),
             lost: None,
             reported: false,
-            arrivals: Vec::new(),
-            done: Vec::new(),
+            arrivals: Vec::with_capacity(AT_ONCE),
+            done: Vec::with_capacity(AT_ONCE),
         }
     }
 
@@ -265,16 +274,8 @@ impl Endpoint {
             return;
         }
         let dialler = broken.dialler.get_or_insert_with(|| {
-            let hello = Hello {
-                token: place.token,
-                link: self.id,
-                stripe: index as u16,
-                stripes,
-                resumes: true,
-                encrypts: setup.tls.is_some(),
-                text: Vec::new(),
-            };
-            Dialler::new(place.clone(), setup, &hello)
+            let intent = Intent { link: self.id, stripe: index as u16, stripes, text: Vec::new() };
+            Dialler::new(place.clone(), setup, true, &intent.encode())
         });
         match dialler.poll(now) {
             Ok(None) => {}

@@ -1,34 +1,22 @@
-//! What is fuzzed of this crate: what comes over a connection, addresses and keys of other
-//! processes. As in `ccl_core::fuzzing`.
+//! What is fuzzed of this crate: what comes over a connection, and keys of other processes. As in
+//! `ccl_core::fuzzing`.
 
-use std::io::{IoSlice, Write};
-use std::net::TcpStream;
-use std::time::Duration;
+use std::io::IoSlice;
 
-use ccl_core::transport::{Address, LocalSlice, MrKey, RemoteKey, Secret};
+use ccl_core::transport::{LocalSlice, MrKey, RemoteKey};
 use ccl_memory::Region;
+use ccl_wire::{Got, Wire, socket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::address::Place;
 use crate::endpoint::Shared;
 use crate::inbox::Inbox;
 use crate::incoming::{Arrival, End, Incoming};
-use crate::link::Hello;
-use crate::shake::{Setup, Shake};
-use crate::socket::{self, Got};
-use crate::wire::Wire;
+use crate::link::Intent;
 
-/// The address of a listener: what is read is written to the same bytes.
-pub fn tcp_address(data: &[u8]) {
-    if let Ok(place) = Place::decode(&Address(data.to_vec())) {
-        assert_eq!(place.encode().0, data);
-    }
-}
-
-/// What a connecting side says of itself: what is read is written to the same bytes.
-pub fn tcp_hello(data: &[u8]) {
-    if let Some(hello) = Hello::decode(data) {
-        assert_eq!(hello.encode(), data);
+/// What the connecting side says of a stripe: what is read is written to the same bytes.
+pub fn tcp_intent(data: &[u8]) {
+    if let Some(intent) = Intent::decode(data) {
+        assert_eq!(intent.encode(), data);
     }
 }
 
@@ -37,31 +25,6 @@ pub fn tcp_key(data: &[u8]) {
     if let Some(shared) = Shared::decode(&RemoteKey(data.to_vec())) {
         assert_eq!(Shared::decode(&shared.encode()), Some(shared));
     }
-}
-
-/// What a stranger says to a listener: whatever it is, nobody is let in who does not know the
-/// secret.
-pub fn tcp_shake(data: &[u8]) {
-    let _ = stranger(data);
-}
-
-fn stranger(data: &[u8]) -> Option<()> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").ok()?;
-    let place = listener.local_addr().ok()?;
-    let theirs = TcpStream::connect_timeout(&place, Duration::from_secs(1)).ok()?;
-    let (ours, _) = listener.accept().ok()?;
-    ours.set_nonblocking(true).ok()?;
-    let secret = Secret(socket::random().ok()?);
-    let setup = Setup { secret, tls: None, congestion: None };
-    let mut shake = Shake::listener(ours.into(), &setup, [7; 16]).ok()?;
-    for piece in data.chunks(100) {
-        (&theirs).write_all(piece).ok()?;
-        match shake.step() {
-            Ok(proved) => assert!(!proved, "it was let in"),
-            Err(_) => return None,
-        }
-    }
-    Some(())
 }
 
 const SHARED_BYTES: usize = 256;
@@ -143,23 +106,13 @@ mod tests {
     use super::replay::replay;
 
     #[test]
-    fn addresses() {
-        replay("tcp_address", super::tcp_address);
-    }
-
-    #[test]
-    fn hellos() {
-        replay("tcp_hello", super::tcp_hello);
+    fn intents() {
+        replay("tcp_intent", super::tcp_intent);
     }
 
     #[test]
     fn keys() {
         replay("tcp_key", super::tcp_key);
-    }
-
-    #[test]
-    fn shakes() {
-        replay("tcp_shake", super::tcp_shake);
     }
 
     #[test]

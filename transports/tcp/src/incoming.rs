@@ -3,12 +3,11 @@
 use std::io::IoSliceMut;
 
 use ccl_memory::{Region, RegionError};
+use ccl_wire::{Got, Wire};
 
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::inbox::{Inbox, Target, Unfinished};
 use crate::memory::writable;
-use crate::socket::Got;
-use crate::wire::Wire;
 
 const BUFFER_BYTES: usize = 32 << 10;
 /// While a long frame comes in, and after it, no more than this is read behind its end: the next

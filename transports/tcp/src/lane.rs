@@ -8,22 +8,25 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, Registry, RemoteKey,
-    RemoteMr, TransportError, WorkRequest,
+    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, NamedMemory, Registry,
+    RemoteKey, RemoteMr, TransportError, WorkRequest, take,
 };
 use ccl_memory::Region;
+use ccl_wire::{DESCRIPTORS, Got, Wire, os, socket};
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 
+use crate::Options;
+use crate::device::caps;
 use crate::endpoint::{Endpoint, Shared, TELL_AFTER};
 use crate::frame::{Header, Kind};
 use crate::link::Link;
+use crate::memory;
 use crate::outgoing::Put;
-use crate::socket::{self, Got};
 use crate::stripe::Stripe;
-use crate::wire::Wire;
-use crate::{DESCRIPTORS, memory, os};
 
+/// The most bytes of one put.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 31;
 /// The most puts outstanding on one endpoint.
 pub(crate) const DEPTH_MAX: usize = 1024;
 /// With so many sockets at most, each is simply tried.
@@ -40,24 +43,17 @@ const FAREWELL: Duration = Duration::from_millis(500);
 /// A lane of TCP.
 #[derive(Debug)]
 pub(crate) struct TcpLane {
-    registry: Arc<Registry<()>>,
+    memory: NamedMemory<(), Shared>,
     writing: Arc<RwLock<()>>,
     resume_within: Duration,
     /// Whether stripes may hold what the kernel knows nothing of.
     encrypts: bool,
     /// The child of a fork has the same sockets, and must say nothing on them.
     process: Pid,
-    message_bytes_max: usize,
     epoll: OwnedFd,
     /// By number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Endpoint>>,
     sockets: usize,
-    withdrawals: u64,
-    /// What the peers have shared and this side has imported.
-    remote: Vec<(EndpointId, Shared)>,
-    /// Registrations that puts have named, in order, valid while `withdrawals` is up to date. A
-    /// list, because it keeps its memory when it is emptied.
-    local: Vec<(MrKey, Region)>,
     /// Endpoint and stripe of the sockets that were ready last.
     ready: Vec<u64>,
     checked: Instant,
@@ -69,24 +65,20 @@ impl TcpLane {
     pub(crate) fn new(
         registry: Arc<Registry<()>>,
         writing: Arc<RwLock<()>>,
-        resume_within: Duration,
+        options: &Options,
         encrypts: bool,
     ) -> Result<TcpLane, TransportError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| os("epoll_create", error, DESCRIPTORS))?;
         Ok(TcpLane {
-            withdrawals: registry.withdrawals(),
-            registry,
+            memory: NamedMemory::new(registry, caps(options)),
             writing,
-            resume_within,
+            resume_within: options.resume_within,
             encrypts,
             process: rustix::process::getpid(),
-            message_bytes_max: 1 << 31,
             epoll,
             endpoints: Vec::new(),
             sockets: 0,
-            remote: Vec::new(),
-            local: Vec::new(),
             ready: Vec::with_capacity(READY_MAX),
             checked: Instant::ZERO,
             troubled: false,
@@ -101,65 +93,29 @@ impl TcpLane {
 
     /// Forgets registrations if any has been withdrawn.
     fn refresh(&mut self) {
-        let withdrawals = self.registry.withdrawals();
-        if withdrawals == self.withdrawals {
+        if !self.memory.refresh() {
             return;
         }
-        self.withdrawals = withdrawals;
-        self.local.clear();
+        let registry = self.memory.registry();
         for endpoint in self.endpoints.iter_mut().flatten() {
-            endpoint.withdraw(|key| self.registry.find(key).is_ok());
-        }
-    }
-
-    /// Bytes of registered memory.
-    fn local(&mut self, slice: LocalSlice) -> Result<Region, TransportError> {
-        let LocalSlice { key, offset, bytes } = slice;
-        let found = match self.local.binary_search_by_key(&key, |(key, _)| *key) {
-            Ok(found) => found,
-            Err(missing) => {
-                self.local.insert(missing, (key, self.registry.find(key)?.region));
-                missing
-            }
-        };
-        self.local[found]
-            .1
-            .part(offset, bytes)
-            .map_err(|error| TransportError::Usage(format!("a put out of range: {error}")))
-    }
-
-    fn remote(&self, endpoint: EndpointId, mr: RemoteMr) -> Result<Shared, TransportError> {
-        let RemoteMr(number) = mr;
-        let index = usize::try_from(number).unwrap_or(usize::MAX);
-        match self.remote.get(index) {
-            Some((owner, shared)) if *owner == endpoint => Ok(*shared),
-            _ => Err(TransportError::Usage(format!(
-                "memory {number} was not imported from endpoint {}",
-                endpoint.0
-            ))),
+            endpoint.withdraw(|key| registry.find(key).is_ok());
         }
     }
 
     /// Takes one put; no if the endpoint takes no more.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
-        let WorkRequest::Put { endpoint, local, tail, remote, remote_offset, immediate, id } =
-            *request;
-        let bytes = local.bytes.saturating_add(tail.map_or(0, |tail| tail.bytes));
-        if bytes > self.message_bytes_max {
-            let most = self.message_bytes_max;
-            let text = format!("a put of {bytes} bytes; at most {most} are possible at once");
-            return Err(TransportError::Usage(text));
-        }
-        let source = self.local(local)?;
-        let tail = tail.map(|tail| self.local(tail)).transpose()?;
-        let shared = self.remote(endpoint, remote)?;
-        let end = (remote_offset as u64).checked_add(bytes as u64);
-        if end.is_none_or(|end| end > shared.bytes) {
-            return Err(TransportError::Usage(format!(
-                "a put out of range: {bytes} bytes at offset {remote_offset} of the peer's {}",
-                shared.bytes
-            )));
-        }
+        let WorkRequest::Put { endpoint, remote_offset, immediate, id, .. } = *request;
+        let understood = self.memory.understand(request)?;
+        let header = Header {
+            kind: Kind::Put,
+            immediate,
+            offset: remote_offset as u64,
+            memory: understood.to.memory,
+            bytes: understood.bytes as u32,
+            acknowledged: 0,
+        };
+        let source = understood.source.region()?;
+        let tail = understood.tail.map(|tail| tail.region()).transpose()?;
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_some() {
             // Work for a lost peer is void: taken, and never done.
@@ -168,29 +124,8 @@ impl TcpLane {
         if peer.outstanding() >= DEPTH_MAX {
             return Ok(false);
         }
-        let header = Header {
-            kind: Kind::Put,
-            immediate,
-            offset: remote_offset as u64,
-            memory: shared.memory,
-            bytes: bytes as u32,
-            acknowledged: 0,
-        };
         peer.put(Put { header, source, tail, id: Some(id) });
         Ok(true)
-    }
-
-    fn take(&mut self, work: &[WorkRequest]) -> Result<usize, TransportError> {
-        for (taken, request) in work.iter().enumerate() {
-            match self.put(request) {
-                Ok(true) => {}
-                Ok(false) => return Ok(taken),
-                // What is wrong with a later request is said when it comes first.
-                Err(error) if taken == 0 => return Err(error),
-                Err(_) => return Ok(taken),
-            }
-        }
-        Ok(work.len())
     }
 
     fn write(&mut self, now: Instant) {
@@ -317,9 +252,9 @@ fn watch(epoll: &OwnedFd, stripe: &mut Stripe, data: u64) {
 impl Lane for TcpLane {
     fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
         let link = connected.inner.into_any().downcast::<Link>().ok();
-        let link = link.filter(|link| link.device == self.registry.device()).ok_or_else(|| {
-            TransportError::Usage("this connection was made by another device".to_owned())
-        })?;
+        let link = link.filter(|link| link.device == self.memory.registry().device()).ok_or_else(
+            || TransportError::Usage("this connection was made by another device".to_owned()),
+        )?;
         let number = u32::try_from(self.endpoints.len())
             .map_err(|_| TransportError::Usage("a lane has 2^32 endpoints at most".to_owned()))?;
         self.sockets += link.stripes.len();
@@ -331,6 +266,7 @@ impl Lane for TcpLane {
     fn detach(&mut self, endpoint: EndpointId) {
         let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take);
         if let Some(found) = found {
+            self.memory.forget(endpoint);
             self.sockets -= found.stripes.len();
             self.say_farewell(vec![found]);
         }
@@ -338,7 +274,7 @@ impl Lane for TcpLane {
 
     fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
         self.refresh();
-        let region = self.registry.find(key)?.region;
+        let region = self.memory.registry().find(key)?.region;
         self.endpoint(endpoint)?.share(key, region)
     }
 
@@ -352,12 +288,8 @@ impl Lane for TcpLane {
             let reason = "it has not made this key of memory for this connection".to_owned();
             return Err(TransportError::Refused { peer: peer.peer.clone(), reason });
         }
-        let known = self.remote.iter().position(|known| *known == (at, shared));
-        let number = known.unwrap_or_else(|| {
-            self.remote.push((at, shared));
-            self.remote.len() - 1
-        });
-        Ok(RemoteMr(number as u64))
+        let known = self.memory.known(at, |known| *known == shared);
+        Ok(known.unwrap_or_else(|| self.memory.import(at, shared)))
     }
 
     fn map(&mut self, at: EndpointId, _: &RemoteKey) -> Result<Region, TransportError> {
@@ -370,7 +302,7 @@ impl Lane for TcpLane {
 
     fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
         self.refresh();
-        let taken = self.take(work);
+        let taken = take(work, |request| self.put(request));
         self.write(now);
         taken
     }
@@ -400,7 +332,7 @@ impl Lane for TcpLane {
         id: u64,
         tail: LocalSlice,
     ) -> Result<(), TransportError> {
-        let to = self.local(tail)?;
+        let to = self.memory.local(tail)?.region()?;
         self.endpoint(endpoint)?.relocate(id, &to)
     }
 
@@ -411,7 +343,7 @@ impl Lane for TcpLane {
         into: Option<LocalSlice>,
     ) -> Result<bool, TransportError> {
         self.refresh();
-        let into = into.map(|into| self.local(into)).transpose()?;
+        let into = into.map(|into| self.memory.local(into)?.region()).transpose()?;
         if into.as_ref().is_some_and(|into| into.bytes() != from.bytes) {
             let text = "the other place for a put has another length".to_owned();
             return Err(TransportError::Usage(text));
@@ -428,11 +360,12 @@ impl Lane for TcpLane {
         let writing = Arc::clone(&self.writing);
         let _held = writing.read().unwrap_or_else(PoisonError::into_inner);
         self.refresh();
-        self.read(now, events);
+        // Of what this call reads the next one tells: a grant that is posted meanwhile has told it.
         for endpoint in self.endpoints.iter_mut().flatten() {
             endpoint.tell(now);
         }
         self.write(now);
+        self.read(now, events);
         self.troubled |= self.has_trouble();
         self.look_after(now, events);
         Ok(())

@@ -5,11 +5,10 @@ use std::io::IoSlice;
 
 use ccl_core::transport::TransportError;
 use ccl_memory::Region;
+use ccl_wire::{Got, Wire};
 
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::memory::readable;
-use crate::socket::Got;
-use crate::wire::Wire;
 
 /// Frames that one system call may carry.
 const FRAMES_PER_WRITE: usize = 32;
@@ -32,7 +31,7 @@ impl Put {
 }
 
 /// The sending half of a stripe.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Outgoing {
     /// Everything that is not acknowledged, oldest first.
     queue: VecDeque<Put>,
@@ -51,6 +50,18 @@ pub(crate) struct Outgoing {
 }
 
 impl Outgoing {
+    pub(crate) fn new() -> Outgoing {
+        Outgoing {
+            queue: VecDeque::with_capacity(FRAMES_PER_WRITE),
+            sent: 0,
+            written: 0,
+            begun: [0; HEADER_BYTES],
+            said: VecDeque::with_capacity(FRAMES_PER_WRITE),
+            said_written: 0,
+            acknowledged: 0,
+        }
+    }
+
     /// Puts that are not acknowledged.
     pub(crate) fn len(&self) -> usize {
         self.queue.len()

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use ccl_core::time::Instant;
+use ccl_wire::{Dialler, Wire};
 
-use crate::connecting::Dialler;
 use crate::frame::Kind;
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
-use crate::wire::Wire;
 
 /// Pause between two attempts to connect again.
 const REDIAL_PAUSE: Duration = Duration::from_millis(20);
@@ -51,7 +50,7 @@ impl Stripe {
     pub(crate) fn new(wire: Wire) -> Stripe {
         Stripe {
             wire: Some(wire),
-            outgoing: Outgoing::default(),
+            outgoing: Outgoing::new(),
             incoming: Incoming::new(),
             broken: None,
             resuming: false,

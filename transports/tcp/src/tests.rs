@@ -5,24 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::handshake::ChannelKeys;
 use ccl_core::transport::{Connected, Event, Lane, Registry, Secret};
 use ccl_memory::Region;
+use ccl_wire::{Got, Place, Setup, Tls, Wire};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::address::Place;
+use crate::Options;
 use crate::frame::{Header, Kind};
 use crate::lane::TcpLane;
-use crate::link::{Link, Way};
+use crate::link::{Link, PROTOCOL, Way};
 use crate::outgoing::Put;
-use crate::shake::Setup;
-use crate::socket::Got;
 use crate::stripe::Stripe;
-use crate::tls::Tls;
-use crate::wire::Wire;
 
-/// Two ends of a channel, and the keys that each has exported.
-fn channel() -> [(Wire, ChannelKeys); 2] {
+/// Two ends of a channel.
+fn wires() -> [Wire; 2] {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let sockets = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let (one, other) = sockets.unwrap();
@@ -32,18 +28,13 @@ fn channel() -> [(Wire, ChannelKeys); 2] {
         wire.encrypt(tls.session(connects).unwrap());
         wire
     });
-    let mut keys = [None; 2];
-    while keys.contains(&None) {
-        for (wire, keys) in wires.iter_mut().zip(&mut keys) {
-            *keys = keys.or(wire.agree().unwrap());
+    let mut agreed = [false; 2];
+    while agreed != [true; 2] {
+        for (wire, agreed) in wires.iter_mut().zip(&mut agreed) {
+            *agreed |= wire.agree().unwrap().is_some();
         }
     }
-    let mut ends = wires.into_iter().zip(keys.map(Option::unwrap));
-    [ends.next().unwrap(), ends.next().unwrap()]
-}
-
-fn wires() -> [Wire; 2] {
-    channel().map(|(wire, _)| wire)
+    wires
 }
 
 fn write(wire: &mut Wire, bytes: &[u8]) -> usize {
@@ -63,75 +54,6 @@ fn read(wire: &mut Wire, bytes: usize) -> Vec<u8> {
     };
     into.truncate(count);
     into
-}
-
-#[test]
-fn both_ends_export_the_same_keys_and_each_channel_has_its_own() {
-    let [(_, one), (_, other)] = channel();
-    assert_eq!(one, other);
-    assert_ne!(one, channel()[0].1);
-}
-
-#[test]
-fn nothing_secret_is_shown() {
-    let [(wire, _), _] = channel();
-    let setup = Setup { secret: Secret([7; 32]), tls: Some(Tls::new().unwrap()), congestion: None };
-    assert!(format!("{wire:?}").ends_with("session: Some(Session(…)) }"), "{wire:?}");
-    let shown = format!("{setup:?}");
-    assert_eq!(shown, "Setup { secret: Secret(…), tls: Some(Tls(…)), congestion: None }");
-}
-
-#[test]
-fn a_read_that_brings_less_than_it_has_room_for_has_brought_all() {
-    let [mut one, mut other] = wires();
-    let text = Vec::from_iter((0..100_000).map(|at| at as u8));
-    assert_eq!(write(&mut one, &text), text.len());
-    assert!(read(&mut other, 200_000) == text);
-    assert!(!other.holds());
-}
-
-#[test]
-fn what_is_left_behind_is_told_and_can_be_read_without_the_socket() {
-    let [mut one, mut other] = wires();
-    let text = Vec::from_iter((0..20_000).map(|at| at as u8));
-    write(&mut one, &text);
-    let mut seen = Vec::new();
-    while seen.len() < text.len() {
-        assert_eq!(other.holds(), !seen.is_empty(), "after {} bytes", seen.len());
-        seen.extend(read(&mut other, 7_000));
-    }
-    assert!(seen == text && !other.holds());
-}
-
-#[test]
-fn the_end_is_told_after_all_that_came_before_it() {
-    let [mut one, mut other] = wires();
-    write(&mut one, b"last words");
-    drop(one);
-    assert_eq!(read(&mut other, 100), b"last words");
-    let mut into = [0; 100];
-    let got = other.read(&mut [IoSliceMut::new(&mut into)]);
-    let Got::End(reason) = got else { panic!("{got:?}") };
-    assert!(reason.contains("without a farewell"), "{reason}");
-}
-
-#[test]
-fn little_waits_for_a_socket_that_takes_nothing_and_all_of_it_arrives() {
-    let [mut one, mut other] = wires();
-    let text = Vec::from_iter((0..1_000_000).map(|at| (at / 3) as u8));
-    let mut written = 0;
-    while one.is_flushed() {
-        written += write(&mut one, &text[written..]);
-    }
-    // The socket's own buffer, and what the session may keep.
-    assert!(written < text.len(), "{written} bytes were taken");
-    assert_eq!(write(&mut one, &text[written..]), 0);
-    let mut seen = Vec::new();
-    while seen.len() < text.len() {
-        seen.extend(read(&mut other, 50_000));
-        written += write(&mut one, &text[written..]);
-    }
-    assert!(seen == text && one.is_flushed());
 }
 
 #[test]
@@ -164,12 +86,14 @@ fn lane_that_holds_a_note(sockets: usize) -> (TcpLane, Vec<Wire>) {
     write(other, &[&b"?"[..], &header.encode(), b"hello"].concat());
     assert_eq!(read(last, 1), b"?");
     let registry = Arc::new(Registry::new());
-    let setup = Setup { secret: Secret([7; 32]), tls: None, congestion: None };
+    let secret = Secret([7; 32]);
+    let setup = Setup { protocol: PROTOCOL, secret, tls: None, congestion: None };
     let place = Place { token: [0; 16], addresses: Vec::new() };
     let way = Way::Dialled { place, setup };
     let link =
         Link { device: registry.device(), id: [0; 16], peer: "a test".to_owned(), stripes, way };
-    let mut lane = TcpLane::new(registry, Arc::default(), Duration::MAX, true).unwrap();
+    let options = Options { resume_within: Duration::MAX, ..Options::default() };
+    let mut lane = TcpLane::new(registry, Arc::default(), &options, true).unwrap();
     lane.attach(Connected { hello: Vec::new(), inner: Box::new(link) }).unwrap();
     (lane, others)
 }

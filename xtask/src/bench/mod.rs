@@ -4,21 +4,29 @@
 mod mpi;
 mod network;
 mod ours;
+mod rdma;
 mod summary;
 
+use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::Value;
 
-use crate::machine::Provenance;
-use crate::{Outcome, report};
-use summary::{Series, ratio, size};
+use crate::machine::{Provenance, rdma_ports};
+use crate::workspace::target_dir;
+use crate::{Outcome, guest, report};
+pub(crate) use summary::size;
+use summary::{Series, ratio};
 
 /// The size at which 8 ranks on the same cores are compared with 2.
 const CROWD_BYTES: u64 = 1 << 20;
 const CROWD_RANKS: usize = 8;
 const RANKS: usize = 2;
+/// All of RDMA in a guest, seconds.
+const GUEST_WITHIN_S: u64 = 1200;
 const SIZES: [u64; 4] = [8, 64 << 10, 1 << 20, 64 << 20];
 
 /// Flags of `cargo xtask bench`.
@@ -29,6 +37,13 @@ pub(crate) struct Options {
     /// against iperf3.
     #[arg(long)]
     network: bool,
+    /// Measure RDMA against perftest instead: latency, a stream, and all_reduce; in the guest where
+    /// this machine has no device.
+    #[arg(long, conflicts_with_all = ["network", "sizes"])]
+    rdma: bool,
+    /// Where the programs are, to be measured on this machine as it is: what the guest is told.
+    #[arg(long, value_name = "DIR", hide = true)]
+    built: Option<PathBuf>,
     /// Sizes of all_reduce, such as 8,64K,1M,64M.
     #[arg(long, value_delimiter = ',', value_parser = parse_bytes)]
     sizes: Vec<u64>,
@@ -73,12 +88,20 @@ struct Sample {
 }
 
 /// Measures, prints the tables, and writes them to a file where one is asked for.
-pub(crate) fn run(options: &Options) -> Outcome {
+pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
+    if options.rdma && options.built.is_none() && rdma_ports().is_empty() {
+        return in_guest(options);
+    }
     let sizes = |default: &[u64]| match &options.sizes[..] {
         [] => default.to_vec(),
         given => given.to_vec(),
     };
-    let (text, setting) = if options.network {
+    let (text, setting) = if options.rdma {
+        let out = target_dir()?;
+        let built = options.built.clone().map_or_else(rdma::build, Ok)?;
+        let out = options.markdown.as_ref().and_then(|file| file.parent()).unwrap_or(&out);
+        (rdma::run(&built, out, options.rounds)?, "2 ranks, joined by RDMA")
+    } else if options.network {
         let text = network::run(&sizes(&network::SIZES), options.rounds)?;
         let setting = "2 ranks on 2 hosts (network namespaces joined by a veth link, congestion \
                        control reno)";
@@ -97,7 +120,35 @@ pub(crate) fn run(options: &Options) -> Outcome {
         Some(file) => fs::write(file, text)
             .map_err(|error| format!("cannot write {}: {error}", file.display())),
         None => Ok(()),
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Measures RDMA where there are devices: in the guest, which is emulated.
+fn in_guest(options: &Options) -> Outcome<ExitCode> {
+    let (built, out) = (rdma::build()?, target_dir()?.join("bench-rdma"));
+    fs::create_dir_all(&out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
+    let table = out.join("table.md");
+    let rounds = options.rounds.to_string();
+    println!("this machine has no RDMA device, so all is measured in the guest, which is emulated");
+    let flags = ["--rdma", "--rounds", &rounds];
+    let places = [("--built", &built), ("--markdown", &table)];
+    let places = places.into_iter().flat_map(|(flag, place)| [flag.as_ref(), place.as_os_str()]);
+    let words = ["bench"].into_iter().chain(flags).map(OsStr::new).chain(places);
+    let ended = guest::again(words, out.clone(), GUEST_WITHIN_S)?;
+    if let Some(file) = &options.markdown {
+        let copied = fs::copy(&table, file);
+        copied.map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     }
+    Ok(ended)
+}
+
+/// What a program has written.
+fn parse_json(file: &Path) -> Outcome<Value> {
+    let unread = |error: &dyn std::fmt::Display| format!("cannot read {}: {error}", file.display());
+    let text = fs::read_to_string(file).map_err(|error| unread(&error))?;
+    let _ = fs::remove_file(file);
+    serde_json::from_str(&text).map_err(|error| unread(&error))
 }
 
 /// Ranks that share memory.

@@ -46,23 +46,33 @@ impl Program {
         command.args(["-n", &job.iterations.to_string(), "-w", &job.warmup.to_string()]);
         command.arg("--json").arg(&self.rows);
         process::capture(&mut command, DEADLINE)?;
-        read(&self.rows, job.bytes, false)
+        read(&self.rows, job.bytes)
     }
 }
 
-/// Reads what a perf program found: the median of calls out of place, or, of a stream, the mean of
-/// calls in place.
-pub(super) fn read(rows: &Path, bytes: u64, stream: bool) -> Outcome<Sample> {
-    let text = fs::read_to_string(rows)
-        .map_err(|error| format!("cannot read {}: {error}", rows.display()))?;
-    parse_ours(&text, bytes, stream)
+/// Reads what a perf program found: the median of calls out of place.
+pub(super) fn read(rows: &Path, bytes: u64) -> Outcome<Sample> {
+    parse_ours(&text(rows)?, bytes)
+}
+
+/// Reads what `p2p_matrix` found from rank 0 to rank 1: the mean time of a message of so many
+/// bytes.
+pub(super) fn read_stream(rows: &Path, bytes: u64) -> Outcome<Sample> {
+    let found: Value = serde_json::from_str(&text(rows)?)
+        .map_err(|error| format!("the perf program wrote no JSON: {error}"))?;
+    let gbps = found["results"]["bandwidth_gbps"][0][1].as_f64();
+    let gbps = gbps.ok_or("`p2p_matrix` wrote no bandwidth from rank 0 to rank 1")?;
+    Ok(Sample { median_us: bytes as f64 / gbps / 1e3, p99_us: None })
+}
+
+fn text(rows: &Path) -> Outcome<String> {
+    fs::read_to_string(rows).map_err(|error| format!("cannot read {}: {error}", rows.display()))
 }
 
 /// Reads the row of that size from what `--json` wrote: an array of rows, an object that holds such
 /// an array, or one row per line.
-fn parse_ours(text: &str, bytes: u64, stream: bool) -> Outcome<Sample> {
-    let (place, time) =
-        if stream { ("in_place", "time_us") } else { ("out_of_place", "time_us_p50") };
+fn parse_ours(text: &str, bytes: u64) -> Outcome<Sample> {
+    let (place, time) = ("out_of_place", "time_us_p50");
     let documents = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     let mut rows = Vec::new();
     for document in documents {
@@ -100,14 +110,14 @@ mod tests {
             format!("{{\"version\": \"1\", \"rows\": [{other}, {row}]}}"),
             format!("{{\"version\": \"1\"}}\n{other}\n{row}\n"),
         ] {
-            assert_eq!(parse_ours(&text, 8, false), Ok(expected), "{text}");
+            assert_eq!(parse_ours(&text, 8), Ok(expected), "{text}");
         }
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        assert!(parse_ours("[]", 8, false).unwrap_err().contains("8 bytes"));
-        assert!(parse_ours("[{\"size_bytes\": 8}]", 8, false).unwrap_err().contains("time_us_p50"));
-        assert!(parse_ours("no", 8, false).unwrap_err().contains("no JSON"));
+        assert!(parse_ours("[]", 8).unwrap_err().contains("8 bytes"));
+        assert!(parse_ours("[{\"size_bytes\": 8}]", 8).unwrap_err().contains("time_us_p50"));
+        assert!(parse_ours("no", 8).unwrap_err().contains("no JSON"));
     }
 }

@@ -20,6 +20,59 @@ set_up_veth() {
     modprobe -a veth bridge dummy sch_netem || fail "cannot load the modules for veth"
 }
 
+# An RDMA device in software, rxe0, on an interface without a cable (10.77.1.1).
+set_up_rxe() {
+    modprobe -a dummy rdma_rxe || fail "cannot load the modules for rxe"
+    ip link add rdma0 mtu 4500 type dummy || fail "cannot make an interface for rxe0"
+    ip addr add 10.77.1.1/24 dev rdma0
+    ip link set rdma0 up
+    rdma link add rxe0 type rxe netdev rdma0 || fail "cannot make rxe0"
+    await_rdma rxe0
+}
+
+# Two of them, rxa and rxb, on the ends va and vb of a link (10.88.0.1 and 10.88.0.2). What goes from
+# one to the other really crosses the link, where it can be seen, lost and delayed: by routes of
+# their own, since the kernel takes the short way between addresses that are both its own.
+set_up_rxe_pair() {
+    modprobe -a veth sch_netem rdma_rxe || fail "cannot load the modules for rxe"
+    ip link add va mtu 4500 type veth peer name vb mtu 4500 || fail "cannot make a link"
+    echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore
+    for end in all va vb; do
+        echo 1 >/proc/sys/net/ipv4/conf/$end/accept_local
+        echo 0 >/proc/sys/net/ipv4/conf/$end/rp_filter
+    done
+    ip addr add 10.88.0.1/24 dev va
+    ip addr add 10.88.0.2/24 dev vb
+    # From the start: an exchange under traffic confuses some devices.
+    tc qdisc add dev va root netem limit 10000
+    tc qdisc add dev vb root netem limit 10000
+    ip link set va up
+    ip link set vb up
+    ip rule add pref 100 lookup local
+    ip rule del pref 0
+    ip rule add pref 10 iif va lookup local
+    ip rule add pref 11 iif vb lookup local
+    ip rule add pref 20 from 10.88.0.1 to 10.88.0.2 lookup 10
+    ip rule add pref 21 from 10.88.0.2 to 10.88.0.1 lookup 11
+    ip route add 10.88.0.2 dev va src 10.88.0.1 table 10
+    ip route add 10.88.0.1 dev vb src 10.88.0.2 table 11
+    rdma link add rxa type rxe netdev va || fail "cannot make rxa"
+    rdma link add rxb type rxe netdev vb || fail "cannot make rxb"
+    await_rdma rxa
+    await_rdma rxb
+}
+
+# Waits until the port of an RDMA device is active.
+await_rdma() {
+    patience=50
+    until grep -q ACTIVE "/sys/class/infiniband/$1/ports/1/state"; do
+        [ $patience -gt 0 ] || fail "the port of $1 does not become active"
+        sleep 0.1
+        patience=$((patience - 1))
+    done
+    chmod 666 /dev/infiniband/*
+}
+
 # The device of the serial port that the host calls $1.
 port() {
     for name in /sys/class/virtio-ports/*/name; do

@@ -11,7 +11,7 @@ mod kernel;
 mod needs;
 mod qemu;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -61,11 +61,29 @@ pub(crate) struct Options {
     command: Vec<OsString>,
 }
 
+/// Runs this program again in a guest with two RDMA devices, which may write to a directory.
+pub(crate) fn again<'a>(
+    words: impl IntoIterator<Item = &'a OsStr>,
+    rw: PathBuf,
+    timeout_s: u64,
+) -> Outcome<ExitCode> {
+    let own = std::env::current_exe()
+        .map_err(|error| format!("cannot tell where this program is: {error}"))?;
+    let words = words.into_iter().map(OsStr::to_owned);
+    let command = std::iter::once(own.into_os_string()).chain(words).collect();
+    let (setup, rw) = (vec![Setup::RxePair], vec![rw]);
+    run(&Options { timeout: timeout_s, smp: 2, setup, rw, or_skip: false, command })
+}
+
 /// What the guest prepares before the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Setup {
     /// Modules for network namespaces, links between them, and `tc netem`.
     Veth,
+    /// An RDMA device in software, rxe0.
+    Rxe,
+    /// Two of them, rxa and rxb, at the ends of a link that can be watched and disturbed.
+    RxePair,
 }
 
 impl Setup {
@@ -73,6 +91,8 @@ impl Setup {
     fn function(self) -> &'static str {
         match self {
             Setup::Veth => "set_up_veth",
+            Setup::Rxe => "set_up_rxe",
+            Setup::RxePair => "set_up_rxe_pair",
         }
     }
 }
@@ -110,14 +130,15 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
 
 fn attempt(options: &Options) -> Result<u8, Failure> {
     let cache = cache().map_err(Failure::Died)?;
-    let kernel = prepare(&cache).map_err(Failure::Unavailable)?;
+    let needs_rdma = options.setup.iter().any(|setup| *setup != Setup::Veth);
+    let kernel = prepare(&cache, needs_rdma).map_err(Failure::Unavailable)?;
     let job = Job::new(&cache, options, &kernel).map_err(Failure::Died)?;
     let machine = qemu::Machine { kernel: &kernel, job: &job, processors: options.smp };
     machine.run(Duration::from_secs(options.timeout))
 }
 
 /// Installs and fetches what is missing; one process at a time, the others wait for it.
-fn prepare(cache: &Path) -> Outcome<Kernel> {
+fn prepare(cache: &Path, needs_rdma: bool) -> Outcome<Kernel> {
     let path = cache.join("lock");
     let lock = File::create(&path).map_err(|error| cannot("open", &path, &error))?;
     let deadline = Instant::now() + PREPARED_WITHIN;
@@ -130,7 +151,7 @@ fn prepare(cache: &Path) -> Outcome<Kernel> {
         }
         thread::sleep(Duration::from_millis(50));
     }
-    needs::install_missing()?;
+    needs::install_missing(needs_rdma)?;
     Kernel::prepared(cache)
 }
 

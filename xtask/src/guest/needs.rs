@@ -16,6 +16,15 @@ const NEEDS: [(&str, &str); 6] = [
     ("setpriv", "util-linux"),
 ];
 
+/// Packages of a guest with RDMA, and a file of each: programs that are run there.
+const NEEDS_RDMA: [(&str, &str); 4] = [
+    ("/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "libibverbs1"),
+    ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
+    ("/usr/bin/tcpdump", "tcpdump"),
+    // Its header is what our bindings are compared with.
+    ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
+];
+
 /// What apt-get may take altogether, and what one silent server.
 const INSTALL_WITHIN: Duration = Duration::from_secs(300);
 const APT: [&str; 8] = [
@@ -30,11 +39,11 @@ const APT: [&str; 8] = [
 ];
 
 /// Installs what is missing, and says so; an error is a reason why this machine has no guest.
-pub(super) fn install_missing() -> Outcome {
+pub(super) fn install_missing(rdma: bool) -> Outcome {
     if std::env::consts::ARCH != "x86_64" {
         return Err("the guest's kernel is for x86_64".to_owned());
     }
-    let missing: Vec<&str> = missing();
+    let missing: Vec<&str> = missing(rdma);
     if missing.is_empty() {
         return Ok(());
     }
@@ -49,9 +58,11 @@ pub(super) fn install_missing() -> Outcome {
     apt(&[&["install", "--no-install-recommends"], missing.as_slice()].concat())
 }
 
-fn missing() -> Vec<&'static str> {
+fn missing(rdma: bool) -> Vec<&'static str> {
     let missing = NEEDS.iter().filter(|(program, _)| !is_installed(program));
-    missing.map(|(_, package)| *package).collect()
+    let files = if rdma { &NEEDS_RDMA[..] } else { &[] };
+    let files = files.iter().filter(|(file, _)| !Path::new(file).exists());
+    missing.chain(files).map(|(_, package)| *package).collect()
 }
 
 fn is_installed(program: &str) -> bool {

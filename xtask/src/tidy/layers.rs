@@ -10,6 +10,8 @@ enum Layer {
     Memory,
     /// L0: the engine without an operating system.
     Core,
+    /// L1: what transports stand on: bindings, and connections that agree on others.
+    Ground,
     /// L1: transports and kernels, side by side.
     Rooms,
     /// L2: the root package.
@@ -25,6 +27,7 @@ fn layer(dir: &str) -> Option<Layer> {
     match dir {
         "ccl-core/memory" => Some(Layer::Memory),
         "ccl-core" => Some(Layer::Core),
+        "transports/wire" | "transports/verbs/sys" => Some(Layer::Ground),
         "" => Some(Layer::Facade),
         "sim" | "transports/nccl-net" => Some(Layer::Shells),
         "xtask" => Some(Layer::Tools),
@@ -35,7 +38,8 @@ fn layer(dir: &str) -> Option<Layer> {
 
 /// Whether the tests of a transport may use that crate of their own layer.
 fn serves_tests(dir: &str) -> bool {
-    matches!(dir, "transports/conformance" | "transports/sim") || dir.starts_with("kernels/")
+    let helps = ["transports/conformance", "transports/sim", "transports/verbs/soft"];
+    helps.contains(&dir) || dir.starts_with("kernels/")
 }
 
 /// Wrong dependencies among the crates of the workspace.
@@ -67,10 +71,12 @@ fn allowed(from: &str, to: &str, purpose: Purpose) -> bool {
         // A crate without a layer is reported by itself.
         return true;
     };
-    // Bindings live inside the transport that they serve.
-    let nested = !from.is_empty() && to.starts_with(&format!("{from}/"));
+    // Bindings live inside the transport that they serve, and serve nobody else.
+    if let Some(transport) = to.strip_suffix("/sys") {
+        return from.starts_with(transport);
+    }
     let test_help = purpose == Purpose::Dev && from.starts_with("transports/") && serves_tests(to);
-    lower < upper || nested || (test_help && upper == lower)
+    lower < upper || (test_help && upper == lower)
 }
 
 #[cfg(test)]
@@ -97,6 +103,8 @@ mod tests {
             ("sim", ""),
             ("transports/nccl-net", "transports/shm"),
             ("transports/verbs", "transports/verbs/sys"),
+            ("transports/verbs/soft", "transports/verbs/sys"),
+            ("transports/verbs", "transports/wire"),
         ] {
             assert!(!wrong(from, to, Purpose::Build), "{from} -> {to}");
         }
@@ -107,6 +115,8 @@ mod tests {
             ("transports/shm", "kernels/cpu"),
             ("kernels/cpu", "transports/conformance"),
             ("transports/ofi", "transports/verbs/sys"),
+            ("", "transports/verbs/sys"),
+            ("transports/wire", "transports/tcp"),
             ("transports/shm", ""),
             ("", "sim"),
             ("sim", "transports/nccl-net"),

@@ -104,6 +104,9 @@ impl Control {
                 return self.welcome(connection, from);
             }
             Knock::Refuse(message) => link.send(&message),
+            Knock::Enter(Message::Fetch, _) if !self.roster.is_empty() => {
+                link.outbox.extend(&self.roster);
+            }
             Knock::Enter(..) => drop(self.gate.malformed()),
             Knock::Drop => {}
         }
@@ -115,11 +118,14 @@ impl Control {
         let refusal = match self.facts.dead.get(&from) {
             Some(reason) => Some(Message::Dead(Failure { rank: from, reason: reason.clone() })),
             None if self.leaving => {
+                // One that has not met anybody yet does not know why.
+                self.facts.cause().into_iter().for_each(|cause| link.send(cause));
                 Some(Message::Left { rank: self.rank, exchanges: self.exchange.next })
             }
             None => None,
         };
         if let Some(refusal) = refusal {
+            self.met.insert(from);
             link.send(&refusal);
             link.stage = Stage::Closing;
             return;
@@ -160,8 +166,18 @@ impl Control {
                 link.stage = Stage::Up(rank);
                 self.greet(connection, rank);
             }
-            (Stage::Introduced(_), fact @ (Message::Dead(_) | Message::Left { .. })) => {
-                link.stage = Stage::Closing;
+            (
+                Stage::Introduced(_),
+                fact @ (Message::Dead(_) | Message::Failed(_) | Message::Left { .. }),
+            ) => {
+                // The cause of a failure comes before a goodbye.
+                let is_cause = match &fact {
+                    Message::Dead(failure) => failure.rank != self.rank,
+                    fact => matches!(fact, Message::Failed(_)),
+                };
+                if !is_cause {
+                    link.stage = Stage::Closing;
+                }
                 if self.facts.are_ranks(&fact) {
                     self.learn(fact, None, now);
                     self.consider(false, now);

@@ -76,7 +76,7 @@ impl Star {
 }
 
 #[test]
-fn any_number_of_ranks_gets_one_roster_in_order_of_rank() {
+fn any_number_of_ranks_is_let_in_and_referred_to_elders() {
     for ranks in [1, 2, 3, 8, 17, 5000] {
         let mut star = Star::new(ranks);
         for rank in (1..ranks).rev() {
@@ -102,8 +102,16 @@ fn any_number_of_ranks_gets_one_roster_in_order_of_rank() {
         assert_eq!(processes, (100..100 + ranks).collect::<Vec<_>>());
         assert_eq!(roster.hosts(), 1);
         assert_ne!(roster.session, [0; 32]);
-        for member in star.members.values() {
-            assert_eq!(member.outcome(), Some(&Ok(roster.clone())));
+        for (rank, member) in &star.members {
+            let Some(Ok(Reply::Referred(referral))) = member.outcome() else { panic!("{rank}") };
+            let Referral { session, elders } = referral;
+            assert_eq!((session, elders.last().unwrap().0), (&roster.session, 0));
+            let rank = *rank as u32;
+            assert_eq!(elders.len() as u32, rank.count_ones());
+            assert_eq!(elders[0].0, rank & (rank - 1));
+            for (elder, contact) in elders {
+                assert_eq!(*contact, roster.members[*elder as usize].contact);
+            }
         }
     }
 }

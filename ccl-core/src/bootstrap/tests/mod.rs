@@ -1,6 +1,7 @@
 //! The machines against each other.
 
 mod agreement;
+mod bootstrapping;
 mod joining;
 mod net;
 mod notes;
@@ -19,7 +20,8 @@ fn secret() -> Secret {
 }
 
 fn hello(rank: Rank, ranks: u32) -> Hello {
-    let member = Member { host: [2; 16], process: 100 + rank, contact: Contact::default() };
+    let member =
+        Member { host: [2; 16], process: 100 + rank, contact: Contact::new(None, rank as u16) };
     Hello { rank, ranks, library: "0.1.0".to_owned(), configuration: [1; 32], member }
 }
 

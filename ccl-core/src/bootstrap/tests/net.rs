@@ -129,6 +129,19 @@ pub(super) struct Net {
 
 impl Net {
     pub(super) fn new(ranks: u32, seed: u64) -> Net {
+        let control = |rank| {
+            let (timing, completed) = (ControlTiming::default(), Arc::default());
+            let completed: Arc<Completed> = completed;
+            let control =
+                Control::new(rank, ranks, secret(), timing, completed.clone(), Instant::ZERO);
+            (control, completed)
+        };
+        Net::of((0..ranks).map(control).collect(), seed)
+    }
+
+    /// Of ranks that have joined at time zero.
+    pub(super) fn of(controls: Vec<(Control, Arc<Completed>)>, seed: u64) -> Net {
+        let ranks = controls.len() as Rank;
         let mut net = Net {
             nodes: Vec::new(),
             now: Instant::ZERO,
@@ -140,11 +153,7 @@ impl Net {
             plans: Vec::new(),
             carried_out: Vec::new(),
         };
-        for rank in 0..ranks {
-            let completed = Arc::new(Completed::default());
-            let timing = ControlTiming::default();
-            let control =
-                Control::new(rank, ranks, secret(), timing, completed.clone(), Instant::ZERO);
+        for (control, completed) in controls {
             net.nodes.push(Node {
                 control,
                 state: State::Runs,

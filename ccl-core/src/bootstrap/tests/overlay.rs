@@ -44,6 +44,24 @@ fn any_number_of_ranks_links_up_and_exchanges() {
     }
 }
 
+/// A rank that gives up while others are still linking tells those that come late why.
+#[test]
+fn who_leaves_before_all_have_met_is_not_taken_for_the_cause() {
+    for seed in 0..200 {
+        let mut net = Net::new(4, seed);
+        net.carry_out(Plan::Kill(2));
+        while net.failure(0).is_none() {
+            net.run_for(1);
+        }
+        net.carry_out(Plan::Leave(0));
+        net.run_for(1_000);
+        for rank in [0, 1, 3] {
+            let failure = net.failure(rank).unwrap();
+            assert!(failure.starts_with("rank 2 died"), "seed {seed}, rank {rank}: {failure}");
+        }
+    }
+}
+
 /// Who has met its neighbours begins, while others have not.
 #[test]
 fn an_exchange_may_begin_before_all_are_linked() {

@@ -9,11 +9,18 @@ use crate::harness::{Job, Simulated, connect, mapped, operate};
 use crate::schedules::find;
 
 /// Runs a ring with these faults on every rank's lane.
-fn with_faults<F: Faults + 'static>(mut faults: impl FnMut() -> F) -> (Simulated, Vec<Vec<u8>>) {
+fn with_faults<F: Faults + 'static>(faults: impl FnMut() -> F) -> (Simulated, Vec<Vec<u8>>) {
+    under(Conditions::default(), faults)
+}
+
+fn under<F: Faults + 'static>(
+    conditions: Conditions,
+    mut faults: impl FnMut() -> F,
+) -> (Simulated, Vec<Vec<u8>>) {
     let mut job = Job::new(3, find("ring"), 6000);
     job.config.slots = 4;
     let inputs = job.inputs(1);
-    let world = World::new(3, Conditions { depth_max: 16, ..Conditions::default() }, 1);
+    let world = World::new(3, Conditions { depth_max: 16, ..conditions }, 1);
     let mut wrap = |_, lane| Box::new(FaultInjector::new(lane, faults())) as Box<dyn Lane>;
     let links = connect(&job, &world, &mut wrap);
     let expected = mapped(&job, &inputs);
@@ -22,7 +29,7 @@ fn with_faults<F: Faults + 'static>(mut faults: impl FnMut() -> F) -> (Simulated
 
 fn name_of(event: &Event) -> Option<Name> {
     match event {
-        Event::Arrived { immediate, .. } => Some(Name::decode(*immediate)),
+        Event::Arrived { immediate, .. } => Name::decode(*immediate),
         _ => None,
     }
 }
@@ -109,7 +116,7 @@ impl Faults for Forger {
         if let Event::Arrived { endpoint, bytes, .. } = event {
             self.0 = self.0.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
             // Numbers far from any that is in use.
-            let immediate = self.0 | 1 << 22;
+            let immediate = self.0 & (1 << 27 | 0xf_ffff) | 1 << 18;
             seen.push(Event::Arrived { endpoint, immediate, bytes });
         }
         seen.push(event);
@@ -123,6 +130,48 @@ fn forged_immediates_are_refused_and_counted() {
     assert!(simulated.refused() > 20, "{}", simulated.refused());
 }
 
+/// Announces records of transfer grants as those of other messages, or twice.
+#[derive(Debug)]
+struct Misnamed {
+    by: u64,
+    count: u32,
+}
+
+impl Faults for Misnamed {
+    fn work(&mut self, mut work: WorkRequest, posted: &mut Vec<WorkRequest>, _: &mut Vec<Event>) {
+        let WorkRequest::Put { immediate, .. } = &mut work;
+        let name = immediate.and_then(Name::decode);
+        if let Some(Name::Transfer { channel, number }) = name {
+            self.count += 1;
+            if self.count.is_multiple_of(3) {
+                *immediate = Some(Name::transfer(channel, u64::from(number) + self.by).encode());
+            }
+        }
+        posted.push(work);
+    }
+
+    fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
+        let is_transfer = matches!(name_of(&event), Some(Name::Transfer { .. }));
+        seen.extend(is_transfer.then(|| event.clone()));
+        seen.push(event);
+    }
+}
+
+#[test]
+fn misnamed_and_doubled_transfer_grants_are_refused_or_dropped() {
+    let hardware = Conditions { redirects: false, scatters: true, ..Conditions::default() };
+    for by in [0, 1, 3, 8, 1 << 18, (1 << 20) - 1] {
+        let (simulated, expected) = under(hardware.clone(), || Misnamed { by, count: 0 });
+        simulated.check(&expected).unwrap();
+        let (landed, refused) = (
+            simulated.counters.iter().map(|counters| counters.landed).sum::<u64>(),
+            simulated.refused(),
+        );
+        assert!(landed > 0, "{by}: nothing came past its slot");
+        assert_eq!(refused > 0, by > 0, "{by}: {refused} were refused");
+    }
+}
+
 /// Grants as if each freed slot had been counted twice.
 #[derive(Debug)]
 struct DoubleCredit;
@@ -131,7 +180,7 @@ impl Faults for DoubleCredit {
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, _: &mut Vec<Event>) {
         let WorkRequest::Put { immediate: Some(immediate), .. } = work else { return };
         let mut changed = work;
-        if let (Name::Grant { channel, below }, WorkRequest::Put { immediate, .. }) =
+        if let (Some(Name::Grant { channel, below }), WorkRequest::Put { immediate, .. }) =
             (Name::decode(immediate), &mut changed)
         {
             *immediate = Some(Name::grant(channel, u64::from(below) + 2).encode());
@@ -156,7 +205,7 @@ impl Faults for Early {
         // The half without bytes is reported with the length that it should have had.
         seen.push(match event {
             Event::Arrived { endpoint, immediate, bytes: 0 }
-                if matches!(Name::decode(immediate), Name::Message { .. }) =>
+                if matches!(Name::decode(immediate), Some(Name::Message { .. })) =>
             {
                 Event::Arrived { endpoint, immediate, bytes: 16 + 256 }
             }

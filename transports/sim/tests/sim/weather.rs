@@ -28,6 +28,8 @@ pub(crate) fn draw(seed: u64) -> (Job, World) {
     let mut conditions = Conditions::hostile();
     conditions.ordered = random.chance(0.2);
     conditions.depth_max = 1 + random.below(12) as usize;
+    conditions.redirects = random.chance(0.5);
+    conditions.scatters = random.chance(0.8);
     if random.chance(0.3) {
         conditions.slow = vec![(random.below(u64::from(ranks)) as u32, 10)];
     }
@@ -39,7 +41,7 @@ fn hostile_networks_deliver_the_right_results() {
     let mut total = Stats::default();
     let mut stalls = 0;
     let mut late = 0;
-    let mut loans = [0; 3];
+    let mut loans = [0; 4];
     seeds(400, |seed| {
         let (job, world) = draw(seed);
         let inputs = job.inputs(seed);
@@ -65,13 +67,16 @@ fn hostile_networks_deliver_the_right_results() {
         total.overtakings += stats.overtakings;
         stalls += simulated.counters.iter().map(|counters| counters.stalls).sum::<u64>();
         late += simulated.counters.iter().map(|counters| counters.late_grants).sum::<u64>();
-        for Counters { lent, recalled, landed, .. } in simulated.counters {
-            loans = [loans[0] + lent, loans[1] + recalled, loans[2] + landed];
+        for Counters { lent, recalled, landed, transfers, .. } in simulated.counters {
+            let more = [lent, recalled, landed, transfers];
+            loans = std::array::from_fn(|at| loans[at] + more[at]);
         }
         Ok(())
     });
     println!("{total:?}, {stalls} stalls, {late} late grants");
-    println!("{} messages lent, {} of them recalled, {} landed", loans[0], loans[1], loans[2]);
+    let [lent, recalled, landed, transfers] = loans;
+    println!("{lent} messages lent, {recalled} of them recalled; {landed} landed");
+    println!("{transfers} transfer grants");
     if std::env::var("FERROCCL_SIM_SEED").is_err() {
         let seen = [total.lost, total.duplicates, total.overtakings, stalls, late];
         assert!(loans.iter().all(|&count| count > 100), "too little lent: {loans:?}");

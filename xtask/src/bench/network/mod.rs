@@ -112,7 +112,7 @@ fn stream(hosts: &[Host; 2], binaries: &sides::Binaries, rounds: u32) -> Outcome
     let Some(iperf) = sides::Iperf::new() else {
         return Ok("\niperf3 is missing (`cargo xtask setup` installs it).\n".to_owned());
     };
-    let ours = Ours::new(binaries, "broadcast_perf")?.stream();
+    let ours = sides::Stream::new(binaries)?;
     let series = interleave(hosts, &[&ours, &iperf], Job::new(STREAM_BYTES, 2), rounds)?;
     let rate = |series: &Series| {
         let us = series.median_us().unwrap_or(f64::NAN);
@@ -125,6 +125,6 @@ fn stream(hosts: &[Host; 2], binaries: &sides::Binaries, rounds: u32) -> Outcome
         // Times are the other way round.
         ratio(&series[1], &series[0]),
     ];
-    let header = ["message", "broadcast", "iperf3", "broadcast / iperf3"];
+    let header = ["message", "p2p_matrix", "iperf3", "p2p_matrix / iperf3"];
     Ok(format!("\nOne direction, one connection, in GB/s:\n\n{}", report::table(&header, &[row])))
 }

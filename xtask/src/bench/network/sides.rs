@@ -36,7 +36,7 @@ pub(super) struct Binaries {
 /// Builds what is ours, in release mode.
 pub(super) fn build() -> Outcome<Binaries> {
     for arguments in [
-        &["build", "--release", "--example", "all_reduce_perf", "--example", "broadcast_perf"][..],
+        &["build", "--release", "--example", "all_reduce_perf", "--example", "p2p_matrix"][..],
         &["build", "--release", "--package", "ccl-transport-tcp", "--example", "ping_pong"],
     ] {
         let mut command = cargo(arguments);
@@ -63,9 +63,6 @@ fn words(job: Job) -> [String; 3] {
 pub(super) struct Ours {
     program: PathBuf,
     rows: PathBuf,
-    /// Whether the calls are a stream: the mean is taken, and not the median, of calls in place,
-    /// where the root has nothing to copy for itself.
-    stream: bool,
     encrypted: bool,
 }
 
@@ -75,11 +72,7 @@ impl Ours {
         fs::create_dir_all(&dir)
             .map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
         let program = binaries.examples.join(program);
-        Ok(Ours { program, rows: dir.join("network.json"), stream: false, encrypted: false })
-    }
-
-    pub(super) fn stream(self) -> Ours {
-        Ours { stream: true, ..self }
+        Ok(Ours { program, rows: dir.join("network.json"), encrypted: false })
     }
 
     pub(super) fn encrypted(self) -> Ours {
@@ -94,10 +87,18 @@ impl Side for Ours {
 
     fn measure(&self, hosts: &[Host; 2], job: Job) -> Outcome<Sample> {
         let [bytes, iterations, warmup] = words(job);
+        self.run(hosts, &["-b", &bytes, "-e", &bytes, "-n", &iterations, "-w", &warmup])?;
+        ours::read(&self.rows, job.bytes)
+    }
+}
+
+impl Ours {
+    /// Runs the program on both hosts.
+    fn run(&self, hosts: &[Host; 2], args: &[&str]) -> Outcome {
         let rank = |rank: usize| {
             let mut command = hosts[rank].command(&self.program.to_string_lossy());
-            command.args(["-b", &bytes, "-e", &bytes, "-n", &iterations, "-w", &warmup]);
             command
+                .args(args)
                 .args(["-c", "0"])
                 .env("FERROCCL_RANK", rank.to_string())
                 .env("FERROCCL_RANKS", "2")
@@ -108,8 +109,32 @@ impl Side for Ours {
         };
         let mut first = rank(0);
         first.arg("--json").arg(&self.rows);
-        both(first, rank(1))?;
-        ours::read(&self.rows, job.bytes, self.stream)
+        both(first, rank(1)).map(drop)
+    }
+}
+
+/// Our messages in one direction, many in flight.
+#[derive(Debug)]
+pub(super) struct Stream(Ours);
+
+impl Stream {
+    pub(super) fn new(binaries: &Binaries) -> Outcome<Stream> {
+        Ours::new(binaries, "p2p_matrix").map(Stream)
+    }
+}
+
+impl Side for Stream {
+    fn name(&self) -> &'static str {
+        "ours"
+    }
+
+    fn measure(&self, hosts: &[Host; 2], job: Job) -> Outcome<Sample> {
+        let Stream(ours) = self;
+        // Each iteration is a window of messages.
+        let [bytes, iterations, warmup] =
+            words(Job { iterations: job.iterations / 2, warmup: job.warmup / 2, ..job });
+        ours.run(hosts, &["-b", "8", "-e", &bytes, "-n", &iterations, "-w", &warmup])?;
+        ours::read_stream(&ours.rows, job.bytes)
     }
 }
 

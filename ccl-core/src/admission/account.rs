@@ -1,0 +1,160 @@
+//! What passed between this rank and each of its peers, and how long it waited for their grants.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::time::Instant;
+
+/// Classes of times between two powers of two.
+const STEPS_BITS: u32 = 2;
+/// Longer ones, of 18 minutes and more, count as the longest.
+const LONGEST_BITS: u32 = 40;
+const CLASSES: usize = ((LONGEST_BITS - STEPS_BITS + 1) << STEPS_BITS) as usize;
+
+/// Times in classes, each a quarter of a power of two wide.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Waits([u32; CLASSES]);
+
+impl Default for Waits {
+    fn default() -> Waits {
+        Waits([0; CLASSES])
+    }
+}
+
+impl std::fmt::Debug for Waits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (p50, p99) = (self.percentile(50), self.percentile(99));
+        write!(f, "{} waits, p50 {p50:?}, p99 {p99:?}", self.count())
+    }
+}
+
+fn class(nanos: u64) -> usize {
+    let nanos = nanos.min((1 << LONGEST_BITS) - 1);
+    let power = (nanos | 1 << STEPS_BITS).ilog2() - STEPS_BITS;
+    ((u64::from(power) << STEPS_BITS) + (nanos >> power)) as usize
+}
+
+/// The longest time of a class.
+fn longest(class: usize) -> Duration {
+    let next = class as u64 + 1;
+    let power = (next >> STEPS_BITS).saturating_sub(1);
+    let steps = next - (power << STEPS_BITS);
+    Duration::from_nanos((steps << power) - 1)
+}
+
+impl Waits {
+    /// One more.
+    pub(super) fn add(&mut self, wait: Duration) {
+        let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        let count = &mut self.0[class(nanos)];
+        *count = count.saturating_add(1);
+    }
+
+    /// How many there were.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.0.iter().map(|count| u64::from(*count)).sum()
+    }
+
+    /// A time that so many of 100 did not exceed, at most a quarter too long; none if there were
+    /// none.
+    #[must_use]
+    pub fn percentile(&self, of_100: u32) -> Option<Duration> {
+        let all = self.count();
+        let wanted = (all * u64::from(of_100.min(100))).div_ceil(100).max(1);
+        let mut below = 0;
+        let found = self.0.iter().position(|count| {
+            below += u64::from(*count);
+            below >= wanted
+        });
+        found.map(longest)
+    }
+}
+
+impl Serialize for Waits {
+    /// Microseconds.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct as _;
+        let micros = |of_100| self.percentile(of_100).map(|wait| wait.as_secs_f64() * 1e6);
+        let mut waits = serializer.serialize_struct("Waits", 3)?;
+        waits.serialize_field("count", &self.count())?;
+        waits.serialize_field("p50_us", &micros(50))?;
+        waits.serialize_field("p99_us", &micros(99))?;
+        waits.end()
+    }
+}
+
+/// What passed between this rank and one peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Account {
+    /// Messages published to it.
+    pub sent: u64,
+    /// Messages that came from it.
+    pub received: u64,
+    /// Of those sent: how many were read from the caller's memory, without a copy.
+    pub lent: u64,
+    /// Of those received: how many came to the caller's memory, without a copy.
+    pub landed: u64,
+    /// Bytes, with headers, of messages to it that were published and are not yet done.
+    pub in_flight_bytes: u64,
+    /// The most that this ever was.
+    pub in_flight_bytes_max: u64,
+    /// How often a link to it that could send went on to one that could not, for lack of a grant
+    /// or of a staging slot.
+    pub stalls: u64,
+    /// How long what was to be sent waited for a grant, wherever it had to. Ends when this rank
+    /// hears of the grant.
+    pub grant_waits: Waits,
+}
+
+impl Account {
+    /// A message of so many bytes is under way.
+    pub(super) fn sent(&mut self, bytes: usize) {
+        self.sent += 1;
+        self.in_flight_bytes += bytes as u64;
+        self.in_flight_bytes_max = self.in_flight_bytes_max.max(self.in_flight_bytes);
+    }
+
+    /// So many bytes are done.
+    pub(super) fn done(&mut self, bytes: usize) {
+        self.in_flight_bytes = self.in_flight_bytes.saturating_sub(bytes as u64);
+    }
+
+    /// A grant that was waited for has come.
+    pub(super) fn granted(&mut self, waited_since: Option<Instant>, now: Option<Instant>) {
+        if let (Some(since), Some(now)) = (waited_since, now) {
+            self.grant_waits.add(now.since(since));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_follow_each_other_without_a_gap() {
+        for class_of in 0..CLASSES {
+            let most = longest(class_of).as_nanos() as u64;
+            assert_eq!(class(most), class_of, "{most}");
+            assert_eq!(class(most + 1), (class_of + 1).min(CLASSES - 1), "{most}");
+        }
+        assert_eq!(class(u64::MAX), CLASSES - 1);
+    }
+
+    #[test]
+    fn percentiles_are_a_quarter_too_long_at_most() {
+        let mut waits = Waits::default();
+        assert_eq!((waits.count(), waits.percentile(50)), (0, None));
+        for micros in 1..=1000 {
+            waits.add(Duration::from_micros(micros));
+        }
+        assert_eq!(waits.count(), 1000);
+        for (of_100, exact) in [(0, 1), (1, 10), (50, 500), (99, 990), (100, 1000), (200, 1000)] {
+            let exact = Duration::from_micros(exact);
+            let said = waits.percentile(of_100).unwrap();
+            assert!(said >= exact && said <= exact * 5 / 4, "{of_100}: {said:?}");
+        }
+    }
+}

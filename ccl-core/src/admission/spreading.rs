@@ -1,0 +1,40 @@
+//! How a call's messages are spread over the queue pairs of their links.
+
+use super::links::MessageLinks;
+use crate::spread::{Policy, Situation, Spread, Tier};
+use crate::types::{Collective, Rank};
+
+/// The policy, and what it says of the call that runs.
+#[derive(Debug, Default)]
+pub(super) struct Spreading {
+    policy: Option<Policy>,
+    /// Peers on this rank's host, in order.
+    near: Vec<Rank>,
+    /// On the same host, and elsewhere.
+    current: [Spread; 2],
+}
+
+impl Spreading {
+    /// How messages to a peer are spread now, if anybody has said so.
+    pub(super) fn to(&self, peer: Rank) -> Option<Spread> {
+        self.policy.as_ref()?;
+        Some(self.current[usize::from(self.near.binary_search(&peer).is_err())])
+    }
+}
+
+impl MessageLinks {
+    /// Spreads messages by this policy from the next call on; `near` are the peers on this rank's
+    /// host, in order.
+    pub fn follow(&mut self, policy: Policy, near: Vec<Rank>) {
+        let current = [policy.otherwise(); 2];
+        self.spreading = Spreading { policy: Some(policy), near, current };
+    }
+
+    /// A call begins: `bytes` of its larger buffer, and messages to `fan_out` peers.
+    pub fn begin(&mut self, collective: Collective, bytes: usize, fan_out: u32) {
+        let Spreading { policy, current, .. } = &mut self.spreading;
+        let Some(policy) = policy else { return };
+        *current = [Tier::Host, Tier::Network]
+            .map(|tier| policy.choose(&Situation { collective, bytes, fan_out, tier }));
+    }
+}

@@ -1,0 +1,228 @@
+//! How messages are spread over the queue pairs of a link: a table of rules, read from text.
+//!
+//! An Ethernet fabric hashes flows onto its links, and a collective has few flows: several queue
+//! pairs per peer give the hash more to spread ([Meta, SIGCOMM 2024], section 5: 16 for rings and
+//! trees, 4 where a rank has many peers already; whole messages in turn, because parts of one
+//! message end with the slowest of them).
+//!
+//! Only who sends follows a rule. The receiver counts parts as they come, in whatever number. All
+//! ranks have the same rules all the same, which are compared when they join: they say how many
+//! queue pairs there are, too.
+//!
+//! [Meta, SIGCOMM 2024]: https://doi.org/10.1145/3651890.3672233
+
+mod text;
+
+use std::ops::RangeInclusive;
+
+use serde::Serialize;
+
+use crate::types::Collective;
+
+pub use text::PolicyError;
+
+/// The most queue pairs of one traffic class on a link.
+pub const PAIRS_MAX: u32 = 64;
+/// The most parts of one message.
+pub const PARTS_MAX: u32 = 16;
+
+/// Which queue pair a message takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Every message over all, in equal parts.
+    Split,
+    /// Whole messages in turn.
+    RoundRobin,
+    /// Whole messages, each to the one with the fewest bytes outstanding.
+    LoadAware,
+}
+
+/// How messages are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Spread {
+    /// Over how many queue pairs.
+    pub pairs: u32,
+    /// By which order.
+    pub order: Order,
+    /// The fewest bytes of a part, where messages are split.
+    pub chunk_bytes: usize,
+    /// The most messages that a link has under way.
+    pub in_flight: u32,
+    /// On the queue pairs of this traffic class; the transport's own where there is none.
+    pub traffic_class: Option<u8>,
+}
+
+impl Default for Spread {
+    fn default() -> Spread {
+        let (pairs, order) = (1, Order::RoundRobin);
+        Spread { pairs, order, chunk_bytes: 16 << 10, in_flight: 1024, traffic_class: None }
+    }
+}
+
+/// How far a peer is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    /// On the same host.
+    Host,
+    /// On another.
+    Network,
+}
+
+/// What rules look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Situation {
+    /// The collective.
+    pub collective: Collective,
+    /// Bytes of the call's larger buffer.
+    pub bytes: usize,
+    /// Ranks that this one sends to in it.
+    pub fan_out: u32,
+    /// Where the peer is.
+    pub tier: Tier,
+}
+
+/// What holds in some situations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Rule {
+    /// Empty: in all.
+    collectives: Vec<Collective>,
+    bytes: RangeInclusive<usize>,
+    fan_out: RangeInclusive<u32>,
+    tier: Option<Tier>,
+    spread: Spread,
+}
+
+impl Rule {
+    fn holds(&self, situation: &Situation) -> bool {
+        let Situation { collective, bytes, fan_out, tier } = situation;
+        (self.collectives.is_empty() || self.collectives.contains(collective))
+            && self.bytes.contains(bytes)
+            && self.fan_out.contains(fan_out)
+            && self.tier.is_none_or(|own| own == *tier)
+    }
+}
+
+/// Rules, of which the first that holds is followed. The last one always holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    rules: Vec<Rule>,
+}
+
+/// Queue pairs of one traffic class, of each link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// The class; the transport's own where there is none.
+    pub traffic_class: Option<u8>,
+    /// How many.
+    pub pairs: u32,
+}
+
+impl Default for Policy {
+    /// Four queue pairs where a rank sends to all others, 16 elsewhere; whole messages in turn.
+    fn default() -> Policy {
+        let spread = Spread { pairs: 16, ..Spread::default() };
+        let collectives = vec![Collective::AllToAll, Collective::AllToAllV];
+        let all = Rule { collectives, ..Rule::always(Spread { pairs: 4, ..spread }) };
+        Policy { rules: vec![all, Rule::always(spread)] }
+    }
+}
+
+impl Rule {
+    fn always(spread: Spread) -> Rule {
+        let (collectives, tier) = (Vec::new(), None);
+        Rule { collectives, bytes: 0..=usize::MAX, fan_out: 0..=u32::MAX, tier, spread }
+    }
+}
+
+impl Policy {
+    /// One rule for everything.
+    #[must_use]
+    pub fn always(spread: Spread) -> Policy {
+        Policy { rules: vec![Rule::always(spread)] }
+    }
+
+    /// What is done in a situation.
+    #[must_use]
+    pub fn choose(&self, situation: &Situation) -> Spread {
+        self.rule(situation).map_or_else(Spread::default, |rule| rule.spread)
+    }
+
+    /// The rule behind it, as it is written.
+    #[must_use]
+    pub fn reason(&self, situation: &Situation) -> String {
+        self.rule(situation).map_or_else(String::new, ToString::to_string)
+    }
+
+    /// What is done where no other rule holds.
+    #[must_use]
+    pub fn otherwise(&self) -> Spread {
+        self.rules.last().map_or_else(Spread::default, |rule| rule.spread)
+    }
+
+    /// What is done anywhere.
+    pub fn spreads(&self) -> impl Iterator<Item = Spread> + '_ {
+        self.rules.iter().map(|rule| rule.spread)
+    }
+
+    fn rule(&self, situation: &Situation) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.holds(situation))
+    }
+
+    /// The queue pairs that each link needs for all rules, in the order of their first rule.
+    #[must_use]
+    pub fn groups(&self) -> Vec<Group> {
+        let mut groups: Vec<Group> = Vec::new();
+        for Spread { pairs, traffic_class, .. } in self.spreads() {
+            match groups.iter_mut().find(|group| group.traffic_class == traffic_class) {
+                Some(group) => group.pairs = group.pairs.max(pairs),
+                None => groups.push(Group { traffic_class, pairs }),
+            }
+        }
+        groups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RING: Situation = Situation {
+        collective: Collective::AllReduce,
+        bytes: 1 << 20,
+        fan_out: 1,
+        tier: Tier::Network,
+    };
+
+    #[test]
+    fn the_first_rule_that_holds_is_followed() {
+        let policy: Policy = "all_to_all fan_out>=8: qps=4; bytes>=1M tier=network: qps=8 \
+                              order=split chunk=64K tc=104; qps=2 order=load_aware in_flight=3"
+            .parse()
+            .unwrap();
+        let split = policy.choose(&RING);
+        assert_eq!((split.pairs, split.order, split.chunk_bytes), (8, Order::Split, 64 << 10));
+        assert_eq!(split.traffic_class, Some(104));
+        let near = policy.choose(&Situation { tier: Tier::Host, ..RING });
+        assert_eq!((near.pairs, near.order, near.in_flight), (2, Order::LoadAware, 3));
+        let small = Situation { bytes: (1 << 20) - 1, ..RING };
+        assert_eq!(policy.choose(&small), near);
+        let all = Situation { collective: Collective::AllToAll, fan_out: 8, ..RING };
+        assert_eq!(policy.choose(&all).pairs, 4);
+        assert_eq!(policy.reason(&all), "all_to_all fan_out>=8: qps=4");
+        assert_eq!(policy.choose(&Situation { fan_out: 7, ..all }).pairs, 8);
+        let groups = [(None, 4), (Some(104), 8)];
+        let groups = groups.map(|(traffic_class, pairs)| Group { traffic_class, pairs });
+        assert_eq!(policy.groups(), groups);
+    }
+
+    #[test]
+    fn by_default_rings_have_more_queue_pairs_than_all_to_alls() {
+        let policy = Policy::default();
+        assert_eq!(policy.choose(&RING).pairs, 16);
+        let all = Situation { collective: Collective::AllToAllV, fan_out: 63, ..RING };
+        assert_eq!(policy.choose(&all).pairs, 4);
+        assert_eq!(policy.groups(), [Group { traffic_class: None, pairs: 16 }]);
+    }
+}

@@ -1,0 +1,272 @@
+//! The memory that a lane's puts name: this side's, as registered with its device, and the peers',
+//! as imported.
+
+use std::sync::Arc;
+
+use ccl_memory::{Region, RegionError};
+
+use super::{
+    Caps, EndpointId, GRANT_BYTES_MAX, IMMEDIATE_MAX, LocalSlice, MrKey, Registration, Registry,
+    RemoteMr, TransportError, WorkRequest,
+};
+
+/// A peer's memory as a transport keeps it.
+pub trait Imported {
+    /// Its bytes.
+    fn bytes(&self) -> u64;
+}
+
+/// What one lane knows of registrations (with what the transport keeps with each, `T`), and the
+/// memory that its peers have shared with it (`R`).
+#[derive(Debug)]
+pub struct NamedMemory<T, R> {
+    registry: Arc<Registry<T>>,
+    caps: Caps,
+    /// In order of keys, valid while `withdrawals` is up to date. A list, because it keeps its
+    /// memory when it is emptied.
+    local: Vec<(MrKey, Registration<T>)>,
+    withdrawals: u64,
+    remote: Vec<Option<(EndpointId, R)>>,
+    /// Numbers of memory that was given back one by one, to be used again.
+    vacant: Vec<usize>,
+}
+
+/// Bytes of registered memory; they lie inside.
+#[derive(Debug)]
+pub struct Slice<'n, T> {
+    /// Of what.
+    pub registration: &'n Registration<T>,
+    /// The first byte.
+    pub offset: usize,
+    /// How many.
+    pub bytes: usize,
+}
+
+impl<T> Slice<'_, T> {
+    /// The same, as a region.
+    ///
+    /// # Errors
+    ///
+    /// None: it lies inside.
+    pub fn region(&self) -> Result<Region, TransportError> {
+        self.registration.region.part(self.offset, self.bytes).map_err(out_of_range)
+    }
+}
+
+/// A put whose names are understood, and whose bytes lie inside what they name.
+#[derive(Debug)]
+pub struct Understood<'n, T, R> {
+    /// What is put.
+    pub source: Slice<'n, T>,
+    /// What follows it.
+    pub tail: Option<Slice<'n, T>>,
+    /// The peer's memory.
+    pub to: &'n R,
+    /// Where the tail goes instead, and to which byte there.
+    pub tail_to: Option<(&'n R, usize)>,
+    /// The bytes of both.
+    pub bytes: usize,
+}
+
+impl<T: Clone, R: Imported> NamedMemory<T, R> {
+    /// For a lane of the device with these registrations.
+    #[must_use]
+    pub fn new(registry: Arc<Registry<T>>, caps: Caps) -> NamedMemory<T, R> {
+        NamedMemory {
+            withdrawals: registry.withdrawals(),
+            registry,
+            caps,
+            local: Vec::new(),
+            remote: Vec::new(),
+            vacant: Vec::new(),
+        }
+    }
+
+    /// The device's registrations.
+    #[must_use]
+    pub fn registry(&self) -> &Registry<T> {
+        &self.registry
+    }
+
+    /// Forgets registrations if any has been withdrawn; returns whether that is so. Before puts of
+    /// a call, and before what came for withdrawn memory is written.
+    pub fn refresh(&mut self) -> bool {
+        let withdrawals = self.registry.withdrawals();
+        let changed = withdrawals != self.withdrawals;
+        if changed {
+            self.withdrawals = withdrawals;
+            self.local.clear();
+        }
+        changed
+    }
+
+    /// Bytes of registered memory.
+    ///
+    /// # Errors
+    ///
+    /// When it is not registered, or has not so many.
+    pub fn local(&mut self, slice: LocalSlice) -> Result<Slice<'_, T>, TransportError> {
+        self.remember(slice.key)?;
+        self.remembered(slice)
+    }
+
+    fn remember(&mut self, key: MrKey) -> Result<(), TransportError> {
+        if let Err(missing) = self.local.binary_search_by_key(&key, |(key, _)| *key) {
+            self.local.insert(missing, (key, self.registry.find(key)?));
+        }
+        Ok(())
+    }
+
+    fn remembered(&self, slice: LocalSlice) -> Result<Slice<'_, T>, TransportError> {
+        let LocalSlice { key, offset, bytes } = slice;
+        let found = self.local.binary_search_by_key(&key, |(key, _)| *key);
+        let found = found.map_err(|_| super::registry::unknown(key))?;
+        let registration = &self.local[found].1;
+        let there = registration.region.bytes();
+        if offset.checked_add(bytes).is_none_or(|end| end > there) {
+            return Err(out_of_range(RegionError { offset, bytes, region_bytes: there }));
+        }
+        Ok(Slice { registration, offset, bytes })
+    }
+
+    /// The memory that a peer has shared.
+    ///
+    /// # Errors
+    ///
+    /// When it is not that peer's.
+    pub fn remote(&self, at: EndpointId, mr: RemoteMr) -> Result<&R, TransportError> {
+        let RemoteMr(number) = mr;
+        let index = usize::try_from(number).unwrap_or(usize::MAX);
+        match self.remote.get(index) {
+            Some(Some((owner, memory))) if *owner == at => Ok(memory),
+            _ => Err(TransportError::Usage(format!(
+                "memory {number} was not imported from endpoint {}",
+                at.0
+            ))),
+        }
+    }
+
+    /// The peer's memory that is meant, if it has been imported.
+    pub fn known(&self, at: EndpointId, is_meant: impl Fn(&R) -> bool) -> Option<RemoteMr> {
+        let known = |entry: &Option<(EndpointId, R)>| {
+            entry.as_ref().is_some_and(|(owner, memory)| *owner == at && is_meant(memory))
+        };
+        Some(RemoteMr(self.remote.iter().position(known)? as u64))
+    }
+
+    /// Imports a peer's memory.
+    pub fn import(&mut self, at: EndpointId, memory: R) -> RemoteMr {
+        let entry = Some((at, memory));
+        if let Some(number) = self.vacant.pop() {
+            self.remote[number] = entry;
+            return RemoteMr(number as u64);
+        }
+        self.remote.push(entry);
+        RemoteMr(self.remote.len() as u64 - 1)
+    }
+
+    /// Forgets one import of a peer's memory.
+    pub fn give_back(&mut self, at: EndpointId, RemoteMr(number): RemoteMr) {
+        let index = usize::try_from(number).unwrap_or(usize::MAX);
+        let entry = self.remote.get_mut(index);
+        let taken = entry.and_then(|entry| entry.take_if(|(owner, _)| *owner == at));
+        self.vacant.extend(taken.map(|_| index));
+    }
+
+    /// Forgets what a peer has shared.
+    pub fn forget(&mut self, at: EndpointId) {
+        for entry in &mut self.remote {
+            entry.take_if(|(owner, _)| *owner == at);
+        }
+    }
+
+    /// What a put names.
+    ///
+    /// # Errors
+    ///
+    /// When it names memory or a range that there is not, or is too long.
+    pub fn understand(
+        &mut self,
+        request: &WorkRequest,
+    ) -> Result<Understood<'_, T, R>, TransportError> {
+        let WorkRequest::Put {
+            endpoint, local, tail, grant, remote, remote_offset, immediate, ..
+        } = *request;
+        if let Some(immediate) = immediate.filter(|immediate| *immediate > IMMEDIATE_MAX) {
+            let text = format!("an immediate of {immediate:#x}, beyond {IMMEDIATE_MAX:#x}");
+            return Err(TransportError::Usage(text));
+        }
+        let tail_bytes = tail.map_or(0, |tail| tail.local.bytes);
+        let bytes = local.bytes.saturating_add(tail_bytes);
+        if bytes > self.caps.message_bytes_max {
+            let most = self.caps.message_bytes_max;
+            let text = format!("a put of {bytes} bytes; at most {most} are possible at once");
+            return Err(TransportError::Usage(text));
+        }
+        if grant && bytes > GRANT_BYTES_MAX {
+            let text = format!("a grant of {bytes} bytes; at most {GRANT_BYTES_MAX} are possible");
+            return Err(TransportError::Usage(text));
+        }
+        self.remember(local.key)?;
+        tail.map_or(Ok(()), |tail| self.remember(tail.local.key))?;
+        let elsewhere = tail.and_then(|tail| tail.elsewhere);
+        if elsewhere.is_some() && !self.caps.scatters {
+            let text = "a put to two places, which this transport does not do".to_owned();
+            return Err(TransportError::Usage(text));
+        }
+        let here = if elsewhere.is_some() { local.bytes } else { bytes };
+        let to = self.range_of(endpoint, remote, remote_offset, here)?;
+        let tail_to = match elsewhere {
+            Some((mr, offset)) => Some((self.range_of(endpoint, mr, offset, tail_bytes)?, offset)),
+            None => None,
+        };
+        let source = self.remembered(local)?;
+        let tail = tail.map(|tail| self.remembered(tail.local)).transpose()?;
+        Ok(Understood { source, tail, to, tail_to, bytes })
+    }
+
+    /// The peer's memory, of which this range is meant.
+    fn range_of(
+        &self,
+        at: EndpointId,
+        mr: RemoteMr,
+        offset: usize,
+        bytes: usize,
+    ) -> Result<&R, TransportError> {
+        let memory = self.remote(at, mr)?;
+        let end = (offset as u64).checked_add(bytes as u64);
+        if end.is_none_or(|end| end > memory.bytes()) {
+            return Err(TransportError::Usage(format!(
+                "a put out of range: {bytes} bytes at offset {offset} of the peer's {}",
+                memory.bytes()
+            )));
+        }
+        Ok(memory)
+    }
+}
+
+fn out_of_range(error: RegionError) -> TransportError {
+    TransportError::Usage(format!("a put out of range: {error}"))
+}
+
+/// Has a lane take work in order, as [`Lane::post`](super::Lane::post) says: `put` takes one
+/// request, or returns no if its endpoint takes no more.
+///
+/// # Errors
+///
+/// `put`'s, if it is the first request's. What is wrong with a later one is said when it comes
+/// first.
+pub fn take(
+    work: &[WorkRequest],
+    mut put: impl FnMut(&WorkRequest) -> Result<bool, TransportError>,
+) -> Result<usize, TransportError> {
+    for (taken, request) in work.iter().enumerate() {
+        match put(request) {
+            Ok(true) => {}
+            Ok(false) => return Ok(taken),
+            Err(error) if taken == 0 => return Err(error),
+            Err(_) => return Ok(taken),
+        }
+    }
+    Ok(work.len())
+}

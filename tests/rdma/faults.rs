@@ -1,0 +1,194 @@
+//! Ranks that are killed, and a link that loses packets, or is taken away.
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{devices, over, sums_and_exchanges};
+use crate::faults::{assert_named, working};
+use crate::harness::ranks_with;
+use ferroccl::{Communicator, Error, Reduction};
+use rustix::process::Signal;
+
+/// Here, processors are emulated.
+const ENDED: Duration = Duration::from_secs(30);
+/// How long a port's link may be away, by the default of `FERROCCL_DEAD_AFTER`.
+const AWAY: Duration = Duration::from_secs(3);
+/// How many packets must have been lost to say that a lossy link was seen.
+const LOST: u64 = 5;
+
+#[test]
+fn a_rank_is_killed_over_rdma() {
+    let Some((devices, _turn)) = devices("a_rank_is_killed_over_rdma") else { return };
+    let names = format!("={}", devices.join(","));
+    let variables = [
+        ("FERROCCL_TRANSPORT", "verbs"),
+        ("FERROCCL_IB_HCA", names.as_str()),
+        ("FERROCCL_IB_POLICY", "4"),
+        ("FERROCCL_SOCKET_IFNAME", "lo"),
+    ];
+    for (work, victim) in [("all_reduce 300000", 1), ("all_to_all 60000", 0), ("broadcast 8", 2)] {
+        let ranks = working(3, work, &variables);
+        ranks.signal(victim, Signal::KILL);
+        assert_named(&ranks.end(ENDED), victim);
+    }
+}
+
+/// The interface behind a device.
+fn interface(device: &str) -> String {
+    let (device, port) = device.split_once(':').unwrap();
+    let name = format!("/sys/class/infiniband/{device}/ports/{port}/gid_attrs/ndevs/0");
+    std::fs::read_to_string(name).unwrap().trim().to_owned()
+}
+
+fn run(line: &str) {
+    let mut words = line.split(' ');
+    let output = Command::new(words.next().unwrap()).args(words).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Both ends of the link lose packets as `how` says, until this is dropped.
+struct Netem(Vec<String>);
+
+impl Netem {
+    fn new(devices: &[String], how: &str) -> Netem {
+        let netem = Netem(devices.iter().map(|device| interface(device)).collect());
+        netem.set(how);
+        netem
+    }
+
+    fn set(&self, how: &str) {
+        let change = |name| run(&format!("tc qdisc change dev {name} root netem {how}limit 10000"));
+        self.0.iter().for_each(change);
+    }
+}
+
+impl Netem {
+    /// Packets that were lost since the link was made.
+    fn lost(&self) -> u64 {
+        let count = |name: &String| {
+            let words = ["-s", "qdisc", "show", "dev", name.as_str()];
+            let said = Command::new("tc").args(words).output().unwrap().stdout;
+            let said = String::from_utf8_lossy(&said).into_owned();
+            let rest = said.split_once("(dropped ").unwrap().1.to_owned();
+            rest.split(',').next().unwrap().parse::<u64>().unwrap()
+        };
+        self.0.iter().map(count).sum()
+    }
+}
+
+impl Drop for Netem {
+    fn drop(&mut self) {
+        self.set("");
+    }
+}
+
+#[test]
+fn packets_that_are_lost_are_sent_again() {
+    let Some((devices, _turn)) = devices("packets_that_are_lost_are_sent_again") else { return };
+    for policy in ["qps=4 order=split chunk=4K", "qps=4"] {
+        let config = over(&devices, |config| {
+            config.ib_policy = policy.parse().unwrap();
+            // 67 ms.
+            config.ib_timeout = 14;
+        });
+        let lossy = Arc::new(Netem::new(&devices, "loss 1% "));
+        let (watched, enough) = (Arc::clone(&lossy), lossy.lost() + LOST);
+        ranks_with(2, config, move |communicator| {
+            sums_and_exchanges(communicator);
+            let start = Instant::now();
+            let late = || start.elapsed() > ENDED;
+            sums(communicator, || watched.lost() >= enough || late()).unwrap();
+        });
+        assert!(lossy.lost() >= enough, "hardly anything was lost");
+    }
+}
+
+/// The interface of a device without its link, until this is dropped.
+struct Down {
+    interface: String,
+    /// Of tables that the kernel does not fill itself: they go with the link.
+    routes: Vec<String>,
+}
+
+impl Down {
+    fn new(device: &str) -> Down {
+        let interface = interface(device);
+        let routes = Command::new("ip").args(["route", "show", "table", "all"]).output().unwrap();
+        let routes = String::from_utf8_lossy(&routes.stdout).into_owned();
+        let device = format!(" dev {interface} ");
+        let own = |route: &&str| {
+            route.contains(&device) && route.contains(" table ") && !route.contains(" table local")
+        };
+        let routes = routes.lines().filter(own).map(|route| route.trim().to_owned()).collect();
+        run(&format!("ip link set {interface} down"));
+        Down { interface, routes }
+    }
+}
+
+impl Drop for Down {
+    fn drop(&mut self) {
+        run(&format!("ip link set {} up", self.interface));
+        for route in &self.routes {
+            run(&format!("ip route replace {route}"));
+        }
+    }
+}
+
+/// All_reduces until one fails, or `end` is said to have come. All ranks stop after the same one.
+fn sums(communicator: &mut Communicator, end: impl Fn() -> bool) -> Result<u32, Error> {
+    let mut turns = 0;
+    loop {
+        turns += 1;
+        let stop = u32::from(communicator.rank() == 0 && end());
+        let mut data = vec![stop; 20_000];
+        communicator.all_reduce_in_place(&mut data, Reduction::Sum)?;
+        assert!(data.iter().all(|value| *value == data[0]));
+        if data[0] > 0 {
+            return Ok(turns);
+        }
+    }
+}
+
+#[test]
+fn a_link_that_is_away_for_a_moment_is_waited_for() {
+    let test = "a_link_that_is_away_for_a_moment_is_waited_for";
+    let Some((devices, _turn)) = devices(test) else { return };
+    let config = over(&devices, |config| config.ib_policy = "2".parse().unwrap());
+    let device = devices[1].clone();
+    let results = ranks_with(2, config, move |communicator| {
+        communicator.barrier().unwrap();
+        if communicator.rank() == 1 {
+            let _down = Down::new(&device);
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let start = Instant::now();
+        sums(communicator, || start.elapsed() > Duration::from_secs(3)).map_err(|e| e.to_string())
+    });
+    assert!(results.iter().all(Result::is_ok), "{results:?}");
+}
+
+#[test]
+fn a_link_that_stays_away_is_named() {
+    let Some((devices, _turn)) = devices("a_link_that_stays_away_is_named") else { return };
+    let config = over(&devices, |config| config.ib_policy = "2".parse().unwrap());
+    let device = devices[1].clone();
+    let results = ranks_with(2, config, move |communicator| {
+        communicator.barrier().unwrap();
+        let start = Instant::now();
+        let down = (communicator.rank() == 1).then(|| Down::new(&device));
+        let error = sums(communicator, || false).unwrap_err().to_string();
+        let took = start.elapsed();
+        // The other one's port has no link either, which that one is to see for itself.
+        if down.is_some() {
+            std::thread::sleep(AWAY);
+        }
+        (error, took)
+    });
+    for (error, took) in &results {
+        // By the port's own event, or by what becomes of a write.
+        let named = error.contains("lost its link") || error.contains("(status ");
+        assert!(named && error.contains("failed: "), "{error}");
+        assert!(*took < ENDED, "{took:?}");
+    }
+}

@@ -1,0 +1,144 @@
+//! Ranks joined by RDMA devices, where this machine has some: `FERROCCL_TEST_RDMA` names them, by
+//! port. The guest of the test suites has two in software, at the ends of a link.
+
+mod faults;
+mod packets;
+
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::collectives::sweep;
+use crate::harness::processes::Processes;
+use crate::harness::{config_with, ranks_with};
+use ferroccl::{Communicator, Config, Reduction};
+
+/// Where devices are named that this machine has for tests, by port.
+const DEVICES: &str = "FERROCCL_TEST_RDMA";
+/// Who watches or disturbs the link is alone on it.
+static LINK: Mutex<()> = Mutex::new(());
+
+/// The devices, which nobody else uses meanwhile; none on a machine without.
+fn devices(test: &str) -> Option<(Vec<String>, MutexGuard<'static, ()>)> {
+    let Ok(names) = std::env::var(DEVICES) else {
+        println!("SKIPPED {test}: {DEVICES} names no device");
+        return None;
+    };
+    let turn = LINK.lock().unwrap_or_else(PoisonError::into_inner);
+    Some((names.split(',').map(str::to_owned).collect(), turn))
+}
+
+/// A configuration that takes them.
+fn over(devices: &[String], change: impl FnOnce(&mut Config)) -> Config {
+    config_with(|config| {
+        config.transport = "verbs".to_owned();
+        config.ib_devices = format!("={}", devices.join(","));
+        config.socket_interfaces = "127.0.0.1".to_owned();
+        change(config);
+    })
+}
+
+#[test]
+fn every_algorithm_over_rdma() {
+    let Some((devices, _turn)) = devices("every_algorithm_over_rdma") else { return };
+    for (n, counts) in [(2, &[0, 1, 1009, 40_009][..]), (3, &[1, 1009])] {
+        ranks_with(n, over(&devices, |_| ()), move |communicator| {
+            assert_eq!(communicator.transport(), "verbs");
+            sweep(communicator, counts);
+        });
+    }
+}
+
+/// The perf programs as users run them, which are built for release ahead of this.
+#[test]
+fn perf_programs_over_rdma() {
+    let Some((devices, _turn)) = devices("perf_programs_over_rdma") else { return };
+    // <target>/<profile>/deps/<this test>
+    let own = std::env::current_exe().unwrap();
+    let programs = own.ancestors().nth(3).unwrap().join("release/examples");
+    let programs = ["all_reduce_perf", "alltoall_perf", "sendrecv_perf"]
+        .map(|program| (program, programs.join(program)));
+    for (program, path) in programs {
+        let mut command = Command::new(path);
+        command.args("-g 2 -b 8 -e 128K -f 16 -n 3 -c 1".split(' '));
+        command.env("FERROCCL_TRANSPORT", "verbs").env("FERROCCL_SOCKET_IFNAME", "lo");
+        command.env("FERROCCL_IB_HCA", format!("={}", devices.join(",")));
+        let ended = Processes::start([command]).end(Duration::from_secs(60)).remove(0);
+        assert!(ended.status.success(), "{program}: {}", ended.output);
+        assert!(ended.output.contains("transport verbs"), "{}", ended.output);
+        let rows = ended.output.lines().filter(|line| line.contains(" float "));
+        assert_eq!(rows.count(), 4, "{}", ended.output);
+    }
+}
+
+/// As the planner chooses.
+fn sums_and_exchanges(communicator: &mut Communicator) {
+    let (rank, ranks) = (communicator.rank() as usize, communicator.ranks() as usize);
+    for count in [1, 1000, 50_000] {
+        let input = vec![rank as f32 + 1.0; count];
+        let mut output = vec![0.0; count];
+        communicator.all_reduce(&input, &mut output, Reduction::Sum).unwrap();
+        let sum = (ranks * (ranks + 1) / 2) as f32;
+        assert!(output.iter().all(|value| *value == sum), "{count}");
+        let input: Vec<u32> = (0..ranks * count).map(|at| (rank * 1_000_000 + at) as u32).collect();
+        let mut output = vec![0; ranks * count];
+        communicator.all_to_all(&input, &mut output).unwrap();
+        let expected = |at: usize| (at / count * 1_000_000 + rank * count + at % count) as u32;
+        assert!(output.iter().enumerate().all(|(at, value)| *value == expected(at)), "{count}");
+    }
+}
+
+/// Large buffers are registered for the call, read where they lie, and written where the receiver
+/// has said beforehand that it wants them.
+#[test]
+fn large_messages_are_copied_at_neither_end() {
+    let Some((devices, _turn)) = devices("large_messages_are_copied_at_neither_end") else {
+        return;
+    };
+    let config = over(&devices, |config| config.ib_policy = "qps=4".parse().unwrap());
+    let seen = ranks_with(3, config, |communicator| {
+        let (rank, ranks) = (communicator.rank() as usize, communicator.ranks() as usize);
+        let count = 200_003;
+        for turn in 0..3u32 {
+            let input = vec![rank as u32 + turn; count];
+            let mut output = vec![0; count];
+            communicator.all_reduce(&input, &mut output, Reduction::Sum).unwrap();
+            assert!(output.iter().all(|sum| *sum == 3 + 3 * turn));
+            let mut own = input.clone();
+            communicator.all_reduce_in_place(&mut own, Reduction::Sum).unwrap();
+            assert!(own == output);
+            let mut all = vec![0; count * ranks];
+            communicator.all_gather(&input, &mut all).unwrap();
+            assert!(all.iter().enumerate().all(|(at, value)| *value == (at / count) as u32 + turn));
+            let (next, before) = ((rank + 1) % ranks, (rank + 2) % ranks);
+            let group = communicator.group().send(&input, next as u32);
+            group.recv(&mut output, before as u32).run().unwrap();
+            assert!(output.iter().all(|value| *value == before as u32 + turn));
+        }
+        let accounts = communicator.accounts();
+        accounts
+            .map(|(_, account)| [account.sent, account.lent, account.landed])
+            .fold([0; 3], |all, one| std::array::from_fn(|at| all[at] + one[at]))
+    });
+    println!("sent, lent, landed: {seen:?}");
+    for [sent, lent, _] in &seen {
+        assert!(lent * 2 > *sent, "{lent} of {sent} messages were sent from where they lay");
+    }
+    // Who is late finds messages in their slots.
+    let landed: u64 = seen.iter().map(|[_, _, landed]| landed).sum();
+    assert!(landed > 0, "no message came past its slot");
+}
+
+#[test]
+fn up_to_8_ranks_over_rdma() {
+    let Some((devices, _turn)) = devices("up_to_8_ranks_over_rdma") else { return };
+    for (n, policy) in [
+        (2, "qps=16"),
+        (2, "bytes<64K: qps=2 order=load_aware; qps=4 order=split"),
+        (4, "qps=1"),
+        (8, "all_to_all: qps=2 order=split chunk=4K; qps=2"),
+    ] {
+        let config = over(&devices, |config| config.ib_policy = policy.parse().unwrap());
+        ranks_with(n, config, sums_and_exchanges);
+    }
+}

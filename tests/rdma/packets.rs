@@ -1,0 +1,117 @@
+//! What a capture on the link shows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use super::{devices, over};
+use crate::harness::capture::Capture;
+use crate::harness::ranks_with;
+use ferroccl::Config;
+
+/// The address that a device sends from.
+fn address(device: &str) -> Ipv4Addr {
+    let (device, port) = device.split_once(':').unwrap();
+    let gids = format!("/sys/class/infiniband/{device}/ports/{port}/gids");
+    let gids = (0..8).filter_map(|row| std::fs::read_to_string(format!("{gids}/{row}")).ok());
+    let addresses = gids.filter_map(|gid| gid.trim().parse::<Ipv6Addr>().ok()?.to_ipv4_mapped());
+    addresses.max().expect("an address of IPv4")
+}
+
+/// What rank 0 sends to rank 1 in one go, and what rank 1 does before it takes it.
+fn one_way(config: Config, count: usize, before: impl Fn() + Send + Sync + 'static) {
+    ranks_with(2, config, move |communicator| {
+        // Here they meet.
+        let mut word = [7u8];
+        if communicator.rank() == 0 {
+            communicator.send(&word, 1).unwrap();
+            let data: Vec<u32> = (0..count as u32).collect();
+            communicator.send(&data, 1).unwrap();
+        } else {
+            communicator.recv(&mut word, 0).unwrap();
+            before();
+            let mut data = vec![0u32; count];
+            communicator.recv(&mut data, 0).unwrap();
+            assert!(data.iter().enumerate().all(|(at, value)| *value == at as u32));
+        }
+    });
+}
+
+#[test]
+fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
+    const COUNT: usize = 512 << 10;
+    let Some((devices, _turn)) = devices("packets_keep_to_the_policy") else { return };
+    let config = over(&devices, |config| {
+        config.ib_policy = "bytes<64: qps=1 tc=64; qps=4 order=split chunk=4K".parse().unwrap();
+        (config.ib_traffic_class, config.ib_grant_traffic_class) = (32, 184);
+    });
+    let address = address(&devices[0]);
+    let capture = Capture::start(&devices[0]);
+    one_way(config, COUNT, || ());
+    let packets = capture.end();
+    let mut pairs: BTreeMap<u32, (usize, BTreeSet<u16>)> = BTreeMap::new();
+    let (mut grants, mut transfers, mut words) = (0, 0, 0);
+    for packet in packets.iter().filter(|packet| !packet.is_mute()) {
+        if packet.from == address {
+            assert!(packet.payload > 0 && [16, 8].contains(&packet.dscp), "{packet:?}");
+        } else {
+            // A count, which is in the immediate, or the record of a transfer grant.
+            assert!([0, 64].contains(&packet.payload) && packet.dscp == 46, "{packet:?}");
+            grants += usize::from(packet.payload == 0);
+            transfers += usize::from(packet.payload > 0);
+        }
+        words += if packet.dscp == 16 { packet.payload } else { 0 };
+        if packet.dscp == 8 {
+            let (bytes, ports) = pairs.entry(packet.pair).or_default();
+            *bytes += packet.payload;
+            ports.insert(packet.source_port);
+        }
+    }
+    println!(
+        "{} packets, {grants} and {transfers} grants; bytes and ports by queue pair: {pairs:?}",
+        packets.len()
+    );
+    assert!(grants > 0 && transfers > 0);
+    assert_eq!(words, 16 + 1, "the word by which they met goes by a rule of its own");
+    assert_eq!(pairs.len(), 4, "queue pairs that carried data");
+    let all: usize = pairs.values().map(|(bytes, _)| bytes).sum();
+    assert!((4 * COUNT..4 * COUNT + 4096).contains(&all), "{all} bytes");
+    assert!(pairs.values().all(|(bytes, _)| bytes.abs_diff(all / 4) < all / 100), "{pairs:?}");
+    assert!(pairs.values().all(|(_, ports)| ports.len() == 1), "{pairs:?}");
+    let ports: BTreeSet<u16> = pairs.values().flat_map(|(_, ports)| ports.clone()).collect();
+    assert!(ports.len() > 1, "all flows look alike to a fabric: {ports:?}");
+}
+
+/// While the receiver withholds grants, not one byte leaves.
+#[test]
+fn nothing_leaves_without_a_grant() {
+    const SLOT: usize = 16 << 10;
+    const SLOTS: usize = 4;
+    const MESSAGES: usize = 32;
+    const PAUSE: Duration = Duration::from_secs(2);
+    let Some((devices, _turn)) = devices("nothing_leaves_without_a_grant") else { return };
+    let config = over(&devices, |config| {
+        // Of ranks that share no host, slots are twice as long.
+        (config.slots, config.slot_bytes.0) = (SLOTS as u32, SLOT / 2);
+        config.ib_policy = "qps=2".parse().unwrap();
+    });
+    let address = address(&devices[0]);
+    let capture = Capture::start(&devices[0]);
+    one_way(config, MESSAGES * SLOT / 4, || std::thread::sleep(PAUSE));
+    let packets = capture.end();
+    let data: Vec<(Duration, usize)> = packets
+        .iter()
+        .filter(|packet| packet.from == address && packet.payload > 0)
+        .map(|packet| (packet.time, packet.payload))
+        .collect();
+    let after = |at: usize| data[at + 1].0.saturating_sub(data[at].0);
+    let longest = (0..data.len() - 1).max_by_key(|at| after(*at)).unwrap();
+    let total = |part: &[(Duration, usize)]| part.iter().map(|(_, bytes)| bytes).sum::<usize>();
+    let (granted, later) = (total(&data[..=longest]), total(&data[longest + 1..]));
+    println!("{granted} bytes, then none for {:?}, then {later}", after(longest));
+    // The first is the word by which they met; its slot is granted again in time, or it is not.
+    let message = SLOT + 16;
+    assert!([SLOTS - 1, SLOTS].contains(&((granted - 17) / message)), "{granted}");
+    assert!(after(longest) > PAUSE * 3 / 4, "{:?}", after(longest));
+    assert_eq!(granted + later, MESSAGES * message + 17);
+}

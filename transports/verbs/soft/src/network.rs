@@ -1,0 +1,221 @@
+//! Everything there is: devices, memory, queues, and what is under way. One lock for all.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ffi::CString;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use libc::c_int;
+use rdma_sys::*;
+
+use crate::Limits;
+
+/// What a queue pair has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// Its number.
+    pub number: u32,
+    /// What it was connected with.
+    pub traffic_class: u8,
+    /// What it was connected with.
+    pub flow_label: u32,
+    /// Writes that have arrived.
+    pub writes: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) name: CString,
+    pub(crate) limits: Limits,
+    /// Found in the list of devices.
+    pub(crate) listed: bool,
+    pub(crate) link: bool,
+    /// How its next write fails.
+    pub(crate) fails: Option<ibv_wc_status>,
+    /// Contexts that have it open: what they have not heard of yet, and the descriptor that says
+    /// so.
+    pub(crate) opened: BTreeMap<u32, (c_int, VecDeque<(ibv_event_type, u32)>)>,
+    /// Pairs that are gone.
+    past: Vec<Traffic>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) device: u32,
+    pub(crate) domain: u32,
+    pub(crate) address: usize,
+    pub(crate) bytes: usize,
+    pub(crate) access: c_int,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) device: u32,
+    pub(crate) room: usize,
+    /// Completions, and how many requests of which pair each of them frees.
+    pub(crate) completions: VecDeque<(ibv_wc, u32, usize)>,
+    /// The next completion is to be told, to this channel, as of this queue.
+    pub(crate) armed: bool,
+    pub(crate) channel: Option<(c_int, usize)>,
+}
+
+/// A request to send.
+#[derive(Debug)]
+pub(crate) struct Send {
+    pub(crate) id: u64,
+    pub(crate) signaled: bool,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) to: u64,
+    pub(crate) key: u32,
+    pub(crate) what: Payload,
+}
+
+/// What is sent.
+#[derive(Debug)]
+pub(crate) enum Payload {
+    /// Taken when it was posted.
+    Taken(Vec<u8>),
+    /// Read when it is sent.
+    At(Vec<ibv_sge>),
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) device: u32,
+    pub(crate) domain: u32,
+    pub(crate) number: u32,
+    pub(crate) send_queue: u32,
+    pub(crate) recv_queue: u32,
+    pub(crate) cap: ibv_qp_cap,
+    pub(crate) attr: ibv_qp_attr,
+    pub(crate) sends: VecDeque<Send>,
+    /// Requests whose room is not free yet, those of `sends` among them.
+    pub(crate) taken: usize,
+    /// Those of them that are done and free with the next completion.
+    pub(crate) done: usize,
+    pub(crate) recvs: VecDeque<u64>,
+    /// How often the peer was not ready for the first of `sends`.
+    pub(crate) tries: u32,
+    pub(crate) traffic: Traffic,
+}
+
+#[derive(Debug)]
+pub(crate) struct Network {
+    last_id: u32,
+    pub(crate) random: u64,
+    pub(crate) devices: BTreeMap<u32, Device>,
+    pub(crate) memory: BTreeMap<u32, Memory>,
+    pub(crate) queues: BTreeMap<u32, Queue>,
+    pub(crate) pairs: BTreeMap<u32, Pair>,
+    /// By channel: the queues that have woken it.
+    pub(crate) rung: BTreeMap<c_int, VecDeque<usize>>,
+}
+
+static NETWORK: Mutex<Network> = Mutex::new(Network {
+    last_id: 0,
+    random: 1,
+    devices: BTreeMap::new(),
+    memory: BTreeMap::new(),
+    queues: BTreeMap::new(),
+    pairs: BTreeMap::new(),
+    rung: BTreeMap::new(),
+});
+
+pub(crate) fn lock() -> MutexGuard<'static, Network> {
+    // A test that has failed must not fail all others.
+    NETWORK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn device_name(id: u32) -> String {
+    format!("soft{id}")
+}
+
+impl Network {
+    /// Names everything: devices, keys, queues and pairs.
+    pub(crate) fn next_id(&mut self) -> u32 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    pub(crate) fn add_device(&mut self, id: u32, limits: Limits) {
+        self.random = self.random.wrapping_add(limits.seed);
+        let (opened, past) = (BTreeMap::new(), Vec::new());
+        let name = CString::new(device_name(id)).unwrap_or_default();
+        let device = Device { name, limits, listed: true, link: true, fails: None, opened, past };
+        self.devices.insert(id, device);
+    }
+
+    pub(crate) fn remove_device(&mut self, id: u32) {
+        if let Some(device) = self.devices.get_mut(&id) {
+            device.listed = false;
+        }
+        self.forget(id);
+    }
+
+    /// A device that nobody has any more goes.
+    pub(crate) fn forget(&mut self, id: u32) {
+        let unused = |device: &Device| !device.listed && device.opened.is_empty();
+        if self.devices.get(&id).is_some_and(unused) {
+            self.devices.remove(&id);
+        }
+    }
+
+    pub(crate) fn set_link(&mut self, id: u32, up: bool) {
+        let Some(device) = self.devices.get_mut(&id) else { return };
+        if std::mem::replace(&mut device.link, up) != up {
+            self.raise(id, if up { IBV_EVENT_PORT_ACTIVE } else { IBV_EVENT_PORT_ERR });
+        }
+    }
+
+    pub(crate) fn fail_next(&mut self, id: u32, status: ibv_wc_status) {
+        if let Some(device) = self.devices.get_mut(&id) {
+            device.fails = Some(status);
+        }
+    }
+
+    pub(crate) fn raise(&mut self, id: u32, event: ibv_event_type) {
+        let Some(device) = self.devices.get_mut(&id) else { return };
+        for (descriptor, events) in device.opened.values_mut() {
+            events.push_back((event, 1));
+            crate::objects::wake(*descriptor);
+        }
+    }
+
+    pub(crate) fn traffic(&self, id: u32) -> Vec<Traffic> {
+        let past = self.devices.get(&id).map_or(&[][..], |device| &device.past);
+        let pairs = self.pairs.values().filter(|pair| pair.device == id);
+        let mut all: Vec<Traffic> =
+            past.iter().copied().chain(pairs.map(|pair| pair.traffic)).collect();
+        all.sort_by_key(|traffic| traffic.number);
+        all
+    }
+
+    pub(crate) fn in_use(&self, id: u32) -> (usize, usize) {
+        let pairs = self.pairs.values().filter(|pair| pair.device == id).count();
+        (pairs, self.memory.values().filter(|memory| memory.device == id).count())
+    }
+
+    pub(crate) fn remove_pair(&mut self, number: u32) {
+        let Some(pair) = self.pairs.remove(&number) else { return };
+        if let Some(device) = self.devices.get_mut(&pair.device) {
+            device.past.push(pair.traffic);
+        }
+        for queue in [pair.send_queue, pair.recv_queue] {
+            if let Some(queue) = self.queues.get_mut(&queue) {
+                queue.completions.retain(|(completion, ..)| completion.qp_num != number);
+            }
+        }
+    }
+
+    /// A number below `below`, which is not 0.
+    pub(crate) fn draw(&mut self, below: usize) -> usize {
+        // xorshift64*: https://en.wikipedia.org/wiki/Xorshift
+        self.random ^= self.random >> 12;
+        self.random ^= self.random << 25;
+        self.random ^= self.random >> 27;
+        (self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % below
+    }
+}

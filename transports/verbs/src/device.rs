@@ -1,0 +1,132 @@
+//! The device: a port, its registered memory, and the maker of everything else.
+
+use std::sync::Arc;
+
+use ccl_core::spread::Policy;
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
+};
+use ccl_memory::Region;
+use ccl_wire::{Place, Setup};
+
+use crate::Options;
+use crate::endpoint::DEPTH_MAX;
+use crate::lane::VerbsLane;
+use crate::meeting::{PROTOCOL, VerbsConnecting, VerbsListener};
+use crate::native::Memory;
+use crate::port::Port;
+
+/// The most bytes of one put, wherever a port takes more.
+const MESSAGE_BYTES_MAX: u32 = 1 << 30;
+
+/// A system call and the pinning of pages cost as much as copying so much, and grow more slowly.
+const REGISTER_BYTES_MIN: usize = 256 << 10;
+
+/// What a port can do.
+pub(crate) fn caps(port: &Port, policy: &Policy) -> Caps {
+    let in_flight = policy.spreads().map(|spread| spread.in_flight as usize).min();
+    Caps {
+        mapped: false,
+        redirects: false,
+        scatters: true,
+        register_bytes_min: REGISTER_BYTES_MIN,
+        // Each queue pair keeps its own order, and there are two at least.
+        ordered: false,
+        message_bytes_max: port.attr.max_msg_sz.clamp(1, MESSAGE_BYTES_MAX) as usize,
+        depth_max: in_flight.unwrap_or(DEPTH_MAX).min(DEPTH_MAX),
+        bandwidth_bytes_per_s: bandwidth(port.attr.active_width, port.attr.active_speed),
+        latency_ns: 2_000,
+    }
+}
+
+/// As the port tells its width (a bit for 1, 4, 8, 12 and 2 lanes) and speed (a bit for each
+/// generation); by the InfiniBand specification, "PortInfo".
+fn bandwidth(width: u8, speed: u8) -> f64 {
+    let lanes = match width {
+        1 => 1.0,
+        2 => 4.0,
+        4 => 8.0,
+        8 => 12.0,
+        16 => 2.0,
+        _ => 1.0,
+    };
+    let bits_per_s = match speed {
+        1 => 2.5e9 * 0.8,
+        2 => 5e9 * 0.8,
+        4 | 8 => 10e9 * 64.0 / 66.0,
+        16 => 14e9 * 64.0 / 66.0,
+        32 => 25e9 * 64.0 / 66.0,
+        64 => 50e9 * 64.0 / 66.0,
+        128 => 100e9 * 64.0 / 66.0,
+        _ => 2.5e9 * 0.8,
+    };
+    lanes * bits_per_s / 8.0
+}
+
+/// A port of an RDMA device.
+#[derive(Debug)]
+pub struct VerbsDevice {
+    caps: Caps,
+    options: Options,
+    port: Arc<Port>,
+    registry: Arc<Registry<Arc<Memory>>>,
+}
+
+impl VerbsDevice {
+    pub(crate) fn open(port: Port, options: Options) -> VerbsDevice {
+        let (caps, registry) = (caps(&port, &options.policy), Arc::new(Registry::new()));
+        VerbsDevice { caps, options, port: Arc::new(port), registry }
+    }
+
+    fn setup(&self, secret: &Secret) -> Setup {
+        Setup { protocol: PROTOCOL, secret: secret.clone(), tls: None, congestion: None }
+    }
+}
+
+impl Device for VerbsDevice {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
+        let region = Region::allocate(bytes)?;
+        let key = self.register(&region)?;
+        Ok((region, key))
+    }
+
+    fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
+        let memory = Memory::register(&self.port.domain, region, self.options.relaxed_ordering)?;
+        Ok(self.registry.add(region.clone(), Arc::new(memory)))
+    }
+
+    fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
+        let memory = self.registry.find(key)?.with;
+        self.registry.remove(key)?;
+        // Lanes may know it still; the device does not.
+        memory.end();
+        Ok(())
+    }
+
+    fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
+        let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
+        Ok(Box::new(VerbsListener::new(device, interfaces, &self.setup(secret))?))
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        secret: &Secret,
+        hello: &[u8],
+        deadline: Instant,
+    ) -> Result<Box<dyn Connecting>, TransportError> {
+        let (device, place) = (self.registry.device(), Place::decode(address)?);
+        let setup = self.setup(secret);
+        Ok(Box::new(VerbsConnecting::new(device, place, &setup, hello, deadline)?))
+    }
+
+    fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
+        let (port, registry) = (Arc::clone(&self.port), Arc::clone(&self.registry));
+        Ok(Box::new(VerbsLane::new(port, registry, self.options.clone())?))
+    }
+}

@@ -1,0 +1,503 @@
+//! A link between two lanes: its queue pairs, the connection beside them, and what is under way.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ccl_core::spread::Spread;
+use ccl_core::time::Instant;
+use ccl_core::transport::{IMMEDIATE_MAX, Inner, NOTE_BYTES_MAX, TransportError};
+use ccl_wire::Wire;
+use rdma_sys::{IBV_QPF_GRH_REQUIRED, ibv_wc};
+
+use crate::gid;
+use crate::group::{self, Groups, Need, Place};
+use crate::line::{Line, Put};
+use crate::memory::{LinkId, Shared};
+use crate::native::{Pair, Queue, Room, Way};
+use crate::offer::Offer;
+use crate::port::Port;
+use crate::side::{Side, Word};
+use crate::{Options, status};
+
+/// The most puts outstanding on one endpoint.
+pub(crate) const DEPTH_MAX: usize = 1024;
+/// Above this, an immediate holds one less than the parts of its put.
+const PARTS_SHIFT: u32 = IMMEDIATE_MAX.count_ones();
+/// What a peer is told of a failure: no more than fits a word.
+const REASON_CHARS_MAX: usize = NOTE_BYTES_MAX / 4;
+/// A flow label has so many bits.
+const FLOW_LABEL_BITS: u32 = 20;
+
+/// Two sides that have proved the secret, before a lane takes one over.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// The device that it was made by.
+    pub(crate) device: u64,
+    pub(crate) id: LinkId,
+    /// Whether this side has connected.
+    pub(crate) dialled: bool,
+    /// The peer's address, for messages.
+    pub(crate) peer: String,
+    pub(crate) wire: Wire,
+}
+
+impl Inner for Link {
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+/// How far the two sides are with their queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The peer's are not known yet.
+    Offered,
+    /// They are connected from this side, and perhaps not from the other.
+    Connected,
+    /// From both.
+    Live,
+}
+
+/// One end of a link.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) id: LinkId,
+    pub(crate) dialled: bool,
+    pub(crate) peer: String,
+    pub(crate) side: Side,
+    port: Arc<Port>,
+    stage: Stage,
+    /// Since when it is not live.
+    joining_since: Option<Instant>,
+    own: Offer,
+    /// As [`group::needs`] lists them.
+    lines: Vec<Line>,
+    groups: Groups,
+    /// Taken, and not handed to the device yet.
+    pending: VecDeque<Put>,
+    /// The same of grants: they wait for none of the others.
+    grants: VecDeque<Put>,
+    /// Being handed to it: their memory is read meanwhile.
+    posting: Vec<Put>,
+    /// Those that the device has, by number; with the parts that are not done.
+    open: Vec<(u64, usize)>,
+    /// Numbers that are free.
+    free: Vec<usize>,
+    /// Puts of the peer that have come in part.
+    partial: Vec<Partial>,
+    /// The upper half of its work requests' names, but for the line.
+    name: u64,
+    pub(crate) lost: Option<String>,
+    pub(crate) reported: bool,
+}
+
+/// What a completion's name says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) endpoint: usize,
+    line: usize,
+    is_receive: bool,
+    number: u32,
+}
+
+const ENDPOINT_SHIFT: u32 = 44;
+const LINE_SHIFT: u32 = 33;
+const RECEIVE: u64 = 1 << 32;
+
+impl Name {
+    pub(crate) fn of(completion: &ibv_wc) -> Name {
+        let id = completion.wr_id;
+        Name {
+            endpoint: (id >> ENDPOINT_SHIFT) as usize,
+            line: (id >> LINE_SHIFT) as usize & 0x7ff,
+            is_receive: id & RECEIVE != 0,
+            number: id as u32,
+        }
+    }
+}
+
+/// A put that has come in part.
+#[derive(Debug)]
+struct Partial {
+    immediate: u32,
+    missing: u32,
+    bytes: usize,
+}
+
+/// What a completion tells the lane.
+pub(crate) enum Told {
+    Nothing,
+    /// A put with this immediate and so many bytes has come.
+    Arrived(u32, usize),
+}
+
+impl Endpoint {
+    /// Makes the queue pairs, and offers them to the peer. `number` is unique to the lane.
+    pub(crate) fn new(
+        link: Link,
+        number: usize,
+        port: &Arc<Port>,
+        queue: &Arc<Queue>,
+        options: &Options,
+    ) -> Result<Endpoint, TransportError> {
+        let name = (number as u64) << ENDPOINT_SHIFT;
+        let mut lines = Vec::new();
+        for need in group::needs(options) {
+            let mut pair = Pair::new(&port.domain, queue, room(port, options, need))?;
+            pair.prepare(port.number, port.partition)?;
+            let mut made = Line::new(pair);
+            made.open(name | (lines.len() as u64) << LINE_SHIFT | RECEIVE)?;
+            lines.push(made);
+        }
+        let [a, b, c, d] = ccl_wire::socket::random::<4>()?;
+        let own = Offer {
+            gid: port.choice.row.gid,
+            lid: port.attr.lid,
+            link_layer: port.attr.link_layer,
+            mtu: port.attr.active_mtu,
+            first_packet: u32::from_be_bytes([0, a, b ^ d, c]),
+            pairs: lines.iter().map(Line::number).collect(),
+        };
+        let mut side = Side::new(link.wire);
+        side.say(&Word::Offer(own.encode()));
+        Ok(Endpoint {
+            id: link.id,
+            dialled: link.dialled,
+            peer: link.peer,
+            side,
+            port: Arc::clone(port),
+            stage: Stage::Offered,
+            joining_since: None,
+            own,
+            lines,
+            groups: Groups::new(options),
+            pending: VecDeque::new(),
+            grants: VecDeque::new(),
+            posting: Vec::new(),
+            open: Vec::new(),
+            free: Vec::new(),
+            partial: Vec::new(),
+            name,
+            lost: None,
+            reported: false,
+        })
+    }
+
+    /// Whether memory is the peer's, shared over this link.
+    pub(crate) fn is_theirs(&self, shared: &Shared) -> bool {
+        shared.link == self.id && shared.dialled != self.dialled
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.stage == Stage::Live || self.lost.is_some()
+    }
+
+    /// Whether it takes one more put.
+    pub(crate) fn takes(&self, put: &Put) -> bool {
+        if put.grant {
+            return self.grants.len() < DEPTH_MAX;
+        }
+        let outstanding = self.pending.len() + self.open.len() - self.free.len();
+        outstanding < self.groups.in_flight().min(DEPTH_MAX)
+    }
+
+    /// Spreads puts so from now on.
+    pub(crate) fn follow(&mut self, spread: &Spread) {
+        self.groups.follow(spread);
+    }
+
+    /// Whether the device has everything.
+    pub(crate) fn is_drained(&self) -> bool {
+        let waiting = self.pending.len() + self.grants.len();
+        self.lost.is_some() || (waiting == 0 && self.side.is_flushed())
+    }
+
+    /// Whether the peer has everything.
+    pub(crate) fn is_delivered(&self) -> bool {
+        let lines = self.lines.iter().all(|line| line.is_empty());
+        self.lost.is_some() || (lines && self.is_drained())
+    }
+
+    pub(crate) fn put(&mut self, put: Put) {
+        let queue = if put.grant { &mut self.grants } else { &mut self.pending };
+        queue.push_back(put);
+    }
+
+    /// Hands what is pending to the device, as far as it has room. The ids of puts that are done
+    /// with that are appended.
+    pub(crate) fn pump(&mut self, done: &mut Vec<u64>) {
+        let waiting = self.pending.len() + self.grants.len();
+        if self.stage != Stage::Live || self.lost.is_some() || waiting == 0 {
+            return;
+        }
+        while let Some(put) = self.grants.front() {
+            let Some(place) = Groups::aside(&self.lines, put.bytes()) else { break };
+            let Some(put) = self.grants.pop_front() else { break };
+            self.write(&put, place, done);
+            self.posting.push(put);
+        }
+        while let Some(put) = self.pending.front() {
+            // What goes to a place of its own is one write more.
+            let (bytes, apart) = (put.bytes(), put.apart());
+            let (spread, writes) = (bytes - apart, 1 + usize::from(apart > 0));
+            let Some(place) = self.groups.place(&self.lines, spread, writes) else { break };
+            let Some(put) = self.pending.pop_front() else { break };
+            self.write(&put, place, done);
+            self.posting.push(put);
+        }
+        let rung = self.lines.iter_mut().try_for_each(Line::ring);
+        self.posting.clear();
+        self.check(rung);
+    }
+
+    /// Prepares the writes of a put.
+    fn write(&mut self, put: &Put, place: Place, done: &mut Vec<u64>) {
+        let index = self.free.pop().unwrap_or(self.open.len());
+        let apart = put.apart();
+        let writes = place.parts + usize::from(apart > 0);
+        let open = (put.id, writes);
+        match self.open.get_mut(index) {
+            Some(entry) => *entry = open,
+            None => self.open.push(open),
+        }
+        let parts = (writes as u32 - 1) << PARTS_SHIFT;
+        let immediate = put.immediate.map(|immediate| immediate | parts);
+        let bytes = put.bytes();
+        let spread = (0..place.parts).map(|part| {
+            let start = apart + part * place.part_bytes;
+            (place.line(part), (start, (start + place.part_bytes).min(bytes)))
+        });
+        let apart = (apart > 0).then_some((place.line(0), (0, apart)));
+        for (at, range) in apart.into_iter().chain(spread) {
+            let name = self.name | (at as u64) << LINE_SHIFT;
+            if self.lines[at].write(put, index, range, immediate, name) {
+                part_done(&mut self.open, &mut self.free, index, done);
+            }
+        }
+    }
+
+    /// Has even what is done complete, so that [`Endpoint::is_delivered`] can be waited for.
+    pub(crate) fn flush(&mut self) {
+        if self.stage != Stage::Live || self.lost.is_some() {
+            return;
+        }
+        let name = self.name;
+        let mut lines = self.lines.iter_mut().enumerate();
+        let flushed = lines.try_for_each(|(at, line)| line.flush(name | (at as u64) << LINE_SHIFT));
+        self.check(flushed);
+    }
+
+    fn check(&mut self, result: Result<(), TransportError>) {
+        if let Err(error) = result {
+            self.lose(format!("{}: {error}", self.peer));
+        }
+    }
+
+    /// Takes in a completion of its own. Ids of puts that are done are appended.
+    pub(crate) fn completed(
+        &mut self,
+        name: Name,
+        completion: &ibv_wc,
+        done: &mut Vec<u64>,
+    ) -> Told {
+        let (at, number) = (name.line, name.number);
+        if self.lost.is_some() || at >= self.lines.len() {
+            return Told::Nothing;
+        }
+        if completion.status != rdma_sys::IBV_WC_SUCCESS {
+            let what = if name.is_receive { "a receive" } else { "a write" };
+            self.lose(self.failure(what, &self.lines[at], completion));
+            return Told::Nothing;
+        }
+        if !name.is_receive {
+            let (open, free) = (&mut self.open, &mut self.free);
+            self.lines[at].done(number, |put| part_done(open, free, put, done));
+            return Told::Nothing;
+        }
+        let heard = self.lines[at].heard(self.name | (at as u64) << LINE_SHIFT | RECEIVE);
+        self.check(heard);
+        self.arrived(u32::from_be(completion.imm_data), completion.byte_len as usize)
+    }
+
+    /// Counts the parts of a put: in whatever order they come, it is there with the last.
+    fn arrived(&mut self, immediate: u32, bytes: usize) -> Told {
+        let (parts, immediate) = (immediate >> PARTS_SHIFT, immediate & IMMEDIATE_MAX);
+        if parts == 0 {
+            return Told::Arrived(immediate, bytes);
+        }
+        let Some(at) = self.partial.iter().position(|one| one.immediate == immediate) else {
+            if self.partial.len() == DEPTH_MAX {
+                self.lose(format!("{} begins more puts than it may", self.peer));
+            } else {
+                self.partial.push(Partial { immediate, missing: parts, bytes });
+            }
+            return Told::Nothing;
+        };
+        let partial = &mut self.partial[at];
+        partial.bytes += bytes;
+        partial.missing -= 1;
+        if partial.missing > 0 {
+            return Told::Nothing;
+        }
+        Told::Arrived(immediate, self.partial.swap_remove(at).bytes)
+    }
+
+    fn failure(&self, what: &str, line: &Line, completion: &ibv_wc) -> String {
+        let (name, meaning) = status::meaning(completion.status);
+        format!(
+            "{what} to {} failed on queue pair {} of {} ({} to {}): {name} (status {}, vendor's \
+             {:#x}); {meaning}",
+            self.peer,
+            line.number(),
+            self.port.name(),
+            gid::ip(self.own.gid),
+            line.peer_text(),
+            completion.status,
+            completion.vendor_err,
+        )
+    }
+
+    /// Takes in what the peer has said beside the queue pairs. Notes are appended.
+    pub(crate) fn hear(
+        &mut self,
+        words: &mut Vec<Word>,
+        notes: &mut Vec<Vec<u8>>,
+        options: &Options,
+    ) -> Result<(), String> {
+        let listened = self.side.listen(words);
+        // A peer that says something is on its way.
+        self.joining_since = self.joining_since.filter(|_| words.is_empty());
+        for word in words.drain(..) {
+            match word {
+                Word::Note(bytes) => notes.push(bytes),
+                Word::Ready if self.stage == Stage::Connected => self.stage = Stage::Live,
+                Word::Offer(bytes) if self.stage == Stage::Offered => {
+                    let connected = self.connect(&bytes, options);
+                    connected.map_err(|problem| format!("{}: {problem}", self.peer))?;
+                }
+                // In the peer's own words, which know more than what becomes of this side.
+                Word::Failed(reason) => return Err(format!("{} says: {reason}", self.peer)),
+                Word::Ready | Word::Offer(_) => {
+                    return Err(format!("{} spoke out of turn", self.peer));
+                }
+            }
+        }
+        listened.map_err(|reason| format!("{}: {reason}", self.peer))
+    }
+
+    /// Connects the queue pairs with those that the peer offers.
+    fn connect(&mut self, offer: &[u8], options: &Options) -> Result<(), String> {
+        let theirs = Offer::decode(offer).ok_or("it offers queue pairs that cannot be")?;
+        if theirs.pairs.len() != self.lines.len() {
+            return Err(format!(
+                "it offers {} queue pairs against {} here; configure all ranks alike",
+                theirs.pairs.len(),
+                self.lines.len()
+            ));
+        }
+        if theirs.link_layer != self.own.link_layer {
+            return Err("one side is on InfiniBand and the other on Ethernet".to_owned());
+        }
+        let (own, their) = (gid::ip(self.own.gid), gid::ip(theirs.gid));
+        if self.port.is_ethernet() && own.is_ipv4() != their.is_ipv4() {
+            return Err(format!(
+                "its address is {their} and this side's is {own}, of another family; set \
+                 FERROCCL_IB_ADDR_FAMILY alike on all ranks"
+            ));
+        }
+        let row = self.port.choice.row.index;
+        let row = u8::try_from(row).map_err(|_| format!("row {row} of addresses is beyond 255"))?;
+        let dialler = if self.dialled { &self.own } else { &theirs };
+        let ethernet = self.port.is_ethernet();
+        let required = self.port.attr.flags & IBV_QPF_GRH_REQUIRED != 0;
+        let routed = ethernet || required || theirs.gid[..8] != self.own.gid[..8];
+        let mut way = Way {
+            port: self.port.number,
+            partition: self.port.partition,
+            gid_index: routed.then_some(row),
+            peer_gid: theirs.gid,
+            peer_lid: theirs.lid,
+            peer_number: 0,
+            first_packet: dialler.first_packet,
+            mtu: self.own.mtu.min(theirs.mtu),
+            service_level: options.service_level,
+            traffic_class: options.traffic_class,
+            flow_label: 0,
+            timeout: options.timeout,
+            retries: options.retries,
+            not_ready_retries: options.not_ready_retries,
+        };
+        let lines = self.lines.iter_mut().zip(&theirs.pairs).zip(group::needs(options));
+        for (at, ((line, number), need)) in lines.enumerate() {
+            way.peer_number = *number;
+            way.traffic_class = need.traffic_class;
+            way.flow_label = flow_label(&self.id, at);
+            line.connect(&way).map_err(|error| error.to_string())?;
+        }
+        self.stage = Stage::Connected;
+        self.side.say(&Word::Ready);
+        Ok(())
+    }
+
+    /// Gives up if the two sides have not connected their queue pairs in time.
+    pub(crate) fn look_after(&mut self, now: Instant, options: &Options) {
+        if self.is_live() {
+            return;
+        }
+        let since = *self.joining_since.get_or_insert(now);
+        if now.since(since) >= options.join_within {
+            self.lose(format!(
+                "{} did not connect its queue pairs within {:?}: is that process stopped, or does \
+                 its lane wait for something else?",
+                self.peer, options.join_within
+            ));
+        }
+    }
+
+    /// The peer is gone for good: nothing is written to it, and it writes nothing here.
+    pub(crate) fn lose(&mut self, reason: String) {
+        if self.lost.is_none() {
+            self.side.say(&Word::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
+            self.lost = Some(reason);
+        }
+        self.lines.clear();
+        self.pending.clear();
+        self.grants.clear();
+        self.open.clear();
+        self.free.clear();
+        self.side.close();
+    }
+}
+
+/// A part of a put is done; its id is appended if it was the last.
+fn part_done(open: &mut [(u64, usize)], free: &mut Vec<usize>, index: usize, done: &mut Vec<u64>) {
+    let Some((id, missing)) = open.get_mut(index) else { return };
+    *missing -= 1;
+    if *missing == 0 {
+        done.push(*id);
+        free.push(index);
+    }
+}
+
+/// What a queue pair is asked to have room for: its share of the link's, as far as the device can.
+fn room(port: &Port, options: &Options, need: Need) -> Room {
+    let most = port.limits.max_qp_wr.max(1) as u32;
+    let (writes, immediates) = (need.writes.clamp(2, most.max(2)), need.immediates.clamp(1, most));
+    Room { writes, immediates, inline_bytes: options.inline_bytes }
+}
+
+/// Completions that a link may cause.
+pub(crate) fn completions(port: &Port, options: &Options) -> usize {
+    let rooms = group::needs(options).map(|need| room(port, options, need));
+    rooms.map(|room| (room.writes + room.immediates) as usize).sum()
+}
+
+/// Tells the flows of a link's queue pairs apart, and from those of other links.
+fn flow_label(link: &LinkId, line: usize) -> u32 {
+    // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/
+    let bytes = link.iter().copied().chain((line as u32).to_le_bytes());
+    let hash = bytes
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    (hash ^ hash >> FLOW_LABEL_BITS) & ((1 << FLOW_LABEL_BITS) - 1)
+}

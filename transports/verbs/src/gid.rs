@@ -1,0 +1,194 @@
+//! Which of a port's addresses is used: by rule, with the reason.
+//!
+//! A RoCE port has an address for each IP address of its interface, once per version of RoCE, and
+//! the table may have gaps. Version 2 alone can be routed; an address that the fabric's switches
+//! route is better than one of the link; of several, the network that is asked for decides.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use rdma_sys::{IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET};
+
+use crate::native::GidRow;
+
+/// What is asked of an address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// The row of the table, whatever it holds.
+    pub index: Option<u32>,
+    /// Only of this family.
+    pub family: Option<Family>,
+    /// Only of these networks; any if there are none.
+    pub networks: Vec<IpNet>,
+}
+
+/// A family of IP addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// An address, and why it was taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) row: GidRow,
+    pub(crate) why: String,
+}
+
+/// The IP address that a RoCE address stands for.
+pub(crate) fn ip(gid: [u8; 16]) -> IpAddr {
+    let ip = Ipv6Addr::from(gid);
+    ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), |ip: Ipv4Addr| IpAddr::V4(ip))
+}
+
+/// The best last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Merit {
+    /// It means something on one link only.
+    LinkLocal,
+    /// Routed, of IPv6.
+    V6,
+    /// Routed, of IPv4.
+    V4,
+}
+
+fn merit(ip: IpAddr) -> Merit {
+    match ip {
+        IpAddr::V4(ip) if ip.is_link_local() => Merit::LinkLocal,
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => Merit::LinkLocal,
+        IpAddr::V4(_) => Merit::V4,
+        IpAddr::V6(_) => Merit::V6,
+    }
+}
+
+impl Rule {
+    /// The address that is used of a port's, or why there is none.
+    pub(crate) fn choose(&self, rows: &[GidRow], link_layer: u8) -> Result<Choice, String> {
+        if let Some(index) = self.index {
+            let row = rows.iter().find(|row| row.index == index);
+            let row = row.ok_or_else(|| {
+                let there = rows.iter().map(|row| row.index.to_string()).collect::<Vec<_>>();
+                format!(
+                    "row {index} of the table of addresses is empty; those with one are {} \
+                     (FERROCCL_IB_GID_INDEX)",
+                    there.join(", ")
+                )
+            })?;
+            return Ok(Choice { row: *row, why: format!("row {index}, as asked for") });
+        }
+        if link_layer != IBV_LINK_LAYER_ETHERNET {
+            let row = rows.first().ok_or("the port has no address; is its subnet managed?")?;
+            return Ok(Choice { row: *row, why: "the port's own".to_owned() });
+        }
+        let fits = |row: &&GidRow| row.kind == IBV_GID_TYPE_ROCE_V2 && self.takes(ip(row.gid));
+        // Of equals the first, which is the interface's oldest address.
+        let best = rows.iter().rev().filter(fits).max_by_key(|row| merit(ip(row.gid)));
+        let row = best.ok_or_else(|| self.nothing(rows))?;
+        let ip = ip(row.gid);
+        let reach = match merit(ip) {
+            Merit::LinkLocal => {
+                "which leads no further than its link: give the interface an IP \
+                                 address"
+            }
+            Merit::V6 | Merit::V4 => "which is routed",
+        };
+        Ok(Choice { row: *row, why: format!("RoCE v2 over {ip}, {reach}") })
+    }
+
+    fn takes(&self, ip: IpAddr) -> bool {
+        let family = match self.family {
+            Some(Family::V4) => ip.is_ipv4(),
+            Some(Family::V6) => ip.is_ipv6(),
+            None => true,
+        };
+        let network = self.networks.is_empty() || self.networks.iter().any(|net| net.contains(&ip));
+        family && network
+    }
+
+    fn nothing(&self, rows: &[GidRow]) -> String {
+        let there: Vec<String> = rows
+            .iter()
+            .map(|row| {
+                let version = if row.kind == IBV_GID_TYPE_ROCE_V2 { 2 } else { 1 };
+                format!("{}: {} (v{version})", row.index, ip(row.gid))
+            })
+            .collect();
+        if there.is_empty() {
+            return "the port has no address: bring its interface up, and give it an IP address"
+                .to_owned();
+        }
+        format!(
+            "none of the port's addresses is of RoCE v2 and of what is asked for \
+             (FERROCCL_IB_ADDR_FAMILY, FERROCCL_IB_ADDR_RANGE); it has {}",
+            there.join(", ")
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdma_sys::{IBV_GID_TYPE_ROCE_V1, IBV_LINK_LAYER_INFINIBAND};
+
+    use super::*;
+
+    fn row(index: u32, ip: &str, kind: u32) -> GidRow {
+        let gid = match ip.parse::<IpAddr>().unwrap() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+            IpAddr::V6(ip) => ip.octets(),
+        };
+        GidRow { index, gid, kind }
+    }
+
+    /// As an mlx5 port has it, with gaps.
+    fn table() -> Vec<GidRow> {
+        let (one, two) = (IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2);
+        vec![
+            row(0, "fe80::1", one),
+            row(1, "fe80::1", two),
+            row(4, "10.0.0.1", one),
+            row(5, "10.0.0.1", two),
+            row(7, "fd00::1", two),
+            row(9, "192.168.7.1", two),
+        ]
+    }
+
+    fn chosen(rule: &Rule) -> u32 {
+        rule.choose(&table(), IBV_LINK_LAYER_ETHERNET).unwrap().row.index
+    }
+
+    #[test]
+    fn routed_version_two_is_taken_and_the_rest_can_be_asked_for() {
+        assert_eq!(chosen(&Rule::default()), 5);
+        assert_eq!(chosen(&Rule { family: Some(Family::V6), ..Rule::default() }), 7);
+        let networks = vec!["192.168.0.0/16".parse().unwrap()];
+        assert_eq!(chosen(&Rule { networks, ..Rule::default() }), 9);
+        assert_eq!(chosen(&Rule { index: Some(4), ..Rule::default() }), 4);
+    }
+
+    #[test]
+    fn the_reason_is_told() {
+        let choice = Rule::default().choose(&table(), IBV_LINK_LAYER_ETHERNET).unwrap();
+        assert_eq!(choice.why, "RoCE v2 over 10.0.0.1, which is routed");
+        let local = Rule::default().choose(&table()[..2], IBV_LINK_LAYER_ETHERNET).unwrap();
+        assert!(
+            local.row.index == 1 && local.why.contains("give the interface an IP"),
+            "{local:?}"
+        );
+        let own = Rule::default().choose(&table()[..1], IBV_LINK_LAYER_INFINIBAND).unwrap();
+        assert_eq!((own.row.index, own.why.as_str()), (0, "the port's own"));
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_with_what_there_is() {
+        let none = Rule { index: Some(2), ..Rule::default() };
+        let error = none.choose(&table(), IBV_LINK_LAYER_ETHERNET).unwrap_err();
+        assert!(error.contains("0, 1, 4, 5, 7, 9"), "{error}");
+        let error = Rule::default().choose(&table()[..1], IBV_LINK_LAYER_ETHERNET).unwrap_err();
+        assert!(error.contains("0: fe80::1 (v1)"), "{error}");
+        let error = Rule::default().choose(&[], IBV_LINK_LAYER_ETHERNET).unwrap_err();
+        assert!(error.contains("bring its interface up"), "{error}");
+    }
+}

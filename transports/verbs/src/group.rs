@@ -1,0 +1,138 @@
+//! The queue pairs of a link, and which of them a put takes.
+
+use ccl_core::spread::{Order, PARTS_MAX, Spread};
+
+use crate::Options;
+use crate::line::Line;
+
+/// Grants have a queue pair with one of so many shares of a link's room: there are fewer than puts.
+const GRANTS_SHARE: u32 = 4;
+/// Parts of a put begin at multiples of so many bytes.
+const ALIGNMENT: usize = 64;
+
+/// A queue pair that a link needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Need {
+    pub(crate) traffic_class: u8,
+    /// Writes that it may have under way.
+    pub(crate) writes: u32,
+    /// Immediates that may come over it before the lane is polled.
+    pub(crate) immediates: u32,
+}
+
+/// The queue pairs that each link needs: first the one for grants, which tell the peer what it may
+/// send and must not wait behind data.
+pub(crate) fn needs(options: &Options) -> impl Iterator<Item = Need> + '_ {
+    // A put to two places is two writes on one of them.
+    let need = |traffic_class, sharers: u32| Need {
+        traffic_class,
+        writes: options.writes.div_ceil(sharers.max(1)).max(2),
+        immediates: options.immediates.div_ceil(sharers.max(1)),
+    };
+    let first = need(options.grant_traffic_class, GRANTS_SHARE);
+    let others = options.policy.groups().into_iter().flat_map(move |group| {
+        let traffic_class = group.traffic_class.unwrap_or(options.traffic_class);
+        (0..group.pairs).map(move |_| need(traffic_class, group.pairs))
+    });
+    std::iter::once(first).chain(others)
+}
+
+/// Queue pairs of one traffic class, among a link's.
+#[derive(Debug)]
+pub(crate) struct Group {
+    traffic_class: Option<u8>,
+    first: usize,
+    count: usize,
+    /// The one whose turn is next.
+    turn: usize,
+}
+
+/// Where a put goes: in so many parts of so many bytes, to this line and those after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    first: usize,
+    count: usize,
+    at: usize,
+    pub(crate) parts: usize,
+    pub(crate) part_bytes: usize,
+}
+
+impl Place {
+    /// The line of a part.
+    pub(crate) fn line(&self, part: usize) -> usize {
+        self.first + (self.at + part) % self.count
+    }
+}
+
+/// All of a link's, as [`needs`] lists them.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    groups: Vec<Group>,
+    spread: Spread,
+    /// That of the spread's traffic class.
+    current: usize,
+}
+
+impl Groups {
+    pub(crate) fn new(options: &Options) -> Groups {
+        let mut first = 1;
+        let mut groups = Vec::new();
+        for group in options.policy.groups() {
+            let (traffic_class, count) = (group.traffic_class, group.pairs as usize);
+            groups.push(Group { traffic_class, first, count, turn: 0 });
+            first += count;
+        }
+        let mut groups = Groups { groups, spread: Spread::default(), current: 0 };
+        groups.follow(&options.policy.otherwise());
+        groups
+    }
+
+    /// Spreads puts so from now on. A traffic class without queue pairs leaves it to the first.
+    pub(crate) fn follow(&mut self, spread: &Spread) {
+        self.spread = *spread;
+        let own = |group: &Group| group.traffic_class == spread.traffic_class;
+        self.current = self.groups.iter().position(own).unwrap_or(0);
+    }
+
+    /// The most puts that are under way at once.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.spread.in_flight as usize
+    }
+
+    /// Where a grant of so many bytes goes now, if there is room.
+    pub(crate) fn aside(lines: &[Line], bytes: usize) -> Option<Place> {
+        let alone = Place { first: 0, count: 1, at: 0, parts: 1, part_bytes: bytes };
+        lines.first()?.has_room().then_some(alone)
+    }
+
+    /// Where so many bytes go now, if there is room: `writes` on the first queue pair
+    /// and one on each of the others.
+    pub(crate) fn place(&mut self, lines: &[Line], bytes: usize, writes: usize) -> Option<Place> {
+        let Spread { pairs, order, chunk_bytes, .. } = self.spread;
+        let group = self.groups.get_mut(self.current)?;
+        let (first, count) = (group.first, group.count.min(pairs as usize).max(1));
+        let lines = lines.get(first..first + count)?;
+        let mut parts = 1;
+        if order == Order::Split {
+            parts =
+                (bytes / chunk_bytes.max(1)).clamp(1, count.min(PARTS_MAX as usize + 1 - writes));
+        }
+        let part_bytes = bytes.div_ceil(parts).next_multiple_of(ALIGNMENT).min(bytes);
+        let parts = bytes.div_ceil(part_bytes.max(1)).max(1);
+        let turn = group.turn % count;
+        let at = if parts > 1 {
+            (0..parts)
+                .all(|part| lines[(turn + part) % count].has_room_for(writes))
+                .then_some(turn)?
+        } else {
+            let free = (0..count).map(|step| (turn + step) % count);
+            let mut free = free.filter(|at| lines[*at].has_room_for(writes));
+            match order {
+                Order::LoadAware => free.min_by_key(|at| lines[*at].bytes())?,
+                Order::RoundRobin | Order::Split => free.next()?,
+            }
+        };
+        group.turn = (at + parts) % count;
+        Some(Place { first, count, at, parts, part_bytes })
+    }
+}

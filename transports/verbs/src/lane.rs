@@ -1,0 +1,448 @@
+//! A lane: puts become writes, completions become events.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::spread::Spread;
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Connected, EndpointId, Event, Lane, MrKey, NOTE_BYTES_MAX, NamedMemory, Registry, RemoteKey,
+    RemoteMr, Slice, TransportError, WorkRequest, take,
+};
+use ccl_memory::Region;
+use ccl_wire::{DESCRIPTORS, now, os};
+use rdma_sys::ibv_wc;
+use rustix::event::{Timespec, epoll};
+use rustix::process::Pid;
+
+use crate::endpoint::{Endpoint, Link, Name, Told, completions};
+use crate::line::{Put, Source};
+use crate::memory::Shared;
+use crate::native::{Memory, Queue};
+use crate::port::Port;
+use crate::side::Word;
+use crate::{Options, device};
+
+/// Completions that are taken at once.
+const AT_ONCE: usize = 32;
+/// So often in a row, so that a lane that never dries up does not keep its caller.
+const TURNS_MAX: usize = 8;
+/// How often it is looked for notes, ends and events, when all links stand.
+const CHECK_EVERY: Duration = Duration::from_millis(1);
+/// The most links that one look finds with something to hear.
+const READY_MAX: usize = 64;
+/// How long the peer may take to have what was posted before its link is closed. It needs none of
+/// the peer's time, but a slow network's, and perhaps that of some retries; a peer that is dead is
+/// not waited for. Shorter than what a launcher grants to ranks that end.
+const FAREWELL: Duration = Duration::from_secs(4);
+/// And how long it is left in peace between two looks.
+const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
+/// The most times that all is taken from the queue when a peer has ended.
+const DRAINS_MAX: usize = 1024;
+/// Names the completion queue among the endpoints.
+const QUEUE: u64 = u64::MAX;
+
+/// A lane of a port.
+#[derive(Debug)]
+pub(crate) struct VerbsLane {
+    port: Arc<Port>,
+    options: Options,
+    memory: NamedMemory<Arc<Memory>, Shared>,
+    /// The child of a fork has the same connections, and must say nothing on them.
+    process: Pid,
+    epoll: OwnedFd,
+    /// By number; empty where detached. Numbers are not used again.
+    endpoints: Vec<Option<Endpoint>>,
+    queue: Arc<Queue>,
+    /// Completions that the queue has room for, less those that its queue pairs may cause.
+    room: usize,
+    /// Taken from the queue before somebody asked.
+    stash: Vec<ibv_wc>,
+    /// Puts that are done and were not told of.
+    done: Vec<u64>,
+    /// What happened while another endpoint was closed.
+    kept: Vec<Event>,
+    /// Endpoints with something to hear, when it was looked last.
+    ready: Vec<u64>,
+    words: Vec<Word>,
+    checked: Instant,
+    /// Until when farewells wait, all together, once one of them has begun to.
+    farewell_until: Option<Instant>,
+}
+
+impl VerbsLane {
+    pub(crate) fn new(
+        port: Arc<Port>,
+        registry: Arc<Registry<Arc<Memory>>>,
+        options: Options,
+    ) -> Result<VerbsLane, TransportError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|error| os("epoll_create", error, DESCRIPTORS))?;
+        let room = options.completions.min(port.limits.max_cqe.max(1) as u32);
+        let queue = Queue::new(&port.context, room)?;
+        let data = epoll::EventData::new_u64(QUEUE);
+        epoll::add(&epoll, queue.bell(), data, epoll::EventFlags::IN)
+            .map_err(|error| os("epoll_ctl", error, DESCRIPTORS))?;
+        Ok(VerbsLane {
+            memory: NamedMemory::new(registry, device::caps(&port, &options.policy)),
+            port,
+            options,
+            process: rustix::process::getpid(),
+            epoll,
+            endpoints: Vec::new(),
+            queue,
+            room: room as usize,
+            stash: Vec::with_capacity(AT_ONCE),
+            done: Vec::with_capacity(AT_ONCE),
+            kept: Vec::new(),
+            ready: Vec::with_capacity(READY_MAX),
+            words: Vec::new(),
+            checked: Instant::ZERO,
+            farewell_until: None,
+        })
+    }
+
+    fn endpoint(&mut self, id: EndpointId) -> Result<&mut Endpoint, TransportError> {
+        let EndpointId(number) = id;
+        let found = self.endpoints.get_mut(number as usize).and_then(Option::as_mut);
+        found.ok_or_else(|| TransportError::Usage(format!("this lane has no endpoint {number}")))
+    }
+
+    /// Takes one put; no if the endpoint takes no more.
+    fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
+        let WorkRequest::Put { endpoint, remote_offset, grant, immediate, id, .. } = *request;
+        let understood = self.memory.understand(request)?;
+        let put = Put {
+            source: source(understood.source),
+            tail: understood.tail.map(source),
+            to: (understood.to.address + remote_offset as u64, understood.to.key),
+            tail_to: understood
+                .tail_to
+                .map(|(memory, offset)| (memory.address + offset as u64, memory.key)),
+            grant,
+            immediate,
+            id,
+        };
+        let peer = self.endpoint(endpoint)?;
+        if peer.lost.is_some() {
+            // Work for a lost peer is void: taken, and never done.
+            return Ok(true);
+        }
+        if !peer.takes(&put) {
+            return Ok(false);
+        }
+        peer.put(put);
+        Ok(true)
+    }
+
+    fn pump(&mut self) {
+        let done = &mut self.done;
+        self.endpoints.iter_mut().flatten().for_each(|endpoint| endpoint.pump(done));
+    }
+
+    /// Takes completions in. Returns whether there may be more.
+    fn drain(&mut self, events: &mut Vec<Event>) -> Result<bool, TransportError> {
+        let mut space = [ibv_wc::default(); AT_ONCE];
+        for _ in 0..TURNS_MAX {
+            let stashed = self.stash.len();
+            let count = if stashed == 0 {
+                self.queue.poll(&mut space)?
+            } else {
+                space[..stashed].copy_from_slice(&self.stash);
+                self.stash.clear();
+                stashed
+            };
+            space[..count].iter().for_each(|completion| self.completed(completion, events));
+            if count < AT_ONCE {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn completed(&mut self, completion: &ibv_wc, events: &mut Vec<Event>) {
+        let name = Name::of(completion);
+        let Some(Some(endpoint)) = self.endpoints.get_mut(name.endpoint) else { return };
+        match endpoint.completed(name, completion, &mut self.done) {
+            Told::Nothing => {}
+            Told::Arrived(immediate, bytes) => {
+                let endpoint = EndpointId(name.endpoint as u32);
+                events.push(Event::Arrived { endpoint, immediate, bytes });
+            }
+        }
+    }
+
+    /// Hears what peers say beside their queue pairs, and looks after links in the making.
+    fn check(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
+        self.checked = now;
+        self.port.look_after(now);
+        let trouble = self.port.trouble(now, self.options.link_within);
+        let (mut notes, mut ended) = (Vec::new(), Vec::new());
+        self.await_ready(Duration::ZERO);
+        for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
+            let Some(endpoint) = endpoint.as_mut().filter(|endpoint| endpoint.lost.is_none())
+            else {
+                continue;
+            };
+            if let Some(trouble) = &trouble {
+                endpoint.lose(trouble.clone());
+                continue;
+            }
+            if self.ready.contains(&(number as u64)) || !endpoint.side.is_flushed() {
+                let heard = endpoint.hear(&mut self.words, &mut notes, &self.options);
+                ended.extend(heard.err().map(|reason| (number, reason)));
+                let at = EndpointId(number as u32);
+                events.extend(notes.drain(..).map(|bytes| Event::Note { endpoint: at, bytes }));
+            }
+            endpoint.look_after(now, &self.options);
+        }
+        if !ended.is_empty() {
+            // What a peer had written before its end is all there: as much as the queue holds.
+            for _ in 0..DRAINS_MAX {
+                if !self.drain(events)? {
+                    break;
+                }
+            }
+        }
+        for (number, reason) in ended {
+            self.endpoints[number].iter_mut().for_each(|endpoint| endpoint.lose(reason.clone()));
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to hear, at most so long. Whether that is so.
+    fn await_ready(&mut self, longest: Duration) -> bool {
+        self.ready.clear();
+        let timeout = Timespec::try_from(longest).ok();
+        let mut space = [MaybeUninit::uninit(); READY_MAX];
+        // An interruption is a wake-up like any other.
+        if let Ok((ready, _)) = epoll::wait(self.epoll.as_fd(), &mut space, timeout.as_ref()) {
+            let numbers = ready.iter().map(|event| event.data.u64());
+            self.ready.extend(numbers.filter(|number| *number != QUEUE));
+        }
+        !self.ready.is_empty()
+    }
+
+    fn report(&mut self, events: &mut Vec<Event>) {
+        for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
+            let Some(endpoint) = endpoint else { continue };
+            if let (Some(reason), false) = (&endpoint.lost, endpoint.reported) {
+                endpoint.reported = true;
+                // Its end would wake every sleep from now on.
+                let _ = epoll::delete(&self.epoll, endpoint.side.socket());
+                let endpoint = EndpointId(number as u32);
+                events.push(Event::Lost { endpoint, reason: reason.clone() });
+            }
+        }
+    }
+
+    fn is_joining(&self) -> bool {
+        self.endpoints.iter().flatten().any(|endpoint| !endpoint.is_live())
+    }
+
+    fn has_news(&self) -> bool {
+        let unreported = |e: &Endpoint| e.lost.is_some() && !e.reported;
+        !self.done.is_empty()
+            || !self.kept.is_empty()
+            || !self.stash.is_empty()
+            || self.endpoints.iter().flatten().any(unreported)
+    }
+
+    /// Waits until the peers of some endpoints have what was posted, but not for long.
+    fn say_farewell(&mut self, all: bool, only: usize) {
+        if self.process != rustix::process::getpid() {
+            return;
+        }
+        let begun = self.farewell_until.filter(|until| now() < *until + FAREWELL);
+        let until = begun.unwrap_or_else(|| now() + FAREWELL);
+        let chosen = |number: usize| all || number == only;
+        loop {
+            let mut waits = false;
+            for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
+                let Some(endpoint) = endpoint.as_mut().filter(|_| chosen(number)) else { continue };
+                endpoint.pump(&mut self.done);
+                endpoint.flush();
+                // Who has not met the peer yet has nothing for it.
+                waits |= endpoint.is_live() && !endpoint.is_delivered();
+            }
+            self.farewell_until = waits.then_some(until);
+            if !waits || now() >= until {
+                return;
+            }
+            let mut events = std::mem::take(&mut self.kept);
+            let went_on = self.drain(&mut events).and_then(|_| self.check(now(), &mut events));
+            self.kept = events;
+            if went_on.is_err() {
+                return;
+            }
+            std::thread::sleep(FAREWELL_PAUSE);
+        }
+    }
+
+    /// Closes an endpoint.
+    fn close(&mut self, mut endpoint: Endpoint) {
+        if self.process == rustix::process::getpid() {
+            let _ = epoll::delete(&self.epoll, endpoint.side.socket());
+            endpoint.side.close();
+        }
+    }
+}
+
+fn source(slice: Slice<'_, Arc<Memory>>) -> Source {
+    let Slice { registration, offset, bytes } = slice;
+    Source { memory: Arc::clone(&registration.with), offset, bytes }
+}
+
+impl Lane for VerbsLane {
+    fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
+        let link = connected.inner.into_any().downcast::<Link>().ok();
+        let link = link.filter(|link| link.device == self.memory.registry().device()).ok_or_else(
+            || TransportError::Usage("this connection was made by another device".to_owned()),
+        )?;
+        let needed = completions(&self.port, &self.options);
+        let number = self.endpoints.len();
+        let id = u32::try_from(number).ok().filter(|id| id >> 20 == 0);
+        let id = id
+            .ok_or_else(|| TransportError::Usage("a lane has 2^20 endpoints at most".to_owned()))?;
+        if needed > self.room {
+            return Err(TransportError::Usage(format!(
+                "the completion queue has room for {} more completions, and a link needs {needed}: \
+                 the device holds no more; spread the ranks over more devices \
+                 (FERROCCL_IB_HCA), or use FERROCCL_TRANSPORT=tcp",
+                self.room
+            )));
+        }
+        let endpoint = Endpoint::new(*link, number, &self.port, &self.queue, &self.options)?;
+        let data = epoll::EventData::new_u64(number as u64);
+        epoll::add(&self.epoll, endpoint.side.socket(), data, epoll::EventFlags::IN)
+            .map_err(|error| os("epoll_ctl", error, DESCRIPTORS))?;
+        self.room -= needed;
+        self.endpoints.push(Some(endpoint));
+        Ok(EndpointId(id))
+    }
+
+    fn detach(&mut self, endpoint: EndpointId) {
+        let number = endpoint.0 as usize;
+        self.say_farewell(false, number);
+        let Some(closed) = self.endpoints.get_mut(number).and_then(Option::take) else { return };
+        self.memory.forget(endpoint);
+        self.close(closed);
+        self.room += completions(&self.port, &self.options);
+        self.kept.retain(|event| match event {
+            Event::Arrived { endpoint: at, .. }
+            | Event::Note { endpoint: at, .. }
+            | Event::Lost { endpoint: at, .. } => *at != endpoint,
+            Event::Done { .. } => true,
+        });
+    }
+
+    fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
+        let memory = self.memory.registry().find(key)?.with;
+        let peer = self.endpoint(endpoint)?;
+        if let Some(reason) = &peer.lost {
+            let (peer, reason) = (peer.peer.clone(), reason.clone());
+            return Err(TransportError::Lost { peer, reason });
+        }
+        let ((address, key), bytes) = (memory.remote(), memory.bytes() as u64);
+        let shared = Shared { link: peer.id, dialled: peer.dialled, address, bytes, key };
+        Ok(shared.encode())
+    }
+
+    fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
+        let shared = Shared::decode(key);
+        let peer = self.endpoint(at)?;
+        let shared = shared.filter(|shared| peer.is_theirs(shared)).ok_or_else(|| {
+            TransportError::Usage(format!("a key of memory that {} has not shared", peer.peer))
+        })?;
+        let known = self.memory.known(at, |known| *known == shared);
+        Ok(known.unwrap_or_else(|| self.memory.import(at, shared)))
+    }
+
+    fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
+        self.memory.give_back(at, mr);
+    }
+
+    fn map(&mut self, _at: EndpointId, _key: &RemoteKey) -> Result<Region, TransportError> {
+        Err(TransportError::Usage("memory of another host cannot be mapped".to_owned()))
+    }
+
+    fn post(&mut self, _now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
+        self.memory.refresh();
+        let taken = take(work, |request| self.put(request));
+        self.pump();
+        taken
+    }
+
+    fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
+        if bytes.len() > NOTE_BYTES_MAX {
+            let bytes = bytes.len();
+            return Err(TransportError::Usage(format!(
+                "a note of {bytes} bytes; at most {NOTE_BYTES_MAX} are possible"
+            )));
+        }
+        let peer = self.endpoint(endpoint)?;
+        if peer.lost.is_none() {
+            peer.side.say(&Word::Note(bytes.to_vec()));
+        }
+        Ok(())
+    }
+
+    fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {
+        if let Ok(peer) = self.endpoint(endpoint) {
+            peer.follow(spread);
+        }
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
+        self.memory.refresh();
+        events.append(&mut self.kept);
+        self.drain(events)?;
+        if now.since(self.checked) >= CHECK_EVERY || self.is_joining() {
+            self.check(now, events)?;
+        }
+        self.pump();
+        events.extend(self.done.drain(..).map(|id| Event::Done { id }));
+        self.report(events);
+        Ok(())
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        if self.has_news() {
+            return Some(Instant::ZERO);
+        }
+        let watched = self.endpoints.iter().flatten().any(|endpoint| !endpoint.reported);
+        watched.then(|| self.checked + CHECK_EVERY)
+    }
+
+    fn is_drained(&self) -> bool {
+        self.endpoints.iter().flatten().all(Endpoint::is_drained)
+    }
+
+    fn sleep(&mut self, longest: Duration) {
+        if self.has_news() || self.queue.arm().is_err() {
+            return;
+        }
+        // What came before the bell was armed does not ring it.
+        let mut space = [ibv_wc::default(); AT_ONCE];
+        let Ok(count) = self.queue.poll(&mut space) else { return };
+        self.stash.extend_from_slice(&space[..count]);
+        if count > 0 {
+            return;
+        }
+        if self.await_ready(longest) {
+            // It is heard at the next poll.
+            self.checked = Instant::ZERO;
+        }
+    }
+}
+
+impl Drop for VerbsLane {
+    fn drop(&mut self) {
+        self.say_farewell(true, 0);
+        for endpoint in std::mem::take(&mut self.endpoints).into_iter().flatten() {
+            self.close(endpoint);
+        }
+    }
+}

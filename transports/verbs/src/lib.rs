@@ -1,0 +1,248 @@
+//! RDMA over InfiniBand and RoCE: writes that carry an immediate, on reliable connected queue
+//! pairs, through libibverbs, which is opened when it is first asked for.
+//!
+//! # Meeting
+//!
+//! Two lanes meet over a TCP connection that proves the communicator's secret ([`ccl_wire`]). Over
+//! it they tell each other their queue pairs, and whatever notes their owners have. It stays: its
+//! end says that the peer is gone, sooner than any retry.
+//!
+//! # Data
+//!
+//! A put becomes one write on one queue pair of its link, or several on as many, as the sender's
+//! policy says ([`ccl_core::spread`]); the receiver counts parts, and relies on no order between
+//! them. Grants have a queue pair and a traffic class of their own.
+//! A short put is handed to the device with its bytes. Writes of one post share one ring of the
+//! doorbell, and only the last of several completes; what lies before it on its queue pair is done
+//! with it. Memory is written only by who has its key: peers of the same device are told the keys
+//! of what is theirs, and are trusted not to guess others.
+//!
+//! # Failures
+//!
+//! A failed completion ends its link, with a sentence that names the peer, both addresses, the
+//! queue pair, the status and what it usually means. Completions do not tell of everything: a port
+//! that has lost its link may say nothing but an asynchronous event, so those are read too.
+
+mod device;
+mod endpoint;
+mod gid;
+mod group;
+mod hca;
+mod lane;
+mod line;
+mod meeting;
+mod memory;
+mod native;
+mod offer;
+mod port;
+mod side;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::spread::{Policy, Spread};
+use ccl_core::transport::{Device, DeviceId, DeviceInfo, Transport, TransportError};
+use rdma_sys::Functions;
+
+pub use device::VerbsDevice;
+pub use gid::{Family, Rule};
+
+use hca::Filter;
+use native::Context;
+use port::Port;
+
+/// What can be chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Which devices: names or prefixes of names, with or without a port (`mlx5_0:1`), separated
+    /// by commas; `=` before the first takes names as they are, `^` takes all others.
+    pub devices: String,
+    /// Which interfaces peers are told of for the connections beside the hardware, as with TCP.
+    pub interfaces: String,
+    /// Which of a port's addresses is used.
+    pub gid: Rule,
+    /// The row of the table of partitions.
+    pub partition: u16,
+    /// How puts are spread over the queue pairs of a link, and so how many there are.
+    pub policy: Policy,
+    /// Writes that a link may have under way, shared by its queue pairs.
+    pub writes: u32,
+    /// Immediates that may come over a link before the lane is polled, likewise.
+    pub immediates: u32,
+    /// Completions that a lane's queue holds.
+    pub completions: u32,
+    /// The longest put that is handed to the device with its bytes.
+    pub inline_bytes: u32,
+    /// DSCP and ECN of what is sent.
+    pub traffic_class: u8,
+    /// The same of grants, which have a queue pair of their own.
+    pub grant_traffic_class: u8,
+    /// The service level of what is sent.
+    pub service_level: u8,
+    /// An acknowledgement is waited for 4.096 µs times two to this.
+    pub timeout: u8,
+    /// How often a packet is sent again. Seven is for ever with some devices.
+    pub retries: u8,
+    /// How often a receiver that is not ready is asked again; 7 is for ever.
+    pub not_ready_retries: u8,
+    /// Whether writes may overtake each other on the bus.
+    pub relaxed_ordering: bool,
+    /// How long two lanes may take to connect their queue pairs.
+    pub join_within: Duration,
+    /// How long a port's link may be away before its links count as lost.
+    pub link_within: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            devices: String::new(),
+            interfaces: String::new(),
+            gid: Rule::default(),
+            partition: 0,
+            policy: Policy::always(Spread::default()),
+            writes: 64,
+            immediates: 192,
+            completions: 1 << 17,
+            inline_bytes: 220,
+            traffic_class: 0,
+            grant_traffic_class: 0,
+            service_level: 0,
+            timeout: 18,
+            retries: 6,
+            not_ready_retries: 7,
+            relaxed_ordering: true,
+            join_within: Duration::from_secs(20),
+            link_within: Duration::from_secs(3),
+        }
+    }
+}
+
+impl Options {
+    /// What no device takes is told apart from what this one does not take.
+    fn check(&self) -> Result<(), TransportError> {
+        let pairs = group::needs(self).count();
+        let problem = if !(2..=offer::PAIRS_MAX).contains(&pairs) {
+            let most = offer::PAIRS_MAX;
+            format!("{pairs} queue pairs per link (FERROCCL_IB_POLICY); use {most} at most")
+        } else if self.timeout > 31 {
+            format!("a timeout of {} (FERROCCL_IB_TIMEOUT); use 0 to 31", self.timeout)
+        } else if self.retries > 7 {
+            format!("{} retries (FERROCCL_IB_RETRY_CNT); use 0 to 7", self.retries)
+        } else if self.service_level > 15 {
+            format!("service level {} (FERROCCL_IB_SL); use 0 to 15", self.service_level)
+        } else {
+            return Ok(());
+        };
+        Err(TransportError::Usage(format!("RDMA cannot be used with {problem}")))
+    }
+}
+
+/// RDMA through libibverbs.
+#[derive(Clone, Debug)]
+pub struct VerbsTransport {
+    /// Or why there are none.
+    functions: Result<&'static Functions, String>,
+    options: Options,
+}
+
+impl VerbsTransport {
+    /// The transport; opens the library, and no device yet.
+    #[must_use]
+    pub fn new(options: Options) -> VerbsTransport {
+        let functions = rdma_sys::system().map_err(ToString::to_string);
+        VerbsTransport { functions, options }
+    }
+
+    /// The same over other functions than the library's.
+    #[must_use]
+    pub fn over(functions: &'static Functions, options: Options) -> VerbsTransport {
+        VerbsTransport { functions: Ok(functions), options }
+    }
+
+    /// Every port that there is, used or not: its name, and what it is, or why it cannot be used.
+    #[must_use]
+    pub fn survey(&self) -> Vec<(String, Result<String, String>)> {
+        let Ok(functions) = &self.functions else { return Vec::new() };
+        let mut ports = Vec::new();
+        for name in Context::names(functions) {
+            match Context::open(functions, &name) {
+                Ok(context) => ports.extend(self.ports(&context).map(|(place, port)| {
+                    let port = port.map(|port| port.description());
+                    (place, port.map_err(|error| error.to_string()))
+                })),
+                Err(error) => ports.push((name, Err(error.to_string()))),
+            }
+        }
+        ports
+    }
+
+    /// The ports of a device that are asked for.
+    fn ports<'t>(
+        &'t self,
+        context: &'t Arc<Context>,
+    ) -> impl Iterator<Item = (String, Result<Port, TransportError>)> + 't {
+        let filter = Filter::parse(&self.options.devices);
+        let count = context.limits().map_or(0, |limits| limits.phys_port_cnt);
+        let asked = (1..=count).filter(move |port| filter.takes(context.name(), *port));
+        asked.map(|number| {
+            let place = format!("{}:{number}", context.name());
+            (place, Port::open(Arc::clone(context), number, &self.options))
+        })
+    }
+}
+
+impl Transport for VerbsTransport {
+    fn name(&self) -> &'static str {
+        "verbs"
+    }
+
+    fn devices(&self) -> Vec<DeviceInfo> {
+        let Ok(functions) = &self.functions else { return Vec::new() };
+        let opened = Context::names(functions)
+            .into_iter()
+            .filter_map(|name| Context::open(functions, &name).ok())
+            .collect::<Vec<_>>();
+        let usable = opened.iter().flat_map(|context| self.ports(context));
+        let usable = usable.filter_map(|(_, port)| port.ok());
+        let info = |port: Port| DeviceInfo {
+            id: DeviceId(port.name()),
+            description: port.description(),
+            caps: device::caps(&port, &self.options.policy),
+        };
+        usable.map(info).collect()
+    }
+
+    fn why_none(&self) -> String {
+        if let Err(missing) = &self.functions {
+            return missing.clone();
+        }
+        let ports = self.survey();
+        let unusable = |(name, port): &(String, Result<String, String>)| {
+            port.as_ref().err().map(|problem| format!("{name}: {problem}"))
+        };
+        let problems: Vec<String> = ports.iter().filter_map(unusable).collect();
+        match (ports.is_empty(), self.options.devices.as_str()) {
+            (false, _) => problems.join("; "),
+            (true, "") => "the kernel knows none (`ibv_devices`); for one in software: `rdma link \
+                           add rxe0 type rxe netdev eth0`"
+                .to_owned(),
+            (true, devices) => format!("none is among FERROCCL_IB_HCA={devices}"),
+        }
+    }
+
+    fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
+        let functions = self.functions.clone().map_err(TransportError::Usage)?;
+        self.options.check()?;
+        let (name, port) = id.0.split_once(':').unwrap_or((&id.0, "1"));
+        let port = port.parse().map_err(|_| {
+            TransportError::Usage(format!("{:?} is no device and port, such as mlx5_0:1", id.0))
+        })?;
+        let context = Context::open(functions, name)?;
+        let port = Port::open(context, port, &self.options)?;
+        Ok(Arc::new(VerbsDevice::open(port, self.options.clone())))
+    }
+}

@@ -1,0 +1,244 @@
+//! A queue pair in use: what is under way on it, and what its completions mean.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ccl_core::transport::TransportError;
+
+use crate::gid;
+use crate::native::{Memory, Pair, Piece, Room, Way, Write};
+
+/// So many writes in a row complete with the last of them at the latest.
+const QUIET_MAX: u32 = 16;
+
+/// Bytes to be written from.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) memory: Arc<Memory>,
+    pub(crate) offset: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Source {
+    /// None of no bytes.
+    fn piece(&self, start: usize, end: usize) -> Option<Piece> {
+        (start < end).then(|| self.memory.piece(self.offset + start, end - start)).flatten()
+    }
+}
+
+/// A put that was taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Put {
+    pub(crate) source: Source,
+    pub(crate) tail: Option<Source>,
+    /// Address and key of the peer's memory.
+    pub(crate) to: (u64, u32),
+    /// The same of the tail, if it does not follow there.
+    pub(crate) tail_to: Option<(u64, u32)>,
+    /// Whether it waits behind no other.
+    pub(crate) grant: bool,
+    pub(crate) immediate: Option<u32>,
+    pub(crate) id: u64,
+}
+
+impl Put {
+    pub(crate) fn bytes(&self) -> usize {
+        self.source.bytes + self.tail.as_ref().map_or(0, |tail| tail.bytes)
+    }
+
+    /// Bytes before those that are spread over queue pairs: they go to a place of their own.
+    pub(crate) fn apart(&self) -> usize {
+        match (&self.tail, self.tail_to) {
+            (Some(tail), Some(_)) if tail.bytes > 0 => self.source.bytes,
+            _ => 0,
+        }
+    }
+
+    /// Where byte `at` goes; those after it follow, up to a tail that goes elsewhere.
+    fn place(&self, at: usize) -> (u64, u32) {
+        let (head, at) = (self.source.bytes as u64, at as u64);
+        match self.tail_to {
+            Some((address, key)) if at >= head => (address + at - head, key),
+            _ => (self.to.0 + at, self.to.1),
+        }
+    }
+
+    /// What of it lies from byte `start` to before `end`, in the two places.
+    fn pieces(&self, start: usize, end: usize) -> (Option<Piece>, Option<Piece>) {
+        let head = self.source.bytes;
+        let from = self.source.piece(start.min(head), end.min(head));
+        let then = self
+            .tail
+            .as_ref()
+            .and_then(|tail| tail.piece(start.saturating_sub(head), end.saturating_sub(head)));
+        (from, then)
+    }
+}
+
+/// A write that the device has.
+#[derive(Debug)]
+struct UnderWay {
+    /// Which of the endpoint's puts; none if the device has the bytes.
+    put: Option<usize>,
+    bytes: usize,
+}
+
+/// A queue pair.
+#[derive(Debug)]
+pub(crate) struct Line {
+    pair: Pair,
+    room: Room,
+    under_way: VecDeque<UnderWay>,
+    /// Writes posted so far, modulo 2^32: the next one's number.
+    posted: u32,
+    /// Those since the last one that completes.
+    quiet: u32,
+    /// Whether one of those is to be told of.
+    owing: bool,
+    /// Receive requests that were used up and not renewed.
+    used: usize,
+    /// Bytes of the writes that the device has.
+    bytes: usize,
+    /// Where it leads.
+    way: Option<Way>,
+}
+
+impl Line {
+    pub(crate) fn new(pair: Pair) -> Line {
+        let room = pair.room();
+        let under_way = VecDeque::with_capacity(room.writes as usize);
+        Line {
+            pair,
+            room,
+            under_way,
+            posted: 0,
+            quiet: 0,
+            owing: false,
+            used: 0,
+            bytes: 0,
+            way: None,
+        }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        self.pair.number()
+    }
+
+    /// Connects it with its peer.
+    pub(crate) fn connect(&mut self, way: &Way) -> Result<(), TransportError> {
+        self.way = Some(*way);
+        self.pair.connect(way)
+    }
+
+    /// The queue pair at the other end, for messages.
+    pub(crate) fn peer_text(&self) -> String {
+        self.way.map_or_else(
+            || "nobody".to_owned(),
+            |way| format!("{}, queue pair {}", gid::ip(way.peer_gid), way.peer_number),
+        )
+    }
+
+    /// Has receive requests from the start. `name` comes back with their completions.
+    pub(crate) fn open(&mut self, name: u64) -> Result<(), TransportError> {
+        self.pair.receive(self.room.immediates as usize, name)
+    }
+
+    /// An immediate has come.
+    pub(crate) fn heard(&mut self, name: u64) -> Result<(), TransportError> {
+        self.used += 1;
+        if self.used * 4 < self.room.immediates as usize {
+            return Ok(());
+        }
+        self.pair.receive(std::mem::take(&mut self.used), name)
+    }
+
+    /// Bytes that the device has and that are not done.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the peer has everything.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.has_room_for(1)
+    }
+
+    pub(crate) fn has_room_for(&self, writes: usize) -> bool {
+        self.under_way.len() + writes <= self.room.writes as usize
+    }
+
+    /// Prepares to write bytes `start` to before `end` of a put, which is number `index` of the
+    /// endpoint's. `name` and the write's number come back with its completion. [`Line::ring`] must
+    /// follow, before the put goes. Returns whether it is done with this.
+    pub(crate) fn write(
+        &mut self,
+        put: &Put,
+        index: usize,
+        (start, end): (usize, usize),
+        immediate: Option<u32>,
+        name: u64,
+    ) -> bool {
+        let bytes = end - start;
+        let inline = bytes <= self.room.inline_bytes as usize;
+        let half = self.room.writes / 2;
+        let signaled = self.quiet + 1 >= QUIET_MAX.min(half.max(1));
+        self.quiet = if signaled { 0 } else { self.quiet + 1 };
+        // What is done already needs no completion of its own.
+        self.owing = !signaled && (self.owing || !inline);
+        let (from, then) = put.pieces(start, end);
+        self.pair.stage(&Write {
+            id: name | u64::from(self.posted),
+            from,
+            then,
+            to: put.place(start),
+            immediate,
+            signaled,
+            inline,
+        });
+        self.posted = self.posted.wrapping_add(1);
+        let under_way = UnderWay { put: (!inline).then_some(index), bytes };
+        self.bytes += bytes;
+        self.under_way.push_back(under_way);
+        inline
+    }
+
+    /// Has all that is under way complete, also what is done already.
+    pub(crate) fn flush(&mut self, name: u64) -> Result<(), TransportError> {
+        if self.quiet == 0 || !self.has_room() {
+            return Ok(());
+        }
+        self.pair.stage(&Write {
+            id: name | u64::from(self.posted),
+            from: None,
+            then: None,
+            to: (0, 0),
+            immediate: None,
+            signaled: true,
+            inline: false,
+        });
+        (self.posted, self.quiet) = (self.posted.wrapping_add(1), 0);
+        self.under_way.push_back(UnderWay { put: None, bytes: 0 });
+        self.ring()
+    }
+
+    /// Hands everything that was prepared to the device.
+    pub(crate) fn ring(&mut self) -> Result<(), TransportError> {
+        if std::mem::take(&mut self.owing) && self.pair.signal_last() {
+            self.quiet = 0;
+        }
+        self.pair.ring()
+    }
+
+    /// The write of this number is done, and with it those before it: `done` hears of their puts.
+    pub(crate) fn done(&mut self, number: u32, mut done: impl FnMut(usize)) {
+        let left = self.posted.wrapping_sub(number).wrapping_sub(1) as usize;
+        while self.under_way.len() > left {
+            let Some(UnderWay { put, bytes }) = self.under_way.pop_front() else { return };
+            self.bytes -= bytes;
+            put.into_iter().for_each(&mut done);
+        }
+    }
+}

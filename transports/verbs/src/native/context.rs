@@ -1,0 +1,292 @@
+//! Devices that are open.
+
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ccl_core::transport::TransportError;
+use rdma_sys::*;
+use rustix::process::{Pid, getpid};
+
+use super::{check, last};
+
+/// A row of a port's table of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GidRow {
+    pub(crate) index: u32,
+    pub(crate) gid: [u8; 16],
+    /// `IBV_GID_TYPE_...`.
+    pub(crate) kind: u32,
+}
+
+/// Something that has happened to an open device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Happening {
+    pub(crate) event: ibv_event_type,
+    /// The number of the queue pair, if it concerns one.
+    pub(crate) pair: Option<u32>,
+    /// The port, if it concerns one.
+    pub(crate) port: Option<u8>,
+}
+
+/// A device that is open.
+pub(crate) struct Context {
+    pub(crate) functions: &'static Functions,
+    context: NonNull<ibv_context>,
+    name: String,
+    /// The child of a fork has the same devices, and must not end what its parent uses.
+    process: Pid,
+}
+
+// SAFETY: the library locks what its threads share.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// The names of all devices; none if there is no RDMA on this machine.
+    pub(crate) fn names(functions: &'static Functions) -> Vec<String> {
+        with_list(functions, |devices| {
+            devices.iter().filter_map(|device| name(functions, *device)).collect()
+        })
+    }
+
+    /// Opens the device of that name.
+    pub(crate) fn open(
+        functions: &'static Functions,
+        wanted: &str,
+    ) -> Result<Arc<Context>, TransportError> {
+        with_list(functions, |devices| {
+            let named =
+                |device: &&*mut ibv_device| name(functions, **device).as_deref() == Some(wanted);
+            let device = devices.iter().find(named).ok_or_else(|| {
+                TransportError::Usage(format!("there is no RDMA device {wanted:?} on this host"))
+            })?;
+            // SAFETY: it is in the list, which is there.
+            let context = unsafe { (functions.open_device)(*device) };
+            let context = NonNull::new(context).ok_or_else(|| last("ibv_open_device", OPEN))?;
+            let name = wanted.to_owned();
+            let opened = Context { functions, context, name, process: getpid() };
+            opened.no_waiting()?;
+            Ok(Arc::new(opened))
+        })
+    }
+
+    /// Asking for events returns at once.
+    fn no_waiting(&self) -> Result<(), TransportError> {
+        let events = self.events();
+        rustix::fs::fcntl_getfl(events)
+            .and_then(|flags| rustix::fs::fcntl_setfl(events, flags | rustix::fs::OFlags::NONBLOCK))
+            .map_err(|error| {
+                super::failure("fcntl", error.raw_os_error(), "this kernel is not usable")
+            })
+    }
+
+    /// Whether this process has opened it, and not the one that it was forked from.
+    pub(super) fn is_ours(&self) -> bool {
+        self.process == getpid()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_context {
+        self.context.as_ptr()
+    }
+
+    /// What it can do.
+    pub(crate) fn limits(&self) -> Result<ibv_device_attr, TransportError> {
+        let mut attr = std::mem::MaybeUninit::zeroed();
+        // SAFETY: the device is open, and there is room.
+        let result = unsafe { (self.functions.query_device)(self.raw(), attr.as_mut_ptr()) };
+        check("ibv_query_device", result, DRIVER)?;
+        // SAFETY: it is numbers, and they were written.
+        Ok(unsafe { attr.assume_init() })
+    }
+
+    /// How a port is, from 1.
+    pub(crate) fn port(&self, port: u8) -> Result<ibv_port_attr, TransportError> {
+        let mut attr = ibv_port_attr::default();
+        // SAFETY: the device is open, and there is room.
+        let result = unsafe { (self.functions.query_port)(self.raw(), port, &raw mut attr) };
+        check("ibv_query_port", result, "see whether the port exists: `ibv_devinfo`")?;
+        Ok(attr)
+    }
+
+    /// The rows of a port's table of addresses that hold one.
+    pub(crate) fn gids(&self, port: u8, rows: u32) -> Vec<GidRow> {
+        (0..rows).filter_map(|row| self.gid(port, row)).collect()
+    }
+
+    fn gid(&self, port: u8, row: u32) -> Option<GidRow> {
+        let Some(query) = self.functions.query_gid_ex else { return self.gid_of_old(port, row) };
+        let (mut entry, bytes) = (ibv_gid_entry::default(), size_of::<ibv_gid_entry>());
+        // SAFETY: the device is open, and there is room for an entry of this size.
+        let result = unsafe { query(self.raw(), u32::from(port), row, &raw mut entry, 0, bytes) };
+        let found = GidRow { index: row, gid: entry.gid.raw, kind: entry.gid_type };
+        (result == 0 && found.gid != [0; 16]).then_some(found)
+    }
+
+    /// By a library that does not tell kinds: the kernel does.
+    fn gid_of_old(&self, port: u8, row: u32) -> Option<GidRow> {
+        let mut gid = ibv_gid::default();
+        // SAFETY: the device is open, and there is room.
+        let result =
+            unsafe { (self.functions.query_gid)(self.raw(), port, row as i32, &raw mut gid) };
+        let name = &self.name;
+        let place = format!("/sys/class/infiniband/{name}/ports/{port}/gid_attrs/types/{row}");
+        let kind = match std::fs::read_to_string(place).ok()?.trim() {
+            "RoCE v2" => IBV_GID_TYPE_ROCE_V2,
+            // It has one name for both.
+            _ => IBV_GID_TYPE_IB,
+        };
+        let found = GidRow { index: row, gid: gid.raw, kind };
+        (result == 0 && found.gid != [0; 16]).then_some(found)
+    }
+
+    /// A row of a port's table of partitions.
+    pub(crate) fn partition(&self, port: u8, row: u16) -> Option<u16> {
+        let mut key = 0;
+        // SAFETY: the device is open, and there is room.
+        let result =
+            unsafe { (self.functions.query_pkey)(self.raw(), port, row.into(), &raw mut key) };
+        (result == 0).then_some(u16::from_be(key))
+    }
+
+    /// Readable when something has happened.
+    pub(crate) fn events(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open as long as this.
+        let descriptor = unsafe { (*self.raw()).async_fd };
+        // SAFETY: it stays open as long as the context.
+        unsafe { BorrowedFd::borrow_raw(descriptor) }
+    }
+
+    /// What has happened, if anything has.
+    pub(crate) fn happening(&self) -> Option<Happening> {
+        let mut event = ibv_async_event {
+            element: ibv_async_event_element { port_num: 0 },
+            event_type: IBV_EVENT_COMM_EST,
+        };
+        // SAFETY: the device is open, and there is room.
+        if unsafe { (self.functions.get_async_event)(self.raw(), &raw mut event) } != 0 {
+            return None;
+        }
+        let of_pair = matches!(
+            event.event_type,
+            IBV_EVENT_QP_FATAL
+                | IBV_EVENT_QP_REQ_ERR
+                | IBV_EVENT_QP_ACCESS_ERR
+                | IBV_EVENT_COMM_EST
+        );
+        let pair = of_pair.then(|| {
+            // SAFETY: such events are of a queue pair.
+            let pair = unsafe { event.element.qp };
+            // SAFETY: it is not ended before its events were acknowledged.
+            unsafe { (*pair).qp_num }
+        });
+        let of_port = matches!(
+            event.event_type,
+            IBV_EVENT_PORT_ERR
+                | IBV_EVENT_PORT_ACTIVE
+                | IBV_EVENT_LID_CHANGE
+                | IBV_EVENT_PKEY_CHANGE
+                | IBV_EVENT_GID_CHANGE
+        );
+        let port = match of_port {
+            // SAFETY: such events are of a port.
+            true => u8::try_from(unsafe { event.element.port_num }).ok(),
+            false => None,
+        };
+        // SAFETY: it was given, and is acknowledged once.
+        unsafe { (self.functions.ack_async_event)(&raw mut event) };
+        Some(Happening { event: event.event_type, pair, port })
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Context").field(&self.name).finish()
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if !self.is_ours() {
+            return;
+        }
+        // SAFETY: whatever was made of it has kept it until now.
+        unsafe { (self.functions.close_device)(self.raw()) };
+    }
+}
+
+/// Keeps memory and queue pairs of one device together.
+pub(crate) struct Domain {
+    pub(crate) context: Arc<Context>,
+    domain: NonNull<ibv_pd>,
+}
+
+// SAFETY: the library locks what its threads share.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(crate) fn new(context: Arc<Context>) -> Result<Arc<Domain>, TransportError> {
+        // SAFETY: the device is open.
+        let domain = unsafe { (context.functions.alloc_pd)(context.raw()) };
+        let domain = NonNull::new(domain).ok_or_else(|| last("ibv_alloc_pd", DRIVER))?;
+        Ok(Arc::new(Domain { context, domain }))
+    }
+
+    pub(super) fn raw(&self) -> *mut ibv_pd {
+        self.domain.as_ptr()
+    }
+}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Domain").field(&self.context).finish()
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        if !self.context.is_ours() {
+            return;
+        }
+        // SAFETY: whatever was made of it has kept it until now.
+        unsafe { (self.context.functions.dealloc_pd)(self.raw()) };
+    }
+}
+
+fn with_list<T>(functions: &'static Functions, run: impl FnOnce(&[*mut ibv_device]) -> T) -> T {
+    let mut count = 0;
+    // SAFETY: there is room for the number.
+    let list = unsafe { (functions.get_device_list)(&raw mut count) };
+    if list.is_null() {
+        return run(&[]);
+    }
+    // SAFETY: it holds so many.
+    let result = run(unsafe { std::slice::from_raw_parts(list, count.max(0) as usize) });
+    // SAFETY: it was given, and goes back once.
+    unsafe { (functions.free_device_list)(list) };
+    result
+}
+
+fn name(functions: &'static Functions, device: *mut ibv_device) -> Option<String> {
+    // SAFETY: the device is in a list that is there.
+    let name = unsafe { (functions.get_device_name)(device) };
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: it is a string, as long as the list is there.
+    let name = CString::from(unsafe { CStr::from_ptr(name) });
+    name.into_string().ok()
+}
+
+const OPEN: &str = "see whether this user may open /dev/infiniband/uverbs* (in a container, pass \
+                    the devices in)";
+const DRIVER: &str = "see whether the device's driver works: `ibv_devinfo`";

@@ -1,0 +1,103 @@
+//! Memory that a device knows.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ccl_core::transport::TransportError;
+use ccl_memory::Region;
+use rdma_sys::*;
+
+use super::context::Domain;
+use super::last;
+
+/// Registered memory: peers may write there, if they have its key.
+pub(crate) struct Memory {
+    domain: Arc<Domain>,
+    /// None once it has ended.
+    memory: Mutex<Option<Handle>>,
+    local_key: u32,
+    remote_key: u32,
+    /// Kept until the registration has ended, and for whoever reads from it himself.
+    region: Region,
+}
+
+struct Handle(NonNull<ibv_mr>);
+
+// SAFETY: the library locks what its threads share.
+unsafe impl Send for Handle {}
+
+/// Bytes of registered memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece(pub(super) ibv_sge);
+
+impl Memory {
+    /// Registers memory. Writes may overtake each other on the bus if `relaxed`: nobody relies on
+    /// their order.
+    pub(crate) fn register(
+        domain: &Arc<Domain>,
+        region: &Region,
+        relaxed: bool,
+    ) -> Result<Memory, TransportError> {
+        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+        let (functions, start) = (domain.context.functions, region.start());
+        let (address, bytes) = (start.cast(), region.bytes());
+        let memory = match functions.reg_mr_iova2.filter(|_| relaxed) {
+            Some(register) => {
+                let access = (access | IBV_ACCESS_RELAXED_ORDERING) as u32;
+                let iova = start.expose_provenance() as u64;
+                // SAFETY: the region keeps the memory until the registration has ended.
+                unsafe { register(domain.raw(), address, bytes, iova, access) }
+            }
+            // SAFETY: as above.
+            None => unsafe { (functions.reg_mr)(domain.raw(), address, bytes, access) },
+        };
+        let memory = NonNull::new(memory).ok_or_else(|| last("ibv_reg_mr", LOCKED))?;
+        // SAFETY: it has just been made.
+        let &ibv_mr { lkey: local_key, rkey: remote_key, .. } = unsafe { memory.as_ref() };
+        let (domain, region) = (Arc::clone(domain), region.clone());
+        let memory = Mutex::new(Some(Handle(memory)));
+        Ok(Memory { domain, memory, local_key, remote_key, region })
+    }
+
+    /// For peers: its first address, and the key.
+    pub(crate) fn remote(&self) -> (u64, u32) {
+        (self.region.start().addr() as u64, self.remote_key)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.region.bytes()
+    }
+
+    /// Some of it; none if it has not so many bytes.
+    pub(crate) fn piece(&self, offset: usize, bytes: usize) -> Option<Piece> {
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.region.bytes());
+        let length = u32::try_from(bytes).ok().filter(|_| inside)?;
+        let addr = (self.region.start().addr() + offset) as u64;
+        Some(Piece(ibv_sge { addr, length, lkey: self.local_key }))
+    }
+
+    /// Ends the registration: when this returns, the device reads and writes nothing there any
+    /// more.
+    pub(crate) fn end(&self) {
+        let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(Handle(memory)) = memory.filter(|_| self.domain.context.is_ours()) else { return };
+        // SAFETY: it is registered, and ends once.
+        unsafe { (self.domain.context.functions.dereg_mr)(memory.as_ptr()) };
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Memory").field(&self.region.bytes()).finish()
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+const LOCKED: &str = "if memory is short, raise the limit of locked memory: `ulimit -l unlimited` \
+                      (containers: `--ulimit memlock=-1`; systemd: LimitMEMLOCK=infinity)";

@@ -1,0 +1,351 @@
+//! Queue pairs.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ccl_core::transport::TransportError;
+use rdma_sys::*;
+
+use super::context::Domain;
+use super::memory::Piece;
+use super::queue::Queue;
+use super::{check, forget_errors, last};
+
+/// What a queue pair has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Writes under way.
+    pub(crate) writes: u32,
+    /// Immediates that may come before receive requests are renewed.
+    pub(crate) immediates: u32,
+    /// The longest write whose bytes are taken when it is posted.
+    pub(crate) inline_bytes: u32,
+}
+
+/// The way from one queue pair to another, and how patiently it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    /// This side's port, from 1.
+    pub(crate) port: u8,
+    /// The row of its table of partitions.
+    pub(crate) partition: u16,
+    /// The row of its table of addresses; none if the way is not routed.
+    pub(crate) gid_index: Option<u8>,
+    /// The peer's address.
+    pub(crate) peer_gid: [u8; 16],
+    /// The same in its InfiniBand subnet.
+    pub(crate) peer_lid: u16,
+    /// The peer's queue pair.
+    pub(crate) peer_number: u32,
+    /// The number of the first packet, of both sides.
+    pub(crate) first_packet: u32,
+    /// The longest packet.
+    pub(crate) mtu: ibv_mtu,
+    pub(crate) service_level: u8,
+    pub(crate) traffic_class: u8,
+    /// Tells its packets apart from those of other queue pairs.
+    pub(crate) flow_label: u32,
+    /// Acknowledgements are waited for 4.096 µs times two to this.
+    pub(crate) timeout: u8,
+    /// How often a packet is sent again.
+    pub(crate) retries: u8,
+    /// How often a receiver that is not ready is asked again; 7 is for ever.
+    pub(crate) not_ready_retries: u8,
+}
+
+/// One write to a peer's memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
+    /// Comes back with its completion.
+    pub(crate) id: u64,
+    pub(crate) from: Option<Piece>,
+    /// What follows it.
+    pub(crate) then: Option<Piece>,
+    /// Where to, and the key.
+    pub(crate) to: (u64, u32),
+    pub(crate) immediate: Option<u32>,
+    /// Whether it completes also if it succeeds.
+    pub(crate) signaled: bool,
+    /// Whether its bytes are taken now.
+    pub(crate) inline: bool,
+}
+
+impl Write {
+    fn places(&self) -> [ibv_sge; 2] {
+        let mut places = [ibv_sge::default(); 2];
+        let pieces = [self.from, self.then].into_iter().flatten();
+        places.iter_mut().zip(pieces).for_each(|(place, Piece(piece))| *place = piece);
+        places
+    }
+}
+
+/// A queue pair, reliable and connected.
+pub(crate) struct Pair {
+    domain: Arc<Domain>,
+    /// Kept until the pair has ended.
+    _queue: Arc<Queue>,
+    pair: NonNull<ibv_qp>,
+    room: Room,
+    /// Requests in the library's form, made anew for every post.
+    places: Vec<[ibv_sge; 2]>,
+    requests: Vec<ibv_send_wr>,
+    receives: Vec<ibv_recv_wr>,
+}
+
+// SAFETY: the library locks what its threads share, and the lists' pointers lead to themselves.
+unsafe impl Send for Pair {}
+
+impl Pair {
+    /// A new one, whose completions go to `queue`. It may take fewer bytes inline than asked for:
+    /// how many a device can, it does not say.
+    pub(crate) fn new(
+        domain: &Arc<Domain>,
+        queue: &Arc<Queue>,
+        room: Room,
+    ) -> Result<Pair, TransportError> {
+        match Pair::try_new(domain, queue, room) {
+            Err(_) if room.inline_bytes > 0 => {
+                let inline_bytes = room.inline_bytes / 2;
+                Pair::new(domain, queue, Room { inline_bytes, ..room })
+            }
+            made => made,
+        }
+    }
+
+    fn try_new(
+        domain: &Arc<Domain>,
+        queue: &Arc<Queue>,
+        room: Room,
+    ) -> Result<Pair, TransportError> {
+        let mut init = ibv_qp_init_attr {
+            qp_context: std::ptr::null_mut(),
+            send_cq: queue.raw(),
+            recv_cq: queue.raw(),
+            srq: std::ptr::null_mut(),
+            cap: ibv_qp_cap {
+                max_send_wr: room.writes,
+                max_recv_wr: room.immediates,
+                max_send_sge: 2,
+                max_recv_sge: 1,
+                max_inline_data: room.inline_bytes,
+            },
+            qp_type: IBV_QPT_RC,
+            sq_sig_all: 0,
+        };
+        forget_errors();
+        // SAFETY: the domain is alive, and so are the queues, which this keeps.
+        let pair = unsafe { (domain.context.functions.create_qp)(domain.raw(), &raw mut init) };
+        let pair = NonNull::new(pair).ok_or_else(|| last("ibv_create_qp", PAIRS))?;
+        // What it grants beyond that, the completion queue may have no room for.
+        let writes = room.writes.min(init.cap.max_send_wr);
+        let immediates = room.immediates.min(init.cap.max_recv_wr);
+        let inline_bytes = init.cap.max_inline_data;
+        let many = writes as usize;
+        Ok(Pair {
+            domain: Arc::clone(domain),
+            _queue: Arc::clone(queue),
+            pair,
+            room: Room { writes, immediates, inline_bytes },
+            places: Vec::with_capacity(many),
+            requests: Vec::with_capacity(many),
+            receives: Vec::with_capacity(immediates as usize),
+        })
+    }
+
+    /// What it got.
+    pub(crate) fn room(&self) -> Room {
+        self.room
+    }
+
+    /// What peers know it by.
+    pub(crate) fn number(&self) -> u32 {
+        // SAFETY: it is alive.
+        unsafe { self.pair.as_ref() }.qp_num
+    }
+
+    /// Makes it take receive requests.
+    pub(crate) fn prepare(&mut self, port: u8, partition: u16) -> Result<(), TransportError> {
+        let attr = ibv_qp_attr {
+            qp_state: IBV_QPS_INIT,
+            pkey_index: partition,
+            port_num: port,
+            qp_access_flags: IBV_ACCESS_REMOTE_WRITE as u32,
+            ..ibv_qp_attr::default()
+        };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        self.modify("ibv_modify_qp(INIT)", attr, mask, PORT)
+    }
+
+    /// Connects it with its peer, which must do the same before anything is sent.
+    pub(crate) fn connect(&mut self, way: &Way) -> Result<(), TransportError> {
+        let grh = ibv_global_route {
+            dgid: ibv_gid { raw: way.peer_gid },
+            flow_label: way.flow_label,
+            sgid_index: way.gid_index.unwrap_or(0),
+            hop_limit: u8::MAX,
+            traffic_class: way.traffic_class,
+        };
+        let ah_attr = ibv_ah_attr {
+            grh: if way.gid_index.is_some() { grh } else { ibv_global_route::default() },
+            dlid: way.peer_lid,
+            sl: way.service_level,
+            is_global: way.gid_index.is_some().into(),
+            port_num: way.port,
+            ..ibv_ah_attr::default()
+        };
+        let attr = ibv_qp_attr {
+            qp_state: IBV_QPS_RTR,
+            path_mtu: way.mtu,
+            dest_qp_num: way.peer_number,
+            rq_psn: way.first_packet,
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: NOT_READY_TIMER,
+            ah_attr,
+            ..ibv_qp_attr::default()
+        };
+        let mask = IBV_QP_STATE
+            | IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER;
+        self.modify("ibv_modify_qp(RTR)", attr, mask, WAY)?;
+        let attr = ibv_qp_attr {
+            qp_state: IBV_QPS_RTS,
+            timeout: way.timeout,
+            retry_cnt: way.retries,
+            rnr_retry: way.not_ready_retries,
+            sq_psn: way.first_packet,
+            max_rd_atomic: 1,
+            ..ibv_qp_attr::default()
+        };
+        let mask = IBV_QP_STATE
+            | IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_SQ_PSN
+            | IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify("ibv_modify_qp(RTS)", attr, mask, WAY)
+    }
+
+    fn modify(
+        &mut self,
+        call: &'static str,
+        mut attr: ibv_qp_attr,
+        mask: i32,
+        advice: &'static str,
+    ) -> Result<(), TransportError> {
+        let modify = self.domain.context.functions.modify_qp;
+        // SAFETY: it is alive, and the attributes are there.
+        check(call, unsafe { modify(self.pair.as_ptr(), &raw mut attr, mask) }, advice)
+    }
+
+    /// Prepares a write, which must find room. Its memory must stay what it is until the write is
+    /// done: the device looks, but for inline bytes nobody else does.
+    pub(crate) fn stage(&mut self, write: &Write) {
+        self.places.push(write.places());
+        self.requests.push(request(write));
+    }
+
+    /// Has the write that was prepared last complete; no if there is none.
+    pub(crate) fn signal_last(&mut self) -> bool {
+        let last = self.requests.last_mut();
+        last.is_some_and(|request| {
+            request.send_flags |= IBV_SEND_SIGNALED;
+            true
+        })
+    }
+
+    /// Hands all that was prepared to the device, with one ring of the doorbell.
+    ///
+    /// # Errors
+    ///
+    /// When it does not take them all.
+    pub(crate) fn ring(&mut self) -> Result<(), TransportError> {
+        if self.requests.is_empty() {
+            return Ok(());
+        }
+        link(&mut self.requests, &mut self.places);
+        let (list, mut bad) = (self.requests.as_mut_ptr(), std::ptr::null_mut());
+        // SAFETY: the pair is alive, and the lists lead to what is there.
+        let result = unsafe { ibv_post_send(self.pair.as_ptr(), list, &raw mut bad) };
+        self.places.clear();
+        self.requests.clear();
+        check("ibv_post_send", result, "this is a fault of the library")
+    }
+
+    /// Renews receive requests, which take nothing but immediates. `name` comes back with their
+    /// completions.
+    pub(crate) fn receive(&mut self, count: usize, name: u64) -> Result<(), TransportError> {
+        if count == 0 {
+            return Ok(());
+        }
+        let receives = &mut self.receives;
+        receives.clear();
+        receives.extend((0..count).map(|_| ibv_recv_wr { wr_id: name, ..ibv_recv_wr::default() }));
+        let start = receives.as_mut_ptr();
+        for at in 1..count {
+            receives[at - 1].next = start.wrapping_add(at);
+        }
+        let mut bad = std::ptr::null_mut();
+        // SAFETY: the pair is alive, and the list leads to what is there.
+        let result = unsafe { ibv_post_recv(self.pair.as_ptr(), start, &raw mut bad) };
+        check("ibv_post_recv", result, "this is a fault of the library")
+    }
+}
+
+/// A write in the library's form, without its places.
+fn request(write: &Write) -> ibv_send_wr {
+    let (opcode, imm_data) = match write.immediate {
+        Some(immediate) => (IBV_WR_RDMA_WRITE_WITH_IMM, immediate.to_be()),
+        None => (IBV_WR_RDMA_WRITE, 0),
+    };
+    let signaled = if write.signaled { IBV_SEND_SIGNALED } else { 0 };
+    let inline = if write.inline { IBV_SEND_INLINE } else { 0 };
+    let mut request = ibv_send_wr::default();
+    (request.wr_id, request.opcode, request.imm_data) = (write.id, opcode, imm_data);
+    request.send_flags = signaled | inline;
+    request.num_sge = i32::from(write.from.is_some()) + i32::from(write.then.is_some());
+    (request.rdma.remote_addr, request.rdma.rkey) = write.to;
+    request
+}
+
+/// Has each request lead to its places and to the next.
+fn link(requests: &mut [ibv_send_wr], places: &mut [[ibv_sge; 2]]) {
+    let start = requests.as_mut_ptr();
+    let last = requests.len().saturating_sub(1);
+    for (at, (request, places)) in requests.iter_mut().zip(places).enumerate() {
+        request.sg_list = places.as_mut_ptr();
+        request.next = if at < last { start.wrapping_add(at + 1) } else { std::ptr::null_mut() };
+    }
+}
+
+impl fmt::Debug for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pair").field("number", &self.number()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if !self.domain.context.is_ours() {
+            return;
+        }
+        // SAFETY: it is alive, and ends once. When this returns, nothing is read or written
+        // through it any more.
+        unsafe { (self.domain.context.functions.destroy_qp)(self.pair.as_ptr()) };
+    }
+}
+
+/// Who asks a receiver that is not ready waits for 0.64 ms: the code of that time, by the
+/// InfiniBand specification (table 45, "RNR NAK timer").
+const NOT_READY_TIMER: u8 = 12;
+
+const PAIRS: &str = "if the device has no queue pair left, use fewer per peer, such as \
+                     FERROCCL_IB_POLICY=2; if memory is short, raise the limit of locked memory: \
+                     `ulimit -l unlimited`";
+const PORT: &str = "see whether the port and the partition exist: `ibv_devinfo -v`";
+const WAY: &str = "see whether the peer's address can be reached from this device's, and whether \
+                   the chosen row of the table of addresses is of its kind";

@@ -1,0 +1,126 @@
+//! A port of an open device, and what has become of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ccl_core::time::Instant;
+use ccl_core::transport::TransportError;
+use rdma_sys::*;
+
+use crate::Options;
+use crate::gid::{self, Choice};
+use crate::native::{Context, Domain};
+use crate::status;
+
+/// A port that is used.
+#[derive(Debug)]
+pub(crate) struct Port {
+    pub(crate) context: Arc<Context>,
+    pub(crate) domain: Arc<Domain>,
+    /// From 1.
+    pub(crate) number: u8,
+    pub(crate) choice: Choice,
+    pub(crate) attr: ibv_port_attr,
+    pub(crate) limits: ibv_device_attr,
+    /// The row of the table of partitions.
+    pub(crate) partition: u16,
+    health: Mutex<Health>,
+}
+
+/// What events have told.
+#[derive(Debug, Default)]
+struct Health {
+    /// Since when the link is down.
+    down_since: Option<Instant>,
+    /// What nothing comes back from.
+    fatal: Option<&'static str>,
+}
+
+impl Port {
+    pub(crate) fn open(
+        context: Arc<Context>,
+        number: u8,
+        options: &Options,
+    ) -> Result<Port, TransportError> {
+        let place = format!("{}:{number}", context.name());
+        let usage = |problem: String| TransportError::Usage(format!("{place}: {problem}"));
+        let (attr, limits) = (context.port(number)?, context.limits()?);
+        if attr.state != IBV_PORT_ACTIVE {
+            return Err(usage(format!(
+                "the port is not active (state {}): look at its cable, its interface, and, with \
+                 InfiniBand, the subnet manager",
+                attr.state
+            )));
+        }
+        let rows = context.gids(number, attr.gid_tbl_len.max(0) as u32);
+        let choice = options.gid.choose(&rows, attr.link_layer).map_err(usage)?;
+        let wanted = options.partition;
+        if context.partition(number, wanted).is_none_or(|key| key == 0) {
+            return Err(usage(format!(
+                "row {wanted} of its table of partitions is empty (FERROCCL_IB_PKEY)"
+            )));
+        }
+        let domain = Domain::new(Arc::clone(&context))?;
+        let health = Mutex::default();
+        let partition = wanted;
+        Ok(Port { context, domain, number, choice, attr, limits, partition, health })
+    }
+
+    /// The device's name and the port: `mlx5_0:1`.
+    pub(crate) fn name(&self) -> String {
+        format!("{}:{}", self.context.name(), self.number)
+    }
+
+    /// One line for people.
+    pub(crate) fn description(&self) -> String {
+        let mtu = 128 << self.attr.active_mtu;
+        let gid = self.choice.row;
+        format!(
+            "{} of {}, packets of {mtu} bytes, address {} ({})",
+            if self.is_ethernet() { "RoCE" } else { "InfiniBand" },
+            self.name(),
+            gid::ip(gid.gid),
+            self.choice.why,
+        )
+    }
+
+    pub(crate) fn is_ethernet(&self) -> bool {
+        self.attr.link_layer == IBV_LINK_LAYER_ETHERNET
+    }
+
+    /// Takes in what has happened to the device. Any lane may, for all.
+    pub(crate) fn look_after(&self, now: Instant) {
+        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(happening) = self.context.happening() {
+            if happening.port.is_some_and(|port| port != self.number) {
+                continue;
+            }
+            match happening.event {
+                IBV_EVENT_PORT_ERR => {
+                    health.down_since.get_or_insert(now);
+                }
+                IBV_EVENT_PORT_ACTIVE => health.down_since = None,
+                IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR => {
+                    health.fatal.get_or_insert(status::event(happening.event));
+                }
+                // What becomes of a queue pair, its completions tell.
+                _ => {}
+            }
+        }
+    }
+
+    /// Why nothing passes here any more, if so: a link may be away for `patience`.
+    pub(crate) fn trouble(&self, now: Instant, patience: std::time::Duration) -> Option<String> {
+        let health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fatal) = health.fatal {
+            return Some(format!("{}: {fatal}", self.name()));
+        }
+        let away = health.down_since.map(|since| now.since(since))?;
+        (away >= patience).then(|| {
+            format!(
+                "{}: the port lost its link {away:.1?} ago, and it has not come back; look at the \
+                 cable and the switch",
+                self.name()
+            )
+        })
+    }
+}

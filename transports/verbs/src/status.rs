@@ -1,0 +1,77 @@
+//! What failed completions and events usually mean.
+
+use rdma_sys::*;
+
+/// A completion's status: its name in the header, and what it usually means.
+pub(crate) fn meaning(status: ibv_wc_status) -> (&'static str, &'static str) {
+    match status {
+        IBV_WC_LOC_LEN_ERR => ("local length error", "more bytes than the port moves at once"),
+        IBV_WC_LOC_QP_OP_ERR => (
+            "local queue pair operation error",
+            "the device's own link went down, or its driver failed",
+        ),
+        IBV_WC_LOC_PROT_ERR => {
+            ("local protection error", "memory of this process was not registered, or no longer")
+        }
+        IBV_WC_WR_FLUSH_ERR => {
+            ("flushed", "the queue pair had failed before; another message tells of what")
+        }
+        IBV_WC_BAD_RESP_ERR => ("bad response", "the peer's device or the network is faulty"),
+        IBV_WC_LOC_ACCESS_ERR => {
+            ("local access error", "memory of this process is registered for other uses")
+        }
+        IBV_WC_REM_INV_REQ_ERR => {
+            ("remote invalid request", "the peer's queue pair does not allow what was asked of it")
+        }
+        IBV_WC_REM_ACCESS_ERR => (
+            "remote access error",
+            "the peer has taken back the memory that was written to, or never granted it",
+        ),
+        IBV_WC_REM_OP_ERR => ("remote operation error", "the peer could not carry it out"),
+        IBV_WC_RETRY_EXC_ERR => (
+            "transport retries exceeded",
+            "the peer does not answer: its process or host is gone, the network drops too much, or \
+             no way leads there with this address and priority",
+        ),
+        IBV_WC_RNR_RETRY_EXC_ERR => (
+            "receiver not ready",
+            "the peer's process was stopped, or does not poll its completions",
+        ),
+        IBV_WC_REM_ABORT_ERR => ("remote abort", "the peer gave it up"),
+        IBV_WC_FATAL_ERR => ("fatal error", "the device has failed: see `dmesg`"),
+        IBV_WC_RESP_TIMEOUT_ERR => ("response timeout", "the peer does not answer"),
+        IBV_WC_GENERAL_ERR => ("general error", "the device has failed: see `dmesg`"),
+        _ => ("unknown status", "see the device's documentation"),
+    }
+}
+
+/// An event's meaning, if it is worth a word.
+pub(crate) fn event(event: ibv_event_type) -> &'static str {
+    match event {
+        IBV_EVENT_CQ_ERR => "a completion queue overflowed",
+        IBV_EVENT_QP_FATAL => "a queue pair failed",
+        IBV_EVENT_QP_REQ_ERR => "a queue pair received what it could not understand",
+        IBV_EVENT_QP_ACCESS_ERR => "a queue pair received what is not allowed",
+        IBV_EVENT_DEVICE_FATAL => "the device failed",
+        IBV_EVENT_PORT_ACTIVE => "the port has its link again",
+        IBV_EVENT_PORT_ERR => "the port lost its link",
+        IBV_EVENT_LID_CHANGE | IBV_EVENT_GID_CHANGE => "the port's addresses changed",
+        IBV_EVENT_PKEY_CHANGE => "the port's partitions changed",
+        _ => "an event of no consequence",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_is_explained() {
+        let (name, meaning) = meaning(IBV_WC_RETRY_EXC_ERR);
+        assert_eq!(name, "transport retries exceeded");
+        assert!(meaning.contains("does not answer"));
+        assert_eq!(super::meaning(99).0, "unknown status");
+        assert_eq!(event(IBV_EVENT_PORT_ERR), "the port lost its link");
+        assert_eq!(event(99), "an event of no consequence");
+    }
+}

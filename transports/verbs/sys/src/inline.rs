@@ -1,0 +1,83 @@
+//! The calls of the fast path, which the header defines in terms of pointers in the context.
+
+use libc::c_int;
+
+use crate::{ibv_cq, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_wc};
+
+/// Hands a list of requests to a queue pair. Returns 0, or an error number; `bad` then points to
+/// the first that was not taken.
+///
+/// # Safety
+///
+/// The queue pair is alive, the list and what it names are valid, and no other thread posts to it
+/// from outside the library's own locks.
+#[inline]
+pub unsafe fn ibv_post_send(
+    qp: *mut ibv_qp,
+    list: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: it is alive.
+    let context = unsafe { (*qp).context };
+    // SAFETY: so is its context.
+    match unsafe { (*context).ops.post_send } {
+        // SAFETY: the caller keeps the contract.
+        Some(call) => unsafe { call(qp, list, bad) },
+        None => libc::EOPNOTSUPP,
+    }
+}
+
+/// The same for requests to receive.
+///
+/// # Safety
+///
+/// As with [`ibv_post_send`].
+#[inline]
+pub unsafe fn ibv_post_recv(
+    qp: *mut ibv_qp,
+    list: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: it is alive.
+    let context = unsafe { (*qp).context };
+    // SAFETY: so is its context.
+    match unsafe { (*context).ops.post_recv } {
+        // SAFETY: the caller keeps the contract.
+        Some(call) => unsafe { call(qp, list, bad) },
+        None => libc::EOPNOTSUPP,
+    }
+}
+
+/// Takes up to so many completions. Returns how many, or a negative number.
+///
+/// # Safety
+///
+/// The queue is alive, and there is room for so many.
+#[inline]
+pub unsafe fn ibv_poll_cq(cq: *mut ibv_cq, count: c_int, into: *mut ibv_wc) -> c_int {
+    // SAFETY: it is alive.
+    let context = unsafe { (*cq).context };
+    // SAFETY: so is its context.
+    match unsafe { (*context).ops.poll_cq } {
+        // SAFETY: the caller keeps the contract.
+        Some(call) => unsafe { call(cq, count, into) },
+        None => -1,
+    }
+}
+
+/// Has the next completion make the queue's channel readable. Returns 0, or an error number.
+///
+/// # Safety
+///
+/// The queue is alive.
+#[inline]
+pub unsafe fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: it is alive.
+    let context = unsafe { (*cq).context };
+    // SAFETY: so is its context.
+    match unsafe { (*context).ops.req_notify_cq } {
+        // SAFETY: the caller keeps the contract.
+        Some(call) => unsafe { call(cq, solicited_only) },
+        None => libc::EOPNOTSUPP,
+    }
+}

@@ -1,0 +1,499 @@
+//! The structures of the header, as far as they are shared with its callers. Those that only the
+//! library makes are here up to the last field that is read.
+
+use libc::{c_char, c_int, c_uint, c_void};
+
+use crate::constants::{
+    ibv_event_type, ibv_mtu, ibv_port_state, ibv_qp_state, ibv_wc_opcode, ibv_wc_status,
+    ibv_wr_opcode,
+};
+
+/// A device before it is opened.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ibv_device {
+    _opaque: [u8; 0],
+}
+
+/// The calls of the fast path; those in between are never called from outside.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_context_ops {
+    _before_poll_cq: [*mut c_void; 11],
+    /// See [`ibv_poll_cq`](crate::ibv_poll_cq).
+    pub poll_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int, *mut ibv_wc) -> c_int>,
+    /// See [`ibv_req_notify_cq`](crate::ibv_req_notify_cq).
+    pub req_notify_cq: Option<unsafe extern "C" fn(*mut ibv_cq, c_int) -> c_int>,
+    _before_post_send: [*mut c_void; 12],
+    /// See [`ibv_post_send`](crate::ibv_post_send).
+    pub post_send:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_send_wr, *mut *mut ibv_send_wr) -> c_int>,
+    /// See [`ibv_post_recv`](crate::ibv_post_recv).
+    pub post_recv:
+        Option<unsafe extern "C" fn(*mut ibv_qp, *mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int>,
+    _after_post_recv: [*mut c_void; 5],
+}
+
+impl Default for ibv_context_ops {
+    fn default() -> ibv_context_ops {
+        ibv_context_ops {
+            _before_poll_cq: [std::ptr::null_mut(); 11],
+            poll_cq: None,
+            req_notify_cq: None,
+            _before_post_send: [std::ptr::null_mut(); 12],
+            post_send: None,
+            post_recv: None,
+            _after_post_recv: [std::ptr::null_mut(); 5],
+        }
+    }
+}
+
+/// An opened device.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ibv_context {
+    /// Which.
+    pub device: *mut ibv_device,
+    /// The fast path.
+    pub ops: ibv_context_ops,
+    /// To the kernel.
+    pub cmd_fd: c_int,
+    /// Readable when there is an asynchronous event.
+    pub async_fd: c_int,
+    /// Interrupts that completion queues can be spread over.
+    pub num_comp_vectors: c_int,
+}
+
+/// What a device can do.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // As the manual page of ibv_query_device has it.
+pub struct ibv_device_attr {
+    pub fw_ver: [c_char; 64],
+    pub node_guid: u64,
+    pub sys_image_guid: u64,
+    pub max_mr_size: u64,
+    pub page_size_cap: u64,
+    pub vendor_id: u32,
+    pub vendor_part_id: u32,
+    pub hw_ver: u32,
+    pub max_qp: c_int,
+    pub max_qp_wr: c_int,
+    pub device_cap_flags: c_uint,
+    pub max_sge: c_int,
+    pub max_sge_rd: c_int,
+    pub max_cq: c_int,
+    pub max_cqe: c_int,
+    pub max_mr: c_int,
+    pub max_pd: c_int,
+    pub max_qp_rd_atom: c_int,
+    pub max_ee_rd_atom: c_int,
+    pub max_res_rd_atom: c_int,
+    pub max_qp_init_rd_atom: c_int,
+    pub max_ee_init_rd_atom: c_int,
+    pub atomic_cap: c_uint,
+    pub max_ee: c_int,
+    pub max_rdd: c_int,
+    pub max_mw: c_int,
+    pub max_raw_ipv6_qp: c_int,
+    pub max_raw_ethy_qp: c_int,
+    pub max_mcast_grp: c_int,
+    pub max_mcast_qp_attach: c_int,
+    pub max_total_mcast_qp_attach: c_int,
+    pub max_ah: c_int,
+    pub max_fmr: c_int,
+    pub max_map_per_fmr: c_int,
+    pub max_srq: c_int,
+    pub max_srq_wr: c_int,
+    pub max_srq_sge: c_int,
+    pub max_pkeys: u16,
+    pub local_ca_ack_delay: u8,
+    pub phys_port_cnt: u8,
+}
+
+/// How a port is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // As the manual page of ibv_query_port has it.
+pub struct ibv_port_attr {
+    pub state: ibv_port_state,
+    pub max_mtu: ibv_mtu,
+    pub active_mtu: ibv_mtu,
+    pub gid_tbl_len: c_int,
+    pub port_cap_flags: u32,
+    pub max_msg_sz: u32,
+    pub bad_pkey_cntr: u32,
+    pub qkey_viol_cntr: u32,
+    pub pkey_tbl_len: u16,
+    pub lid: u16,
+    pub sm_lid: u16,
+    pub lmc: u8,
+    pub max_vl_num: u8,
+    pub sm_sl: u8,
+    pub subnet_timeout: u8,
+    pub init_type_reply: u8,
+    pub active_width: u8,
+    pub active_speed: u8,
+    pub phys_state: u8,
+    pub link_layer: u8,
+    pub flags: u8,
+    pub port_cap_flags2: u16,
+}
+
+/// The address of a port, as it stands on the wire.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ibv_gid {
+    /// In the order of the wire; an IPv6 address, or an IPv4 address mapped to one, with RoCE.
+    pub raw: [u8; 16],
+}
+
+/// A row of a port's table of addresses.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // As the manual page of ibv_query_gid_ex has it.
+pub struct ibv_gid_entry {
+    pub gid: ibv_gid,
+    pub gid_index: u32,
+    pub port_num: u32,
+    pub gid_type: u32,
+    pub ndev_ifindex: u32,
+}
+
+/// Keeps memory and queue pairs of one user together.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ibv_pd {
+    /// Its device.
+    pub context: *mut ibv_context,
+    /// The kernel's name for it.
+    pub handle: u32,
+}
+
+/// Registered memory.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ibv_mr {
+    /// Its device.
+    pub context: *mut ibv_context,
+    /// Whose it is.
+    pub pd: *mut ibv_pd,
+    /// Its first byte.
+    pub addr: *mut c_void,
+    /// Its bytes.
+    pub length: usize,
+    /// The kernel's name for it.
+    pub handle: u32,
+    /// For work requests of this side.
+    pub lkey: u32,
+    /// For work requests of peers.
+    pub rkey: u32,
+}
+
+/// Wakes who waits for completions.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ibv_comp_channel {
+    /// Its device.
+    pub context: *mut ibv_context,
+    /// Readable when a completion queue has something.
+    pub fd: c_int,
+    /// Completion queues that use it.
+    pub refcnt: c_int,
+}
+
+/// A completion queue.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ibv_cq {
+    /// Its device.
+    pub context: *mut ibv_context,
+    /// What wakes who waits for it.
+    pub channel: *mut ibv_comp_channel,
+    /// Its owner's.
+    pub cq_context: *mut c_void,
+    /// The kernel's name for it.
+    pub handle: u32,
+    /// Completions that it holds.
+    pub cqe: c_int,
+}
+
+/// A queue pair.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ibv_qp {
+    /// Its device.
+    pub context: *mut ibv_context,
+    /// Its owner's.
+    pub qp_context: *mut c_void,
+    /// Whose it is.
+    pub pd: *mut ibv_pd,
+    /// Where its sends complete.
+    pub send_cq: *mut ibv_cq,
+    /// Where its receives complete.
+    pub recv_cq: *mut ibv_cq,
+    /// Unused.
+    pub srq: *mut c_void,
+    /// The kernel's name for it.
+    pub handle: u32,
+    /// Its number, which peers know it by.
+    pub qp_num: u32,
+    /// Its state when the library last heard of it.
+    pub state: ibv_qp_state,
+    /// Its kind.
+    pub qp_type: c_uint,
+}
+
+/// Limits of a queue pair: asked for, and replaced by what it got.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // As the manual page of ibv_create_qp has it.
+pub struct ibv_qp_cap {
+    pub max_send_wr: u32,
+    pub max_recv_wr: u32,
+    pub max_send_sge: u32,
+    pub max_recv_sge: u32,
+    pub max_inline_data: u32,
+}
+
+/// What a queue pair is made with.
+#[repr(C)]
+#[derive(Debug)]
+#[allow(missing_docs)] // As the manual page of ibv_create_qp has it.
+pub struct ibv_qp_init_attr {
+    pub qp_context: *mut c_void,
+    pub send_cq: *mut ibv_cq,
+    pub recv_cq: *mut ibv_cq,
+    pub srq: *mut c_void,
+    pub cap: ibv_qp_cap,
+    pub qp_type: c_uint,
+    pub sq_sig_all: c_int,
+}
+
+/// The part of a way that is routed.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ibv_global_route {
+    /// The peer's address.
+    pub dgid: ibv_gid,
+    /// Tells flows apart; the UDP source port follows from it where the device does not choose.
+    pub flow_label: u32,
+    /// The row of this port's table of addresses.
+    pub sgid_index: u8,
+    /// Routers that it may pass.
+    pub hop_limit: u8,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+}
+
+/// A way to a peer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ibv_ah_attr {
+    /// Used if `is_global`.
+    pub grh: ibv_global_route,
+    /// The peer's address in an InfiniBand subnet.
+    pub dlid: u16,
+    /// The service level.
+    pub sl: u8,
+    /// Which of this port's addresses.
+    pub src_path_bits: u8,
+    /// The fastest that the way takes; 0 for the port's own.
+    pub static_rate: u8,
+    /// Whether it is routed; always with RoCE.
+    pub is_global: u8,
+    /// This side's port, from 1.
+    pub port_num: u8,
+}
+
+/// How a queue pair is to be, or is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+#[allow(missing_docs)] // As the manual page of ibv_modify_qp has it.
+pub struct ibv_qp_attr {
+    pub qp_state: ibv_qp_state,
+    pub cur_qp_state: ibv_qp_state,
+    pub path_mtu: ibv_mtu,
+    pub path_mig_state: c_uint,
+    pub qkey: u32,
+    pub rq_psn: u32,
+    pub sq_psn: u32,
+    pub dest_qp_num: u32,
+    pub qp_access_flags: c_uint,
+    pub cap: ibv_qp_cap,
+    pub ah_attr: ibv_ah_attr,
+    pub alt_ah_attr: ibv_ah_attr,
+    pub pkey_index: u16,
+    pub alt_pkey_index: u16,
+    pub en_sqd_async_notify: u8,
+    pub sq_draining: u8,
+    pub max_rd_atomic: u8,
+    pub max_dest_rd_atomic: u8,
+    pub min_rnr_timer: u8,
+    pub port_num: u8,
+    pub timeout: u8,
+    pub retry_cnt: u8,
+    pub rnr_retry: u8,
+    pub alt_port_num: u8,
+    pub alt_timeout: u8,
+    pub rate_limit: u32,
+}
+
+/// Bytes of registered memory.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ibv_sge {
+    /// The first.
+    pub addr: u64,
+    /// How many.
+    pub length: u32,
+    /// [`ibv_mr::lkey`].
+    pub lkey: u32,
+}
+
+/// Where a write goes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ibv_send_wr_rdma {
+    /// The first byte there.
+    pub remote_addr: u64,
+    /// [`ibv_mr::rkey`] of the peer.
+    pub rkey: u32,
+    _longer_kinds: [u32; 5],
+}
+
+/// A request to send.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_send_wr {
+    /// Comes back with its completion.
+    pub wr_id: u64,
+    /// The next of a list, or null.
+    pub next: *mut ibv_send_wr,
+    /// What.
+    pub sg_list: *mut ibv_sge,
+    /// Entries of `sg_list`.
+    pub num_sge: c_int,
+    /// How.
+    pub opcode: ibv_wr_opcode,
+    /// `IBV_SEND_...`.
+    pub send_flags: c_uint,
+    /// The immediate, in the order of the wire.
+    pub imm_data: u32,
+    /// Where to.
+    pub rdma: ibv_send_wr_rdma,
+    _kinds_not_used: [u64; 7],
+}
+
+impl Default for ibv_send_wr {
+    fn default() -> ibv_send_wr {
+        ibv_send_wr {
+            wr_id: 0,
+            next: std::ptr::null_mut(),
+            sg_list: std::ptr::null_mut(),
+            num_sge: 0,
+            opcode: crate::IBV_WR_RDMA_WRITE,
+            send_flags: 0,
+            imm_data: 0,
+            rdma: ibv_send_wr_rdma::default(),
+            _kinds_not_used: [0; 7],
+        }
+    }
+}
+
+/// A request to receive.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_recv_wr {
+    /// Comes back with its completion.
+    pub wr_id: u64,
+    /// The next of a list, or null.
+    pub next: *mut ibv_recv_wr,
+    /// Where to; nothing for writes with immediate.
+    pub sg_list: *mut ibv_sge,
+    /// Entries of `sg_list`.
+    pub num_sge: c_int,
+}
+
+impl Default for ibv_recv_wr {
+    fn default() -> ibv_recv_wr {
+        let (next, sg_list) = (std::ptr::null_mut(), std::ptr::null_mut());
+        ibv_recv_wr { wr_id: 0, next, sg_list, num_sge: 0 }
+    }
+}
+
+/// A completion.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ibv_wc {
+    /// The request's.
+    pub wr_id: u64,
+    /// What became of it. All but `wr_id`, `qp_num` and `vendor_err` holds only for successes.
+    pub status: ibv_wc_status,
+    /// What was done.
+    pub opcode: ibv_wc_opcode,
+    /// The device's own word on a failure.
+    pub vendor_err: u32,
+    /// Bytes that came.
+    pub byte_len: u32,
+    /// The immediate, in the order of the wire.
+    pub imm_data: u32,
+    /// Of which queue pair.
+    pub qp_num: u32,
+    /// From which one; datagrams only.
+    pub src_qp: u32,
+    /// `IBV_WC_WITH_IMM` and others.
+    pub wc_flags: c_uint,
+    /// Datagrams only, like what follows.
+    pub pkey_index: u16,
+    /// See there.
+    pub slid: u16,
+    /// See there.
+    pub sl: u8,
+    /// See there.
+    pub dlid_path_bits: u8,
+}
+
+/// Something that happened.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ibv_async_event {
+    /// A pointer to what it happened to, or the number of a port.
+    pub element: ibv_async_event_element,
+    /// What.
+    pub event_type: ibv_event_type,
+}
+
+/// To what something happened; `event_type` says which.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union ibv_async_event_element {
+    /// A completion queue.
+    pub cq: *mut ibv_cq,
+    /// A queue pair.
+    pub qp: *mut ibv_qp,
+    /// A port, from 1.
+    pub port_num: c_int,
+}
+
+impl std::fmt::Debug for ibv_async_event_element {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ibv_async_event_element")
+    }
+}
+
+// The rest is asked of the header, where there is one, by the tests in `layout.rs`.
+const _: () = {
+    assert!(size_of::<ibv_context_ops>() == 32 * size_of::<usize>());
+    assert!(size_of::<ibv_device_attr>() == 232);
+    assert!(size_of::<ibv_port_attr>() == 52);
+    assert!(size_of::<ibv_gid_entry>() == 32);
+    assert!(size_of::<ibv_qp_init_attr>() == 64);
+    assert!(size_of::<ibv_ah_attr>() == 32);
+    assert!(size_of::<ibv_qp_attr>() == 144);
+    assert!(size_of::<ibv_sge>() == 16);
+    assert!(size_of::<ibv_send_wr>() == 128);
+    assert!(size_of::<ibv_recv_wr>() == 32);
+    assert!(size_of::<ibv_wc>() == 48);
+    assert!(size_of::<ibv_async_event>() == 16);
+};

@@ -1,0 +1,134 @@
+//! The suite that every transport passes.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{Address, Device, DeviceId, Transport};
+use ccl_transport_conformance::Fixture;
+use ccl_transport_verbs::{Options, VerbsTransport};
+use ccl_verbs_soft::{Limits, SoftDevice, functions};
+
+/// Where the devices are named that this machine has for tests: one or two, by port.
+const DEVICES: &str = "FERROCCL_TEST_RDMA";
+
+/// Two devices of this process.
+struct Verbs {
+    devices: [Arc<dyn Device>; 2],
+    /// What is behind them, if that is this process.
+    soft: Vec<SoftDevice>,
+}
+
+impl Verbs {
+    fn new(options: &Options, limits: &Limits) -> Verbs {
+        let soft = [0, 1].map(|seed| SoftDevice::new(Limits { seed, ..limits.clone() }));
+        let transport = VerbsTransport::over(functions(), options.clone());
+        let open = |device: &SoftDevice| transport.open(&DeviceId(format!("{}:1", device.name())));
+        let devices = soft.each_ref().map(|device| open(device).unwrap());
+        Verbs { devices, soft: soft.into() }
+    }
+
+    /// Over devices of this machine.
+    fn real(options: &Options, names: &str) -> Verbs {
+        let transport = VerbsTransport::new(options.clone());
+        let (one, other) = names.split_once(',').unwrap_or((names, names));
+        let devices = [one, other].map(|name| transport.open(&DeviceId(name.to_owned())).unwrap());
+        Verbs { devices, soft: Vec::new() }
+    }
+}
+
+impl Fixture for Verbs {
+    fn device(&self, side: usize) -> Arc<dyn Device> {
+        Arc::clone(&self.devices[side])
+    }
+
+    fn now(&self) -> Instant {
+        ccl_wire::now()
+    }
+
+    fn idle(&self) {
+        std::thread::sleep(Duration::from_micros(20));
+    }
+
+    fn patience(&self) -> Duration {
+        // Where devices are emulated, so is the processor.
+        Duration::from_secs(if self.soft.is_empty() { 60 } else { 10 })
+    }
+
+    fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
+        // Behind the magic, the token and the kind of the first address: IPv4 and a port.
+        let [a, b, c, d, low, high] = address.0[21..27].try_into().unwrap();
+        let at = SocketAddr::from(([a, b, c, d], u16::from_le_bytes([low, high])));
+        // It may be thrown out while it still talks.
+        let _ = TcpStream::connect_timeout(&at, Duration::from_secs(5)).unwrap().write_all(bytes);
+        true
+    }
+}
+
+fn local(options: Options) -> Options {
+    Options { interfaces: "127.0.0.1".to_owned(), ..options }
+}
+
+fn passes(make: impl Fn() -> Verbs) {
+    let report = ccl_transport_conformance::run(|| Box::new(make()));
+    println!("{report}");
+    assert!(report.passed(), "{report}");
+}
+
+#[test]
+fn one_queue_pair_passes_the_suite() {
+    let options = local(Options::default());
+    passes(|| Verbs::new(&options, &Limits::default()));
+}
+
+#[test]
+fn several_queue_pairs_that_overtake_each_other_pass_the_suite() {
+    let options = local(Options { policy: "5".parse().unwrap(), ..Options::default() });
+    passes(|| Verbs::new(&options, &Limits::default()));
+}
+
+#[test]
+fn puts_in_parts_pass_the_suite() {
+    for policy in ["qps=4 order=split chunk=1", "qps=7 order=split chunk=100 tc=8"] {
+        let policy = policy.parse().unwrap();
+        let options = local(Options { policy, ..Options::default() });
+        passes(|| Verbs::new(&options, &Limits::default()));
+    }
+}
+
+#[test]
+fn puts_to_the_least_loaded_pass_the_suite() {
+    let policy = "qps=5 order=load_aware in_flight=3".parse().unwrap();
+    let options = local(Options { policy, ..Options::default() });
+    passes(|| Verbs::new(&options, &Limits::default()));
+}
+
+#[test]
+fn small_queues_pass_the_suite() {
+    let options = local(Options {
+        policy: "3".parse().unwrap(),
+        writes: 1,
+        immediates: 4,
+        ..Options::default()
+    });
+    let limits = Limits { inline_bytes: 0, ..Limits::default() };
+    passes(|| Verbs::new(&options, &limits));
+}
+
+#[test]
+fn devices_of_this_machine_pass_the_suite() {
+    let Some(names) = std::env::var_os(DEVICES) else {
+        println!("SKIPPED devices_of_this_machine_pass_the_suite: {DEVICES} names no device");
+        return;
+    };
+    let names = names.into_string().unwrap();
+    let in_full = std::env::var_os("FERROCCL_TEST_FULL").is_some();
+    let policies = ["qps=4 order=split chunk=1", "1", "2", "16", "qps=4 order=load_aware tc=104"];
+    for policy in if in_full { &policies[..] } else { &policies[..1] } {
+        let policy = policy.parse().unwrap();
+        let options = local(Options { policy, ..Options::default() });
+        passes(|| Verbs::real(&options, &names));
+    }
+}

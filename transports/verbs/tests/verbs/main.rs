@@ -1,0 +1,8 @@
+//! RDMA over devices that are none.
+
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+mod pair;
+#[cfg(test)]
+mod spreading;

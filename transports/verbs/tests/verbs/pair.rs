@@ -1,0 +1,97 @@
+//! Two lanes that are joined.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::transport::{
+    Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret, Transport,
+    WorkRequest,
+};
+use ccl_memory::Region;
+use ccl_transport_verbs::{Options, VerbsTransport};
+use ccl_verbs_soft::{Limits, SoftDevice, functions};
+
+/// Bytes that each side has, and shares with the other.
+pub(crate) const BYTES: usize = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One side.
+pub(crate) struct End {
+    pub(crate) soft: SoftDevice,
+    pub(crate) lane: Box<dyn Lane>,
+    pub(crate) endpoint: EndpointId,
+    pub(crate) region: Region,
+    key: MrKey,
+    /// The other side's.
+    remote: RemoteMr,
+    pub(crate) events: Vec<Event>,
+}
+
+impl End {
+    /// All `bytes` from `offset`, to the same place of the other side.
+    pub(crate) fn put(&self, offset: usize, bytes: usize, immediate: Option<u32>) -> WorkRequest {
+        WorkRequest::Put {
+            endpoint: self.endpoint,
+            local: LocalSlice { key: self.key, offset, bytes },
+            tail: None,
+            grant: false,
+            remote: self.remote,
+            remote_offset: offset,
+            immediate,
+            id: 7,
+        }
+    }
+
+    pub(crate) fn poll(&mut self) {
+        self.lane.poll(ccl_wire::now(), &mut self.events).unwrap();
+    }
+}
+
+/// The two sides of a link, over devices of their own.
+pub(crate) fn joined(options: &Options) -> [End; 2] {
+    let options = Options { interfaces: "127.0.0.1".to_owned(), ..options.clone() };
+    let transport = VerbsTransport::over(functions(), options);
+    let softs = [1, 2].map(|seed| SoftDevice::new(Limits { seed, ..Limits::default() }));
+    let open = |soft: &SoftDevice| transport.open(&DeviceId(format!("{}:1", soft.name())));
+    let devices: [Arc<dyn Device>; 2] = softs.each_ref().map(|soft| open(soft).unwrap());
+    let secret = Secret([5; 32]);
+    let deadline = ccl_wire::now() + PATIENCE;
+    let mut listener = devices[0].listen(&secret).unwrap();
+    let address = listener.address();
+    let mut connecting = devices[1].connect(&address, &secret, b"hello", deadline).unwrap();
+    let (mut accepted, mut connected) = (None, None);
+    while accepted.is_none() || connected.is_none() {
+        let now = ccl_wire::now();
+        assert!(now < deadline);
+        accepted = accepted.or_else(|| listener.poll(now).unwrap());
+        connected = connected.or_else(|| connecting.poll(now).unwrap());
+    }
+    let mut links = [accepted, connected].into_iter().flatten();
+    let mut parts = devices.each_ref().map(|device| {
+        let mut lane = device.lane().unwrap();
+        let endpoint = lane.attach(links.next().unwrap()).unwrap();
+        let (region, key) = device.allocate(BYTES).unwrap();
+        let shared = lane.share(endpoint, key).unwrap();
+        (lane, endpoint, region, key, shared)
+    });
+    let keys = parts.each_ref().map(|part| part.4.clone());
+    let remotes = [0, 1].map(|side| {
+        let (lane, endpoint, ..) = &mut parts[side];
+        lane.import(*endpoint, &keys[1 - side]).unwrap()
+    });
+    let mut sides = softs.into_iter().zip(parts).zip(remotes);
+    [(); 2].map(|()| {
+        let ((soft, (lane, endpoint, region, key, _)), remote) = sides.next().unwrap();
+        End { soft, lane, endpoint, region, key, remote, events: Vec::new() }
+    })
+}
+
+/// Has both sides go on until `done`.
+pub(crate) fn go_on(ends: &mut [End; 2], mut done: impl FnMut(&mut [End; 2]) -> bool) {
+    let deadline = ccl_wire::now() + PATIENCE;
+    while !done(ends) {
+        ends.iter_mut().for_each(End::poll);
+        let events = ends.each_ref().map(|end| end.events.len());
+        assert!(ccl_wire::now() < deadline, "{events:?} events came");
+    }
+}

@@ -1,0 +1,127 @@
+//! Which queue pairs carry what, as the devices saw it.
+
+use ccl_core::spread::{Order, Spread};
+use ccl_core::transport::{Event, WorkRequest};
+use ccl_transport_verbs::Options;
+use ccl_verbs_soft::Traffic;
+
+use crate::pair::{BYTES, End, go_on, joined};
+
+const GRANTS: u8 = 184;
+
+fn options(policy: &str) -> Options {
+    let policy = policy.parse().unwrap();
+    Options { policy, traffic_class: 8, grant_traffic_class: GRANTS, ..Options::default() }
+}
+
+/// Puts from the first side to the second, each when the one before is done and has arrived.
+fn one_by_one(ends: &mut [End; 2], puts: &[WorkRequest]) {
+    for put in puts {
+        let posted = ends[0].lane.post(ccl_wire::now(), &[*put]).unwrap();
+        assert_eq!(posted, 1);
+        await_all(ends, 1);
+    }
+}
+
+/// Until so many puts are done, and have arrived.
+fn await_all(ends: &mut [End; 2], count: usize) {
+    go_on(ends, |[one, other]| {
+        let done = one.events.iter().filter(|event| matches!(event, Event::Done { .. })).count();
+        let arrived =
+            other.events.iter().filter(|event| matches!(event, Event::Arrived { .. })).count();
+        done >= count && arrived >= count
+    });
+    ends.iter_mut().for_each(|end| end.events.clear());
+}
+
+/// Writes and bytes of the first side's queue pairs that carried anything, of one traffic class.
+fn carried(ends: &[End; 2], class: u8) -> Vec<(u64, u64)> {
+    let carried = |traffic: &&Traffic| traffic.traffic_class == class && traffic.writes > 0;
+    let traffic = ends[0].soft.traffic();
+    traffic.iter().filter(carried).map(|traffic| (traffic.writes, traffic.bytes)).collect()
+}
+
+#[test]
+fn whole_messages_take_turns() {
+    let mut ends = joined(&options("qps=4"));
+    let puts: Vec<_> = (0..12).map(|at| ends[0].put(at * 4096, 4096, Some(at as u32))).collect();
+    one_by_one(&mut ends, &puts);
+    assert_eq!(carried(&ends, 8), [(3, 3 * 4096); 4]);
+    assert_eq!(carried(&ends, GRANTS), []);
+}
+
+#[test]
+fn parts_of_a_message_are_equal_and_arrive_as_one() {
+    let mut ends = joined(&options("qps=4 order=split chunk=64K"));
+    let pattern: Vec<u8> = (0..BYTES).map(|at| (at * 7 + at / 251) as u8).collect();
+    ends[0].region.write(0, &pattern).unwrap();
+    let put = ends[0].put(0, BYTES, Some(5));
+    ends[0].lane.post(ccl_wire::now(), &[put]).unwrap();
+    go_on(&mut ends, |[_, other]| !other.events.is_empty());
+    let arrived = Event::Arrived { endpoint: ends[1].endpoint, immediate: 5, bytes: BYTES };
+    assert_eq!(ends[1].events, [arrived], "once, with all bytes");
+    let mut come = vec![0; BYTES];
+    ends[1].region.read(0, &mut come).unwrap();
+    assert!(come == pattern);
+    assert_eq!(carried(&ends, 8), [(1, BYTES as u64 / 4); 4]);
+    go_on(&mut ends, |[one, _]| one.events == [Event::Done { id: 7 }]);
+    // Of less than two chunks, one part is made; of less than three, two.
+    ends.iter_mut().for_each(|end| end.events.clear());
+    let puts = [(64 << 10) + 1, (128 << 10) + 1].map(|bytes| ends[0].put(0, bytes, Some(1)));
+    one_by_one(&mut ends, &puts);
+    let writes: u64 = carried(&ends, 8).iter().map(|(writes, _)| writes).sum();
+    assert_eq!(writes, 4 + 1 + 2);
+}
+
+#[test]
+fn grants_have_a_queue_pair_and_a_class_of_their_own() {
+    let mut ends = joined(&options("qps=3 order=split chunk=1"));
+    let granting = |bytes, name| {
+        let mut put = ends[0].put(0, bytes, Some(name));
+        let WorkRequest::Put { grant, .. } = &mut put;
+        *grant = true;
+        put
+    };
+    let puts: Vec<_> = (0..10).map(|name| granting(name as usize % 2 * 40, name)).collect();
+    one_by_one(&mut ends, &puts);
+    assert_eq!(carried(&ends, GRANTS), [(10, 5 * 40)]);
+    assert_eq!(carried(&ends, 8), []);
+}
+
+#[test]
+fn a_rule_with_a_class_has_queue_pairs_of_that_class() {
+    let mut ends = joined(&options("bytes>=1M: qps=2 tc=32; qps=3"));
+    let put = ends[0].put(0, 4096, Some(1));
+    one_by_one(&mut ends, &[put; 6]);
+    assert_eq!((carried(&ends, 8), carried(&ends, 32)), (vec![(2, 8192); 3], vec![]));
+    let (endpoint, spread) = (ends[0].endpoint, Spread { pairs: 2, ..Spread::default() });
+    ends[0].lane.spread(endpoint, &Spread { traffic_class: Some(32), ..spread });
+    one_by_one(&mut ends, &[put; 6]);
+    assert_eq!((carried(&ends, 8), carried(&ends, 32)), (vec![(2, 8192); 3], vec![(3, 12288); 2]));
+    // Fewer than there are.
+    ends[0].lane.spread(endpoint, &Spread { pairs: 1, ..Spread::default() });
+    one_by_one(&mut ends, &[put; 6]);
+    assert_eq!(carried(&ends, 8)[0], (8, 8 * 4096));
+}
+
+#[test]
+fn the_least_loaded_gets_the_next_one() {
+    let mut ends = joined(&options("qps=2 order=load_aware"));
+    // All at once: while the long one is under way on the first, the others go over the second.
+    let mut puts = vec![ends[0].put(0, 512 << 10, Some(0))];
+    puts.extend((1..9).map(|at| ends[0].put(0, 4096, Some(at))));
+    assert_eq!(ends[0].lane.post(ccl_wire::now(), &puts).unwrap(), 9);
+    await_all(&mut ends, 9);
+    assert_eq!(carried(&ends, 8), [(1, 512 << 10), (8, 8 * 4096)]);
+}
+
+#[test]
+fn no_more_are_taken_than_may_be_under_way() {
+    let mut ends = joined(&options("qps=2"));
+    let (endpoint, in_flight) = (ends[0].endpoint, 3);
+    let spread = Spread { pairs: 2, order: Order::RoundRobin, in_flight, ..Spread::default() };
+    ends[0].lane.spread(endpoint, &spread);
+    let puts: Vec<_> = (0..8).map(|at| ends[0].put(0, 4096, Some(at))).collect();
+    assert_eq!(ends[0].lane.post(ccl_wire::now(), &puts).unwrap(), 3);
+    await_all(&mut ends, 3);
+}

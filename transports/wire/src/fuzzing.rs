@@ -1,0 +1,95 @@
+//! What is fuzzed of this crate: what strangers say, and the words of users. As in
+//! `ccl_core::fuzzing`.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use ccl_core::transport::{Address, Secret};
+
+use crate::address::Place;
+use crate::hello::Hello;
+use crate::interface::Filter;
+use crate::shake::{Setup, Shake, protocol};
+use crate::socket;
+
+/// The address of a gate: what is read is written to the same bytes.
+pub fn wire_address(data: &[u8]) {
+    if let Ok(place) = Place::decode(&Address(data.to_vec())) {
+        assert_eq!(place.encode().0, data);
+    }
+}
+
+/// What a connecting side says of itself: what is read is written to the same bytes.
+pub fn wire_hello(data: &[u8]) {
+    if let Some(hello) = Hello::decode(data) {
+        assert_eq!(hello.encode(), data);
+    }
+}
+
+/// A choice of interfaces: excluding is the opposite of taking.
+pub fn wire_interfaces(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let (filter, opposite) = (Filter::parse(&text), Filter::parse(&format!("^{}", text.trim())));
+    if text.trim_start().starts_with('^') {
+        return;
+    }
+    for (name, address) in [("eth0", "10.1.2.3"), ("lo", "127.0.0.1"), ("ib3", "fd00::7")] {
+        let Ok(address) = address.parse() else { continue };
+        assert_ne!(filter.takes(name, address), opposite.takes(name, address), "{text:?}");
+    }
+}
+
+/// What a stranger says to a gate: whatever it is, nobody is let in who does not know the
+/// secret.
+pub fn wire_shake(data: &[u8]) {
+    let _ = stranger(data);
+}
+
+fn stranger(data: &[u8]) -> Option<()> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").ok()?;
+    let place = listener.local_addr().ok()?;
+    let theirs = TcpStream::connect_timeout(&place, Duration::from_secs(1)).ok()?;
+    let (ours, _) = listener.accept().ok()?;
+    ours.set_nonblocking(true).ok()?;
+    let secret = Secret(socket::random().ok()?);
+    let setup = Setup { protocol: protocol("fuzzed", 3), secret, tls: None, congestion: None };
+    let mut shake = Shake::listener(ours.into(), &setup, [7; 16]).ok()?;
+    for piece in data.chunks(100) {
+        (&theirs).write_all(piece).ok()?;
+        match shake.step() {
+            Ok(proved) => assert!(!proved, "it was let in"),
+            Err(_) => return None,
+        }
+    }
+    Some(())
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    use super::replay::replay;
+
+    #[test]
+    fn addresses() {
+        replay("wire_address", super::wire_address);
+    }
+
+    #[test]
+    fn hellos() {
+        replay("wire_hello", super::wire_hello);
+    }
+
+    #[test]
+    fn interfaces() {
+        replay("wire_interfaces", super::wire_interfaces);
+    }
+
+    #[test]
+    fn shakes() {
+        replay("wire_shake", super::wire_shake);
+    }
+}

@@ -1,0 +1,149 @@
+//! The listening side: who proves the secret is let in.
+
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{Address, TransportError};
+
+use crate::address::Place;
+use crate::hello::Hello;
+use crate::shake::{Setup, Shake};
+use crate::wire::Wire;
+use crate::{interface, socket};
+
+/// Connections that have proved nothing yet; more wait in the kernel's queue.
+const HALF_OPEN_MAX: usize = 256;
+/// How long a stranger may take to say what only peers are told: which gate is meant.
+const PROVE_WITHIN: Duration = Duration::from_secs(5);
+/// What of that everybody has: under pressure the oldest strangers then yield to newcomers, of
+/// which one may be a peer that mends its link.
+const YIELD_AFTER: Duration = Duration::from_millis(250);
+/// How long a peer may take between two steps: it may be busy with other things.
+pub const BUSY_MAX: Duration = Duration::from_secs(600);
+
+/// A connection whose two sides have proved the secret.
+#[derive(Debug)]
+pub struct Proven {
+    /// What the connecting side says.
+    pub hello: Hello,
+    /// Its address, for messages.
+    pub peer: String,
+    /// The connection.
+    pub wire: Wire,
+}
+
+/// Listens for peers.
+#[derive(Debug)]
+pub struct Gate {
+    socket: OwnedFd,
+    place: Place,
+    setup: Setup,
+    half_open: Vec<(Instant, Shake)>,
+    rejected: u64,
+}
+
+impl Gate {
+    /// Listens on a free port, and tells peers of the addresses of `interfaces`, as
+    /// [`interface::Filter`] reads it.
+    ///
+    /// # Errors
+    ///
+    /// When no interface is left, or nothing can be listened on.
+    pub fn open(interfaces: &str, setup: &Setup) -> Result<Gate, TransportError> {
+        let filter = interface::Filter::parse(interfaces);
+        let addresses = interface::addresses(&filter, interfaces)?;
+        let (socket, port) = socket::listen()?;
+        let addresses = addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
+        let place = Place { token: socket::random()?, addresses };
+        let (setup, half_open) = (setup.clone(), Vec::new());
+        Ok(Gate { socket, place, setup, half_open, rejected: 0 })
+    }
+
+    /// Where it can be reached.
+    #[must_use]
+    pub fn address(&self) -> Address {
+        self.place.encode()
+    }
+
+    /// Takes in whoever has come, and appends those who have proved the secret.
+    ///
+    /// # Errors
+    ///
+    /// When listening itself has failed.
+    pub fn pump(&mut self, now: Instant, proven: &mut Vec<Proven>) -> Result<(), TransportError> {
+        while self.half_open.len() < HALF_OPEN_MAX || self.has_yielding(now) {
+            let Some(socket) = socket::accept(&self.socket)? else { break };
+            if self.half_open.len() >= HALF_OPEN_MAX {
+                self.yields();
+            }
+            match Shake::listener(socket, &self.setup, self.place.token) {
+                Ok(shake) => self.half_open.push((now + PROVE_WITHIN, shake)),
+                Err(error) => self.reject(&error),
+            }
+        }
+        let mut index = 0;
+        while let Some((until, shake)) = self.half_open.get_mut(index) {
+            match shake.step() {
+                Ok(false) if now < *until => index += 1,
+                Ok(false) if shake.hello().is_some() && now < *until + BUSY_MAX => index += 1,
+                Ok(true) => {
+                    let (_, shake) = self.half_open.swap_remove(index);
+                    let peer = shake.peer().to_owned();
+                    let hello = shake.hello();
+                    proven.extend(hello.map(|hello| {
+                        let wire = shake.into_wire();
+                        Proven { hello, peer, wire }
+                    }));
+                }
+                Ok(false) => {
+                    let (_, shake) = self.half_open.swap_remove(index);
+                    self.reject(&late(shake.peer()));
+                }
+                Err(error) => {
+                    self.half_open.swap_remove(index);
+                    self.reject(&error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The oldest of those who have not said yet what only peers are told.
+    fn oldest_stranger(&self) -> Option<(usize, Instant)> {
+        let untold = |(at, (until, shake)): (usize, &(Instant, Shake))| {
+            shake.hello().is_none().then_some((at, *until))
+        };
+        self.half_open.iter().enumerate().filter_map(untold).min_by_key(|(_, until)| *until)
+    }
+
+    fn has_yielding(&self, now: Instant) -> bool {
+        let patience = PROVE_WITHIN.saturating_sub(YIELD_AFTER);
+        self.oldest_stranger().is_some_and(|(_, until)| now + patience >= until)
+    }
+
+    fn yields(&mut self) {
+        if let Some((at, _)) = self.oldest_stranger() {
+            let (_, shake) = self.half_open.swap_remove(at);
+            self.reject(&late(shake.peer()));
+        }
+    }
+
+    /// Counts a connection that was dropped.
+    pub fn reject(&mut self, error: &TransportError) {
+        self.rejected += 1;
+        tracing::debug!(%error, "dropped a connection");
+    }
+
+    /// Connections dropped so far.
+    #[must_use]
+    pub fn rejected(&self) -> u64 {
+        self.rejected
+    }
+}
+
+fn late(peer: &str) -> TransportError {
+    let peer = peer.to_owned();
+    TransportError::Deadline { what: "the proof of the secret", peer, after: PROVE_WITHIN }
+}

@@ -1,0 +1,68 @@
+//! What the connecting side says of a connection, under the protection of its proof.
+
+use crate::address::Token;
+
+/// The longest text of the protocol that a connection is for.
+pub const TEXT_BYTES_MAX: usize = 128;
+/// The longest hello on the wire.
+pub(crate) const HELLO_BYTES_MAX: usize = FIXED_BYTES + TEXT_BYTES_MAX;
+const FIXED_BYTES: usize = 16 + 1;
+
+const ENCRYPTS: u8 = 1;
+const RESUMES: u8 = 2;
+
+/// What the connecting side says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The gate that is meant.
+    pub token: Token,
+    /// Whether the connection is to be encrypted.
+    pub encrypts: bool,
+    /// Whether it takes the place of one that broke: the two have proved themselves before.
+    pub resumes: bool,
+    /// What it is for, in the words of its protocol; at most [`TEXT_BYTES_MAX`].
+    pub text: Vec<u8>,
+}
+
+impl Hello {
+    /// As bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(FIXED_BYTES + self.text.len());
+        bytes.extend_from_slice(&self.token);
+        let encrypts = if self.encrypts { ENCRYPTS } else { 0 };
+        bytes.push(encrypts | if self.resumes { RESUMES } else { 0 });
+        bytes.extend_from_slice(&self.text);
+        bytes
+    }
+
+    /// From bytes, if they are one.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Hello> {
+        let (token, rest) = bytes.split_first_chunk()?;
+        let (flags, text) = rest.split_first()?;
+        let plausible = flags & !(ENCRYPTS | RESUMES) == 0 && text.len() <= TEXT_BYTES_MAX;
+        plausible.then(|| Hello {
+            token: *token,
+            encrypts: flags & ENCRYPTS != 0,
+            resumes: flags & RESUMES != 0,
+            text: text.to_vec(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hellos_survive_their_journey_and_nonsense_does_not() {
+        for (encrypts, resumes) in [(true, false), (false, true)] {
+            let hello = Hello { token: [1; 16], encrypts, resumes, text: b"rank 5".to_vec() };
+            assert_eq!(Hello::decode(&hello.encode()), Some(hello));
+        }
+        assert_eq!(Hello::decode(&[1; 16]), None, "cut");
+        assert_eq!(Hello::decode(&[7; 17]), None, "flags that there are not");
+        assert_eq!(Hello::decode(&[0; HELLO_BYTES_MAX + 1]), None, "too long");
+    }
+}

@@ -1,0 +1,132 @@
+//! The addresses of this host that peers are told of.
+
+use std::net::IpAddr;
+
+use ccl_core::transport::TransportError;
+use if_addrs::{IfAddr, Interface};
+use ipnet::IpNet;
+
+/// Which interfaces to use; NCCL's syntax for names, and networks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Take all others.
+    exclude: bool,
+    /// Names are whole, not prefixes.
+    exact: bool,
+    names: Vec<String>,
+    networks: Vec<IpNet>,
+}
+
+impl Filter {
+    /// Reads names or prefixes of names, and networks such as `10.0.0.0/8`, separated by commas;
+    /// `=` before the first takes names as they are, `^` takes all others (both: `^=`).
+    #[must_use]
+    pub fn parse(text: &str) -> Filter {
+        let text = text.trim();
+        let (exclude, text) = strip(text, '^');
+        let (exact, text) = strip(text, '=');
+        let mut filter = Filter { exclude, exact, ..Filter::default() };
+        for entry in text.split(',').map(str::trim).filter(|entry| !entry.is_empty()) {
+            match (entry.parse::<IpNet>(), entry.parse::<IpAddr>()) {
+                (Ok(network), _) => filter.networks.push(network),
+                (_, Ok(address)) => filter.networks.push(IpNet::from(address)),
+                _ => filter.names.push(entry.to_owned()),
+            }
+        }
+        filter
+    }
+
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.networks.is_empty()
+    }
+
+    /// Whether an interface with this name and address is to be used.
+    #[must_use]
+    pub fn takes(&self, name: &str, address: IpAddr) -> bool {
+        let named = self.names.iter().any(|wanted| match self.exact {
+            true => name == wanted,
+            false => name.starts_with(wanted),
+        });
+        let listed = named || self.networks.iter().any(|network| network.contains(&address));
+        listed != self.exclude
+    }
+}
+
+fn strip(text: &str, sign: char) -> (bool, &str) {
+    text.strip_prefix(sign).map_or((false, text), |rest| (true, rest))
+}
+
+/// The addresses to tell peers of, the likeliest first.
+///
+/// # Errors
+///
+/// When none is left, or they cannot be listed.
+pub fn addresses(filter: &Filter, text: &str) -> Result<Vec<IpAddr>, TransportError> {
+    let found = if_addrs::get_if_addrs().map_err(|error| TransportError::Os {
+        call: "getifaddrs",
+        code: error.raw_os_error().unwrap_or(0),
+        reason: error.to_string(),
+        advice: "the interfaces of this host cannot be listed",
+    })?;
+    let chosen = choose(&found, filter);
+    if chosen.is_empty() {
+        let names: Vec<String> = found.iter().map(|i| format!("{} ({})", i.name, i.ip())).collect();
+        return Err(TransportError::Usage(format!(
+            "no network interface matches FERROCCL_SOCKET_IFNAME={text:?}; there are: {}",
+            names.join(", ")
+        )));
+    }
+    Ok(chosen)
+}
+
+/// Loopback serves only those who ask for it, or have nothing else.
+fn choose(found: &[Interface], filter: &Filter) -> Vec<IpAddr> {
+    let mut usable: Vec<&Interface> = found
+        .iter()
+        // A link-local address of IPv6 means nothing without this host's name for the link.
+        .filter(|i| !matches!(&i.addr, IfAddr::V6(v6) if v6.ip.is_unicast_link_local()))
+        .filter(|i| filter.is_empty() || filter.takes(&i.name, i.ip()))
+        .collect();
+    let asked = !filter.is_empty() && !filter.exclude;
+    if !asked && usable.iter().any(|i| !i.is_loopback()) {
+        usable.retain(|i| !i.is_loopback());
+    }
+    usable.sort_by_key(|i| (i.is_loopback(), is_virtual(&i.name), i.ip().is_ipv6()));
+    usable.into_iter().map(Interface::ip).collect()
+}
+
+/// Bridges of container engines have the same addresses on every host.
+fn is_virtual(name: &str) -> bool {
+    ["docker", "virbr", "br-", "cni", "flannel"].iter().any(|prefix| name.starts_with(prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn takes(filter: &str, name: &str, address: &str) -> bool {
+        Filter::parse(filter).takes(name, address.parse().unwrap())
+    }
+
+    #[test]
+    fn names_prefixes_and_networks_are_understood() {
+        assert!(takes("eth,ib", "eth0", "10.0.0.1") && takes("eth,ib", "ib3", "10.0.0.1"));
+        assert!(!takes("eth", "weth0", "10.0.0.1"));
+        assert!(takes("=eth0", "eth0", "10.0.0.1") && !takes("=eth", "eth0", "10.0.0.1"));
+        assert!(!takes("^docker,lo", "docker0", "172.17.0.1"));
+        assert!(takes("^docker,lo", "eth0", "10.0.0.1"));
+        assert!(takes("^=lo", "lo1", "127.0.0.1") && !takes("^=lo", "lo", "127.0.0.1"));
+        assert!(takes("10.0.0.0/8", "any", "10.9.9.9") && !takes("10.0.0.0/8", "any", "11.0.0.1"));
+        assert!(takes("fd00::/8", "any", "fd00::7") && takes("10.0.0.7", "any", "10.0.0.7"));
+        assert!(!takes("^10.0.0.0/8", "any", "10.9.9.9"));
+    }
+
+    #[test]
+    fn this_host_has_an_address_and_a_filter_without_one_is_an_error() {
+        assert!(!addresses(&Filter::default(), "").unwrap().is_empty());
+        let lo = addresses(&Filter::parse("=lo"), "=lo").unwrap();
+        assert!(lo.iter().all(IpAddr::is_loopback) && !lo.is_empty());
+        let error = addresses(&Filter::parse("nosuch"), "nosuch").unwrap_err().to_string();
+        assert!(error.contains("nosuch") && error.contains("lo ("), "{error}");
+    }
+}

@@ -1,0 +1,81 @@
+//! TCP connections between two processes that prove to each other that they know a secret, before
+//! anything else is read. The TCP transport carries data over them; transports whose hardware has
+//! no way to meet agree over them on what carries data.
+//!
+//! # Meeting
+//!
+//! A [`Gate`]'s [address](ccl_core::transport::Address) lists the host's addresses, as far as
+//! [`interface`] takes them. A [`Dialler`] tries them all at once and takes the first that answers
+//! and is the gate meant: both sides prove the communicator's secret, and the connecting side names
+//! the gate's random token, before anything else is read. A stranger costs a place among those who
+//! have proved nothing yet, for a bounded time, and nothing else.
+//!
+//! # Encryption
+//!
+//! With [`Setup::tls`], TLS 1.3 begins on each connection when both sides have proved the secret,
+//! so that a stranger costs no asymmetric cryptography. Nobody vouches for the keys of its servers:
+//! they are made when a device is opened, and instead of looking at them each side proves the
+//! secret once more, over keys exported from the session. Somebody in between, who passes the
+//! first proofs on, has another session with each of the two and cannot do that. A record that was
+//! changed on the way breaks the connection.
+
+mod address;
+mod dialler;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
+mod gate;
+mod hello;
+pub mod interface;
+mod shake;
+pub mod socket;
+#[cfg(test)]
+#[cfg(feature = "tls")]
+mod tests;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
+mod wire;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::TransportError;
+use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+pub use address::{Place, Token};
+pub use dialler::Dialler;
+pub use gate::{BUSY_MAX, Gate, Proven};
+pub use hello::{Hello, TEXT_BYTES_MAX};
+pub use shake::{Setup, Shake, protocol};
+pub use socket::Got;
+pub use tls::{Session, Tls};
+pub use wire::Wire;
+
+/// The machine's monotonic clock, the same for all processes of the host.
+#[must_use]
+pub fn now() -> Instant {
+    let time = clock_gettime(ClockId::Monotonic);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
+    Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
+}
+
+/// An error of the operating system, with advice.
+#[must_use]
+pub fn os(call: &'static str, error: Errno, advice: &'static str) -> TransportError {
+    TransportError::Os { call, code: error.raw_os_error(), reason: text(error), advice }
+}
+
+/// An error's text without its number.
+fn text(error: Errno) -> String {
+    let full = std::io::Error::from_raw_os_error(error.raw_os_error()).to_string();
+    full.split(" (os error").next().unwrap_or_default().to_owned()
+}
+
+/// Advice for the choice of a congestion control.
+const CONGESTION: &str = "choose one of /proc/sys/net/ipv4/tcp_allowed_congestion_control with \
+                          FERROCCL_CONGESTION, or leave it empty";
+/// Advice for calls that make descriptors.
+pub const DESCRIPTORS: &str = "if it is the number of open files, raise it with `ulimit -n`";

@@ -1,0 +1,78 @@
+//! In the place of TLS where the feature `tls` is left out: there never is a session.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+
+use ccl_core::transport::TransportError;
+use ccl_core::transport::handshake::ChannelKeys;
+
+use crate::socket::Got;
+
+/// Cannot be.
+#[derive(Clone, Debug)]
+pub enum Tls {}
+
+/// Cannot be.
+#[derive(Debug)]
+pub enum Session {}
+
+impl Tls {
+    /// Says what to do.
+    ///
+    /// # Errors
+    ///
+    /// Always.
+    pub fn new() -> Result<Tls, TransportError> {
+        Err(TransportError::Usage(
+            "FERROCCL_TLS=1, but this program was built without TLS; build it with the feature \
+             `tls`, or leave FERROCCL_TLS unset on all ranks"
+                .to_owned(),
+        ))
+    }
+
+    /// Cannot be asked for.
+    ///
+    /// # Errors
+    ///
+    /// Never.
+    pub fn session(&self, _: bool) -> Result<Session, TransportError> {
+        match *self {}
+    }
+}
+
+impl Session {
+    pub(crate) fn agree(&mut self, _: &OwnedFd) -> Result<Option<ChannelKeys>, String> {
+        match *self {}
+    }
+
+    pub(crate) fn read(&mut self, _: &OwnedFd, _: &mut [IoSliceMut<'_>]) -> Got {
+        match *self {}
+    }
+
+    pub(crate) fn write(&mut self, _: &OwnedFd, _: &[IoSlice<'_>]) -> Got {
+        match *self {}
+    }
+
+    pub(crate) fn flush(&mut self, _: &OwnedFd) -> Result<bool, String> {
+        match *self {}
+    }
+
+    pub(crate) fn is_flushed(&self) -> bool {
+        match *self {}
+    }
+
+    pub(crate) fn holds(&self) -> bool {
+        match *self {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_what_was_left_out_is_told_what_to_do() {
+        let error = Tls::new().unwrap_err().to_string();
+        assert!(error.contains("FERROCCL_TLS") && error.contains("feature `tls`"), "{error}");
+    }
+}

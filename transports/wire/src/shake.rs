@@ -1,0 +1,348 @@
+//! The handshake over a socket: messages with their length in two bytes before them.
+//!
+//! When both sides have proved the secret, the listening side tells its terms: whether it encrypts.
+//! If both do, TLS begins, and each side proves the secret once more, over keys exported from the
+//! TLS session. Whoever sits in between and has passed the first proofs on has another session with
+//! each of the two, and fails.
+
+use std::fmt;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ccl_core::transport::handshake::{
+    ChannelKeys, ChannelProof, Handshake, Protocol, Refusal, message_bytes_max,
+};
+use ccl_core::transport::{Secret, TransportError};
+
+use crate::address::Token;
+use crate::hello::{HELLO_BYTES_MAX, Hello};
+use crate::socket::{self, Got};
+use crate::tls::Tls;
+use crate::wire::Wire;
+use crate::{CONGESTION, os};
+
+/// What a protocol that is spoken over these connections says of itself: its name, and a version
+/// that changes with every change of what is sent once the connection is proven.
+#[must_use]
+pub const fn protocol(name: &'static str, version: u16) -> Protocol {
+    Protocol { name, version, hello_bytes_max: HELLO_BYTES_MAX }
+}
+
+const MESSAGE_BYTES_MAX: usize = message_bytes_max(HELLO_BYTES_MAX);
+
+/// What every connection of a device is made with.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// What is spoken over it.
+    pub protocol: Protocol,
+    /// What both sides prove.
+    pub secret: Secret,
+    /// None if nothing is encrypted.
+    pub tls: Option<Tls>,
+    /// The congestion control; none leaves the kernel's choice.
+    pub congestion: Option<Arc<str>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Of the secret, in the clear.
+    Proof,
+    /// The listening side's are awaited.
+    Terms,
+    /// The TLS handshake.
+    Keys,
+    /// Of the secret, over the channel.
+    ChannelProof(ChannelKeys),
+    Done,
+}
+
+/// A connection whose sides have not proved the secret yet.
+pub struct Shake {
+    wire: Wire,
+    tls: Option<Tls>,
+    stage: Stage,
+    peer: String,
+    handshake: Handshake,
+    /// The listener that must be meant, on its side.
+    token: Option<Token>,
+    /// Of the message that is being read, its length included.
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+}
+
+impl Shake {
+    /// The connecting side, over a connected socket.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses what is needed.
+    pub fn connector(
+        socket: OwnedFd,
+        setup: &Setup,
+        hello: &[u8],
+    ) -> Result<Shake, TransportError> {
+        let (handshake, first) =
+            Handshake::connector(setup.protocol, &setup.secret, socket::random()?, hello);
+        let mut made = Shake::new(socket, handshake, setup, None)?;
+        made.send(&first);
+        Ok(made)
+    }
+
+    /// The listening side, over an accepted one.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses what is needed.
+    pub fn listener(socket: OwnedFd, setup: &Setup, token: Token) -> Result<Shake, TransportError> {
+        let handshake = Handshake::listener(setup.protocol, &setup.secret, socket::random()?);
+        Shake::new(socket, handshake, setup, Some(token))
+    }
+
+    fn new(
+        socket: OwnedFd,
+        handshake: Handshake,
+        setup: &Setup,
+        token: Option<Token>,
+    ) -> Result<Shake, TransportError> {
+        let peer = socket::peer(&socket);
+        socket::hurry(&socket).map_err(|error| os("TCP_NODELAY", error, "try again"))?;
+        if let Some(name) = &setup.congestion {
+            socket::congest(&socket, name)
+                .map_err(|error| os("TCP_CONGESTION", error, CONGESTION))?;
+        }
+        let (wire, tls, stage) = (Wire::plain(socket), setup.tls.clone(), Stage::Proof);
+        let (incoming, outgoing) = (Vec::new(), Vec::new());
+        Ok(Shake { wire, tls, stage, peer, handshake, token, incoming, outgoing })
+    }
+
+    /// The peer's address, for messages.
+    #[must_use]
+    pub fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    /// What the connecting side says of itself, once both have proved.
+    #[must_use]
+    pub fn hello(&self) -> Option<Hello> {
+        Hello::decode(self.handshake.hello())
+    }
+
+    /// The connection.
+    #[must_use]
+    pub fn into_wire(self) -> Wire {
+        self.wire
+    }
+
+    /// Takes what has arrived. Yes means that both sides have proved the secret.
+    ///
+    /// # Errors
+    ///
+    /// When the peer is refused, refuses, or hangs up.
+    pub fn step(&mut self) -> Result<bool, TransportError> {
+        self.flush()?;
+        loop {
+            let done = match self.stage {
+                Stage::Proof => self.prove()?,
+                Stage::Terms => self.take_terms()?,
+                Stage::Keys => self.agree()?,
+                Stage::ChannelProof(keys) => self.prove_over_channel(&keys)?,
+                Stage::Done => return Ok(true),
+            };
+            if !done {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// No if the next message has not come; so for all that follow.
+    fn prove(&mut self) -> Result<bool, TransportError> {
+        // Not a byte more is read than belongs to the handshake: frames follow it.
+        let Some(message) = self.read()? else { return Ok(false) };
+        match self.handshake.take(&message) {
+            // Before this side proves anything: who means another listener must try another.
+            Ok(_) if self.is_misled() => {
+                Err(self.refused("it means another listener than this".to_owned()))
+            }
+            Ok(answer) => {
+                answer.send.iter().for_each(|message| self.send(message));
+                if answer.proved && self.listens() {
+                    self.send(&[u8::from(self.tls.is_some())]);
+                }
+                self.flush()?;
+                match answer.proved {
+                    true if self.listens() => self.agree_on_terms(self.is_to_be_encrypted())?,
+                    true => self.stage = Stage::Terms,
+                    false => {}
+                }
+                Ok(true)
+            }
+            Err(Refusal { reason, farewell }) => {
+                farewell.iter().for_each(|message| self.send(message));
+                // It may not arrive: the peer is refused all the same.
+                let _ = self.flush();
+                Err(self.refused(reason))
+            }
+        }
+    }
+
+    fn take_terms(&mut self) -> Result<bool, TransportError> {
+        let Some(terms) = self.read()? else { return Ok(false) };
+        self.agree_on_terms(terms == [1])?;
+        Ok(true)
+    }
+
+    /// Goes on in the way that both sides want, if they want the same.
+    fn agree_on_terms(&mut self, theirs: bool) -> Result<(), TransportError> {
+        self.stage = match &self.tls {
+            Some(tls) if theirs => {
+                self.wire.encrypt(tls.session(!self.listens())?);
+                Stage::Keys
+            }
+            None if !theirs => Stage::Done,
+            own => {
+                let encrypts = "encrypts what it sends (FERROCCL_TLS=1)";
+                let (it, this) = match own {
+                    None => (encrypts, "does not"),
+                    Some(_) => ("does not encrypt what it sends", encrypts),
+                };
+                return Err(self.refused(format!(
+                    "it {it}, this process {this}; set FERROCCL_TLS alike on all ranks"
+                )));
+            }
+        };
+        Ok(())
+    }
+
+    fn agree(&mut self) -> Result<bool, TransportError> {
+        let Some(keys) = self.wire.agree().map_err(|reason| self.without_channel(&reason))? else {
+            return Ok(false);
+        };
+        self.outgoing = self.handshake.channel_proof(&keys).to_vec();
+        self.flush()?;
+        self.stage = Stage::ChannelProof(keys);
+        Ok(true)
+    }
+
+    fn prove_over_channel(&mut self, keys: &ChannelKeys) -> Result<bool, TransportError> {
+        if !self.read_until(size_of::<ChannelProof>())? {
+            return Ok(false);
+        }
+        let claimed = std::mem::take(&mut self.incoming);
+        let claimed = claimed.first_chunk().unwrap_or(&[0; 32]);
+        self.handshake
+            .take_channel_proof(keys, claimed)
+            .map_err(|refusal| self.refused(refusal.reason))?;
+        self.stage = Stage::Done;
+        Ok(true)
+    }
+
+    /// Says hello, and reads nothing.
+    pub(crate) fn greet(&mut self) -> Result<(), TransportError> {
+        self.flush()
+    }
+
+    /// Whether the peer has said something, or hung up.
+    pub(crate) fn hears(&self) -> bool {
+        !self.incoming.is_empty() || socket::is_readable(self.wire.socket())
+    }
+
+    fn listens(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// As the connecting side wants it.
+    fn is_to_be_encrypted(&self) -> bool {
+        self.hello().is_some_and(|hello| hello.encrypts)
+    }
+
+    fn is_misled(&self) -> bool {
+        self.token.is_some_and(|token| self.hello().is_none_or(|hello| hello.token != token))
+    }
+
+    fn send(&mut self, message: &[u8]) {
+        self.outgoing.extend_from_slice(&(message.len() as u16).to_le_bytes());
+        self.outgoing.extend_from_slice(message);
+    }
+
+    fn flush(&mut self) -> Result<(), TransportError> {
+        while !self.outgoing.is_empty() {
+            match self.wire.write(&[IoSlice::new(&self.outgoing)]) {
+                Got::Bytes(count) => drop(self.outgoing.drain(..count)),
+                Got::Nothing => break,
+                Got::End(_) => return Err(self.closed()),
+            }
+        }
+        self.wire.flush().map_err(|_| self.closed())
+    }
+
+    /// The next message if all of it is there.
+    fn read(&mut self) -> Result<Option<Vec<u8>>, TransportError> {
+        loop {
+            let want = match self.incoming.first_chunk() {
+                None => 2,
+                Some(length) => 2 + usize::from(u16::from_le_bytes(*length)),
+            };
+            if want > 2 + MESSAGE_BYTES_MAX {
+                return Err(self.refused("it speaks no protocol that is known here".to_owned()));
+            }
+            let have = self.incoming.len();
+            if have >= 2 && have == want {
+                return Ok(Some(std::mem::take(&mut self.incoming).split_off(2)));
+            }
+            if !self.read_until(want)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads until so many bytes have come, and not one more. Whether they have.
+    fn read_until(&mut self, want: usize) -> Result<bool, TransportError> {
+        while self.incoming.len() < want {
+            let have = self.incoming.len();
+            self.incoming.resize(want, 0);
+            let got = self.wire.read(&mut [IoSliceMut::new(&mut self.incoming[have..])]);
+            let count = if let Got::Bytes(count) = got { count } else { 0 };
+            self.incoming.truncate(have + count);
+            match got {
+                Got::Bytes(_) => {}
+                Got::Nothing => return Ok(false),
+                Got::End(_) => return Err(self.closed()),
+            }
+        }
+        Ok(true)
+    }
+
+    fn closed(&self) -> TransportError {
+        let peer = self.peer.clone();
+        let reason = match self.stage {
+            Stage::Proof => match self.handshake.closed() {
+                // Two that were joined before have one secret: the connection broke once more.
+                (reason, true) if !self.hello().is_some_and(|hello| hello.resumes) => {
+                    return self.refused(reason.to_owned());
+                }
+                (reason, _) => reason,
+            },
+            Stage::Keys | Stage::ChannelProof(_) => return self.without_channel("it hung up"),
+            Stage::Terms | Stage::Done => "it closed the connection when both had proved",
+        };
+        TransportError::Lost { peer, reason: reason.to_owned() }
+    }
+
+    fn without_channel(&self, reason: &str) -> TransportError {
+        let reason = format!("the two could not agree on an encrypted channel: {reason}");
+        TransportError::Lost { peer: self.peer.clone(), reason }
+    }
+
+    fn refused(&self, reason: String) -> TransportError {
+        TransportError::Refused { peer: self.peer.clone(), reason }
+    }
+}
+
+impl fmt::Debug for Shake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the stage: it may hold keys.
+        let Shake { peer, wire, .. } = self;
+        f.debug_struct("Shake").field("peer", peer).field("wire", wire).finish_non_exhaustive()
+    }
+}

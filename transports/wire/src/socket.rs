@@ -1,0 +1,245 @@
+//! Sockets that never block.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ccl_core::transport::TransportError;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags,
+    SocketType, sockopt,
+};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::{CONGESTION, DESCRIPTORS, os};
+
+const BACKLOG: i32 = 1024;
+
+/// Every kernel has it and lets every process choose it.
+const SIMPLEST: &str = "reno";
+
+fn flags() -> SocketFlags {
+    SocketFlags::CLOEXEC | SocketFlags::NONBLOCK
+}
+
+fn made(family: AddressFamily) -> Result<OwnedFd, TransportError> {
+    rustix::net::socket_with(family, SocketType::STREAM, flags(), None)
+        .map_err(|error| os("socket", error, DESCRIPTORS))
+}
+
+/// A listening socket on a free port of all addresses, and the port. IPv6 and IPv4 if there is
+/// IPv6.
+pub(crate) fn listen() -> Result<(OwnedFd, u16), TransportError> {
+    let both = made(AddressFamily::INET6).and_then(|socket| {
+        sockopt::set_ipv6_v6only(&socket, false)
+            .and_then(|()| bind(&socket, IpAddr::V6(Ipv6Addr::UNSPECIFIED)))
+            .map(|()| socket)
+            .map_err(|error| os("bind to a free port", error, "try again"))
+    });
+    let socket = match both {
+        Ok(socket) => socket,
+        Err(_) => {
+            let socket = made(AddressFamily::INET)?;
+            bind(&socket, IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+                .map_err(|error| os("bind to a free port", error, "no port is free; close some"))?;
+            socket
+        }
+    };
+    rustix::net::listen(&socket, BACKLOG)
+        .map_err(|error| os("listen", error, "this kernel is not usable"))?;
+    let name = rustix::net::getsockname(&socket)
+        .and_then(SocketAddr::try_from)
+        .map_err(|error| os("getsockname", error, "this kernel is not usable"))?;
+    Ok((socket, name.port()))
+}
+
+fn bind(socket: &OwnedFd, ip: IpAddr) -> Result<(), Errno> {
+    rustix::net::bind(socket, &SocketAddr::new(ip, 0))
+}
+
+/// Begins to connect.
+pub(crate) fn dial(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags(), None)?;
+    match rustix::net::connect(&socket, &address) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a dialled socket is connected.
+pub(crate) fn is_connected(socket: &OwnedFd) -> Result<bool, Errno> {
+    sockopt::socket_error(socket)??;
+    match rustix::net::getpeername(socket) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOTCONN) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// A connection that somebody has made to a listening socket; none if nobody has.
+pub(crate) fn accept(listener: &OwnedFd) -> Result<Option<OwnedFd>, TransportError> {
+    loop {
+        return match rustix::net::accept_with(listener, flags()) {
+            Ok(socket) => Ok(Some(socket)),
+            Err(Errno::AGAIN) => Ok(None),
+            // What became of that one connection is no trouble of the listener's.
+            Err(
+                Errno::CONNABORTED
+                | Errno::INTR
+                | Errno::NETDOWN
+                | Errno::NETUNREACH
+                | Errno::HOSTDOWN
+                | Errno::HOSTUNREACH
+                | Errno::PROTO,
+            ) => continue,
+            Err(error) => Err(os("accept", error, DESCRIPTORS)),
+        };
+    }
+}
+
+/// Small messages leave at once.
+pub(crate) fn hurry(socket: &OwnedFd) -> Result<(), Errno> {
+    sockopt::set_tcp_nodelay(socket, true)
+}
+
+/// Gives a socket another congestion control than the kernel's choice.
+pub(crate) fn congest(socket: &OwnedFd, name: &str) -> Result<(), Errno> {
+    sockopt::set_tcp_congestion(socket, name)
+}
+
+/// The congestion control to ask for: the one that is `asked` for; else none, unless the kernel's
+/// choice is bbr. That paces what is sent by a model of the path, which the pauses of collectives
+/// mislead: messages wait in an idle network for a millisecond. What is under way is bounded by
+/// grants, so the simplest control does.
+///
+/// # Errors
+///
+/// When the kernel has none of that name.
+pub fn congestion(asked: &str) -> Result<Option<Arc<str>>, TransportError> {
+    let socket = made(AddressFamily::INET)?;
+    if !asked.is_empty() {
+        return match congest(&socket, asked) {
+            Ok(()) => Ok(Some(asked.into())),
+            Err(error) => Err(os("TCP_CONGESTION", error, CONGESTION)),
+        };
+    }
+    let paced = sockopt::tcp_congestion(&socket).is_ok_and(|own| own.starts_with("bbr"));
+    Ok((paced && congest(&socket, SIMPLEST).is_ok()).then(|| SIMPLEST.into()))
+}
+
+/// Who is at the other end, for messages.
+pub(crate) fn peer(socket: &OwnedFd) -> String {
+    let name = rustix::net::getpeername(socket).ok().flatten();
+    let address = name.and_then(|name| SocketAddr::try_from(name).ok());
+    address.map_or_else(|| "an unknown address".to_owned(), |address| address.to_string())
+}
+
+/// Whether a read would find something: bytes, or the end.
+pub(crate) fn is_readable(socket: &OwnedFd) -> bool {
+    let mut byte = [0; 1];
+    let peeked = rustix::net::recv(socket, &mut byte, RecvFlags::PEEK);
+    !matches!(peeked, Err(Errno::AGAIN | Errno::INTR))
+}
+
+/// What came of a read.
+#[derive(Debug)]
+pub enum Got {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing now.
+    Nothing,
+    /// The end of the connection, and how.
+    End(String),
+}
+
+/// Reads what is there into several places.
+pub fn read(socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
+    loop {
+        let received = match &mut *into {
+            // The usual case, and the cheaper call.
+            [one] => rustix::net::recv(socket, &mut **one, RecvFlags::empty()).map(|(_, n)| n),
+            several => {
+                let mut control = RecvAncillaryBuffer::default();
+                rustix::net::recvmsg(socket, several, &mut control, RecvFlags::empty())
+                    .map(|message| message.bytes)
+            }
+        };
+        return match received {
+            Ok(0) => Got::End("it closed the connection without a farewell".to_owned()),
+            Ok(bytes) => Got::Bytes(bytes),
+            Err(Errno::AGAIN) => Got::Nothing,
+            Err(Errno::INTR) => continue,
+            Err(error) => Got::End(crate::text(error)),
+        };
+    }
+}
+
+/// Bytes up to which it is cheaper to copy than to tell the kernel of several places.
+const COPIED_BYTES: usize = 1024;
+
+/// Writes what the socket takes.
+pub fn write(socket: &OwnedFd, from: &[IoSlice<'_>]) -> Got {
+    let bytes: usize = from.iter().map(|slice| slice.len()).sum();
+    if bytes > COPIED_BYTES {
+        return send(|flags| {
+            let mut control = SendAncillaryBuffer::default();
+            rustix::net::sendmsg(socket, from, &mut control, flags)
+        });
+    }
+    let (mut together, mut end) = ([0; COPIED_BYTES], 0);
+    for slice in from {
+        together[end..end + slice.len()].copy_from_slice(slice);
+        end += slice.len();
+    }
+    send(|flags| rustix::net::send(socket, &together[..end], flags))
+}
+
+fn send(mut call: impl FnMut(SendFlags) -> Result<usize, Errno>) -> Got {
+    loop {
+        return match call(SendFlags::NOSIGNAL) {
+            Ok(bytes) => Got::Bytes(bytes),
+            Err(Errno::AGAIN) => Got::Nothing,
+            Err(Errno::INTR) => continue,
+            Err(error) => Got::End(crate::text(error)),
+        };
+    }
+}
+
+/// Random bytes of the kernel.
+///
+/// # Errors
+///
+/// When there are none yet.
+pub fn random<const N: usize>() -> Result<[u8; N], TransportError> {
+    let mut bytes = [0; N];
+    match getrandom(&mut bytes[..], GetRandomFlags::NONBLOCK) {
+        Ok(filled) if filled == N => Ok(bytes),
+        Ok(_) => Err(os("getrandom", Errno::AGAIN, "try again")),
+        Err(error) => Err(os("getrandom", error, "wait until the system has gathered randomness")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_connection_is_paced_unless_that_is_asked_for() {
+        let chosen = congestion("").unwrap();
+        let socket = made(AddressFamily::INET).unwrap();
+        if let Some(name) = &chosen {
+            congest(&socket, name).unwrap();
+        }
+        let own = sockopt::tcp_congestion(&socket).unwrap();
+        assert!(!own.starts_with("bbr"), "{own}, chosen {chosen:?}");
+        assert_eq!(congestion("reno").unwrap().as_deref(), Some("reno"));
+        let error = congestion("ring").unwrap_err().to_string();
+        assert!(error.contains("FERROCCL_CONGESTION"), "{error}");
+    }
+}

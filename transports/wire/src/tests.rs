@@ -1,0 +1,127 @@
+//! What lies between a socket and who reads or writes it, when that is encrypted.
+
+use std::io::{IoSlice, IoSliceMut};
+
+use ccl_core::transport::Secret;
+use ccl_core::transport::handshake::ChannelKeys;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::shake::{Setup, protocol};
+use crate::socket::Got;
+use crate::tls::Tls;
+use crate::wire::Wire;
+
+/// Two ends of a channel, and the keys that each has exported.
+fn channel() -> [(Wire, ChannelKeys); 2] {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let sockets = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    let (one, other) = sockets.unwrap();
+    let tls = Tls::new().unwrap();
+    let mut wires = [(one, true), (other, false)].map(|(socket, connects)| {
+        let mut wire = Wire::plain(socket);
+        wire.encrypt(tls.session(connects).unwrap());
+        wire
+    });
+    let mut keys = [None; 2];
+    while keys.contains(&None) {
+        for (wire, keys) in wires.iter_mut().zip(&mut keys) {
+            *keys = keys.or(wire.agree().unwrap());
+        }
+    }
+    let mut ends = wires.into_iter().zip(keys.map(Option::unwrap));
+    [ends.next().unwrap(), ends.next().unwrap()]
+}
+
+fn wires() -> [Wire; 2] {
+    channel().map(|(wire, _)| wire)
+}
+
+fn write(wire: &mut Wire, bytes: &[u8]) -> usize {
+    match wire.write(&[IoSlice::new(bytes)]) {
+        Got::Bytes(count) => count,
+        Got::Nothing => 0,
+        Got::End(reason) => panic!("{reason}"),
+    }
+}
+
+fn read(wire: &mut Wire, bytes: usize) -> Vec<u8> {
+    let mut into = vec![0; bytes];
+    let count = match wire.read(&mut [IoSliceMut::new(&mut into)]) {
+        Got::Bytes(count) => count,
+        Got::Nothing => 0,
+        Got::End(reason) => panic!("{reason}"),
+    };
+    into.truncate(count);
+    into
+}
+
+#[test]
+fn both_ends_export_the_same_keys_and_each_channel_has_its_own() {
+    let [(_, one), (_, other)] = channel();
+    assert_eq!(one, other);
+    assert_ne!(one, channel()[0].1);
+}
+
+#[test]
+fn nothing_secret_is_shown() {
+    let [(wire, _), _] = channel();
+    let (protocol, secret, tls) = (protocol("p", 1), Secret([7; 32]), Tls::new().unwrap());
+    let setup = Setup { protocol, secret, tls: Some(tls), congestion: None };
+    assert!(format!("{wire:?}").ends_with("session: Some(Session(…)) }"), "{wire:?}");
+    let shown = format!("{setup:?}");
+    let end = "secret: Secret(…), tls: Some(Tls(…)), congestion: None }";
+    assert!(shown.ends_with(end), "{shown}");
+}
+
+#[test]
+fn a_read_that_brings_less_than_it_has_room_for_has_brought_all() {
+    let [mut one, mut other] = wires();
+    let text = Vec::from_iter((0..100_000).map(|at| at as u8));
+    assert_eq!(write(&mut one, &text), text.len());
+    assert!(read(&mut other, 200_000) == text);
+    assert!(!other.holds());
+}
+
+#[test]
+fn what_is_left_behind_is_told_and_can_be_read_without_the_socket() {
+    let [mut one, mut other] = wires();
+    let text = Vec::from_iter((0..20_000).map(|at| at as u8));
+    write(&mut one, &text);
+    let mut seen = Vec::new();
+    while seen.len() < text.len() {
+        assert_eq!(other.holds(), !seen.is_empty(), "after {} bytes", seen.len());
+        seen.extend(read(&mut other, 7_000));
+    }
+    assert!(seen == text && !other.holds());
+}
+
+#[test]
+fn the_end_is_told_after_all_that_came_before_it() {
+    let [mut one, mut other] = wires();
+    write(&mut one, b"last words");
+    drop(one);
+    assert_eq!(read(&mut other, 100), b"last words");
+    let mut into = [0; 100];
+    let got = other.read(&mut [IoSliceMut::new(&mut into)]);
+    let Got::End(reason) = got else { panic!("{got:?}") };
+    assert!(reason.contains("without a farewell"), "{reason}");
+}
+
+#[test]
+fn little_waits_for_a_socket_that_takes_nothing_and_all_of_it_arrives() {
+    let [mut one, mut other] = wires();
+    let text = Vec::from_iter((0..1_000_000).map(|at| (at / 3) as u8));
+    let mut written = 0;
+    while one.is_flushed() {
+        written += write(&mut one, &text[written..]);
+    }
+    // The socket's own buffer, and what the session may keep.
+    assert!(written < text.len(), "{written} bytes were taken");
+    assert_eq!(write(&mut one, &text[written..]), 0);
+    let mut seen = Vec::new();
+    while seen.len() < text.len() {
+        seen.extend(read(&mut other, 50_000));
+        written += write(&mut one, &text[written..]);
+    }
+    assert!(seen == text && one.is_flushed());
+}

@@ -1,0 +1,339 @@
+//! Encryption of a connection whose sides have proved the secret: TLS 1.3, by rustls.
+//!
+//! Keys of servers are made for the occasion and mean nothing: that nobody sits in between is
+//! proved within the session, over keys exported from it (see [`crate::shake`]).
+
+use std::fmt;
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ccl_core::transport::TransportError;
+use ccl_core::transport::handshake::ChannelKeys;
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::ring::cipher_suite as suite;
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, ring as provider,
+    verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::{
+    CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
+use rustls::sign::CertifiedKey;
+use rustls::version::TLS13;
+use rustls::{
+    ClientConfig, ClientConnection, Connection, DigitallySignedStruct, ServerConfig,
+    ServerConnection, SignatureScheme,
+};
+
+use crate::socket::{self, Got};
+
+/// Of ciphertext that one system call may bring: two records at least.
+const READ_BYTES: usize = 64 << 10;
+/// Of ciphertext that waits for the socket.
+const WRITE_BYTES: usize = 256 << 10;
+/// What the exported keys are for; the prefix is that of all such labels (RFC 5705).
+const LABEL: &[u8] = b"EXPORTER-ferroccl-channel";
+
+/// What all sessions of a device have in common.
+#[derive(Clone)]
+pub struct Tls {
+    client: Arc<ClientConfig>,
+    server: Arc<ServerConfig>,
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls(…)")
+    }
+}
+
+impl Tls {
+    /// With a new key.
+    ///
+    /// # Errors
+    ///
+    /// When TLS is not to be had on this machine.
+    pub fn new() -> Result<Tls, TransportError> {
+        Tls::make().map_err(unusable)
+    }
+
+    fn make() -> Result<Tls, rustls::Error> {
+        let provider = Arc::new(CryptoProvider {
+            // All are strong; the first costs least where the processor helps.
+            cipher_suites: vec![
+                suite::TLS13_AES_128_GCM_SHA256,
+                suite::TLS13_AES_256_GCM_SHA384,
+                suite::TLS13_CHACHA20_POLY1305_SHA256,
+            ],
+            ..provider::default_provider()
+        });
+        let verifier = Arc::new(AnyKey(provider.signature_verification_algorithms));
+        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth();
+        // Sessions are not resumed: each proves the secret by itself.
+        (client.resumption, client.enable_sni) = (Resumption::disabled(), false);
+        let mut server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(key()?)));
+        server.send_tls13_tickets = 0;
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        Ok(Tls { client: Arc::new(client), server: Arc::new(server) })
+    }
+
+    /// A session over a new connection, of the side that has connected or of the other.
+    ///
+    /// # Errors
+    ///
+    /// When TLS is not to be had on this machine.
+    pub fn session(&self, connects: bool) -> Result<Session, TransportError> {
+        // A name must be given, and is not sent.
+        let name = ServerName::from(IpAddr::from(Ipv4Addr::UNSPECIFIED));
+        let connection = if connects {
+            ClientConnection::new(Arc::clone(&self.client), name).map(Connection::from)
+        } else {
+            ServerConnection::new(Arc::clone(&self.server)).map(Connection::from)
+        };
+        let mut connection = connection.map_err(unusable)?;
+        connection.set_buffer_limit(Some(WRITE_BYTES));
+        let buffer = vec![0; READ_BYTES];
+        let (start, end, is_dry, plain, ended) = (0, 0, false, 0, None);
+        Ok(Session { connection, buffer, start, end, is_dry, plain, ended })
+    }
+}
+
+/// A new key, which is its own certificate.
+fn key() -> Result<Arc<CertifiedKey>, rustls::Error> {
+    let random = ring::rand::SystemRandom::new();
+    let failed = |what: &str| rustls::Error::General(format!("{what} failed"));
+    let document = ring::signature::Ed25519KeyPair::generate_pkcs8(&random)
+        .map_err(|_| failed("making a key"))?;
+    let key = provider::sign::any_eddsa_type(&PrivatePkcs8KeyDer::from(document.as_ref()))?;
+    let public = key.public_key().ok_or_else(|| failed("reading the key"))?;
+    let public = CertificateDer::from(public.as_ref().to_vec());
+    Ok(Arc::new(CertifiedKey::new(vec![public], key)))
+}
+
+fn unusable(error: rustls::Error) -> TransportError {
+    TransportError::Usage(format!(
+        "TLS cannot be used here: {error}; leave FERROCCL_TLS unset on all ranks if the network \
+         can be trusted"
+    ))
+}
+
+/// Accepts every key, of whoever has it: who that is, is proved within the session.
+#[derive(Debug)]
+struct AnyKey(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for AnyKey {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.3 was agreed on".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        key: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let key = SubjectPublicKeyInfoDer::from(key.as_ref());
+        verify_tls13_signature_with_raw_key(message, &key, signature, &self.0)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+/// An encrypted channel over one connection.
+pub struct Session {
+    connection: Connection,
+    /// Ciphertext of the socket.
+    buffer: Vec<u8>,
+    /// What of it the connection has not taken.
+    start: usize,
+    end: usize,
+    /// Whether the socket had no more when it was last read.
+    is_dry: bool,
+    /// Bytes that are decrypted and not read.
+    plain: usize,
+    /// Why nothing more comes, once that is so.
+    ended: Option<String>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Session(…)")
+    }
+}
+
+impl Session {
+    /// Goes on agreeing with the peer on keys; none yet while that takes its time.
+    pub(crate) fn agree(&mut self, socket: &OwnedFd) -> Result<Option<ChannelKeys>, String> {
+        loop {
+            self.flush(socket)?;
+            if !self.connection.is_handshaking() {
+                let keys = self.connection.export_keying_material([0; 32], LABEL, None);
+                return keys.map(Some).map_err(|error| error.to_string());
+            }
+            match self.receive(socket) {
+                Got::Bytes(_) => {}
+                Got::Nothing => return Ok(None),
+                Got::End(reason) => return Err(reason),
+            }
+        }
+    }
+
+    /// Reads until all places are full or nothing is left, here or in the socket.
+    pub(crate) fn read(&mut self, socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
+        let (mut done, mut received) = (0, false);
+        for place in into {
+            let mut at = 0;
+            while at < place.len() {
+                if self.plain > 0 {
+                    match self.connection.reader().read(&mut place[at..]) {
+                        Ok(count) => {
+                            (at, done, self.plain) =
+                                (at + count, done + count, self.plain.saturating_sub(count))
+                        }
+                        Err(error) => return Got::End(error.to_string()),
+                    }
+                    continue;
+                }
+                let dry = received && self.is_dry && self.start == self.end;
+                let got = if dry { Got::Nothing } else { self.receive(socket) };
+                received = true;
+                match got {
+                    Got::Bytes(_) => {}
+                    // The end is told when all before it has been read.
+                    _ if done > 0 => return Got::Bytes(done),
+                    end => return end,
+                }
+            }
+        }
+        Got::Bytes(done)
+    }
+
+    /// Decrypts more. Bytes are such of ciphertext.
+    fn receive(&mut self, socket: &OwnedFd) -> Got {
+        if let Some(reason) = &self.ended {
+            return Got::End(reason.clone());
+        }
+        if self.start == self.end {
+            match socket::read(socket, &mut [IoSliceMut::new(&mut self.buffer)]) {
+                Got::Bytes(count) => {
+                    (self.start, self.end, self.is_dry) = (0, count, count < self.buffer.len());
+                }
+                Got::Nothing => return Got::Nothing,
+                Got::End(reason) => return self.end(reason),
+            }
+        }
+        let taken = match self.connection.read_tls(&mut &self.buffer[self.start..self.end]) {
+            Ok(0) => return self.end("it ended the encrypted channel".to_owned()),
+            Ok(taken) => taken,
+            Err(error) => return self.end(error.to_string()),
+        };
+        self.start += taken;
+        match self.connection.process_new_packets() {
+            Ok(state) => {
+                self.plain = state.plaintext_bytes_to_read();
+                Got::Bytes(taken)
+            }
+            Err(error) => {
+                // The peer may be told why; if not, it sees the end.
+                let _ = self.flush(socket);
+                self.end(format!("what came was not what the other side encrypted: {error}"))
+            }
+        }
+    }
+
+    fn end(&mut self, reason: String) -> Got {
+        self.ended = Some(reason.clone());
+        Got::End(reason)
+    }
+
+    /// Encrypts what there is room for, once all before it has gone.
+    pub(crate) fn write(&mut self, socket: &OwnedFd, from: &[IoSlice<'_>]) -> Got {
+        match self.flush(socket) {
+            Ok(true) => {}
+            Ok(false) => return Got::Nothing,
+            Err(reason) => return Got::End(reason),
+        }
+        match self.connection.writer().write_vectored(from) {
+            Ok(count) => match self.flush(socket) {
+                Ok(_) => Got::Bytes(count),
+                Err(reason) => Got::End(reason),
+            },
+            Err(error) => Got::End(error.to_string()),
+        }
+    }
+
+    /// Gives the socket what is encrypted. Returns whether it has taken all.
+    pub(crate) fn flush(&mut self, socket: &OwnedFd) -> Result<bool, String> {
+        while self.connection.wants_write() {
+            match self.connection.write_tls(&mut Sink(socket)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(true)
+    }
+
+    pub(crate) fn is_flushed(&self) -> bool {
+        !self.connection.wants_write()
+    }
+
+    /// Whether there is something to be read or told even if the socket has nothing.
+    pub(crate) fn holds(&self) -> bool {
+        self.plain > 0 || self.start < self.end || self.ended.is_some()
+    }
+}
+
+/// A socket as what ciphertext is written to.
+struct Sink<'a>(&'a OwnedFd);
+
+impl Write for Sink<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        match socket::write(self.0, from) {
+            Got::Bytes(count) => Ok(count),
+            Got::Nothing => Err(ErrorKind::WouldBlock.into()),
+            Got::End(reason) => Err(io::Error::other(reason)),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

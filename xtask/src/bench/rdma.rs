@@ -1,0 +1,275 @@
+//! RDMA side by side with perftest: one-way latency, a stream in one direction, and all_reduce
+//! against what the link carries both ways.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::summary::{Series, ratio, size};
+use super::{Sample, parse_json};
+use crate::machine::rdma_ports;
+use crate::workspace::{cargo, target_dir};
+use crate::{Outcome, process, report};
+
+const PROGRAMS: [&str; 2] = ["p2p_matrix", "all_reduce_perf"];
+const LATENCY_BYTES: u64 = 8;
+const STREAM_BYTES: [u64; 2] = [64 << 10, 1 << 20];
+const ALL_REDUCE_BYTES: u64 = 1 << 20;
+/// Queue pairs of a stream, on both sides of the comparison.
+const PAIRS: u64 = 4;
+/// Of latencies.
+const LATENCY_ITERATIONS: &str = "1000";
+/// Bytes that a stream carries.
+const STREAM_TOTAL: u64 = 32 << 20;
+/// What a server needs to listen.
+const HEAD_START: Duration = Duration::from_secs(1);
+/// How often it is looked whether one has ended.
+const GLANCE: Duration = Duration::from_millis(10);
+const BUILD_WITHIN: Duration = Duration::from_secs(900);
+const RUN_WITHIN: Duration = Duration::from_secs(60);
+
+/// Builds what is measured; returns where it is.
+pub(super) fn build() -> Outcome<std::path::PathBuf> {
+    let mut build = cargo(&["build", "--release"]);
+    build.args(PROGRAMS.iter().flat_map(|program| ["--example", program]));
+    println!("$ {}", process::typed(&build));
+    process::capture(&mut build, BUILD_WITHIN)?;
+    Ok(target_dir()?.join("release/examples"))
+}
+
+/// Measures on this machine as it is; returns the table.
+pub(super) fn run(built: &Path, out: &Path, rounds: u32) -> Outcome<String> {
+    if !process::is_installed("ib_write_bw") {
+        return Err("perftest is missing: `cargo xtask setup` installs it".to_owned());
+    }
+    let side = Sides { built, json: out.join("rows.json"), ports: rdma_ports() };
+    if side.ports.is_empty() {
+        return Err("this machine has no RDMA device".to_owned());
+    }
+    let mut rows = Vec::new();
+    for what in What::all() {
+        let (mut ours, mut theirs) = (Series::default(), Series::default());
+        for round in 1..=rounds {
+            let (own, other) = (side.ours(what)?, side.perftest(what)?);
+            println!(
+                "{}, round {round} of {rounds}: {own:.1} µs, perftest {other:.1}",
+                what.text()
+            );
+            ours.push(Sample { median_us: own, p99_us: None });
+            theirs.push(Sample { median_us: other, p99_us: None });
+        }
+        let shown = |series: &Series| {
+            let us = series.median_us().unwrap_or(f64::NAN);
+            let text = if what.is_latency() { us } else { what.bytes() as f64 * 8e-3 / us };
+            format!("{text:.3}")
+        };
+        // Rates are the other way round.
+        let compared = match what.is_latency() {
+            true => ratio(&ours, &theirs),
+            false => ratio(&theirs, &ours),
+        };
+        rows.push(vec![what.text(), shown(&ours), shown(&theirs), compared, what.aim().to_owned()]);
+    }
+    let head = ["what", "ours", "perftest", "ours / perftest", "aim"];
+    Ok(format!(
+        "Against `ib_write_lat` and `ib_write_bw`, over {}:\n\n{}",
+        side.ports.join(" and "),
+        report::table(&head, &rows)
+    ))
+}
+
+/// What is compared; all of it as a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Half a round trip.
+    Latency,
+    /// A message of many in one direction.
+    Stream(u64),
+    /// Bytes both ways at once.
+    AllReduce,
+}
+
+impl What {
+    fn all() -> impl Iterator<Item = What> {
+        let streams = STREAM_BYTES.into_iter().map(What::Stream);
+        std::iter::once(What::Latency).chain(streams).chain(std::iter::once(What::AllReduce))
+    }
+
+    fn bytes(self) -> u64 {
+        match self {
+            What::Latency => LATENCY_BYTES,
+            What::Stream(bytes) => bytes,
+            What::AllReduce => ALL_REDUCE_BYTES,
+        }
+    }
+
+    fn is_latency(self) -> bool {
+        self == What::Latency
+    }
+
+    fn text(self) -> String {
+        let bytes = size(self.bytes());
+        match self {
+            What::Latency => format!("{bytes} one way, µs"),
+            What::Stream(_) => format!("messages of {bytes} one way, {PAIRS} queue pairs, Gb/s"),
+            What::AllReduce => {
+                format!("all_reduce of {bytes}, against half of both ways (-b), Gb/s")
+            }
+        }
+    }
+
+    fn aim(self) -> &'static str {
+        match self {
+            What::Latency => "1.5 at most",
+            What::Stream(_) => "0.9 at least",
+            What::AllReduce => "0.8 at least",
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Sides<'a> {
+    built: &'a Path,
+    json: std::path::PathBuf,
+    ports: Vec<String>,
+}
+
+impl Sides<'_> {
+    /// Microseconds.
+    fn ours(&self, what: What) -> Outcome<f64> {
+        let program = if what == What::AllReduce { PROGRAMS[1] } else { PROGRAMS[0] };
+        let mut command = Command::new(self.built.join(program));
+        let bytes = what.bytes().to_string();
+        command.args(["-g", "2", "--transport", "verbs", "-b", &bytes, "-e", &bytes]);
+        match what {
+            What::Latency => command.args(["-n", LATENCY_ITERATIONS, "-w", "50"]),
+            What::Stream(_) => command.args(["-n", "4", "-w", "1"]),
+            What::AllReduce => command.args(["-n", "20", "-w", "3"]),
+        };
+        command.arg("--json").arg(&self.json);
+        command.env("FERROCCL_IB_POLICY", PAIRS.to_string()).env("FERROCCL_SOCKET_IFNAME", "lo");
+        command.env("FERROCCL_IB_HCA", format!("={}", self.ports.join(",")));
+        process::capture(&mut command, RUN_WITHIN)?;
+        let found = parse_json(&self.json)?;
+        time_of(what, &found).ok_or_else(|| format!("{program} wrote no times: {found}"))
+    }
+
+    /// Microseconds, per message and direction.
+    fn perftest(&self, what: What) -> Outcome<f64> {
+        let (tool, mut more) = match what {
+            What::Latency => ("ib_write_lat", vec!["-n".to_owned(), LATENCY_ITERATIONS.to_owned()]),
+            What::Stream(bytes) => {
+                let each = (STREAM_TOTAL / bytes / PAIRS).max(5);
+                let words = ["-q", &PAIRS.to_string(), "-n", &each.to_string()];
+                ("ib_write_bw", words.map(str::to_owned).to_vec())
+            }
+            // Over several queue pairs at once it fails on devices in software.
+            What::AllReduce => ("ib_write_bw", ["-b", "-n", "32"].map(str::to_owned).to_vec()),
+        };
+        if tool == "ib_write_bw" {
+            more.push("--report_gbits".to_owned());
+        }
+        let bytes = what.bytes();
+        let side = |port: &String| {
+            let (device, number) = port.split_once(':').unwrap_or((port, "1"));
+            let mut command = Command::new(tool);
+            command.args(["-F", "-d", device, "-i", number, "-s", &bytes.to_string()]);
+            command.args(&more);
+            if let Some(row) = gid_row(device, number) {
+                command.args(["-x", &row]);
+            }
+            command
+        };
+        let [first, .., last] = [&self.ports[0], &self.ports[self.ports.len() - 1]];
+        let mut server = side(first);
+        server.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let server = server.spawn().map_err(|error| format!("cannot start {tool}: {error}"))?;
+        let _server = Reaped(server);
+        std::thread::sleep(HEAD_START);
+        let mut client = side(last);
+        client.arg("127.0.0.1");
+        let said = process::capture(&mut client, RUN_WITHIN)?;
+        let row = row_of(&said, bytes).ok_or_else(|| format!("{tool} said no row:\n{said}"))?;
+        let found = match what {
+            What::Latency => row.get(5).copied(),
+            What::Stream(_) => row.get(3).map(|gbps| bytes as f64 * 8e-3 / gbps),
+            What::AllReduce => row.get(3).map(|gbps| bytes as f64 * 8e-3 / (gbps / 2.0)),
+        };
+        found.filter(|us| us.is_finite()).ok_or_else(|| format!("{tool}: {row:?}"))
+    }
+}
+
+/// A server, which ends with its owner.
+struct Reaped(Child);
+
+impl Drop for Reaped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        // Its port is the next server's.
+        for _ in 0..100 {
+            if !matches!(self.0.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(GLANCE);
+        }
+    }
+}
+
+/// The row of the address table for version 2 over IPv4, where there is one.
+fn gid_row(device: &str, port: &str) -> Option<String> {
+    let port = format!("/sys/class/infiniband/{device}/ports/{port}");
+    let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
+    let row = (0..256).find(|row| {
+        let kind = read(format!("{port}/gid_attrs/types/{row}"));
+        let gid = read(format!("{port}/gids/{row}"));
+        kind.trim() == "RoCE v2" && gid.starts_with("0000:0000:0000:0000:0000:ffff:")
+    });
+    row.map(|row| row.to_string())
+}
+
+/// The numbers of the row for messages of so many bytes.
+fn row_of(said: &str, bytes: u64) -> Option<Vec<f64>> {
+    let rows = said.lines().map(|line| {
+        let words = line.split_whitespace();
+        words.map(|word| word.parse::<f64>()).collect::<Result<Vec<f64>, _>>().unwrap_or_default()
+    });
+    rows.into_iter().find(|row| row.len() >= 4 && row[0] == bytes as f64)
+}
+
+/// The time of a message, in what our programs wrote.
+fn time_of(what: What, found: &Value) -> Option<f64> {
+    let results = &found["results"];
+    match what {
+        What::Latency => results["latency_us"][0][1].as_f64(),
+        What::Stream(bytes) => {
+            Some(bytes as f64 * 1e-3 / results["bandwidth_gbps"][0][1].as_f64()?)
+        }
+        What::AllReduce => found["rows"][0]["out_of_place"]["time_us_p50"].as_f64(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_perftest_says_is_read() {
+        let said = " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate\n \
+                    1048576    40               0.00              0.25   \t\t   0.000023\n";
+        assert_eq!(row_of(said, 1 << 20), Some(vec![1_048_576.0, 40.0, 0.0, 0.25, 0.000_023]));
+        assert_eq!(row_of(said, 8), None);
+        assert_eq!(row_of("Completion with error at client", 8), None);
+    }
+
+    #[test]
+    fn what_our_programs_write_becomes_times() {
+        let matrices = r#"{"results": {"latency_us": [[null, 7.5], [7.0, null]],
+            "bandwidth_gbps": [[null, 0.5], [0.4, null]]}}"#;
+        let matrices = serde_json::from_str(matrices).unwrap();
+        assert_eq!(time_of(What::Latency, &matrices), Some(7.5));
+        assert_eq!(time_of(What::Stream(1 << 20), &matrices), Some(2097.152));
+        assert_eq!(time_of(What::AllReduce, &matrices), None);
+    }
+}

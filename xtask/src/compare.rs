@@ -1,0 +1,280 @@
+//! `cargo xtask compare-transports`: the same collectives over each transport, side by side.
+
+// As the perf programs draw it, which the chores are not built with.
+#[expect(unreachable_pub, reason = "another crate's interface")]
+#[path = "../../src/perf/number.rs"]
+mod number;
+#[expect(unreachable_pub, reason = "another crate's interface")]
+#[path = "../../src/perf/plot.rs"]
+mod plot;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::bench::size;
+use crate::machine::{Provenance, rdma_ports};
+use crate::workspace::{cargo, target_dir};
+use crate::{Outcome, guest, process, report};
+
+/// Collectives and the programs that measure them.
+const COLLECTIVES: [(&str, &str); 3] = [
+    ("all_reduce", "all_reduce_perf"),
+    ("all_to_all", "alltoall_perf"),
+    ("broadcast", "broadcast_perf"),
+];
+const TRANSPORTS: [&str; 3] = ["shm", "tcp", "verbs"];
+/// From 16 bytes on, each size four times the one before.
+const BYTES_MAX: &str = "1M";
+const ITERATIONS: &str = "20";
+const BUILD_WITHIN: Duration = Duration::from_secs(900);
+const RUN_WITHIN: Duration = Duration::from_secs(120);
+/// All of it in a guest, seconds.
+const GUEST_WITHIN: u64 = 1200;
+
+/// Flags of `cargo xtask compare-transports`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Where the table, the plot and the numbers go; target/compare-transports if it is not given.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// How often each transport is measured, one after the other.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rounds: u32,
+    /// Where the programs are, to be measured on this machine as it is: what the guest is told.
+    #[arg(long, value_name = "DIR", hide = true)]
+    built: Option<PathBuf>,
+}
+
+/// A collective over a transport at one size.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+struct Point {
+    bytes: u64,
+    time_us: f64,
+    /// As nccl-tests have it: what the slowest link carries.
+    bus_gbps: f64,
+}
+
+/// A collective over one transport, smallest first.
+type Line = (&'static str, Vec<Point>);
+
+/// What was measured of one collective.
+#[derive(Clone, Debug, Serialize)]
+struct Comparison {
+    collective: &'static str,
+    lines: Vec<Line>,
+}
+
+/// Builds and measures; in a guest where this machine has no RDMA device.
+pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
+    let out = match &options.out {
+        Some(out) => out.clone(),
+        None => target_dir()?.join("compare-transports"),
+    };
+    fs::create_dir_all(&out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
+    if let Some(built) = &options.built {
+        return measure(built, &out, options.rounds);
+    }
+    let examples = COLLECTIVES.iter().flat_map(|(_, program)| ["--example", program]);
+    let mut build = cargo(&["build", "--release"]);
+    build.args(examples);
+    println!("$ {}", process::typed(&build));
+    process::capture(&mut build, BUILD_WITHIN)?;
+    let built = target_dir()?.join("release/examples");
+    if !rdma_ports().is_empty() {
+        return measure(&built, &out, options.rounds);
+    }
+    println!("this machine has no RDMA device, so all is measured in the guest, which is emulated");
+    let rounds = options.rounds.to_string();
+    let words = ["compare-transports".as_ref(), "--built".as_ref(), built.as_os_str()];
+    let more = ["--out".as_ref(), out.as_os_str(), "--rounds".as_ref(), rounds.as_ref()];
+    guest::again(words.into_iter().chain(more), out.clone(), GUEST_WITHIN)
+}
+
+fn measure(built: &Path, out: &Path, rounds: u32) -> Outcome<ExitCode> {
+    let mut all = Vec::new();
+    for (collective, program) in COLLECTIVES {
+        let mut samples: BTreeMap<&str, BTreeMap<u64, Vec<Point>>> = BTreeMap::new();
+        for round in 1..=rounds {
+            for transport in TRANSPORTS {
+                let points = once(&built.join(program), transport, out)?;
+                let last = points.last().map_or(0.0, |point| point.time_us);
+                println!("{collective} over {transport}, round {round} of {rounds}: {last} µs");
+                let known = samples.entry(transport).or_default();
+                points.into_iter().for_each(|p| known.entry(p.bytes).or_default().push(p));
+            }
+        }
+        let line = |transport: &'static str| {
+            let sizes = samples.remove(transport).unwrap_or_default();
+            (transport, sizes.into_values().filter_map(median).collect())
+        };
+        all.push(Comparison { collective, lines: TRANSPORTS.map(line).into() });
+    }
+    let text = format!(
+        "{}. 2 ranks; medians over {rounds} interleaved rounds of the median over {ITERATIONS} \
+         calls out of place. tcp goes over the loopback interface, verbs over {}.\n\n{}",
+        Provenance::now().sentence(),
+        rdma_ports().join(" and "),
+        all.iter().map(section).collect::<Vec<_>>().join("\n")
+    );
+    println!("\n{text}");
+    let json = serde_json::to_string_pretty(&all).map_err(|error| error.to_string())?;
+    for (name, content) in [("md", text), ("svg", draw(&all)), ("json", json)] {
+        let file = out.join(format!("compare-transports.{name}"));
+        let written = fs::write(&file, content);
+        written.map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+        println!("{}", file.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A picture: time and bus bandwidth against size, a line per transport, one collective below the
+/// other.
+fn draw(all: &[Comparison]) -> String {
+    let (mut inner, mut height, mut width) = (String::new(), 0.0, 0.0f64);
+    for Comparison { collective, lines } in all {
+        let point = |point: &Point| plot::Point {
+            size_bytes: point.bytes as f64,
+            time_us: point.time_us,
+            bus_gbps: point.bus_gbps,
+        };
+        let series = lines.iter().map(|(transport, points)| plot::Series {
+            name: (*transport).to_owned(),
+            points: points.iter().map(point).collect(),
+        });
+        let figure = plot::Figure {
+            title: format!("{collective}, 2 ranks"),
+            subtitle: Provenance::now().sentence(),
+            series: series.collect(),
+        };
+        let svg = plot::render(&figure);
+        let length = |name: &str| -> f64 {
+            let value = svg.split_once(&format!(" {name}=\"")).and_then(|(_, v)| v.split_once('"'));
+            value.and_then(|(value, _)| value.parse().ok()).unwrap_or(0.0)
+        };
+        inner.push_str(&svg.replacen("<svg ", &format!("<svg y=\"{height}\" "), 1));
+        (height, width) = (height + length("height"), width.max(length("width")));
+    }
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\">\n\
+         {inner}</svg>\n"
+    )
+}
+
+/// Runs a program over a transport.
+fn once(program: &Path, transport: &str, out: &Path) -> Outcome<Vec<Point>> {
+    let rows = out.join("rows.json");
+    let mut command = Command::new(program);
+    command.args([
+        "-g", "2", "-b", "16", "-e", BYTES_MAX, "-f", "4", "-n", ITERATIONS, "-w", "5", "-c", "1",
+    ]);
+    command.arg("--json").arg(&rows);
+    command.env("FERROCCL_TRANSPORT", transport).env("FERROCCL_SOCKET_IFNAME", "lo");
+    command.env("FERROCCL_IB_HCA", format!("={}", rdma_ports().join(",")));
+    process::capture(&mut command, RUN_WITHIN)?;
+    let text = fs::read_to_string(&rows);
+    let text = text.map_err(|error| format!("cannot read {}: {error}", rows.display()))?;
+    let _ = fs::remove_file(&rows);
+    points(&text).ok_or_else(|| format!("{} wrote no rows", program.display()))
+}
+
+/// The rows that a perf program wrote; none if one has wrong values or lacks something.
+fn points(text: &str) -> Option<Vec<Point>> {
+    let found: Value = serde_json::from_str(text).ok()?;
+    let rows = found["rows"].as_array()?.iter();
+    rows.map(|row| {
+        let place = &row["out_of_place"];
+        let right = place["wrong"].as_u64() == Some(0);
+        let (bytes, time_us) = (row["size_bytes"].as_u64()?, place["time_us_p50"].as_f64()?);
+        let factor = place["busbw_gbps"].as_f64()? * place["time_us"].as_f64()?;
+        right.then_some(Point { bytes, time_us, bus_gbps: factor / time_us })
+    })
+    .collect()
+}
+
+fn median(mut points: Vec<Point>) -> Option<Point> {
+    points.sort_by(|one, other| one.time_us.total_cmp(&other.time_us));
+    points.get(points.len() / 2).copied()
+}
+
+/// The table of a collective.
+fn section(comparison: &Comparison) -> String {
+    let Comparison { collective, lines } = comparison;
+    let mut head = vec!["size".to_owned()];
+    for (transport, _) in lines {
+        head.extend([format!("{transport}, µs"), format!("{transport}, bus GB/s")]);
+    }
+    let sizes = lines.first().map_or(&[][..], |(_, points)| points);
+    let rows: Vec<Vec<String>> = sizes
+        .iter()
+        .map(|Point { bytes, .. }| {
+            let mut row = vec![size(*bytes)];
+            for (_, points) in lines {
+                let point = points.iter().find(|point| point.bytes == *bytes);
+                row.push(point.map_or("-".to_owned(), |point| format!("{:.2}", point.time_us)));
+                row.push(point.map_or("-".to_owned(), |point| format!("{:.4}", point.bus_gbps)));
+            }
+            row
+        })
+        .collect();
+    let head: Vec<&str> = head.iter().map(String::as_str).collect();
+    format!("{collective}:\n\n{}", report::table(&head, &rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROW: &str = r#"{"rows": [{"size_bytes": 8, "out_of_place":
+        {"time_us": 4.0, "time_us_p50": 2.0, "busbw_gbps": 0.002, "wrong": 0}}]}"#;
+
+    #[test]
+    fn rows_become_points_and_wrong_ones_do_not() {
+        let point = Point { bytes: 8, time_us: 2.0, bus_gbps: 0.004 };
+        assert_eq!(points(ROW), Some(vec![point]));
+        assert_eq!(points(&ROW.replace("\"wrong\": 0", "\"wrong\": 3")), None);
+        assert_eq!(points("{}"), None);
+    }
+
+    #[test]
+    fn the_table_has_a_row_per_size_and_columns_per_transport() {
+        let point = |bytes, time_us| Point { bytes, time_us, bus_gbps: 0.5 };
+        let lines =
+            vec![("shm", vec![point(8, 1.0), point(1 << 10, 2.0)]), ("tcp", vec![point(8, 7.0)])];
+        let text = section(&Comparison { collective: "broadcast", lines });
+        assert!(text.starts_with("broadcast:\n\n| size  | shm, µs | shm, bus GB/s | tcp, µs |"));
+        assert!(text.contains("| 8 B   | 1.00    | 0.5000        | 7.00    | 0.5000        |"));
+        assert!(text.contains("| 1 KiB | 2.00    | 0.5000        | -       | -             |"));
+    }
+
+    #[test]
+    fn the_picture_has_a_figure_per_collective_and_a_line_per_transport() {
+        let point = |bytes, time_us| Point { bytes, time_us, bus_gbps: 0.5 };
+        let lines =
+            vec![("shm", vec![point(8, 1.0), point(32, 2.0)]), ("tcp", vec![point(8, 7.0)])];
+        let one = Comparison { collective: "broadcast", lines };
+        let two = Comparison { collective: "all_reduce", ..one.clone() };
+        let svg = draw(&[one, two]);
+        assert_eq!(svg.matches("<svg ").count(), 3);
+        assert_eq!(svg.matches("</svg>").count(), 3);
+        for name in ["broadcast, 2 ranks", "all_reduce, 2 ranks"] {
+            assert!(svg.contains(name), "{name}");
+        }
+        assert_eq!((svg.matches(">shm<").count(), svg.matches(">tcp<").count()), (2, 2));
+        assert_eq!((svg.matches("<svg y=\"").count(), svg.matches("<svg y=\"0\"").count()), (2, 1));
+        assert!(draw(&[]).contains("height=\"0\""));
+    }
+
+    #[test]
+    fn the_median_is_the_one_in_the_middle() {
+        let point = |time_us| Point { bytes: 8, time_us, bus_gbps: 1.0 / time_us };
+        assert_eq!(median(vec![point(9.0), point(1.0), point(2.0)]), Some(point(2.0)));
+        assert_eq!(median(Vec::new()), None);
+    }
+}
