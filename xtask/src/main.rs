@@ -6,6 +6,7 @@
 mod bench;
 mod check;
 mod compare;
+mod failures;
 mod guest;
 mod lint;
 mod machine;

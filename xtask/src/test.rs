@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use crate::failures::Failures;
 use crate::machine::{self, Provenance};
 use crate::matrix::Cells;
 use crate::suites::{self, SUITES, Suite};
@@ -108,6 +109,8 @@ struct Report {
     failure: Option<String>,
     /// Something the reader should know although it is no failure.
     warning: Option<String>,
+    /// What the tests that failed said.
+    told: Option<String>,
 }
 
 impl Report {
@@ -159,6 +162,9 @@ pub(crate) fn run(options: &Options) -> Outcome {
             println!("\nThe build failed: the suites after it were not run.");
             break;
         }
+    }
+    for (name, told) in reports.iter().filter_map(|r| Some((r.name, r.told.as_ref()?))) {
+        println!("\n== what failed in {name}\n{told}");
     }
     let table = table(&reports);
     println!("\n{table}");
@@ -225,6 +231,7 @@ fn run_suite(
     let mut counts = Counts::default();
     let mut failure = None;
     let mut skipped = Vec::new();
+    let mut failures = Failures::default();
     for words in suites::commands(suite, crates) {
         let mut command = cargo(&words);
         if full {
@@ -236,6 +243,7 @@ fn run_suite(
             println!("{line}");
             counts.add_line(line);
             cells.add_line(line);
+            failures.add_line(line);
             skipped.extend(line.strip_prefix(check::SKIPPED).map(str::to_owned));
         })?;
         counts.settle();
@@ -254,6 +262,7 @@ fn run_suite(
         counts,
         failure,
         warning: (!skipped.is_empty()).then(|| format!("SKIPPED {}", skipped.join("; "))),
+        told: failures.told(),
     };
     Ok(judge(report, suite.tests_min))
 }
@@ -301,6 +310,7 @@ mod tests {
             counts,
             failure: None,
             warning: None,
+            told: None,
         }
     }
 

@@ -1,0 +1,80 @@
+//! What libtest said of the tests that failed, kept for the end of the output: of a long log, the
+//! end is what is read, and often all that is left.
+
+/// How libtest begins what it says of failed tests, and the list of their names.
+const HEADING: &str = "failures:";
+/// How it ends it.
+const RESULT: &str = "test result: ";
+/// The most lines that are kept of the tests of one binary: the reason comes first, a backtrace
+/// or a log after it.
+const LINES_MAX: usize = 60;
+
+/// Collects them from the lines of test binaries.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    kept: Vec<String>,
+    /// Lines left of the binary that is telling; `None` between such.
+    left: Option<usize>,
+}
+
+impl Failures {
+    /// Keeps `line` if it is part of what is said of a failure.
+    pub(crate) fn add_line(&mut self, line: &str) {
+        if line.trim() == HEADING && self.left.is_none() {
+            self.left = Some(LINES_MAX);
+        }
+        let Some(left) = self.left else { return };
+        let is_result = line.trim_start().starts_with(RESULT);
+        // The names are the last thing before the result, indented, and worth more than a log.
+        let is_name = line.starts_with("    ") && line.trim().split("::").all(is_identifier);
+        if left > 0 || is_result || is_name {
+            self.kept.push(line.to_owned());
+        }
+        self.left = (!is_result).then(|| left.saturating_sub(1));
+    }
+
+    /// All that was kept, for the reader; `None` if nothing was.
+    pub(crate) fn told(&self) -> Option<String> {
+        (!self.kept.is_empty()).then(|| self.kept.join("\n"))
+    }
+}
+
+fn is_identifier(word: &str) -> bool {
+    !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || c == '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(lines: &[&str]) -> Option<String> {
+        let mut failures = Failures::default();
+        lines.iter().for_each(|line| failures.add_line(line));
+        failures.told()
+    }
+
+    #[test]
+    fn success_is_passed_over() {
+        assert_eq!(told(&["test a ... ok", "", "test result: ok. 1 passed; 0 failed"]), None);
+    }
+
+    #[test]
+    fn the_reason_and_the_names_of_every_binary_are_kept() {
+        let one = ["failures:", "", "---- a stdout ----", "it broke", "failures:", "    a::b"];
+        let result = ["test result: FAILED. 0 passed; 1 failed"];
+        let between = ["Running tests/x.rs", "test c ... ok"];
+        let lines = [&one[..], &result, &between, &one, &result].concat();
+        let expected = [&one[..], &result, &one, &result].concat().join("\n");
+        assert_eq!(told(&lines), Some(expected));
+    }
+
+    #[test]
+    fn a_log_is_cut_but_not_the_names() {
+        let mut lines = vec!["failures:"];
+        lines.extend(vec!["a log's line"; 1000]);
+        lines.extend(["failures:", "    a::b", "", "test result: FAILED. 0 passed; 1 failed"]);
+        let told = told(&lines).unwrap();
+        assert_eq!(told.lines().count(), LINES_MAX + 2);
+        assert!(told.contains("    a::b\ntest result: FAILED"), "{told}");
+    }
+}
