@@ -350,6 +350,7 @@ impl MessageLinks {
     pub fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
         let bytes = bytes.min(self.config.slot_bytes);
         let lent = self.loans.take_next(link, bytes);
+        let elsewhere = self.granted(link, bytes);
         let spread = self.spreading.to(link.peer);
         let Some((peer, channel)) = self.link(link) else { return };
         let news = spread.filter(|_| peer.spread != spread).map(|spread| (peer.endpoint, spread));
@@ -357,7 +358,6 @@ impl MessageLinks {
         let Some(remote) = peer.remote else { return };
         let (inbound, outbound) = &mut peer.links[channel];
         let (staging, slot) = (outbound.staging(), outbound.slot());
-        let elsewhere = outbound.places.take(outbound.next(), bytes);
         let past = if elsewhere.is_some() { PAST } else { 0 };
         let local = peer.staging.offset(channel, staging);
         let mut header = [0; HEADER_BYTES];
@@ -682,9 +682,6 @@ impl MessageLinks {
                 peer.account.granted(outbound.waited_since(), now);
                 self.counters.late_grants += u64::from(verdict == Verdict::Late);
                 verdict != Verdict::Forged
-            }
-            Some(Name::Transfer { channel, number }) => {
-                self.transfer_granted(Link { peer, channel }, number)
             }
         }
     }

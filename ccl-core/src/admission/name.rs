@@ -32,13 +32,6 @@ pub enum Name {
         /// The number, modulo 2^20.
         below: u32,
     },
-    /// A record in the sender's ring says where a message is wanted.
-    Transfer {
-        /// Its channel.
-        channel: u32,
-        /// Its number in the link, modulo 2^20.
-        number: u32,
-    },
 }
 
 impl Name {
@@ -54,19 +47,12 @@ impl Name {
         Name::Grant { channel, below: below as u32 & NUMBER_MASK }
     }
 
-    /// The name of the transfer grant of message `number` of a channel.
-    #[must_use]
-    pub const fn transfer(channel: u32, number: u64) -> Name {
-        Name::Transfer { channel, number: number as u32 & NUMBER_MASK }
-    }
-
     /// As an immediate.
     #[must_use]
     pub const fn encode(self) -> u32 {
         let (kind, channel, number) = match self {
             Name::Message { channel, number } => (0, channel, number),
             Name::Grant { channel, below } => (1, channel, below),
-            Name::Transfer { channel, number } => (2, channel, number),
         };
         kind << KIND_SHIFT | channel << NUMBER_BITS | number
     }
@@ -82,7 +68,6 @@ impl Name {
         match immediate >> KIND_SHIFT {
             0 => Some(Name::Message { channel, number }),
             1 => Some(Name::Grant { channel, below: number }),
-            2 => Some(Name::Transfer { channel, number }),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::transport::RemoteKey;
 
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const FIXED_BYTES: usize = 24;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! The sending end of one link: what is granted, and which staging slots are free.
 
 use super::name::{ahead, behind};
-use super::transfer::Places;
 use crate::time::Instant;
 
 /// What became of a grant.
@@ -22,8 +21,6 @@ pub(super) struct Outbound {
     granted: u64,
     /// Of every staging slot: bytes under way, 0 if it is free.
     busy: Vec<usize>,
-    /// Where messages are wanted.
-    pub(super) places: Places,
     stalled: bool,
     /// Since when something waits for a grant.
     waits_since: Option<Instant>,
@@ -32,15 +29,7 @@ pub(super) struct Outbound {
 impl Outbound {
     pub(super) fn new(staging_slots: u32) -> Outbound {
         let busy = vec![0; staging_slots as usize];
-        Outbound {
-            slots: 0,
-            next: 0,
-            granted: 0,
-            busy,
-            places: Places::default(),
-            stalled: false,
-            waits_since: None,
-        }
+        Outbound { slots: 0, next: 0, granted: 0, busy, stalled: false, waits_since: None }
     }
 
     /// The receiver has this many slots and grants them all.

@@ -3,16 +3,19 @@
 //! Where a lane can put a message's payload to another place than its header
 //! ([`Caps::scatters`](crate::transport::Caps::scatters)), a receiver that knows early where a
 //! message is wanted tells its sender so: a record of the message's number and of the memory,
-//! written into the sender's *grant ring* and announced by an immediate. A message that has such a
-//! grant by the time it is sent goes there, past every slot; one that was sent before it came goes
-//! to its slot, and its header says which. Nobody waits for a transfer grant, and it allows
-//! nothing that the standing grant does not: the header takes the message's slot, and counts.
+//! written into the sender's *grant ring*. Nothing announces it, so that it costs the sender no
+//! receive request: whoever sends a message looks into the ring. A message that has such a grant by
+//! then goes there, past every slot; one that was sent before it came goes to its slot, and its
+//! header says which. Nobody waits for a transfer grant, and it allows nothing that the standing
+//! grant does not: the header takes the message's slot, and counts.
 //!
-//! A grant is good for one message, by its number: when that has been sent, a late record for it
-//! is dropped.
+//! A grant is good for one message, by its number: one of an earlier message is none. Hardware may
+//! be about to write what is read, so each record has a sum over its words: one that is torn is not
+//! there yet.
+
+use std::ops::Range;
 
 use super::links::{MessageLinks, record_id};
-use super::name::{Name, ahead, behind};
 use crate::execution::Link;
 use crate::transport::{
     GRANT_BYTES_MAX, LocalSlice, MrKey, RemoteKey, RemoteMr, TransportError, WorkRequest,
@@ -23,7 +26,9 @@ use crate::types::Rank;
 pub(super) const RECORDS: usize = 8;
 /// Bytes of a record.
 pub(super) const RECORD_BYTES: usize = GRANT_BYTES_MAX;
-const FIXED_BYTES: usize = 21;
+/// Before the key: number, offset, length, sum, length of the key.
+const FIXED_BYTES: usize = 25;
+const SUM: Range<usize> = 20..24;
 /// Imported keys that are kept for each peer.
 const IMPORTS_MAX: usize = 8;
 
@@ -44,18 +49,22 @@ impl Record {
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.bytes.to_le_bytes());
         let key = &self.key.0;
-        bytes[20] = u8::try_from(key.len()).ok()?;
+        bytes[24] = u8::try_from(key.len()).ok()?;
         bytes.get_mut(FIXED_BYTES..FIXED_BYTES + key.len())?.copy_from_slice(key);
+        let sum = sum(&bytes);
+        bytes[SUM].copy_from_slice(&sum.to_le_bytes());
         Some(bytes)
     }
 
+    /// None if the bytes are no record, or not all of one record.
     pub(super) fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
         let (number, rest) = bytes.split_first_chunk()?;
         let (offset, rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
+        let (told, rest) = rest.split_first_chunk()?;
         let (key_bytes, rest) = rest.split_first()?;
         let key = rest.get(..usize::from(*key_bytes))?;
-        Some(Record {
+        (u32::from_le_bytes(*told) == sum(bytes)).then(|| Record {
             number: u64::from_le_bytes(*number),
             offset: u64::from_le_bytes(*offset),
             bytes: u32::from_le_bytes(*length),
@@ -64,15 +73,33 @@ impl Record {
     }
 }
 
-/// Any bytes: what is read is written to the same bytes, as far as they mean something.
+/// The sum over a record's bytes but its own, which is another one for almost any other bytes; not
+/// zero, as a ring is that nobody has written to.
+fn sum(record: &[u8; RECORD_BYTES]) -> u32 {
+    let mut bytes = *record;
+    bytes[SUM].fill(0);
+    let (words, _) = bytes.as_chunks();
+    let sum = words.iter().fold(1u64, |sum, word| {
+        (sum.rotate_left(23) ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    });
+    (sum >> 32) as u32 | 1
+}
+
+/// Any bytes: none but a sealed record is read, and what is read is written to the same bytes, as
+/// far as they mean something.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzzed(data: &[u8]) {
-    if let Some((record, _)) = data.split_first_chunk::<RECORD_BYTES>()
-        && let Some(read) = Record::decode(record)
-    {
-        let end = FIXED_BYTES + read.key.0.len();
-        assert_eq!(read.encode().map(|written| written[..end] == record[..end]), Some(true));
+    let Some((record, _)) = data.split_first_chunk::<RECORD_BYTES>() else { return };
+    let mut record = *record;
+    let end = FIXED_BYTES + usize::from(record[24]).min(RECORD_BYTES - FIXED_BYTES);
+    record[end..].fill(0);
+    let sealed = sum(&record);
+    record[SUM].copy_from_slice(&sealed.to_le_bytes());
+    if let Some(read) = Record::decode(&record) {
+        assert_eq!(read.encode(), Some(record));
     }
+    record[SUM].copy_from_slice(&sealed.wrapping_add(2).to_le_bytes());
+    assert_eq!(Record::decode(&record), None);
 }
 
 /// A message that is wanted somewhere.
@@ -117,32 +144,6 @@ impl Landings {
     /// Whether nothing may still be written past the slots.
     pub(super) fn is_empty(&self) -> bool {
         self.wanted.iter().all(Option::is_none)
-    }
-}
-
-/// Where a message is to go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
-    number: u64,
-    bytes: usize,
-    mr: RemoteMr,
-    offset: usize,
-}
-
-/// The sending end of one link.
-#[derive(Debug, Default)]
-pub(super) struct Places([Option<Place>; RECORDS]);
-
-impl Places {
-    /// Where the payload of the message that is sent now goes instead of into its slot.
-    pub(super) fn take(&mut self, number: u64, bytes: usize) -> Option<(RemoteMr, usize)> {
-        let place = self.0[index(number)].take_if(|place| place.number <= number)?;
-        let is_meant = (place.number, place.bytes) == (number, bytes);
-        is_meant.then_some((place.mr, place.offset))
-    }
-
-    fn name(&self, mr: RemoteMr) -> bool {
-        self.0.iter().flatten().any(|place| place.mr == mr)
     }
 }
 
@@ -226,7 +227,7 @@ impl MessageLinks {
             grant: true,
             remote,
             remote_offset: ring + (channel * RECORDS + at) * RECORD_BYTES,
-            immediate: Some(Name::transfer(link.channel, number).encode()),
+            immediate: None,
             id: record_id(link, at),
         };
         self.queue.push(request);
@@ -248,31 +249,29 @@ impl MessageLinks {
         Ok(shared)
     }
 
-    /// A record is in the ring. Returns whether it is one that its peer may write.
-    pub(super) fn transfer_granted(&mut self, link: Link, named: u32) -> bool {
-        let slot_bytes = self.config.slot_bytes;
-        let Some((peer, channel)) = self.link(link) else { return false };
-        let next = peer.links[channel].1.next();
-        let distance = ahead(next, named);
-        if distance > 0 && behind(distance) {
-            // It was sent before.
-            return true;
+    /// Where the payload of the link's next message is wanted instead of in its slot, as far as
+    /// its peer has told that by now.
+    pub(super) fn granted(&mut self, link: Link, bytes: usize) -> Option<(RemoteMr, usize)> {
+        if !self.transfers {
+            return None;
         }
-        let number = next + distance;
-        let mut record = [0; RECORD_BYTES];
+        let (peer, channel) = self.link(link)?;
+        let number = peer.links[channel].1.next();
         let offset = peer.inbound.record(channel, index(number));
-        let record = match peer.inbound.region.read(offset, &mut record) {
-            Ok(()) => Record::decode(&record),
-            Err(_) => None,
-        };
-        let Some(record) = record.filter(|record| record.number == number) else { return false };
-        let (bytes, offset) = (record.bytes as usize, usize::try_from(record.offset));
-        let possible = bytes <= slot_bytes && distance < RECORDS as u64;
-        let (Ok(offset), true) = (offset, possible) else { return false };
-        let Some(mr) = self.imported(link.peer, record.key) else { return false };
-        let Some((peer, channel)) = self.link(link) else { return false };
-        peer.links[channel].1.places.0[index(number)] = Some(Place { number, bytes, mr, offset });
-        true
+        let mut told = [0; 8];
+        peer.inbound.region.read(offset, &mut told).ok()?;
+        // Mostly there is none, which is soon seen.
+        if u64::from_le_bytes(told) != number {
+            return None;
+        }
+        let mut record = [0; RECORD_BYTES];
+        peer.inbound.region.read(offset, &mut record).ok()?;
+        let record = Record::decode(&record).filter(|record| record.number == number)?;
+        let is_meant = record.bytes as usize == bytes;
+        let offset = usize::try_from(record.offset).ok().filter(|_| is_meant);
+        let mr = offset.and_then(|_| self.imported(link.peer, record.key));
+        self.counters.refused += u64::from(mr.is_none());
+        mr.zip(offset)
     }
 
     /// Memory of the peer's, which is imported if it is new.
@@ -283,10 +282,8 @@ impl MessageLinks {
             return Some(*mr);
         }
         if peer.imports.len() >= IMPORTS_MAX {
-            let links = &peer.links;
-            let granted = |mr| links.iter().any(|(_, outbound)| outbound.places.name(mr));
             let queued = |mr| queue.iter().any(|request| goes_to(request, mr));
-            let idle = peer.imports.iter().position(|(_, mr)| !granted(*mr) && !queued(*mr));
+            let idle = peer.imports.iter().position(|(_, mr)| !queued(*mr));
             if let Some(idle) = idle {
                 let (_, mr) = peer.imports.remove(idle);
                 lane.forget(peer.endpoint, mr);
