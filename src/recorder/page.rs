@@ -201,7 +201,7 @@ impl<'a> Page<'a> {
             note.call = entry.call();
             note.what = entry.what();
             if !entry.has_ended() {
-                let stands = SLACK_MS + self.head(HEARTBEAT);
+                let stands = self.head(HEARTBEAT).saturating_add(SLACK_MS);
                 let is_looking = stood(LOOKED_AT) < stands;
                 let has_stood = stood(CHANGED_AT) >= stands;
                 note.doing = match &awaited {
