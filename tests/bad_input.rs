@@ -5,7 +5,7 @@ use crate::harness::{config, config_with, joining, ranks, ranks_with};
 use ccl_core::schedule::shape::ShapeError;
 use ferroccl::bootstrap::{Secret, UniqueId};
 use ferroccl::communicator::{Blocks, Call, Sizes};
-use ferroccl::{Collective, Communicator, DataType, Error, Reduction};
+use ferroccl::{Collective, Communicator, Config, DataType, Error, Reduction};
 use std::process::Command;
 use std::time::Duration;
 
@@ -226,6 +226,19 @@ fn configurations_that_differ_are_refused_with_the_rank() {
     // Patience may differ.
     let config = |rank: u32| config_with(|config| config.spin = Duration::from_micros(rank.into()));
     joining(3, config, |joined| joined.unwrap().barrier().unwrap());
+}
+
+#[test]
+fn what_is_no_policy_is_refused_and_the_old_one_stays() {
+    ranks(2, |communicator| {
+        let error = communicator.set_policy("qps=4 odd=1").unwrap_err().to_string();
+        assert!(error.contains("odd=1"), "{error}");
+        assert_eq!(communicator.config().ib_policy, Config::default().ib_policy);
+        // Here nobody has queue pairs.
+        communicator.set_policy("qps=64").unwrap();
+        assert_eq!(communicator.config().ib_policy.to_string(), "qps=64");
+        communicator.barrier().unwrap();
+    });
 }
 
 #[test]

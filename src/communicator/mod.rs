@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use ccl_core::config::Config;
+use ccl_core::spread::{Policy, PolicyError};
 use ccl_core::types::Rank;
 
 use crate::bootstrap::{ControlPlane, Join, Secret, UniqueId, join, random_bytes};
@@ -236,6 +237,40 @@ impl Communicator {
     /// bytes in flight, stalls, waits for grants. Peers that share memory with it send none.
     pub fn accounts(&self) -> impl Iterator<Item = (Rank, &Account)> {
         self.engine.ports.view().accounts()
+    }
+
+    /// Spreads this rank's messages over the queue pairs of their links by another policy, from the
+    /// next call on: text as in `FERROCCL_IB_POLICY`. The queue pairs are those that were made for
+    /// the policy that the ranks joined with. Other ranks' messages follow their own policies; over
+    /// other transports than verbs nothing changes. What is split off or shrunk from this
+    /// communicator inherits the policy, and there all ranks must have the same.
+    ///
+    /// # Errors
+    ///
+    /// When the text is no policy, or the policy needs more queue pairs than were made; then the
+    /// old one stays.
+    pub fn set_policy(&mut self, policy: &str) -> Result<(), Error> {
+        self.usable()?;
+        let refuse = |problem: String| Error::Usage(format!("this policy: {problem}"));
+        let policy: Policy = policy.parse().map_err(|error: PolicyError| {
+            refuse(error.to_string())
+        })?;
+        if !self.is_idle() {
+            self.drain_requests()?;
+        }
+        let links = self.engine.ports.links().messages();
+        if let Some(beyond) = links.and_then(|links| links.change_policy(&policy)) {
+            let class = beyond.traffic_class.map_or("the transport's own".to_owned(), |class| {
+                class.to_string()
+            });
+            return Err(refuse(format!(
+                "it needs {} queue pairs of traffic class {class} on each link, and fewer were \
+                 made when the ranks joined; join with a FERROCCL_IB_POLICY that has as many",
+                beyond.pairs
+            )));
+        }
+        self.engine.config.ib_policy = policy;
+        Ok(())
     }
 
     /// A handle that other threads can end this communicator with.

@@ -97,7 +97,10 @@ impl Wiring {
                 let peers: Vec<Rank> = (0..ranks).filter(|r| !locals.contains(r)).collect();
                 let segment = Segment::new(&hosts, rank, config);
                 let mut links = meeting.message_links(device, &peers, &segment, config.timeout)?;
-                links.follow(config.ib_policy.clone(), near);
+                // Others have no queue pairs to spread over.
+                if name == "verbs" {
+                    links.follow(config.ib_policy.clone(), near);
+                }
                 Some(links)
             }
         };

@@ -115,3 +115,40 @@ fn nothing_leaves_without_a_grant() {
     assert!(after(longest) > PAUSE * 3 / 4, "{:?}", after(longest));
     assert_eq!(granted + later, MESSAGES * message + 17);
 }
+
+/// Until then all queue pairs carry data, and from then on one of them.
+#[test]
+fn a_policy_is_changed_between_operations() {
+    const COUNT: usize = 64 << 10;
+    let Some((devices, _turn)) = devices("a_policy_is_changed_between_operations") else { return };
+    let config = over(&devices, |config| {
+        config.ib_policy = "qps=4 order=split chunk=4K".parse().unwrap();
+    });
+    let address = address(&devices[0]);
+    let capture = Capture::start(&devices[0]);
+    ranks_with(2, config, |communicator| {
+        let mut data = vec![communicator.rank(); COUNT];
+        for (policy, root) in [("qps=4 order=split chunk=4K", 0), ("qps=1", 0), ("qps=1", 1)] {
+            communicator.set_policy(policy).unwrap();
+            communicator.broadcast(&mut data, root).unwrap();
+        }
+        let error = communicator.set_policy("qps=5").unwrap_err().to_string();
+        assert!(error.contains("5 queue pairs") && error.contains("FERROCCL_IB_POLICY"), "{error}");
+        assert_eq!(communicator.config().ib_policy.to_string(), "qps=1", "the old one stays");
+    });
+    let packets = capture.end();
+    let data = packets.iter().filter(|packet| packet.from == address && !packet.is_mute());
+    let data: Vec<_> = data.filter(|packet| packet.payload > 64).collect();
+    let all: usize = data.iter().map(|packet| packet.payload).sum();
+    let mut seen = 0;
+    let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());
+    for packet in data {
+        // A message in the middle may be on either side.
+        let half = if seen < all * 2 / 5 { Some(&mut before) } else { None };
+        let half = if seen > all * 3 / 5 { Some(&mut after) } else { half };
+        half.map(|pairs| pairs.insert(packet.pair));
+        seen += packet.payload;
+    }
+    println!("{all} bytes; queue pairs first {before:?}, then {after:?}");
+    assert_eq!((before.len(), after.len()), (4, 1));
+}

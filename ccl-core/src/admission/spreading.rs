@@ -1,13 +1,15 @@
 //! How a call's messages are spread over the queue pairs of their links.
 
 use super::links::MessageLinks;
-use crate::spread::{Policy, Situation, Spread, Tier};
+use crate::spread::{Group, Policy, Situation, Spread, Tier};
 use crate::types::{Collective, Rank};
 
 /// The policy, and what it says of the call that runs.
 #[derive(Debug, Default)]
 pub(super) struct Spreading {
     policy: Option<Policy>,
+    /// The queue pairs that each link was made with.
+    made: Vec<Group>,
     /// Peers on this rank's host, in order.
     near: Vec<Rank>,
     /// On the same host, and elsewhere.
@@ -23,11 +25,24 @@ impl Spreading {
 }
 
 impl MessageLinks {
-    /// Spreads messages by this policy from the next call on; `near` are the peers on this rank's
-    /// host, in order.
+    /// Spreads messages by this policy, which the lane's links are made for; `near` are the peers
+    /// on this rank's host, in order.
     pub fn follow(&mut self, policy: Policy, near: Vec<Rank>) {
-        let current = [policy.otherwise(); 2];
-        self.spreading = Spreading { policy: Some(policy), near, current };
+        let (current, made) = ([policy.otherwise(); 2], policy.groups());
+        self.spreading = Spreading { policy: Some(policy), made, near, current };
+    }
+
+    /// Spreads messages by another policy from the next call on, with the queue pairs that there
+    /// are. Returns those that it needs beyond them; then nothing has changed. Nothing changes
+    /// either where no policy was followed before.
+    pub fn change_policy(&mut self, policy: &Policy) -> Option<Group> {
+        let Spreading { policy: current, made, .. } = &mut self.spreading;
+        let current = current.as_mut()?;
+        let beyond = policy.beyond(made);
+        if beyond.is_none() {
+            current.clone_from(policy);
+        }
+        beyond
     }
 
     /// A call begins: `bytes` of its larger buffer, and messages to `fan_out` peers.

@@ -182,6 +182,17 @@ impl Policy {
         }
         groups
     }
+
+    /// The first queue pairs that its rules need beyond those that a link has; none if it can be
+    /// followed with these.
+    #[must_use]
+    pub fn beyond(&self, made: &[Group]) -> Option<Group> {
+        let has = |own: &Group| {
+            let kin = made.iter().find(|group| group.traffic_class == own.traffic_class);
+            kin.is_some_and(|group| group.pairs >= own.pairs)
+        };
+        self.groups().into_iter().find(|group| !has(group))
+    }
 }
 
 #[cfg(test)]
@@ -215,6 +226,22 @@ mod tests {
         let groups = [(None, 4), (Some(104), 8)];
         let groups = groups.map(|(traffic_class, pairs)| Group { traffic_class, pairs });
         assert_eq!(policy.groups(), groups);
+    }
+
+    #[test]
+    fn a_policy_is_followed_with_the_queue_pairs_that_there_are() {
+        let policy = |text: &str| text.parse::<Policy>().unwrap();
+        let made = policy("all_to_all: qps=4; bytes>=1M: qps=8 tc=104; qps=2").groups();
+        for fits in ["qps=4", "qps=1 order=split", "tier=host: qps=8 tc=104; qps=3"] {
+            assert_eq!(policy(fits).beyond(&made), None, "{fits}");
+        }
+        for (beyond, traffic_class, pairs) in
+            [("qps=5", None, 5), ("all_reduce: qps=9 tc=104; qps=4", Some(104), 9)]
+        {
+            let group = Group { traffic_class, pairs };
+            assert_eq!(policy(beyond).beyond(&made), Some(group), "{beyond}");
+        }
+        assert!(policy("bytes<1K: qps=1 tc=8; qps=4").beyond(&made).is_some());
     }
 
     #[test]
