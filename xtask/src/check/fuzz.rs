@@ -15,9 +15,11 @@ const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// Time of each target, in seconds.
-const EACH_S: u64 = 2;
-const EACH_FULL_S: u64 = 40;
+/// A short run tries the same inputs each time, so many of each target: whether a change passes is
+/// no matter of luck.
+const SHORT: [&str; 3] = ["-seed=1", "-runs=20000", "-max_total_time=10"];
+/// A longer one looks for new ones, for so many seconds.
+const FULL: [&str; 1] = ["-max_total_time=40"];
 
 /// Runs each target for a while, from the kept corpus on.
 pub(super) fn run(full: bool) -> Outcome<Verdict> {
@@ -35,7 +37,7 @@ pub(super) fn run(full: bool) -> Outcome<Verdict> {
     show(&mut build)?;
     let mut failed = Vec::new();
     for target in targets(&root().join("fuzz/fuzz_targets"))? {
-        if let Err(error) = fuzz(&target, if full { EACH_FULL_S } else { EACH_S }) {
+        if let Err(error) = fuzz(&target, full) {
             println!("{error}");
             failed.push(target);
         }
@@ -50,10 +52,16 @@ pub(super) fn run(full: bool) -> Outcome<Verdict> {
     ))
 }
 
-fn fuzz(target: &str, seconds: u64) -> Outcome {
+fn fuzz(target: &str, full: bool) -> Outcome {
     let built = target_dir()?.join("fuzz").join(host()).join("release").join(target);
-    // What it finds on the way is not kept: the corpus in the tree changes by hand alone.
-    let found = target_dir()?.join("fuzz/corpus").join(target);
+    // What it finds on the way is kept for longer runs only: the corpus in the tree changes by hand
+    // alone.
+    let (kept, how) = if full { ("corpus", &FULL[..]) } else { ("short", &SHORT[..]) };
+    let found = target_dir()?.join("fuzz").join(kept).join(target);
+    if !full {
+        // Not there the first time.
+        let _ = fs::remove_dir_all(&found);
+    }
     let artifacts = root().join("fuzz/artifacts").join(target);
     for dir in [&found, &artifacts] {
         fs::create_dir_all(dir)
@@ -61,7 +69,7 @@ fn fuzz(target: &str, seconds: u64) -> Outcome {
     }
     let mut command = Command::new(built);
     command.arg(found).arg(root().join("fuzz/corpus").join(target));
-    command.arg(format!("-max_total_time={seconds}")).args(["-max_len=2048", "-timeout=10"]);
+    command.args(how).args(["-max_len=2048", "-timeout=10"]);
     command.arg(format!("-artifact_prefix={}/", artifacts.display()));
     command.args(["-verbosity=0", "-print_final_stats=1"]).current_dir(root());
     show(&mut command)
