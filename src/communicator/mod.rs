@@ -252,17 +252,16 @@ impl Communicator {
     pub fn set_policy(&mut self, policy: &str) -> Result<(), Error> {
         self.usable()?;
         let refuse = |problem: String| Error::Usage(format!("this policy: {problem}"));
-        let policy: Policy = policy.parse().map_err(|error: PolicyError| {
-            refuse(error.to_string())
-        })?;
+        let policy: Policy =
+            policy.parse().map_err(|error: PolicyError| refuse(error.to_string()))?;
         if !self.is_idle() {
             self.drain_requests()?;
         }
         let links = self.engine.ports.links().messages();
         if let Some(beyond) = links.and_then(|links| links.change_policy(&policy)) {
-            let class = beyond.traffic_class.map_or("the transport's own".to_owned(), |class| {
-                class.to_string()
-            });
+            let class = beyond
+                .traffic_class
+                .map_or("the transport's own".to_owned(), |class| class.to_string());
             return Err(refuse(format!(
                 "it needs {} queue pairs of traffic class {class} on each link, and fewer were \
                  made when the ranks joined; join with a FERROCCL_IB_POLICY that has as many",
