@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use ccl_core::config::Config;
-use ccl_core::spread::{Policy, PolicyError};
+use ccl_core::spread::{Flow, Policy, PolicyError};
 use ccl_core::types::Rank;
 
 use crate::bootstrap::{ControlPlane, Join, Secret, UniqueId, join, random_bytes};
@@ -237,6 +237,13 @@ impl Communicator {
     /// bytes in flight, stalls, waits for grants. Peers that share memory with it send none.
     pub fn accounts(&self) -> impl Iterator<Item = (Rank, &Account)> {
         self.engine.ports.view().accounts()
+    }
+
+    /// The flows that this rank's messages are spread over now, as an Ethernet fabric sees them,
+    /// with the rank that each goes to; only over RoCE, and only to peers that are connected.
+    /// [`max_to_mean`](ccl_core::spread::max_to_mean) says how evenly a fabric would spread them.
+    pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
+        self.engine.ports.view().flows()
     }
 
     /// Spreads this rank's messages over the queue pairs of their links by another policy, from the

@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use ccl_core::admission::Account;
 use ccl_core::types::{Collective, Rank};
 
 use super::options::Options;
@@ -166,7 +167,11 @@ impl Subject for Communicator {
     }
 
     fn peers(&self) -> Vec<Peer> {
-        let accounts = self.accounts();
-        accounts.map(|(rank, account)| Peer { rank, account: account.clone() }).collect()
+        let flows = Vec::from_iter(self.flows());
+        let peer = |(rank, account): (_, &Account)| {
+            let own = flows.iter().filter(|(to, _)| *to == rank);
+            Peer { rank, account: account.clone(), flows: own.map(|(_, flow)| *flow).collect() }
+        };
+        self.accounts().map(peer).collect()
     }
 }

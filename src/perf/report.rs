@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ccl_core::spread::{Flow, max_to_mean};
 use serde::Serialize;
 
 use super::subject::{Peer, Plan};
@@ -121,6 +122,9 @@ impl Origin {
     }
 }
 
+/// Links to the next tier, as switches have them.
+const LINKS: [usize; 4] = [4, 8, 16, 32];
+
 /// The JSON text of a sweep.
 ///
 /// # Errors
@@ -138,9 +142,29 @@ pub fn sweep_json(
         average_busbw_gbps: f64,
         /// Of rank 0, over all of the program's run.
         peers: &'a [Peer],
+        /// How evenly a fabric spreads what it sends.
+        evenness: Vec<Evenness>,
     }
-    let average_busbw_gbps = average_bus_gbps(rows);
-    serde_json::to_string_pretty(&Report { origin, rows, average_busbw_gbps, peers })
+    let (average_busbw_gbps, evenness) = (average_bus_gbps(rows), evenness(peers));
+    serde_json::to_string_pretty(&Report { origin, rows, average_busbw_gbps, peers, evenness })
+}
+
+/// How evenly equal links of a fabric are loaded by a rank's flows.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Evenness {
+    /// How many links.
+    pub links: usize,
+    /// The most on one of them over the mean: [`max_to_mean`].
+    pub max_to_mean: f64,
+}
+
+/// That of some usual numbers of links; empty if there are no flows.
+#[must_use]
+pub fn evenness(peers: &[Peer]) -> Vec<Evenness> {
+    let flows: Vec<Flow> = peers.iter().flat_map(|peer| peer.flows.iter().copied()).collect();
+    let links = if flows.is_empty() { &[][..] } else { &LINKS };
+    let of = |links: &usize| Evenness { links: *links, max_to_mean: max_to_mean(&flows, *links) };
+    links.iter().map(of).collect()
 }
 
 /// The machine's name.
@@ -199,7 +223,16 @@ mod tests {
         };
         let origin = Origin::here("all_reduce_perf", "shm".to_owned(), 2);
         let account = Account { stalls: 3, ..Account::default() };
-        let json = sweep_json(&origin, &[row], &[Peer { rank: 1, account }]).unwrap();
+        let flow = Flow {
+            from: [10, 0, 0, 1].into(),
+            to: [10, 0, 0, 2].into(),
+            source_port: 49_153,
+            destination_port: 4791,
+            traffic_class: 104,
+            queue_pair: 17,
+        };
+        let json =
+            sweep_json(&origin, &[row], &[Peer { rank: 1, account, flows: vec![flow] }]).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         for key in ["program", "version", "commit", "date", "host", "cpu", "transport", "ranks"] {
             assert!(!json[key].is_null(), "{key}");
@@ -218,5 +251,7 @@ mod tests {
         assert_eq!((&peer["rank"], &peer["stalls"]), (&1.into(), &3.into()));
         assert_eq!(peer["grant_waits"]["count"], 0);
         assert!(peer["grant_waits"]["p99_us"].is_null());
+        assert_eq!(peer["flows"][0]["to"], "10.0.0.2");
+        assert_eq!(json["evenness"][1], serde_json::json!({ "links": 8, "max_to_mean": 8.0 }));
     }
 }

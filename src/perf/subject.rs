@@ -4,6 +4,7 @@
 use std::error::Error;
 
 use ccl_core::admission::Account;
+use ccl_core::spread::Flow;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use serde::Serialize;
 
@@ -56,6 +57,8 @@ pub struct Peer {
     /// Bytes in flight, stalls, waits for grants.
     #[serde(flatten)]
     pub account: Account,
+    /// What an Ethernet fabric sees of the messages sent to it.
+    pub flows: Vec<Flow>,
 }
 
 /// One call of a collective.

@@ -57,9 +57,11 @@ pub fn run(
     let outcome = bench.all(out)?;
     if is_first {
         let average = average_bus_gbps(&outcome.rows);
+        let peers = bench.subject.peers();
+        write!(out, "{}", table::flows(&peers))?;
         write!(out, "{}", table::footer(program, outcome.failed, average))?;
         let origin = Origin::here(program, transport, bench.subject.ranks());
-        write_files(options, &origin, &outcome.rows, &bench.subject.peers())?;
+        write_files(options, &origin, &outcome.rows, &peers)?;
     }
     Ok(outcome)
 }

@@ -4,8 +4,9 @@ use std::fmt::Write as _;
 
 use super::number::general;
 use super::options::Options;
-use super::report::{Half, Row};
+use super::report::{Half, Row, evenness};
 use super::sizes::Step;
+use super::subject::Peer;
 
 /// One rank's line in the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +99,26 @@ fn half(half: Option<&Half>) -> String {
     };
     let wrong = half.and_then(|half| half.wrong).map_or("N/A".to_owned(), |w| general(w as f64));
     format!("  {}  {}  {}  {wrong:>6}", fitted(time, 7), fitted(algorithm, 6), fitted(bus, 6))
+}
+
+/// How evenly a fabric spreads what this rank sends; nothing if it sends no flows.
+#[must_use]
+pub fn flows(peers: &[Peer]) -> String {
+    let (links, loads): (Vec<String>, Vec<String>) = evenness(peers)
+        .iter()
+        .map(|even| (even.links.to_string(), format!("{:.1}", even.max_to_mean)))
+        .unzip();
+    if links.is_empty() {
+        return String::new();
+    }
+    let flows: usize = peers.iter().map(|peer| peer.flows.len()).sum();
+    let to = peers.iter().filter(|peer| !peer.flows.is_empty()).count();
+    format!(
+        "# Flows of rank 0      : {flows} to {to} peers; over {} links, the most on one is {} \
+         times the mean\n",
+        links.join(", "),
+        loads.join(", ")
+    )
 }
 
 /// Everything below the last row.

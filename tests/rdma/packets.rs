@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{devices, over};
 use crate::harness::capture::Capture;
 use crate::harness::ranks_with;
+use ccl_core::spread::Flow;
 use ferroccl::Config;
 
 /// The address that a device sends from.
@@ -116,7 +117,8 @@ fn nothing_leaves_without_a_grant() {
     assert_eq!(granted + later, MESSAGES * message + 17);
 }
 
-/// Until then all queue pairs carry data, and from then on one of them.
+/// Until then all queue pairs carry data, and from then on one of them; their flows are those that
+/// were told.
 #[test]
 fn a_policy_is_changed_between_operations() {
     const COUNT: usize = 64 << 10;
@@ -126,19 +128,29 @@ fn a_policy_is_changed_between_operations() {
     });
     let address = address(&devices[0]);
     let capture = Capture::start(&devices[0]);
-    ranks_with(2, config, |communicator| {
+    let told = ranks_with(2, config, |communicator| {
         let mut data = vec![communicator.rank(); COUNT];
+        let mut flows = Vec::new();
         for (policy, root) in [("qps=4 order=split chunk=4K", 0), ("qps=1", 0), ("qps=1", 1)] {
             communicator.set_policy(policy).unwrap();
             communicator.broadcast(&mut data, root).unwrap();
+            flows.extend(communicator.flows());
         }
         let error = communicator.set_policy("qps=5").unwrap_err().to_string();
         assert!(error.contains("5 queue pairs") && error.contains("FERROCCL_IB_POLICY"), "{error}");
         assert_eq!(communicator.config().ib_policy.to_string(), "qps=1", "the old one stays");
+        flows
     });
     let packets = capture.end();
     let data = packets.iter().filter(|packet| packet.from == address && !packet.is_mute());
     let data: Vec<_> = data.filter(|packet| packet.payload > 64).collect();
+    for packet in &data {
+        let is_it = |(to, flow): &(_, Flow)| {
+            (flow.queue_pair, flow.source_port) == (packet.pair, packet.source_port)
+                && (*to, flow.from) == (1, address.into())
+        };
+        assert!(told[0].iter().any(is_it), "{packet:?} is none of {:?}", told[0]);
+    }
     let all: usize = data.iter().map(|packet| packet.payload).sum();
     let mut seen = 0;
     let (mut before, mut after) = (BTreeSet::new(), BTreeSet::new());

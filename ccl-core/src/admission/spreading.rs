@@ -1,7 +1,7 @@
 //! How a call's messages are spread over the queue pairs of their links.
 
 use super::links::MessageLinks;
-use crate::spread::{Group, Policy, Situation, Spread, Tier};
+use crate::spread::{Flow, Group, Policy, Situation, Spread, Tier};
 use crate::types::{Collective, Rank};
 
 /// The policy, and what it says of the call that runs.
@@ -43,6 +43,16 @@ impl MessageLinks {
             current.clone_from(policy);
         }
         beyond
+    }
+
+    /// The flows that messages are spread over now, with the rank that they go to: those of peers
+    /// that are connected, as far as the lane has any.
+    pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
+        let peers = self.peers.iter().enumerate();
+        let peers = peers.filter_map(|(rank, peer)| Some((rank as Rank, peer.as_ref()?.endpoint)));
+        peers.flat_map(|(rank, endpoint)| {
+            self.lane.flows(endpoint).into_iter().map(move |flow| (rank, flow))
+        })
     }
 
     /// A call begins: `bytes` of its larger buffer, and messages to `fan_out` peers.

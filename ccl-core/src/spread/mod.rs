@@ -11,6 +11,7 @@
 //!
 //! [Meta, SIGCOMM 2024]: https://doi.org/10.1145/3651890.3672233
 
+mod flow;
 mod text;
 
 use std::ops::RangeInclusive;
@@ -19,6 +20,7 @@ use serde::Serialize;
 
 use crate::types::Collective;
 
+pub use flow::{Flow, max_to_mean};
 pub use text::PolicyError;
 
 /// The most queue pairs of one traffic class on a link.

@@ -4,7 +4,7 @@ use super::{
     Connected, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteKey, RemoteMr, Tail,
     TransportError, WorkRequest,
 };
-use crate::spread::Spread;
+use crate::spread::{Flow, Spread};
 use crate::time::Instant;
 use ccl_memory::Region;
 use std::fmt;
@@ -160,6 +160,10 @@ impl<F: Faults> Lane for FaultInjector<F> {
 
     fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {
         self.lane.spread(endpoint, spread);
+    }
+
+    fn flows(&self, endpoint: EndpointId) -> Vec<Flow> {
+        self.lane.flows(endpoint)
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {

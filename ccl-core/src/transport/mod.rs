@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use ccl_memory::{OutOfMemory, Region};
 
-use crate::spread::Spread;
+use crate::spread::{Flow, Spread};
 use crate::time::Instant;
 
 pub use fault::{FaultInjector, Faults};
@@ -331,6 +331,13 @@ pub trait Lane: Send + fmt::Debug {
             "another place for {bytes} bytes of endpoint {number}: this transport writes where \
              the peer says"
         )))
+    }
+
+    /// The flows that puts to the endpoint's peer are spread over now, as an Ethernet fabric sees
+    /// them; none if the endpoint is not connected yet, or none of its data goes as such.
+    fn flows(&self, endpoint: EndpointId) -> Vec<Flow> {
+        let _ = endpoint;
+        Vec::new()
     }
 
     /// How puts to the endpoint's peer are spread over its queue pairs from now on, as far as there

@@ -3,6 +3,7 @@
 
 use ccl_core::admission::{Account, MessageLinks};
 use ccl_core::execution::Link;
+use ccl_core::spread::Flow;
 use ccl_core::types::Rank;
 use ccl_memory::Region;
 
@@ -33,6 +34,11 @@ impl MixedLinks {
     /// What has passed between this rank and each peer that it has messages for, by rank.
     pub fn accounts(&self) -> impl Iterator<Item = (Rank, &Account)> {
         self.messages.iter().flat_map(|messages| messages.accounts())
+    }
+
+    /// The flows that messages are spread over now, with the rank that each goes to.
+    pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
+        self.messages.iter().flat_map(|messages| messages.flows())
     }
 
     /// The links to other hosts, if there are any.

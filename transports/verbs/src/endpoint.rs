@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ccl_core::spread::Spread;
+use ccl_core::spread::{Flow, Spread};
 use ccl_core::time::Instant;
 use ccl_core::transport::{IMMEDIATE_MAX, Inner, NOTE_BYTES_MAX, TransportError};
 use ccl_wire::Wire;
@@ -26,6 +26,8 @@ pub(crate) const DEPTH_MAX: usize = 1024;
 const PARTS_SHIFT: u32 = IMMEDIATE_MAX.count_ones();
 /// What a peer is told of a failure: no more than fits a word.
 const REASON_CHARS_MAX: usize = NOTE_BYTES_MAX / 4;
+/// The UDP port of RoCE, version 2.
+const ROCE_PORT: u16 = 4791;
 /// A flow label has so many bits.
 const FLOW_LABEL_BITS: u32 = 20;
 
@@ -205,6 +207,22 @@ impl Endpoint {
     /// Spreads puts so from now on.
     pub(crate) fn follow(&mut self, spread: &Spread) {
         self.groups.follow(spread);
+    }
+
+    /// The queue pairs that data takes now, as an Ethernet fabric sees them.
+    pub(crate) fn flows(&self) -> Vec<Flow> {
+        let lines = self.lines.get(self.groups.range()).unwrap_or_default();
+        let is_ethernet = self.port.is_ethernet();
+        let ways = lines.iter().filter_map(|line| line.way().filter(|_| is_ethernet));
+        let flow = |way: &Way| Flow {
+            from: gid::ip(self.own.gid),
+            to: gid::ip(way.peer_gid),
+            source_port: source_port(way.flow_label),
+            destination_port: ROCE_PORT,
+            traffic_class: way.traffic_class,
+            queue_pair: way.peer_number,
+        };
+        ways.map(flow).collect()
     }
 
     /// Whether the device has everything.
@@ -491,6 +509,12 @@ fn room(port: &Port, options: &Options, need: Need) -> Room {
 pub(crate) fn completions(port: &Port, options: &Options) -> usize {
     let rooms = group::needs(options).map(|need| room(port, options, need));
     rooms.map(|room| (room.writes + room.immediates) as usize).sum()
+}
+
+/// The UDP port that packets with a flow label are sent from: Linux, `rdma_flow_label_to_udp_sport`
+/// in <https://github.com/torvalds/linux/blob/v6.1/include/rdma/ib_verbs.h>.
+fn source_port(flow_label: u32) -> u16 {
+    0xc000 | ((flow_label ^ flow_label >> 14) & 0x3fff) as u16
 }
 
 /// Tells the flows of a link's queue pairs apart, and from those of other links.

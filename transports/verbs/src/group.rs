@@ -1,5 +1,7 @@
 //! The queue pairs of a link, and which of them a put takes.
 
+use std::ops::Range;
+
 use ccl_core::spread::{Order, PARTS_MAX, Spread};
 
 use crate::Options;
@@ -94,6 +96,14 @@ impl Groups {
         self.current = self.groups.iter().position(own).unwrap_or(0);
     }
 
+    /// The queue pairs that puts take now, among a link's.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.groups.get(self.current).map_or(0..0, |group| {
+            let count = group.count.min(self.spread.pairs as usize).max(1);
+            group.first..group.first + count
+        })
+    }
+
     /// The most puts that are under way at once.
     pub(crate) fn in_flight(&self) -> usize {
         self.spread.in_flight as usize
@@ -108,10 +118,11 @@ impl Groups {
     /// Where so many bytes go now, if there is room: `writes` on the first queue pair
     /// and one on each of the others.
     pub(crate) fn place(&mut self, lines: &[Line], bytes: usize, writes: usize) -> Option<Place> {
-        let Spread { pairs, order, chunk_bytes, .. } = self.spread;
+        let Spread { order, chunk_bytes, .. } = self.spread;
+        let range = self.range();
+        let (first, count) = (range.start, range.len());
         let group = self.groups.get_mut(self.current)?;
-        let (first, count) = (group.first, group.count.min(pairs as usize).max(1));
-        let lines = lines.get(first..first + count)?;
+        let lines = lines.get(range)?;
         let mut parts = 1;
         if order == Order::Split {
             parts =

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_core::spread::Spread;
+use ccl_core::spread::{Flow, Spread};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Connected, EndpointId, Event, Lane, MrKey, NOTE_BYTES_MAX, NamedMemory, Registry, RemoteKey,
@@ -393,6 +393,11 @@ impl Lane for VerbsLane {
         if let Ok(peer) = self.endpoint(endpoint) {
             peer.follow(spread);
         }
+    }
+
+    fn flows(&self, endpoint: EndpointId) -> Vec<Flow> {
+        let endpoint = self.endpoints.get(endpoint.0 as usize).and_then(Option::as_ref);
+        endpoint.map_or_else(Vec::new, Endpoint::flows)
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {

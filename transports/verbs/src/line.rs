@@ -130,6 +130,11 @@ impl Line {
         self.pair.connect(way)
     }
 
+    /// Where it leads, once it is connected.
+    pub(crate) fn way(&self) -> Option<&Way> {
+        self.way.as_ref()
+    }
+
     /// The queue pair at the other end, for messages.
     pub(crate) fn peer_text(&self) -> String {
         self.way.map_or_else(

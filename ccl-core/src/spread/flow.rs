@@ -1,0 +1,119 @@
+//! What an Ethernet fabric sees of queue pairs: flows, which it hashes onto links.
+
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+/// One queue pair's flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Flow {
+    /// This side's address.
+    pub from: IpAddr,
+    /// The peer's.
+    pub to: IpAddr,
+    /// The UDP port that it is sent from.
+    pub source_port: u16,
+    /// The UDP port that it is sent to.
+    pub destination_port: u16,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// The peer's queue pair, which some fabrics hash as well.
+    pub queue_pair: u32,
+}
+
+/// Hashes that are tried: a fabric's own is not known.
+const HASHES: u64 = 64;
+
+/// How unevenly equal links are loaded by flows that carry the same: the most on one link over the
+/// mean, as fabrics hash addresses and ports onto links. The mean over hashes; 1 is even, `links`
+/// all on one. 0 where there are no flows or no links.
+///
+/// The measure is that of [Meta, SIGCOMM 2024], section 5.2.
+///
+/// [Meta, SIGCOMM 2024]: https://doi.org/10.1145/3651890.3672233
+#[must_use]
+pub fn max_to_mean(flows: &[Flow], links: usize) -> f64 {
+    if flows.is_empty() || links == 0 {
+        return 0.0;
+    }
+    let mut sum = 0;
+    for hash in 0..HASHES {
+        let mut loads = vec![0u64; links];
+        for flow in flows {
+            loads[(flow.hash(hash) % links as u64) as usize] += 1;
+        }
+        sum += loads.iter().max().copied().unwrap_or(0);
+    }
+    sum as f64 / HASHES as f64 * links as f64 / flows.len() as f64
+}
+
+impl Flow {
+    /// Of the fields that fabrics hash by default.
+    fn hash(&self, hash: u64) -> u64 {
+        let address = |address: IpAddr| match address {
+            IpAddr::V4(four) => u128::from(four.to_bits()),
+            IpAddr::V6(six) => six.to_bits(),
+        };
+        let (from, to) = (address(self.from), address(self.to));
+        let ports = u64::from(self.source_port) << 16 | u64::from(self.destination_port);
+        let words = [(from >> 64) as u64, from as u64, (to >> 64) as u64, to as u64, ports];
+        words.iter().fold(mixed(hash), |hash, word| mixed(hash ^ word))
+    }
+}
+
+/// The finalizer of SplitMix64: <https://prng.di.unimi.it/splitmix64.c>
+fn mixed(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ word >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    /// So many flows from each of so many hosts to one.
+    fn flows(hosts: u8, each: u16) -> Vec<Flow> {
+        let flow = |host, number: u16| Flow {
+            from: Ipv4Addr::new(10, 0, 0, host).into(),
+            to: Ipv4Addr::new(10, 0, 1, 1).into(),
+            source_port: 0xc000 + number,
+            destination_port: 4791,
+            traffic_class: 0,
+            queue_pair: u32::from(number),
+        };
+        let numbers = |host| (0..each).map(move |number| flow(host, number));
+        (0..hosts).flat_map(numbers).collect()
+    }
+
+    fn is_about(flows: &[Flow], links: usize, expected: f64) {
+        let found = max_to_mean(flows, links);
+        let flows = flows.len();
+        assert!((found / expected - 1.0).abs() < 0.08, "{flows} on {links}: {found}");
+    }
+
+    /// What throwing balls into bins gives, recomputed for the paper's cases.
+    #[test]
+    fn more_flows_are_spread_more_evenly() {
+        is_about(&flows(100, 10), 16, 1.229);
+        for (each, expected) in [(1, 3.05), (4, 1.97), (16, 1.47), (32, 1.32)] {
+            is_about(&flows(16, each), 16, expected);
+        }
+    }
+
+    #[test]
+    fn one_flow_takes_one_link_and_one_link_takes_all() {
+        assert_eq!(max_to_mean(&flows(1, 1), 8), 8.0);
+        assert_eq!(max_to_mean(&flows(3, 5), 1), 1.0);
+        assert_eq!((max_to_mean(&[], 8), max_to_mean(&flows(1, 1), 0)), (0.0, 0.0));
+    }
+
+    #[test]
+    fn flows_that_differ_in_nothing_a_fabric_hashes_share_a_link() {
+        let same = flows(1, 4).into_iter().map(|flow| Flow { source_port: 49152, ..flow });
+        assert_eq!(max_to_mean(&same.collect::<Vec<_>>(), 4), 4.0);
+    }
+}
