@@ -112,9 +112,12 @@ pub fn flows(peers: &[Peer]) -> String {
         return String::new();
     }
     let flows: usize = peers.iter().map(|peer| peer.flows.len()).sum();
-    let to = peers.iter().filter(|peer| !peer.flows.is_empty()).count();
+    let to = match peers.iter().filter(|peer| !peer.flows.is_empty()).count() {
+        1 => "1 peer".to_owned(),
+        many => format!("{many} peers"),
+    };
     format!(
-        "# Flows of rank 0      : {flows} to {to} peers; over {} links, the most on one is {} \
+        "# Flows of rank 0      : {flows} to {to}; over {} links, the most on one is {} \
          times the mean\n",
         links.join(", "),
         loads.join(", ")

@@ -1,6 +1,6 @@
 //! What an Ethernet fabric sees of queue pairs: flows, which it hashes onto links.
 
-use std::net::IpAddr;
+use core::net::IpAddr;
 
 use serde::Serialize;
 
@@ -71,7 +71,7 @@ fn mixed(word: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use core::net::Ipv4Addr;
 
     use super::*;
 
