@@ -217,6 +217,45 @@ fn sizes_that_overflow_are_refused() {
 }
 
 #[test]
+fn blocks_that_would_come_to_the_same_place_are_refused() {
+    ranks(3, |c| {
+        let rank = c.rank() as usize;
+        let overlaps = |starts: &[usize; 3], counts: &[usize; 3]| {
+            let blocks = Blocks { counts, starts };
+            let even = Blocks { counts: &[counts[rank]; 3], starts: &[0, 4, 8] };
+            let gathered =
+                Call::sized(Collective::AllGatherV, DataType::Uint8, Sizes::PerRank(blocks));
+            let exchanged = Call::sized(
+                Collective::AllToAllV,
+                DataType::Uint8,
+                Sizes::Pairs { send: even, recv: blocks },
+            );
+            [gathered, exchanged].map(|call| c.explain(&call).err().map(|error| error.to_string()))
+        };
+        for (starts, counts, first, second) in [
+            ([0, 4, 7], [4; 3], 1, 2),
+            ([8, 7, 0], [4; 3], 1, 0),
+            ([0, 0, 2], [1, 0, 3], 9, 9),
+            ([5, 0, 0], [1, 2, 1], 2, 1),
+        ] {
+            for error in overlaps(&starts, &counts) {
+                let both = format!("from rank {first} and what comes from rank {second}");
+                assert_eq!(error.is_some(), first != 9, "{starts:?}: {error:?}");
+                assert!(error.is_none_or(|error| error.contains(&both)), "{starts:?}");
+            }
+        }
+        assert_eq!(overlaps(&[8, 0, 4], &[4; 3]), [None, None], "in any order");
+        // What is only read may be read twice.
+        let blocks = Blocks { counts: &[4; 3], starts: &[0; 3] };
+        let sizes = Sizes::PerRank(blocks);
+        let call = Call::sized(Collective::ReduceScatterV, DataType::Uint8, sizes);
+        let mut output = [0; 4];
+        c.call(&call, &[1; 4], &mut output).unwrap();
+        assert_eq!(output, [3; 4]);
+    });
+}
+
+#[test]
 fn configurations_that_differ_are_refused_with_the_rank() {
     let config = |rank| config_with(|config| config.slots = if rank == 2 { 3 } else { 8 });
     let errors = joining(3, config, |joined| joined.unwrap_err().to_string());

@@ -94,6 +94,7 @@ impl<'a> Call<'a> {
         }
         self.check_blocks(ranks)?;
         self.check_own_blocks(rank)?;
+        self.check_apart()?;
         let seat = self.seat(rank, ranks);
         let (input, output) = seat.blocks();
         let (input, output) = match self.sizes {
@@ -151,6 +152,34 @@ impl Call<'_> {
                 self.collective,
                 from.unwrap_or(0),
                 to.unwrap_or(0)
+            ))),
+        }
+    }
+
+    /// Blocks come in any order, so no two may come to the same place.
+    fn check_apart(&self) -> Result<(), Error> {
+        let blocks = match self.sizes {
+            Sizes::PerRank(blocks) if self.proportion() != Ordering::Greater => blocks,
+            Sizes::Pairs { recv, .. } => recv,
+            _ => return Ok(()),
+        };
+        let ranges = blocks.starts.iter().zip(blocks.counts).enumerate();
+        let ranges = ranges.filter(|(_, (_, count))| **count > 0);
+        let ranges =
+            ranges.map(|(rank, (start, count))| (*start, start.saturating_add(*count), rank));
+        let mut free = 0;
+        // Mostly they lie in order of the ranks.
+        if ranges.clone().all(|(start, end, _)| start >= std::mem::replace(&mut free, end)) {
+            return Ok(());
+        }
+        let mut sorted = Vec::from_iter(ranges);
+        sorted.sort_unstable();
+        match sorted.windows(2).find(|pair| pair[0].1 > pair[1].0) {
+            None => Ok(()),
+            Some(pair) => Err(usage(format!(
+                "{}: what comes from rank {} and what comes from rank {} would overlap in the \
+                 output; give each a place of its own",
+                self.collective, pair[0].2, pair[1].2
             ))),
         }
     }
