@@ -1,6 +1,6 @@
 //! Runs the job of a cell, and lets its fault happen in the middle.
 
-use super::judge::{Expected, Failure, judge};
+use super::judge::{ENDED_MS, Expected, Failure, judge};
 use super::rank::{PLAN, Plan, REPORT, Report, now_ms};
 use super::{Cell, Fault, PER_HOST, RANKS};
 use crate::harness::netns::{Host, Network, skip};
@@ -9,17 +9,18 @@ use crate::harness::stranger;
 use ccl_core::types::{Collective, Rank};
 use rustix::process::Signal;
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// Anything takes less, or it hangs.
-const LONG: Duration = Duration::from_secs(60);
+pub(super) const LONG: Duration = Duration::from_secs(60);
 const SECRET: &str = "00112233445566778899aabbccddeeff";
 const PORT: u16 = 7200;
 /// The job's deadline: silence for so long is death.
 const DEAD_AFTER_MS: u64 = 2000;
 /// A stop or a cut that is shorter than that.
-const MOMENT: Duration = Duration::from_millis(500);
+pub(super) const MOMENT: Duration = Duration::from_millis(500);
 /// Buffers of sockets that are soon full, as the system's three numbers: least, usual, most.
 const SMALL_BUFFERS: &str = "4096 16384 16384";
 /// A send queue of so many bytes is full then: the system counts what it keeps them in as well.
@@ -45,16 +46,16 @@ fn is_slow(cell: &Cell) -> bool {
 }
 
 /// Numbers that a seed gives a cell.
-struct Draw {
+pub(super) struct Draw {
     /// When the fault happens, after all ranks have begun.
-    after: Duration,
+    pub(super) after: Duration,
     /// To whom.
-    victim: Rank,
+    pub(super) victim: Rank,
     seed: u64,
 }
 
 impl Draw {
-    fn new(cell: &Cell, seed: u64) -> Draw {
+    pub(super) fn new(cell: &Cell, seed: u64) -> Draw {
         let mut bits = seed;
         for byte in cell.name().bytes() {
             bits = (bits ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -80,15 +81,13 @@ pub(super) fn run(cells: &[Cell], seed: u64) -> Result<String, String> {
     let draw = Draw::new(&cell, seed);
     let network = Network::switched(3).ok_or("no network")?;
     prepare(&cell, &network, &draw)?;
-    let job = start(cells, &network, &draw);
-    for rank in 0..RANKS as usize {
-        job.await_text(rank, "working", LONG);
-    }
-    thread::sleep(draw.after);
-    let ends_early = netem(cell.fault).is_none();
-    if ends_early && (0..RANKS as usize).any(|rank| job.output(rank).contains(REPORT)) {
-        return Err("the job ended before the fault".to_owned());
-    }
+    let in_guest = netem(cell.fault).is_some();
+    let address = SocketAddr::new(network.hosts[0].ipv4(), PORT);
+    let job = Processes::start(
+        commands(cells, &draw, address, in_guest)
+            .map(|(rank, command)| network.hosts[(rank / PER_HOST) as usize].enter(&command)),
+    );
+    await_fault(&cell, &draw, &job)?;
     let expected = inject(&cell, &network, &draw, &job)?;
     let ended = job.end(LONG);
     if cell.fault == Fault::Loss {
@@ -98,8 +97,26 @@ pub(super) fn run(cells: &[Cell], seed: u64) -> Result<String, String> {
             return Err(format!("nothing was lost: {statistics:?}"));
         }
     }
+    verdict(&expected, &draw, &ended)
+}
+
+/// Waits until the time for the fault has come.
+pub(super) fn await_fault(cell: &Cell, draw: &Draw, job: &Processes) -> Result<(), String> {
+    for rank in 0..RANKS as usize {
+        job.await_text(rank, "working", LONG);
+    }
+    thread::sleep(draw.after);
+    let ends_early = netem(cell.fault).is_none();
+    if ends_early && (0..RANKS as usize).any(|rank| job.output(rank).contains(REPORT)) {
+        return Err("the job ended before the fault".to_owned());
+    }
+    Ok(())
+}
+
+/// What became of the job, or what is wrong, with all that its ranks have said.
+pub(super) fn verdict(expected: &Expected, draw: &Draw, ended: &[Ended]) -> Result<String, String> {
     let reports: Vec<Option<Report>> = ended.iter().map(report).collect();
-    judge(&expected, &reports).map_err(|error| {
+    judge(expected, &reports).map_err(|error| {
         let outputs = ended.iter().enumerate();
         let outputs: String =
             outputs.map(|(rank, ended)| format!("\n--- {rank}: {}", ended.output)).collect();
@@ -130,9 +147,14 @@ fn prepare(cell: &Cell, network: &Network, draw: &Draw) -> Result<(), String> {
     Ok(())
 }
 
-fn start(cells: &[Cell], network: &Network, draw: &Draw) -> Processes {
+/// The ranks of the job. In the guest, time passes more slowly.
+pub(super) fn commands(
+    cells: &[Cell],
+    draw: &Draw,
+    address: SocketAddr,
+    in_guest: bool,
+) -> impl Iterator<Item = (Rank, Command)> {
     let cell = &cells[0];
-    let in_guest = netem(cell.fault).is_some();
     let slow = is_slow(cell);
     let sizes = match (in_guest, slow) {
         (true, _) => vec![8, 100_000, 4096],
@@ -140,33 +162,34 @@ fn start(cells: &[Cell], network: &Network, draw: &Draw) -> Processes {
         _ => vec![8, 4_000_000, 40, 100_000, 1_000_000, 4096],
     };
     let step = |cell: &Cell| (cell.collective.to_string(), cell.algorithm().to_owned());
-    let address = SocketAddr::new(network.hosts[0].ipv4(), PORT).to_string();
+    let steps: Vec<(String, String)> = cells.iter().map(step).collect();
     let duration = match cell.fault {
         Fault::Kill | Fault::LongStop | Fault::LongCut => 2 * LONG,
         // Until all is done.
         Fault::Loss | Fault::Delay | Fault::Reordering => Duration::ZERO,
         _ => draw.after + MOMENT + Duration::from_millis(700),
     };
-    Processes::start((0..RANKS).map(|rank| {
+    let (seed, victim) = (draw.seed, draw.victim);
+    (0..RANKS).map(move |rank| {
         let plan = Plan {
-            steps: cells.iter().map(step).collect(),
-            seed: draw.seed,
+            steps: steps.clone(),
+            seed,
             duration_ms: duration.as_millis() as u64,
             sizes: sizes.clone(),
-            late_ms: if slow && rank == draw.victim { LATE_MS } else { 0 },
+            late_ms: if slow && rank == victim { LATE_MS } else { 0 },
         };
         let mut command = command("matrix");
         command
             .env(PLAN, serde_json::to_string(&plan).unwrap())
             .env("FERROCCL_RANK", rank.to_string())
             .env("FERROCCL_RANKS", RANKS.to_string())
-            .env("FERROCCL_COMM_ID", &address)
+            .env("FERROCCL_COMM_ID", address.to_string())
             .env("FERROCCL_SECRET", SECRET)
             .env("FERROCCL_HEARTBEAT", "200ms")
             .env("FERROCCL_TIMEOUT", if in_guest { "30s" } else { "5s" })
             .env("FERROCCL_DEAD_AFTER", format!("{DEAD_AFTER_MS}ms"));
-        network.hosts[(rank / PER_HOST) as usize].enter(&command)
-    }))
+        (rank, command)
+    })
 }
 
 /// Lets the fault happen, and says how the job must end.
@@ -180,7 +203,8 @@ fn inject(
     let host = &network.hosts[draw.victims_host()];
     match cell.fault {
         Fault::Kill | Fault::LongStop | Fault::LongCut => {
-            return Ok(Expected::Fails(lasting(cell, network, draw, job)));
+            let cut = || host.link_down();
+            return Ok(Expected::Fails(lasting(cell, draw, job, ENDED_MS, cut)));
         }
         Fault::ShortStop => {
             job.signal(victim, Signal::STOP);
@@ -204,10 +228,17 @@ fn inject(
 }
 
 /// A fault that is noticed, and what must be noticed.
-fn lasting(cell: &Cell, network: &Network, draw: &Draw, job: &Processes) -> Failure {
+pub(super) fn lasting(
+    cell: &Cell,
+    draw: &Draw,
+    job: &Processes,
+    within_ms: u64,
+    cut: impl FnOnce(),
+) -> Failure {
     let rounds = |collective| if collective == Collective::Broadcast { 8 } else { 1 };
     let mut failure = Failure {
         at_ms: now_ms(),
+        within_ms,
         dead: vec![draw.victim],
         outcasts: Vec::new(),
         woken_ms: now_ms(),
@@ -226,7 +257,7 @@ fn lasting(cell: &Cell, network: &Network, draw: &Draw, job: &Processes) -> Fail
         }
         // Of two halves the one with the lowest rank goes on, whichever link is down.
         _ => {
-            network.hosts[draw.victims_host()].link_down();
+            cut();
             failure.dead = (PER_HOST..RANKS).collect();
             failure.outcasts = failure.dead.clone();
         }

@@ -22,6 +22,8 @@ pub(super) enum Expected {
 pub(super) struct Failure {
     /// When it came, by the system's clock.
     pub(super) at_ms: u64,
+    /// So soon after it every survivor has its error.
+    pub(super) within_ms: u64,
     /// Ranks that the survivors must find dead.
     pub(super) dead: Vec<Rank>,
     /// Those of them whose processes live on: they end with errors, too, and agree to nothing.
@@ -82,8 +84,8 @@ fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String
     for &rank in &survivors {
         let report = reports[rank as usize].as_ref();
         let report = report.ok_or_else(|| format!("no report of survivor {rank}"))?;
-        latest_ms = latest_ms.max(in_time(report, failure.at_ms)?);
-        if report.agreed_ms > failure.at_ms + ENDED_MS {
+        latest_ms = latest_ms.max(in_time(report, failure.at_ms, failure.within_ms)?);
+        if report.agreed_ms > failure.at_ms + failure.within_ms {
             let took_ms = report.agreed_ms - failure.at_ms;
             return Err(format!("rank {rank}: the agreement took {took_ms} ms"));
         }
@@ -124,7 +126,7 @@ fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String
 }
 
 /// How long after the fault the rank had its error.
-fn in_time(report: &Report, since_ms: u64) -> Result<u64, String> {
+fn in_time(report: &Report, since_ms: u64, within_ms: u64) -> Result<u64, String> {
     let (rank, at_ms) = (report.rank, report.error_ms);
     if report.error.is_none() {
         return Err(format!("rank {rank} did not notice"));
@@ -132,7 +134,7 @@ fn in_time(report: &Report, since_ms: u64) -> Result<u64, String> {
     if at_ms < since_ms {
         return Err(format!("rank {rank}: the error came before the fault: {report:?}"));
     }
-    if at_ms > since_ms + ENDED_MS {
+    if at_ms > since_ms + within_ms {
         return Err(format!("rank {rank}: the error took {} ms", at_ms - since_ms));
     }
     if report.later.is_none() {
@@ -157,7 +159,7 @@ fn outcasts(
         if !expected {
             return Err(format!("rank {rank} is dead, but reports {report:?}"));
         }
-        in_time(report, failure.woken_ms)?;
+        in_time(report, failure.woken_ms, failure.within_ms)?;
         if let Some(agreed) = &report.agreed {
             return Err(format!("rank {rank} is dead, but has {agreed:?}"));
         }
@@ -175,7 +177,14 @@ mod tests {
     use super::*;
 
     fn failure() -> Failure {
-        Failure { at_ms: 1000, dead: vec![2], outcasts: vec![2], woken_ms: 4000, lead_max: 1 }
+        Failure {
+            at_ms: 1000,
+            within_ms: ENDED_MS,
+            dead: vec![2],
+            outcasts: vec![2],
+            woken_ms: 4000,
+            lead_max: 1,
+        }
     }
 
     /// Of a job whose rank 2 was stopped.

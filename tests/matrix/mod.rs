@@ -2,12 +2,13 @@
 //! right data, or in errors on all survivors that name the right rank and agree how far all came.
 //!
 //! A cell is a job of four ranks on two hosts, two on each, so that shared memory, TCP and both
-//! together are in play. The run in CI takes cells that cover all pairs; the full run takes all,
+//! together are in play, or RDMA between all of them. The run in CI takes cells that cover all pairs; the full run takes all,
 //! and `cargo xtask test --full` writes what it says into docs/fault-matrix.md.
 
 mod inject;
 mod judge;
 mod rank;
+mod rdma;
 mod selection;
 mod table;
 
@@ -54,8 +55,16 @@ fn chosen(fits: impl Fn(&Cell) -> bool) -> Vec<Cell> {
     }
 }
 
-/// Runs jobs of cells, says in a line what became of each cell, and fails with all that went wrong.
+/// Runs jobs of cells over TCP.
 fn run_all(place: &str, jobs: &[Vec<Cell>]) {
+    run_jobs(place, jobs, ABREAST, inject::run);
+}
+
+/// Runs jobs of cells, says in a line what became of each cell, and fails with all that went wrong.
+fn run_jobs<F>(place: &str, jobs: &[Vec<Cell>], abreast: usize, run: F)
+where
+    F: Fn(&[Cell], u64) -> Result<String, String> + Copy + Send + Sync,
+{
     let next = AtomicUsize::new(0);
     let outcomes: Vec<OnceLock<String>> = jobs.iter().map(|_| OnceLock::new()).collect();
     let work = || {
@@ -65,7 +74,8 @@ fn run_all(place: &str, jobs: &[Vec<Cell>]) {
             let start = Instant::now();
             let job = cells.clone();
             // A panic is a result as well, and the others go on.
-            let outcome = match thread::spawn(move || inject::run(&job, seed())).join() {
+            let ran = thread::scope(|scope| scope.spawn(|| run(&job, seed())).join());
+            let outcome = match ran {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(error)) => format!("{WRONG}{error}"),
                 Err(panic) => format!("{WRONG}{}", text_of(&*panic)),
@@ -76,7 +86,7 @@ fn run_all(place: &str, jobs: &[Vec<Cell>]) {
             outcomes[index].set(outcome).unwrap();
         }
     };
-    thread::scope(|scope| (0..ABREAST).for_each(|_| drop(scope.spawn(work))));
+    thread::scope(|scope| (0..abreast).for_each(|_| drop(scope.spawn(work))));
     let mut wrong = Vec::new();
     for (cells, outcome) in jobs.iter().zip(outcomes) {
         let outcome = outcome.into_inner().unwrap();
@@ -124,9 +134,10 @@ fn netem_meets_algorithms_and_collectives() {
 #[test]
 fn the_page_is_of_this_matrix() {
     let page = include_str!("../../docs/fault-matrix.md");
-    let (network, rest) = page.split_once("\n## ").unwrap().1.split_once("\n## ").unwrap();
-    let guest = rest.split("\n## ").next().unwrap();
+    let parts: Vec<&str> = page.split("\n## ").collect();
+    let [_, network, guest, rdma, _simulator] = parts[..] else { panic!("{}", parts.len()) };
     let (lossy, others): (Vec<Fault>, _) = Fault::ALL.iter().partition(|f| netem(**f).is_some());
     assert_page(network, &others);
     assert_page(guest, &lossy);
+    assert_page(rdma, &rdma::FAULTS);
 }

@@ -48,10 +48,10 @@ fn run(line: &str) {
 }
 
 /// Both ends of the link lose packets as `how` says, until this is dropped.
-struct Netem(Vec<String>);
+pub(crate) struct Netem(Vec<String>);
 
 impl Netem {
-    fn new(devices: &[String], how: &str) -> Netem {
+    pub(crate) fn new(devices: &[String], how: &str) -> Netem {
         let netem = Netem(devices.iter().map(|device| interface(device)).collect());
         netem.set(how);
         netem
@@ -65,7 +65,7 @@ impl Netem {
 
 impl Netem {
     /// Packets that were lost since the link was made.
-    fn lost(&self) -> u64 {
+    pub(crate) fn lost(&self) -> u64 {
         let count = |name: &String| {
             let words = ["-s", "qdisc", "show", "dev", name.as_str()];
             let said = Command::new("tc").args(words).output().unwrap().stdout;

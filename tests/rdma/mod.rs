@@ -1,7 +1,7 @@
 //! Ranks joined by RDMA devices, where this machine has some: `FERROCCL_TEST_RDMA` names them, by
 //! port. The guest of the test suites has two in software, at the ends of a link.
 
-mod faults;
+pub(crate) mod faults;
 mod packets;
 
 use std::process::Command;
@@ -19,7 +19,7 @@ const DEVICES: &str = "FERROCCL_TEST_RDMA";
 static LINK: Mutex<()> = Mutex::new(());
 
 /// The devices, which nobody else uses meanwhile; none on a machine without.
-fn devices(test: &str) -> Option<(Vec<String>, MutexGuard<'static, ()>)> {
+pub(crate) fn devices(test: &str) -> Option<(Vec<String>, MutexGuard<'static, ()>)> {
     let Ok(names) = std::env::var(DEVICES) else {
         println!("SKIPPED {test}: {DEVICES} names no device");
         return None;

@@ -18,14 +18,15 @@ const INTRODUCTION: &str = "\
 
 Written by `cargo xtask test --full`. Each cell is a job of 4 ranks on 2 hosts that meets the fault
 in the middle of its work. It must complete with right data, or end with an error on every survivor
-within 5 s that names a rank that the fault hit, and all survivors must agree on the last operation
+within 5 s (15 s in the virtual machine over RDMA) that names a rank that the fault hit, and all survivors must agree on the last operation
 that all completed (L). Where a family has no algorithm for a collective, the cell names the one
 that stands for it.
 ";
 /// The places where cells run, in the order of the page, and what they are.
-const PLACES: [(&str, &str); 3] = [
+const PLACES: [(&str, &str); 4] = [
     ("network", "Processes in network namespaces"),
     ("guest", "The same in a virtual machine, whose links lose, delay and reorder"),
+    ("rdma", "Over RDMA, between two devices in software in that machine"),
     ("simulator", "The simulator, each cell under many seeds"),
 ];
 

@@ -36,7 +36,7 @@ const IN_GUEST: &str = "target.'cfg(all())'.runner = ['cargo', 'xtask', 'guest',
 
 /// The same for RDMA over two devices in software, at the ends of a link.
 const IN_GUEST_WITH_RDMA: &str = "target.'cfg(all())'.runner = ['cargo', 'xtask', 'guest', \
-                                  '--setup', 'rxe-pair', '--timeout', '300', '--', \
+                                  '--setup', 'rxe-pair', '--timeout', '420', '--', \
                                   'env', 'FERROCCL_TEST_RDMA=rxa:1,rxb:1', 'RUST_BACKTRACE=0']";
 
 /// The suite that `cargo xtask softroce` runs.
@@ -135,7 +135,7 @@ pub(crate) const SUITES: &[Suite] = &[
                programs, packets, faults",
         needs: "the same, and libibverbs and tcpdump; where it cannot install them, it fails: \
                 nothing else sees packets of RDMA",
-        budget_s: 150,
+        budget_s: 220,
         tests_min: 10,
         steps: &[
             // What one of the tests runs.

@@ -1,0 +1,74 @@
+//! Cells over RDMA: of two hosts in name, each has a device at its end of a link that packets cross.
+//! The control plane has a way of its own, as where a network of its own is left to RDMA.
+
+use super::inject::{Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
+use super::judge::Expected;
+use super::{Cell, Fault, PER_HOST, chosen, run_jobs};
+use crate::harness::processes::Processes;
+use crate::rdma::devices;
+use crate::rdma::faults::Netem;
+use rustix::process::Signal;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::thread;
+
+/// What can happen to processes and packets; the others happen to connections of TCP. Links that
+/// are away are tested beside the matrix: what is sent meanwhile has queue pairs in software fail,
+/// and all ranks live.
+pub(super) const FAULTS: [Fault; 4] = [Fault::Kill, Fault::LongStop, Fault::ShortStop, Fault::Loss];
+const PORT: u16 = 7300;
+/// Processors may be emulated.
+const ENDED_MS: u64 = 15_000;
+
+fn run(cells: &[Cell], seed: u64, devices: &[String]) -> Result<String, String> {
+    let cell = cells[0];
+    let draw = Draw::new(&cell, seed);
+    let lossy = (cell.fault == Fault::Loss).then(|| Netem::new(devices, "loss 1% "));
+    let lost_before = lossy.as_ref().map_or(0, Netem::lost);
+    let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
+    let job = Processes::start(commands(cells, &draw, address, true).map(|(rank, mut command)| {
+        let host = (rank / PER_HOST) as usize;
+        command
+            .env("FERROCCL_HOSTID", format!("host {host}"))
+            .env("FERROCCL_SOCKET_IFNAME", "lo")
+            .env("FERROCCL_TRANSPORT", "verbs")
+            .env("FERROCCL_IB_HCA", format!("={}", devices[host]))
+            .env("FERROCCL_IB_POLICY", "2");
+        if cell.fault == Fault::Loss {
+            // 67 ms.
+            command.env("FERROCCL_IB_TIMEOUT", "14");
+        }
+        command
+    }));
+    await_fault(&cell, &draw, &job)?;
+    let expected = match cell.fault {
+        Fault::Kill | Fault::LongStop => {
+            Expected::Fails(lasting(&cell, &draw, &job, ENDED_MS, || ()))
+        }
+        Fault::ShortStop => {
+            job.signal(draw.victim as usize, Signal::STOP);
+            thread::sleep(MOMENT);
+            job.signal(draw.victim as usize, Signal::CONT);
+            Expected::Completes
+        }
+        _ => Expected::Completes,
+    };
+    let ended = job.end(LONG);
+    if lossy.is_some_and(|lossy| lossy.lost() == lost_before) {
+        return Err("nothing was lost".to_owned());
+    }
+    verdict(&expected, &draw, &ended)
+}
+
+#[test]
+fn what_happens_to_ranks_and_links_meets_algorithms_and_collectives() {
+    let test = "what_happens_to_ranks_and_links_meets_algorithms_and_collectives";
+    let Some((devices, _turn)) = devices(test) else { return };
+    let cells = chosen(|cell| FAULTS.contains(&cell.fault));
+    // Starting processes is what takes time here: of what is so all the time, all is one job.
+    let (lossy, others): (Vec<Cell>, Vec<Cell>) =
+        cells.into_iter().partition(|cell| cell.fault == Fault::Loss);
+    let mut jobs: Vec<Vec<Cell>> = others.into_iter().map(|cell| vec![cell]).collect();
+    jobs.extend((!lossy.is_empty()).then_some(lossy));
+    let devices: &[String] = &devices;
+    run_jobs("rdma", &jobs, 1, |cells, seed| run(cells, seed, devices));
+}
