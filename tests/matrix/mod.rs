@@ -2,8 +2,9 @@
 //! right data, or in errors on all survivors that name the right rank and agree how far all came.
 //!
 //! A cell is a job of four ranks on two hosts, two on each, so that shared memory, TCP and both
-//! together are in play, or RDMA between all of them. The run in CI takes cells that cover all pairs; the full run takes all,
-//! and `cargo xtask test --full` writes what it says into docs/fault-matrix.md.
+//! together are in play, or RDMA between all of them. The run in CI takes cells that cover all
+//! pairs; the full run takes all, and `cargo xtask test --full` writes what it says into
+//! docs/fault-matrix.md.
 
 mod inject;
 mod judge;

@@ -1,5 +1,5 @@
-//! Cells over RDMA: of two hosts in name, each has a device at its end of a link that packets cross.
-//! The control plane has a way of its own, as where a network of its own is left to RDMA.
+//! Cells over RDMA: of two hosts in name, each has a device at its end of a link that packets
+//! cross. The control plane has a way of its own, as where RDMA has a network to itself.
 
 use super::inject::{Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
 use super::judge::Expected;

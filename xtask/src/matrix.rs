@@ -18,9 +18,9 @@ const INTRODUCTION: &str = "\
 
 Written by `cargo xtask test --full`. Each cell is a job of 4 ranks on 2 hosts that meets the fault
 in the middle of its work. It must complete with right data, or end with an error on every survivor
-within 5 s (15 s in the virtual machine over RDMA) that names a rank that the fault hit, and all survivors must agree on the last operation
-that all completed (L). Where a family has no algorithm for a collective, the cell names the one
-that stands for it.
+within 5 s, over RDMA 15 s, that names a rank that the fault hit, and all survivors must agree on
+the last operation that all completed (L). Where a family has no algorithm for a collective, the
+cell names the one that stands for it.
 ";
 /// The places where cells run, in the order of the page, and what they are.
 const PLACES: [(&str, &str); 4] = [

@@ -52,7 +52,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "build",
         what: "everything that is shipped (release) and everything that is tested",
         needs: NOTHING,
-        budget_s: 600,
+        budget_s: 560,
         tests_min: 0,
         steps: &[&["build", "--workspace", "--release", "--bins", "--examples"]],
     },
@@ -69,7 +69,7 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "model checkers, AddressSanitizer, valgrind and fuzzers, each for a short while",
         needs: "needs the nightly toolchain and valgrind (`cargo xtask setup` installs both); \
                 without one of them it says SKIPPED and why",
-        budget_s: 860,
+        budget_s: 830,
         // The models at least need no tool.
         tests_min: 10,
         steps: &[&["xtask", "check", "loom", "shuttle", "asan", "valgrind", "recorder", "fuzz"]],
