@@ -454,7 +454,11 @@ impl ControlPlane {
         // The thread shows the failure once it has sent it: the caller's next step may be to end
         // this process, and the others must not take that for the cause.
         let unseen = |_: &mut Control| !self.has_failed();
-        let _ = shared.changed.wait_timeout_while(control, REPORT_MAX, unseen);
+        let waited = shared.changed.wait_timeout_while(control, REPORT_MAX, unseen);
+        let (control, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        // Here it holds in any case: whoever has failed makes no further call, however long that
+        // thread is kept from running.
+        publish(shared, &control);
     }
 
     /// The failure that ended the communicator, if this rank hears of one within `timeout`.

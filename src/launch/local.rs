@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_failed_long_before_one_was_killed_is_the_first() {
-        let group = shells(&["sleep 1; kill -9 $$", "exit 3"]);
+        let group = shells(&["sleep 4; kill -9 $$", "exit 3"]);
         assert_eq!(group.wait(), LocalExit { code: 3, failed: Some(1) });
     }
 }

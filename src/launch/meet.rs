@@ -197,11 +197,12 @@ mod tests {
     fn meet(
         rendezvous: impl Fn() -> Rendezvous,
         secrets: [Option<&str>; 2],
+        within: Duration,
     ) -> [Result<(), String>; 2] {
         let ranks = [0, 1].map(|rank| launch(rank, rendezvous(), secrets[rank as usize]));
         let join = |launch: &Launch| -> Result<(), String> {
             let mut meeting = launch.meet(SOON).map_err(|error| error.to_string())?;
-            meeting.join.limits.deadline = Duration::from_secs(1);
+            meeting.join.limits.deadline = within;
             meeting.join().map(drop).map_err(|error| error.to_string())
         };
         std::thread::scope(|scope| {
@@ -216,9 +217,9 @@ mod tests {
         let port = free.local_addr().unwrap().port();
         drop(free);
         let known = || Rendezvous::Known(vec![Endpoint::new("127.0.0.1", port)]);
-        assert_eq!(meet(known, [None, None]), [Ok(()), Ok(())]);
-        assert_eq!(meet(known, [Some("moo"), Some("moo")]), [Ok(()), Ok(())]);
-        let [root, member] = meet(known, [Some("moo"), None]);
+        assert_eq!(meet(known, [None, None], SOON), [Ok(()), Ok(())]);
+        assert_eq!(meet(known, [Some("moo"), Some("moo")], SOON), [Ok(()), Ok(())]);
+        let [root, member] = meet(known, [Some("moo"), None], Duration::from_secs(2));
         assert!(root.unwrap_err().contains("1 with another secret"));
         assert!(member.unwrap_err().contains("different secrets"));
     }
@@ -250,7 +251,7 @@ mod tests {
     fn a_rank_0_that_does_not_publish_is_named() {
         let address = serve(Dialect::Old);
         let at = StoreAddress { address, key: "k".to_owned(), is_recent: false };
-        let deadline = Deadline::after(Duration::from_millis(200));
+        let deadline = Deadline::after(Duration::from_secs(3));
         let error = launch(1, Rendezvous::Alone, None).through_store(&at, 0, deadline);
         let error = error.map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("rank 0 did not publish its address under k/0"), "{error}");
