@@ -255,7 +255,8 @@ pub(super) mod tests {
         });
         assert!(Store::connect(&at(&address, false), soon()).is_err());
         server.join().unwrap();
-        // A child that somebody starts meanwhile has the listener, too, until it is another program.
+        // A child that somebody starts meanwhile has the listener, too, until it is another
+        // program.
         let patience = Deadline::after(Duration::from_secs(10));
         loop {
             let error = Store::connect(&at(&address, false), soon()).err().unwrap();
