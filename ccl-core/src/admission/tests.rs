@@ -191,12 +191,12 @@ fn sizes_that_cannot_be_are_refused() {
 #[test]
 fn records_survive_their_journey_and_long_keys_do_not_begin_it() {
     for bytes in [0, 1, 39] {
-        let key = RemoteKey(vec![9; bytes]);
-        let record = Record { number: 1 << 40, offset: 77, bytes: 5, key };
+        let key = vec![9; bytes];
+        let record = Record { number: 1 << 40, offset: 77, bytes: 5, key: &key };
         let written = record.encode().unwrap();
         assert_eq!(Record::decode(&written), Some(record));
     }
-    let long = Record { number: 0, offset: 0, bytes: 0, key: RemoteKey(vec![0; 40]) };
+    let long = Record { number: 0, offset: 0, bytes: 0, key: &[0; 40] };
     assert_eq!(long.encode(), None);
     for nonsense in [0, 0xff] {
         assert_eq!(Record::decode(&[nonsense; RECORD_BYTES]), None);
@@ -207,8 +207,8 @@ fn records_survive_their_journey_and_long_keys_do_not_begin_it() {
 #[test]
 fn a_record_that_is_torn_is_not_there_yet() {
     let record = |number, fill| {
-        let key = RemoteKey(vec![fill; 37]);
-        Record { number, offset: number << 12, bytes: 5, key }.encode().unwrap()
+        let key = [fill; 37];
+        Record { number, offset: number << 12, bytes: 5, key: &key }.encode().unwrap()
     };
     for (old, new) in [([0; RECORD_BYTES], record(0, 1)), (record(8, 1), record(16, 2))] {
         for words in 1..(1 << (RECORD_BYTES / 8)) - 1u32 {

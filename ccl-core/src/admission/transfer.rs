@@ -34,21 +34,21 @@ const IMPORTS_MAX: usize = 8;
 
 /// A transfer grant as it travels.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct Record<'k> {
     pub(super) number: u64,
     pub(super) offset: u64,
     pub(super) bytes: u32,
-    pub(super) key: RemoteKey,
+    pub(super) key: &'k [u8],
 }
 
-impl Record {
+impl<'k> Record<'k> {
     /// None if the key is too long for it.
     pub(super) fn encode(&self) -> Option<[u8; RECORD_BYTES]> {
         let mut bytes = [0; RECORD_BYTES];
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.bytes.to_le_bytes());
-        let key = &self.key.0;
+        let key = self.key;
         bytes[24] = u8::try_from(key.len()).ok()?;
         bytes.get_mut(FIXED_BYTES..FIXED_BYTES + key.len())?.copy_from_slice(key);
         let sum = sum(&bytes);
@@ -57,7 +57,7 @@ impl Record {
     }
 
     /// None if the bytes are no record, or not all of one record.
-    pub(super) fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
+    pub(super) fn decode(bytes: &'k [u8; RECORD_BYTES]) -> Option<Record<'k>> {
         let (number, rest) = bytes.split_first_chunk()?;
         let (offset, rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
@@ -68,7 +68,7 @@ impl Record {
             number: u64::from_le_bytes(*number),
             offset: u64::from_le_bytes(*offset),
             bytes: u32::from_le_bytes(*length),
-            key: RemoteKey(key.to_vec()),
+            key,
         })
     }
 }
@@ -210,8 +210,8 @@ impl MessageLinks {
         into: LocalSlice,
     ) -> Result<bool, TransportError> {
         let LocalSlice { key, offset, bytes } = into;
-        let key = self.shared(link.peer, key)?;
-        let record = Record { number, offset: offset as u64, bytes: bytes as u32, key };
+        let RemoteKey(key) = self.shared(link.peer, key)?;
+        let record = Record { number, offset: offset as u64, bytes: bytes as u32, key: &key };
         let (Some(record), Some((peer, channel))) = (record.encode(), self.link(link)) else {
             return Ok(false);
         };
@@ -275,10 +275,10 @@ impl MessageLinks {
     }
 
     /// Memory of the peer's, which is imported if it is new.
-    fn imported(&mut self, rank: Rank, key: RemoteKey) -> Option<RemoteMr> {
+    fn imported(&mut self, rank: Rank, key: &[u8]) -> Option<RemoteMr> {
         let MessageLinks { peers, lane, queue, .. } = self;
         let peer = peers.get_mut(rank as usize)?.as_mut()?;
-        if let Some((_, mr)) = peer.imports.iter().find(|(known, _)| *known == key) {
+        if let Some((_, mr)) = peer.imports.iter().find(|(known, _)| known.0 == key) {
             return Some(*mr);
         }
         if peer.imports.len() >= IMPORTS_MAX {
@@ -290,6 +290,7 @@ impl MessageLinks {
             }
         }
         // The peer's slots are no place that it could grant again.
+        let key = RemoteKey(key.to_vec());
         let mr = lane.import(peer.endpoint, &key).ok().filter(|mr| Some(*mr) != peer.remote)?;
         peer.imports.push((key, mr));
         Some(mr)
