@@ -42,8 +42,8 @@ pub(super) struct Record<'k> {
 }
 
 impl<'k> Record<'k> {
-    /// None if the key is too long for it.
-    pub(super) fn encode(&self) -> Option<[u8; RECORD_BYTES]> {
+    /// With how many of its bytes matter. None if the key is too long for it.
+    pub(super) fn encode(&self) -> Option<([u8; RECORD_BYTES], usize)> {
         let mut bytes = [0; RECORD_BYTES];
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
@@ -51,9 +51,10 @@ impl<'k> Record<'k> {
         let key = self.key;
         bytes[24] = u8::try_from(key.len()).ok()?;
         bytes.get_mut(FIXED_BYTES..FIXED_BYTES + key.len())?.copy_from_slice(key);
-        let sum = sum(&bytes);
+        let used = (FIXED_BYTES + key.len()).next_multiple_of(8);
+        let sum = sum(bytes.get(..used)?);
         bytes[SUM].copy_from_slice(&sum.to_le_bytes());
-        Some(bytes)
+        Some((bytes, used))
     }
 
     /// None if the bytes are no record, or not all of one record.
@@ -64,7 +65,8 @@ impl<'k> Record<'k> {
         let (told, rest) = rest.split_first_chunk()?;
         let (key_bytes, rest) = rest.split_first()?;
         let key = rest.get(..usize::from(*key_bytes))?;
-        (u32::from_le_bytes(*told) == sum(bytes)).then(|| Record {
+        let used = bytes.get(..(FIXED_BYTES + key.len()).next_multiple_of(8))?;
+        (u32::from_le_bytes(*told) == sum(used)).then(|| Record {
             number: u64::from_le_bytes(*number),
             offset: u64::from_le_bytes(*offset),
             bytes: u32::from_le_bytes(*length),
@@ -73,14 +75,15 @@ impl<'k> Record<'k> {
     }
 }
 
-/// The sum over a record's bytes but its own, which is another one for almost any other bytes; not
+/// The sum over a record's words but its own, which is another one for almost any other bytes; not
 /// zero, as a ring is that nobody has written to.
-fn sum(record: &[u8; RECORD_BYTES]) -> u32 {
-    let mut bytes = *record;
-    bytes[SUM].fill(0);
-    let (words, _) = bytes.as_chunks();
-    let sum = words.iter().fold(1u64, |sum, word| {
-        (sum.rotate_left(23) ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+fn sum(record: &[u8]) -> u32 {
+    let (words, _) = record.as_chunks();
+    let sum = words.iter().enumerate().fold(1u64, |sum, (at, word)| {
+        let word = u64::from_le_bytes(*word);
+        // The sum's own place, which is the upper half of a word.
+        let word = if at == SUM.start / 8 { word & u64::from(u32::MAX) } else { word };
+        (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     });
     (sum >> 32) as u32 | 1
 }
@@ -93,10 +96,11 @@ pub(crate) fn fuzzed(data: &[u8]) {
     let mut record = *record;
     let end = FIXED_BYTES + usize::from(record[24]).min(RECORD_BYTES - FIXED_BYTES);
     record[end..].fill(0);
-    let sealed = sum(&record);
+    let used = end.next_multiple_of(8);
+    let sealed = sum(&record[..used]);
     record[SUM].copy_from_slice(&sealed.to_le_bytes());
     if let Some(read) = Record::decode(&record) {
-        assert_eq!(read.encode(), Some(record));
+        assert_eq!(read.encode(), Some((record, used)));
     }
     record[SUM].copy_from_slice(&sealed.wrapping_add(2).to_le_bytes());
     assert_eq!(Record::decode(&record), None);
@@ -212,9 +216,8 @@ impl MessageLinks {
         let LocalSlice { key, offset, bytes } = into;
         let RemoteKey(key) = self.shared(link.peer, key)?;
         let record = Record { number, offset: offset as u64, bytes: bytes as u32, key: &key };
-        let (Some(record), Some((peer, channel))) = (record.encode(), self.link(link)) else {
-            return Ok(false);
-        };
+        let Some((record, used)) = record.encode() else { return Ok(false) };
+        let Some((peer, channel)) = self.link(link) else { return Ok(false) };
         let (Some(ring), Some(remote)) = (peer.ring, peer.remote) else { return Ok(false) };
         let at = index(number);
         let offset = peer.staging.record(channel, at);
@@ -222,7 +225,7 @@ impl MessageLinks {
         written.map_err(|error| TransportError::Usage(error.to_string()))?;
         let request = WorkRequest::Put {
             endpoint: peer.endpoint,
-            local: LocalSlice { key: peer.staging.key, offset, bytes: RECORD_BYTES },
+            local: LocalSlice { key: peer.staging.key, offset, bytes: used },
             tail: None,
             grant: true,
             remote,

@@ -88,6 +88,12 @@ impl<F: Faults> Lane for FaultInjector<F> {
         }
     }
 
+    fn cut(&mut self, endpoint: EndpointId) {
+        if self.faults.detaches() {
+            self.lane.cut(endpoint);
+        }
+    }
+
     fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
         self.lane.share(endpoint, key)
     }

@@ -71,6 +71,9 @@ pub struct Caps {
     pub redirects: bool,
     /// Whether the tail of a put may go to another place than the rest ([`Tail::elsewhere`]).
     pub scatters: bool,
+    /// Whether a put is [done](Event::Done) only when the peer has it, and never if its connection
+    /// ends before: so that one that is not done may be put another way.
+    pub acknowledged: bool,
     /// Fewer bytes are copied rather than registered for a single call: that costs more.
     pub register_bytes_min: usize,
     /// The most bytes in one put.
@@ -114,7 +117,10 @@ pub struct RemoteMr(pub u64);
 pub const IMMEDIATE_MAX: u32 = (1 << 28) - 1;
 
 /// The longest grant.
-pub const GRANT_BYTES_MAX: usize = 64;
+pub const GRANT_BYTES_MAX: usize = 192;
+
+/// The longest text that a connection can be made with.
+pub const HELLO_BYTES_MAX: usize = 96;
 
 /// The longest note.
 pub const NOTE_BYTES_MAX: usize = 4096;
@@ -157,7 +163,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// When nothing can be listened on.
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError>;
 
-    /// Starts to connect to a listener; `hello` (at most 64 bytes) tells it who comes.
+    /// Starts to connect to a listener; `hello` (at most [`HELLO_BYTES_MAX`] bytes)
+    /// tells it who comes.
     ///
     /// # Errors
     ///
@@ -230,6 +237,11 @@ pub trait Lane: Send + fmt::Debug {
 
     /// Closes an endpoint. When it returns, the peer can write nothing through it any more.
     fn detach(&mut self, endpoint: EndpointId);
+
+    /// The same at once: what was posted need not have arrived, and is never done if it has not.
+    fn cut(&mut self, endpoint: EndpointId) {
+        self.detach(endpoint);
+    }
 
     /// Lets the endpoint's peer reach memory of this side. The key reaches the peer by whatever
     /// way the caller likes, after this has returned. Where memory can be mapped, the peer can

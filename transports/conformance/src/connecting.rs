@@ -4,7 +4,7 @@ use std::any::Any;
 use std::time::Duration;
 
 use ccl_core::transport::{
-    Address, Connected, Connecting, Inner, Listener, Secret, TransportError,
+    Address, Connected, Connecting, HELLO_BYTES_MAX, Inner, Listener, Secret, TransportError,
 };
 
 use crate::pair::{SECRET, join, meet};
@@ -12,7 +12,7 @@ use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "a hello of 0 to 64 bytes arrives whole", check: hello },
-    Point { name: "a hello of 65 bytes is refused", check: long_hello },
+    Point { name: "a hello that is too long is refused", check: long_hello },
     Point { name: "a wrong secret is refused, counted, and keeps nobody out", check: wrong_secret },
     Point { name: "strangers are dropped, counted, and keep nobody out", check: strangers },
     Point { name: "connecting ends at its deadline", check: deadline },
@@ -33,7 +33,7 @@ fn hello(fixture: &dyn Fixture) -> Outcome {
 }
 
 fn long_hello(fixture: &dyn Fixture) -> Outcome {
-    ensure!(join(fixture, &[1; 65]).is_err(), "it was sent");
+    ensure!(join(fixture, &[1; HELLO_BYTES_MAX + 1]).is_err(), "it was sent");
     PASSED
 }
 

@@ -21,6 +21,7 @@ pub(crate) fn caps() -> Caps {
         mapped: true,
         redirects: false,
         scatters: false,
+        acknowledged: false,
         register_bytes_min: 0,
         ordered: true,
         // A length travels in 32 bits.

@@ -4,13 +4,15 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{Address, Connected, Connecting, Listener, Secret, TransportError};
+use ccl_core::transport::{
+    Address, Connected, Connecting, HELLO_BYTES_MAX, Listener, Secret, TransportError,
+};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::address::{self, Name, Place};
 use crate::credentials;
-use crate::handshake::{HELLO_BYTES_MAX, Handshake, Shaken, random};
+use crate::handshake::{Handshake, Shaken, random};
 use crate::wire::Socket;
 use crate::{DESCRIPTORS, os};
 

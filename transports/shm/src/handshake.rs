@@ -6,7 +6,7 @@ use std::any::Any;
 use std::os::fd::{AsFd, OwnedFd};
 
 use ccl_core::transport::handshake::{Handshake as Proof, Protocol};
-use ccl_core::transport::{Inner, Secret, TransportError};
+use ccl_core::transport::{HELLO_BYTES_MAX, Inner, Secret, TransportError};
 use ccl_memory::Region;
 use ccl_memory::slots::{Receiver, Sender, Shape};
 use rustix::io::Errno;
@@ -15,9 +15,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::credentials::Peer;
 use crate::wire::{self, Received, Socket};
 use crate::{memory, os};
-
-/// The longest hello.
-pub(crate) const HELLO_BYTES_MAX: usize = 64;
 
 /// The ring of immediates of one direction: a message is its header alone.
 pub(crate) const RING: Shape = Shape { slots: 1024, slot_bytes: 0 };

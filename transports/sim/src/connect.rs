@@ -5,13 +5,12 @@ use std::collections::VecDeque;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Address, Connected, Connecting, Inner, Listener, Secret, TransportError,
+    Address, Connected, Connecting, HELLO_BYTES_MAX, Inner, Listener, Secret, TransportError,
 };
 
 use crate::state::{Attempt, Connection, Happening, ListenerState, Request, Side, State};
 use crate::world::World;
 
-const HELLO_BYTES_MAX: usize = 64;
 const PREFIX: &[u8] = b"sim:";
 
 fn listener_of(address: &Address) -> Option<u64> {

@@ -37,6 +37,7 @@ fn caps(conditions: &Conditions) -> Caps {
         mapped: false,
         redirects: conditions.redirects,
         scatters: conditions.scatters,
+        acknowledged: true,
         register_bytes_min: 0,
         ordered: conditions.ordered,
         message_bytes_max: conditions.message_bytes_max,

@@ -1,10 +1,10 @@
 //! A link in the making, on the connecting side: one stripe after the other.
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{Connected, Connecting, TransportError};
+use ccl_core::transport::{Connected, Connecting, HELLO_BYTES_MAX, TransportError};
 use ccl_wire::{Dialler, Place, Setup, Wire, socket};
 
-use crate::link::{Intent, Link, TEXT_BYTES_MAX, Way};
+use crate::link::{Intent, Link, Way};
 
 /// A link in the making.
 #[derive(Debug)]
@@ -28,10 +28,10 @@ impl TcpConnecting {
         stripes: u16,
         deadline: Instant,
     ) -> Result<TcpConnecting, TransportError> {
-        if text.len() > TEXT_BYTES_MAX {
+        if text.len() > HELLO_BYTES_MAX {
             let bytes = text.len();
             return Err(TransportError::Usage(format!(
-                "a hello of {bytes} bytes; at most {TEXT_BYTES_MAX} are allowed"
+                "a hello of {bytes} bytes; at most {HELLO_BYTES_MAX} are allowed"
             )));
         }
         let intent = Intent { link: socket::random()?, stripe: 0, stripes, text: text.to_vec() };

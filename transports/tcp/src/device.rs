@@ -24,6 +24,7 @@ pub(crate) fn caps(options: &Options) -> Caps {
         mapped: false,
         redirects: true,
         scatters: false,
+        acknowledged: false,
         register_bytes_min: 0,
         // Each stripe keeps its own order.
         ordered: options.sockets <= 1,

@@ -3,8 +3,8 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex};
 
-use ccl_core::transport::Inner;
 use ccl_core::transport::handshake::Protocol;
+use ccl_core::transport::{HELLO_BYTES_MAX, Inner};
 use ccl_wire::{Place, Setup, Wire, protocol};
 
 use crate::acceptor::Acceptor;
@@ -14,9 +14,6 @@ pub(crate) type LinkId = [u8; 16];
 
 /// Its version changes with every change of what is sent on a stripe.
 pub(crate) const PROTOCOL: Protocol = protocol("ferroccl-tcp", 4);
-
-/// The longest text that the user of a connection may give to it.
-pub(crate) const TEXT_BYTES_MAX: usize = 64;
 
 /// What the connecting side says that a connection is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +41,7 @@ impl Intent {
         let (stripe, rest) = rest.split_first_chunk()?;
         let (stripes, text) = rest.split_first_chunk()?;
         let (stripe, stripes) = (u16::from_le_bytes(*stripe), u16::from_le_bytes(*stripes));
-        let plausible = stripe < stripes && text.len() <= TEXT_BYTES_MAX;
+        let plausible = stripe < stripes && text.len() <= HELLO_BYTES_MAX;
         plausible.then(|| Intent { link: *link, stripe, stripes, text: text.to_vec() })
     }
 }

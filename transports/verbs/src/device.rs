@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use ccl_core::spread::Policy;
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
@@ -24,12 +23,13 @@ const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 const REGISTER_BYTES_MIN: usize = 256 << 10;
 
 /// What a port can do.
-pub(crate) fn caps(port: &Port, policy: &Policy) -> Caps {
-    let in_flight = policy.spreads().map(|spread| spread.in_flight as usize).min();
+pub(crate) fn caps(port: &Port, options: &Options) -> Caps {
+    let in_flight = options.policy.spreads().map(|spread| spread.in_flight as usize).min();
     Caps {
         mapped: false,
         redirects: false,
         scatters: true,
+        acknowledged: options.acknowledged,
         register_bytes_min: REGISTER_BYTES_MIN,
         // Each queue pair keeps its own order, and there are two at least.
         ordered: false,
@@ -75,7 +75,7 @@ pub struct VerbsDevice {
 
 impl VerbsDevice {
     pub(crate) fn open(port: Port, options: Options) -> VerbsDevice {
-        let (caps, registry) = (caps(&port, &options.policy), Arc::new(Registry::new()));
+        let (caps, registry) = (caps(&port, &options), Arc::new(Registry::new()));
         VerbsDevice { caps, options, port: Arc::new(port), registry }
     }
 

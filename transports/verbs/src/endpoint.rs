@@ -90,6 +90,8 @@ pub(crate) struct Endpoint {
     partial: Vec<Partial>,
     /// The upper half of its work requests' names, but for the line.
     name: u64,
+    /// Why it is about to be lost: what its queue pairs have still to tell is heard before.
+    failed: Option<String>,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
 }
@@ -148,7 +150,7 @@ impl Endpoint {
         for need in group::needs(options) {
             let mut pair = Pair::new(&port.domain, queue, room(port, options, need))?;
             pair.prepare(port.number, port.partition)?;
-            let mut made = Line::new(pair);
+            let mut made = Line::new(pair, !options.acknowledged);
             made.open(name | (lines.len() as u64) << LINE_SHIFT | RECEIVE)?;
             lines.push(made);
         }
@@ -181,6 +183,7 @@ impl Endpoint {
             free: Vec::new(),
             partial: Vec::new(),
             name,
+            failed: None,
             lost: None,
             reported: false,
         })
@@ -189,6 +192,11 @@ impl Endpoint {
     /// Whether memory is the peer's, shared over this link.
     pub(crate) fn is_theirs(&self, shared: &Shared) -> bool {
         shared.link == self.id && shared.dialled != self.dialled
+    }
+
+    /// Whether nothing is handed to its queue pairs any more.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.failed.is_some() || self.lost.is_some()
     }
 
     pub(crate) fn is_live(&self) -> bool {
@@ -246,7 +254,7 @@ impl Endpoint {
     /// with that are appended.
     pub(crate) fn pump(&mut self, done: &mut Vec<u64>) {
         let waiting = self.pending.len() + self.grants.len();
-        if self.stage != Stage::Live || self.lost.is_some() || waiting == 0 {
+        if self.stage != Stage::Live || self.has_ended() || waiting == 0 {
             return;
         }
         while let Some(put) = self.grants.front() {
@@ -297,7 +305,7 @@ impl Endpoint {
 
     /// Has even what is done complete, so that [`Endpoint::is_delivered`] can be waited for.
     pub(crate) fn flush(&mut self) {
-        if self.stage != Stage::Live || self.lost.is_some() {
+        if self.stage != Stage::Live || self.has_ended() {
             return;
         }
         let name = self.name;
@@ -308,7 +316,33 @@ impl Endpoint {
 
     fn check(&mut self, result: Result<(), TransportError>) {
         if let Err(error) = result {
-            self.lose(format!("{}: {error}", self.peer));
+            self.fail(format!("{}: {error}", self.peer));
+        }
+    }
+
+    /// Nothing goes over its queue pairs any more. It is lost when [`Endpoint::is_silent`].
+    pub(crate) fn fail(&mut self, reason: String) {
+        if self.is_failing() || self.lost.is_some() {
+            return;
+        }
+        self.failed = Some(reason);
+        self.lines.iter_mut().for_each(Line::stop);
+    }
+
+    /// Whether it is about to be lost.
+    pub(crate) fn is_failing(&self) -> bool {
+        self.failed.is_some() && self.lost.is_none()
+    }
+
+    /// Whether its queue pairs have told everything.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.lines.iter().all(|line| line.is_flushed)
+    }
+
+    /// Loses it if it has failed.
+    pub(crate) fn lose_failed(&mut self) {
+        if let Some(reason) = self.failed.take() {
+            self.lose(reason);
         }
     }
 
@@ -325,7 +359,11 @@ impl Endpoint {
         }
         if completion.status != rdma_sys::IBV_WC_SUCCESS {
             let what = if name.is_receive { "a receive" } else { "a write" };
-            self.lose(self.failure(what, &self.lines[at], completion));
+            if self.failed.is_none() {
+                self.fail(self.failure(what, &self.lines[at], completion));
+            }
+            // Receives complete in order.
+            self.lines[at].is_flushed |= name.is_receive;
             return Told::Nothing;
         }
         if !name.is_receive {
@@ -333,8 +371,10 @@ impl Endpoint {
             self.lines[at].done(number, |put| part_done(open, free, put, done));
             return Told::Nothing;
         }
-        let heard = self.lines[at].heard(self.name | (at as u64) << LINE_SHIFT | RECEIVE);
-        self.check(heard);
+        if self.failed.is_none() {
+            let heard = self.lines[at].heard(self.name | (at as u64) << LINE_SHIFT | RECEIVE);
+            self.check(heard);
+        }
         self.arrived(u32::from_be(completion.imm_data), completion.byte_len as usize)
     }
 

@@ -39,8 +39,8 @@ const READY_MAX: usize = 64;
 const FAREWELL: Duration = Duration::from_secs(4);
 /// And how long it is left in peace between two looks.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// The most times that all is taken from the queue when a peer has ended.
-const DRAINS_MAX: usize = 1024;
+/// How long queue pairs that have failed may take to tell what came before.
+const LAST_WORDS: Duration = Duration::from_millis(20);
 /// Names the completion queue among the endpoints.
 const QUEUE: u64 = u64::MAX;
 
@@ -86,7 +86,7 @@ impl VerbsLane {
         epoll::add(&epoll, queue.bell(), data, epoll::EventFlags::IN)
             .map_err(|error| os("epoll_ctl", error, DESCRIPTORS))?;
         Ok(VerbsLane {
-            memory: NamedMemory::new(registry, device::caps(&port, &options.policy)),
+            memory: NamedMemory::new(registry, device::caps(&port, &options)),
             port,
             options,
             process: rustix::process::getpid(),
@@ -126,7 +126,7 @@ impl VerbsLane {
             id,
         };
         let peer = self.endpoint(endpoint)?;
-        if peer.lost.is_some() {
+        if peer.has_ended() {
             // Work for a lost peer is void: taken, and never done.
             return Ok(true);
         }
@@ -187,7 +187,7 @@ impl VerbsLane {
                 continue;
             };
             if let Some(trouble) = &trouble {
-                endpoint.lose(trouble.clone());
+                endpoint.fail(trouble.clone());
                 continue;
             }
             if self.ready.contains(&(number as u64)) || !endpoint.side.is_flushed() {
@@ -198,17 +198,30 @@ impl VerbsLane {
             }
             endpoint.look_after(now, &self.options);
         }
-        if !ended.is_empty() {
-            // What a peer had written before its end is all there: as much as the queue holds.
-            for _ in 0..DRAINS_MAX {
-                if !self.drain(events)? {
-                    break;
-                }
+        for (number, reason) in ended {
+            self.endpoints[number].iter_mut().for_each(|endpoint| endpoint.fail(reason.clone()));
+        }
+        self.lose_failed(events)
+    }
+
+    /// Loses the endpoints that have failed, when all that their peers had written is heard.
+    fn lose_failed(&mut self, events: &mut Vec<Event>) -> Result<(), TransportError> {
+        if !self.endpoints.iter().flatten().any(Endpoint::is_failing) {
+            return Ok(());
+        }
+        let until = now() + LAST_WORDS;
+        loop {
+            let may_have_more = self.drain(events)?;
+            let mut failing = self.endpoints.iter().flatten().filter(|end| end.is_failing());
+            let silent = !may_have_more && failing.all(Endpoint::is_silent);
+            if silent || now() >= until {
+                break;
+            }
+            if !may_have_more {
+                std::thread::sleep(FAREWELL_PAUSE);
             }
         }
-        for (number, reason) in ended {
-            self.endpoints[number].iter_mut().for_each(|endpoint| endpoint.lose(reason.clone()));
-        }
+        self.endpoints.iter_mut().flatten().for_each(Endpoint::lose_failed);
         Ok(())
     }
 
@@ -338,6 +351,13 @@ impl Lane for VerbsLane {
         });
     }
 
+    fn cut(&mut self, endpoint: EndpointId) {
+        if let Ok(peer) = self.endpoint(endpoint) {
+            peer.lose("this side has given the link up".to_owned());
+        }
+        self.detach(endpoint);
+    }
+
     fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
         let memory = self.memory.registry().find(key)?.with;
         let peer = self.endpoint(endpoint)?;
@@ -408,6 +428,7 @@ impl Lane for VerbsLane {
             self.check(now, events)?;
         }
         self.pump();
+        self.lose_failed(events)?;
         events.extend(self.done.drain(..).map(|id| Event::Done { id }));
         self.report(events);
         Ok(())

@@ -76,6 +76,9 @@ pub struct Options {
     pub completions: u32,
     /// The longest put that is handed to the device with its bytes.
     pub inline_bytes: u32,
+    /// Whether such a put, too, is done only when the peer has it
+    /// ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)).
+    pub acknowledged: bool,
     /// DSCP and ECN of what is sent.
     pub traffic_class: u8,
     /// The same of grants, which have a queue pair of their own.
@@ -108,6 +111,7 @@ impl Default for Options {
             immediates: 192,
             completions: 1 << 17,
             inline_bytes: 220,
+            acknowledged: false,
             traffic_class: 0,
             grant_traffic_class: 0,
             service_level: 0,
@@ -211,7 +215,7 @@ impl Transport for VerbsTransport {
         let info = |port: Port| DeviceInfo {
             id: DeviceId(port.name()),
             description: port.description(),
-            caps: device::caps(&port, &self.options.policy),
+            caps: device::caps(&port, &self.options),
         };
         usable.map(info).collect()
     }

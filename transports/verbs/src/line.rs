@@ -101,10 +101,14 @@ pub(crate) struct Line {
     bytes: usize,
     /// Where it leads.
     way: Option<Way>,
+    /// Whether it has failed and told everything that came before.
+    pub(crate) is_flushed: bool,
+    /// Whether a write is done when the device has its bytes.
+    early: bool,
 }
 
 impl Line {
-    pub(crate) fn new(pair: Pair) -> Line {
+    pub(crate) fn new(pair: Pair, early: bool) -> Line {
         let room = pair.room();
         let under_way = VecDeque::with_capacity(room.writes as usize);
         Line {
@@ -117,7 +121,15 @@ impl Line {
             used: 0,
             bytes: 0,
             way: None,
+            is_flushed: false,
+            early,
         }
+    }
+
+    /// Carries nothing any more.
+    pub(crate) fn stop(&mut self) {
+        // One that cannot be stopped has nothing more to tell.
+        self.is_flushed = self.pair.stop().is_err();
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -192,7 +204,8 @@ impl Line {
         let signaled = self.quiet + 1 >= QUIET_MAX.min(half.max(1));
         self.quiet = if signaled { 0 } else { self.quiet + 1 };
         // What is done already needs no completion of its own.
-        self.owing = !signaled && (self.owing || !inline);
+        let is_done = inline && self.early;
+        self.owing = !signaled && (self.owing || !is_done);
         let (from, then) = put.pieces(start, end);
         self.pair.stage(&Write {
             id: name | u64::from(self.posted),
@@ -204,10 +217,10 @@ impl Line {
             inline,
         });
         self.posted = self.posted.wrapping_add(1);
-        let under_way = UnderWay { put: (!inline).then_some(index), bytes };
+        let under_way = UnderWay { put: (!is_done).then_some(index), bytes };
         self.bytes += bytes;
         self.under_way.push_back(under_way);
-        inline
+        is_done
     }
 
     /// Has all that is under way complete, also what is done already.

@@ -2,7 +2,9 @@
 
 use ccl_core::time::Instant;
 use ccl_core::transport::handshake::Protocol;
-use ccl_core::transport::{Address, Connected, Connecting, Listener, TransportError};
+use ccl_core::transport::{
+    Address, Connected, Connecting, HELLO_BYTES_MAX, Listener, TransportError,
+};
 use ccl_wire::{Dialler, Gate, Place, Proven, Setup, protocol, socket};
 
 use crate::endpoint::Link;
@@ -10,8 +12,6 @@ use crate::memory::LinkId;
 
 /// Its version changes with every change of what the two sides tell each other.
 pub(crate) const PROTOCOL: Protocol = protocol("ferroccl-verbs", 2);
-/// The longest text that the user of a connection may give to it.
-const TEXT_BYTES_MAX: usize = 64;
 
 /// Waits for peers.
 #[derive(Debug)]
@@ -75,10 +75,10 @@ impl VerbsConnecting {
         text: &[u8],
         deadline: Instant,
     ) -> Result<VerbsConnecting, TransportError> {
-        if text.len() > TEXT_BYTES_MAX {
+        if text.len() > HELLO_BYTES_MAX {
             let bytes = text.len();
             return Err(TransportError::Usage(format!(
-                "a hello of {bytes} bytes; at most {TEXT_BYTES_MAX} are allowed"
+                "a hello of {bytes} bytes; at most {HELLO_BYTES_MAX} are allowed"
             )));
         }
         let id: LinkId = socket::random()?;

@@ -230,6 +230,13 @@ impl Pair {
         self.modify("ibv_modify_qp(RTS)", attr, mask, WAY)
     }
 
+    /// Has it carry nothing any more: what it has is flushed, after the completions of what came
+    /// before.
+    pub(crate) fn stop(&mut self) -> Result<(), TransportError> {
+        let attr = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::default() };
+        self.modify("ibv_modify_qp(ERR)", attr, IBV_QP_STATE, PORT)
+    }
+
     fn modify(
         &mut self,
         call: &'static str,
