@@ -25,6 +25,7 @@ use std::sync::{Arc, Weak};
 
 use ccl_core::config::Config;
 use ccl_core::spread::{Flow, Policy, PolicyError};
+use ccl_core::transport::RailState;
 use ccl_core::types::Rank;
 
 use crate::bootstrap::{ControlPlane, Join, Secret, UniqueId, join, random_bytes};
@@ -244,6 +245,12 @@ impl Communicator {
     /// [`max_to_mean`](ccl_core::spread::max_to_mean) says how evenly a fabric would spread them.
     pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
         self.engine.ports.view().flows()
+    }
+
+    /// The rails that this rank's messages take to each peer: with several RDMA devices, one over
+    /// each, what it has carried, and whether it has failed.
+    pub fn rails(&self) -> impl Iterator<Item = (Rank, RailState)> {
+        self.engine.ports.view().rails()
     }
 
     /// Spreads this rank's messages over the queue pairs of their links by another policy, from the

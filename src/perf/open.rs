@@ -167,10 +167,12 @@ impl Subject for Communicator {
     }
 
     fn peers(&self) -> Vec<Peer> {
-        let flows = Vec::from_iter(self.flows());
+        let (flows, rails) = (Vec::from_iter(self.flows()), Vec::from_iter(self.rails()));
         let peer = |(rank, account): (_, &Account)| {
-            let own = flows.iter().filter(|(to, _)| *to == rank);
-            Peer { rank, account: account.clone(), flows: own.map(|(_, flow)| *flow).collect() }
+            let flows = flows.iter().filter(|(to, _)| *to == rank).map(|(_, flow)| *flow);
+            let rails = rails.iter().filter(|(to, _)| *to == rank).map(|(_, rail)| rail.clone());
+            let (flows, rails) = (flows.collect(), rails.collect());
+            Peer { rank, account: account.clone(), flows, rails }
         };
         self.accounts().map(peer).collect()
     }

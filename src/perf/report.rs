@@ -231,8 +231,12 @@ mod tests {
             traffic_class: 104,
             queue_pair: 17,
         };
-        let json =
-            sweep_json(&origin, &[row], &[Peer { rank: 1, account, flows: vec![flow] }]).unwrap();
+        let json = sweep_json(
+            &origin,
+            &[row],
+            &[Peer { rank: 1, account, flows: vec![flow], rails: Vec::new() }],
+        )
+        .unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         for key in ["program", "version", "commit", "date", "host", "cpu", "transport", "ranks"] {
             assert!(!json[key].is_null(), "{key}");

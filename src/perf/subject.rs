@@ -5,6 +5,7 @@ use std::error::Error;
 
 use ccl_core::admission::Account;
 use ccl_core::spread::Flow;
+use ccl_core::transport::RailState;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use serde::Serialize;
 
@@ -59,6 +60,8 @@ pub struct Peer {
     pub account: Account,
     /// What an Ethernet fabric sees of the messages sent to it.
     pub flows: Vec<Flow>,
+    /// The ways that they take, where there are several.
+    pub rails: Vec<RailState>,
 }
 
 /// One call of a collective.

@@ -58,7 +58,7 @@ pub fn run(
     if is_first {
         let average = average_bus_gbps(&outcome.rows);
         let peers = bench.subject.peers();
-        write!(out, "{}", table::flows(&peers))?;
+        write!(out, "{}{}", table::flows(&peers), table::rails(&peers))?;
         write!(out, "{}", table::footer(program, outcome.failed, average))?;
         let origin = Origin::here(program, transport, bench.subject.ranks());
         write_files(options, &origin, &outcome.rows, &peers)?;

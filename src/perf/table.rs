@@ -124,6 +124,41 @@ pub fn flows(peers: &[Peer]) -> String {
     )
 }
 
+/// What each device has carried of what this rank sends; nothing if there is only one.
+#[must_use]
+pub fn rails(peers: &[Peer]) -> String {
+    let mut devices: Vec<(&str, u64, u64, bool)> = Vec::new();
+    for rail in peers.iter().flat_map(|peer| &peer.rails) {
+        let known = devices.iter().position(|(device, ..)| *device == rail.device);
+        let at = known.unwrap_or(devices.len());
+        if known.is_none() {
+            devices.push((&rail.device, 0, 0, true));
+        }
+        let (_, bytes, failures, is_up) = &mut devices[at];
+        *bytes += rail.bytes;
+        *failures += rail.failures;
+        *is_up &= rail.is_up;
+    }
+    let all: u64 = devices.iter().map(|(_, bytes, ..)| bytes).sum();
+    let one = |(device, bytes, failures, is_up): &(&str, u64, u64, bool)| {
+        let share = 100.0 * *bytes as f64 / all.max(1) as f64;
+        let state = match (failures, is_up) {
+            (0, _) => String::new(),
+            (1, true) => ", failed once and is back".to_owned(),
+            (many, true) => format!(", failed {many} times and is back"),
+            (_, false) => ", has failed".to_owned(),
+        };
+        format!("{device} {share:.0} %{state}")
+    };
+    match devices.len() {
+        0 | 1 => String::new(),
+        _ => {
+            let devices = devices.iter().map(one).collect::<Vec<_>>().join("; ");
+            format!("# Rails of rank 0      : {devices}\n")
+        }
+    }
+}
+
 /// Everything below the last row.
 #[must_use]
 pub fn footer(program: &str, failed: u64, average_bus_gbps: f64) -> String {

@@ -2,6 +2,7 @@
 
 use super::links::MessageLinks;
 use crate::spread::{Flow, Group, Policy, Situation, Spread, Tier};
+use crate::transport::{EndpointId, RailState};
 use crate::types::{Collective, Rank};
 
 /// The policy, and what it says of the call that runs.
@@ -48,11 +49,21 @@ impl MessageLinks {
     /// The flows that messages are spread over now, with the rank that they go to: those of peers
     /// that are connected, as far as the lane has any.
     pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
-        let peers = self.peers.iter().enumerate();
-        let peers = peers.filter_map(|(rank, peer)| Some((rank as Rank, peer.as_ref()?.endpoint)));
-        peers.flat_map(|(rank, endpoint)| {
+        self.connected().flat_map(|(rank, endpoint)| {
             self.lane.flows(endpoint).into_iter().map(move |flow| (rank, flow))
         })
+    }
+
+    /// The rails that lead to each peer, likewise.
+    pub fn rails(&self) -> impl Iterator<Item = (Rank, RailState)> {
+        self.connected().flat_map(|(rank, endpoint)| {
+            self.lane.rails(endpoint).into_iter().map(move |rail| (rank, rail))
+        })
+    }
+
+    fn connected(&self) -> impl Iterator<Item = (Rank, EndpointId)> {
+        let peers = self.peers.iter().enumerate();
+        peers.filter_map(|(rank, peer)| Some((rank as Rank, peer.as_ref()?.endpoint)))
     }
 
     /// A call begins: `bytes` of its larger buffer, and messages to `fan_out` peers.

@@ -1,7 +1,7 @@
 //! A lane that misbehaves on request: what a broken transport, or a hostile peer, would do.
 
 use super::{
-    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteKey, RemoteMr, Tail,
+    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, RailState, RemoteKey, RemoteMr, Tail,
     TransportError, WorkRequest,
 };
 use crate::spread::{Flow, Spread};
@@ -170,6 +170,10 @@ impl<F: Faults> Lane for FaultInjector<F> {
 
     fn flows(&self, endpoint: EndpointId) -> Vec<Flow> {
         self.lane.flows(endpoint)
+    }
+
+    fn rails(&self, endpoint: EndpointId) -> Vec<RailState> {
+        self.lane.rails(endpoint)
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_memory::{OutOfMemory, Region};
+use serde::Serialize;
 
 use crate::spread::{Flow, Spread};
 use crate::time::Instant;
@@ -352,6 +353,12 @@ pub trait Lane: Send + fmt::Debug {
         Vec::new()
     }
 
+    /// The rails that lead to the endpoint's peer, if it is reached over several devices.
+    fn rails(&self, endpoint: EndpointId) -> Vec<RailState> {
+        let _ = endpoint;
+        Vec::new()
+    }
+
     /// How puts to the endpoint's peer are spread over its queue pairs from now on, as far as there
     /// are so many; nothing where there are none.
     fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {
@@ -386,6 +393,25 @@ pub trait Lane: Send + fmt::Debug {
     fn sleep(&mut self, longest: Duration) {
         let _ = longest;
     }
+}
+
+/// One of several ways to a peer, each over a device of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RailState {
+    /// This side's device.
+    pub device: String,
+    /// Whether it carries anything now.
+    pub is_up: bool,
+    /// How often it has failed.
+    pub failures: u64,
+    /// Why it failed last.
+    pub failure: Option<String>,
+    /// Puts that were done over it.
+    pub puts: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The bandwidth that was measured lately, or what the device says of itself.
+    pub bytes_per_s: u64,
 }
 
 /// Bytes of registered memory of this side.

@@ -4,6 +4,7 @@
 use ccl_core::admission::{Account, MessageLinks};
 use ccl_core::execution::Link;
 use ccl_core::spread::Flow;
+use ccl_core::transport::RailState;
 use ccl_core::types::Rank;
 use ccl_memory::Region;
 
@@ -39,6 +40,11 @@ impl MixedLinks {
     /// The flows that messages are spread over now, with the rank that each goes to.
     pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
         self.messages.iter().flat_map(|messages| messages.flows())
+    }
+
+    /// The rails that lead to each peer, where several do.
+    pub fn rails(&self) -> impl Iterator<Item = (Rank, RailState)> {
+        self.messages.iter().flat_map(|messages| messages.rails())
     }
 
     /// The links to other hosts, if there are any.

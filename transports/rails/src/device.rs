@@ -1,0 +1,151 @@
+//! The device: several as one.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
+};
+use ccl_memory::Region;
+
+use crate::RAILS_MAX;
+use crate::lane::RailsLane;
+use crate::meeting::{Doors, RailsConnecting, RailsListener};
+use crate::rail::WINDOW;
+
+/// What the lanes of a device have in common.
+#[derive(Debug)]
+pub(crate) struct Together {
+    pub(crate) devices: Vec<Arc<dyn Device>>,
+    /// Of these.
+    pub(crate) names: Vec<String>,
+    pub(crate) registry: Arc<Registry<Arc<[MrKey]>>>,
+    pub(crate) caps: Caps,
+    /// Where rails come back to.
+    doors: Mutex<Vec<Weak<Mutex<Doors>>>>,
+}
+
+impl Together {
+    fn doors(&self) -> MutexGuard<'_, Vec<Weak<Mutex<Doors>>>> {
+        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn open_doors(&self) -> Vec<Arc<Mutex<Doors>>> {
+        let mut doors = self.doors();
+        doors.retain(|doors| doors.strong_count() > 0);
+        doors.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// Several devices of this side, over all of which each peer is reached. See the
+/// [crate](crate)'s text.
+#[derive(Debug)]
+pub struct RailsDevice {
+    with: Arc<Together>,
+}
+
+impl RailsDevice {
+    /// Makes one of these, each with its name; the first of them is that of the first rail.
+    ///
+    /// # Errors
+    ///
+    /// When there is none, or more than [`RAILS_MAX`], or one that cannot be a rail: it maps
+    /// memory, or its puts are done before the peer has them.
+    pub fn new(devices: Vec<(String, Arc<dyn Device>)>) -> Result<RailsDevice, TransportError> {
+        let (names, devices): (Vec<_>, Vec<Arc<dyn Device>>) = devices.into_iter().unzip();
+        let usage = |text: String| Err(TransportError::Usage(text));
+        let count = devices.len();
+        if !(1..=RAILS_MAX).contains(&count) {
+            return usage(format!("{count} devices cannot be rails; use 1 to {RAILS_MAX}"));
+        }
+        let caps: Vec<&Caps> = devices.iter().map(|device| device.caps()).collect();
+        if caps.iter().any(|caps| caps.mapped || !caps.acknowledged) {
+            return usage(
+                "a device whose puts are done before the peer has them cannot be a rail".to_owned(),
+            );
+        }
+        let least = |of: fn(&Caps) -> usize| caps.iter().map(|caps| of(caps)).min().unwrap_or(0);
+        let depth: usize = caps.iter().map(|caps| caps.depth_max).sum();
+        let caps = Caps {
+            mapped: false,
+            ordered: false,
+            redirects: false,
+            scatters: caps.iter().all(|caps| caps.scatters),
+            acknowledged: true,
+            register_bytes_min: caps.iter().map(|caps| caps.register_bytes_min).max().unwrap_or(0),
+            message_bytes_max: least(|caps| caps.message_bytes_max),
+            depth_max: depth.min(WINDOW),
+            bandwidth_bytes_per_s: caps.iter().map(|caps| caps.bandwidth_bytes_per_s).sum(),
+            latency_ns: caps.iter().map(|caps| caps.latency_ns).max().unwrap_or(0),
+        };
+        let (registry, doors) = (Arc::new(Registry::new()), Mutex::new(Vec::new()));
+        Ok(RailsDevice { with: Arc::new(Together { devices, names, registry, caps, doors }) })
+    }
+
+    /// Registers memory with the devices after the first `keys`, which know it already.
+    fn register_with(&self, region: &Region, keys: Vec<MrKey>) -> Result<MrKey, TransportError> {
+        let Together { devices, registry, .. } = &*self.with;
+        let mut keys = keys;
+        for device in &devices[keys.len()..] {
+            match device.register(region) {
+                Ok(key) => keys.push(key),
+                Err(error) => {
+                    give_back(devices, &keys);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(registry.add(region.clone(), keys.into()))
+    }
+}
+
+fn give_back(devices: &[Arc<dyn Device>], keys: &[MrKey]) {
+    for (device, key) in devices.iter().zip(keys) {
+        // A key that is unknown by now guards nothing any more.
+        let _ = device.deregister(*key);
+    }
+}
+
+impl Device for RailsDevice {
+    fn caps(&self) -> &Caps {
+        &self.with.caps
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
+        let (region, key) = self.with.devices[0].allocate(bytes)?;
+        let key = self.register_with(&region, vec![key])?;
+        Ok((region, key))
+    }
+
+    fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
+        self.register_with(region, Vec::new())
+    }
+
+    fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
+        let keys = self.with.registry.find(key)?.with;
+        self.with.registry.remove(key)?;
+        give_back(&self.with.devices, &keys);
+        Ok(())
+    }
+
+    fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
+        let listening = self.with.devices.iter().map(|device| device.listen(secret));
+        let doors = Arc::new(Mutex::new(Doors::new(listening.collect::<Result<_, _>>()?)));
+        self.with.doors().push(Arc::downgrade(&doors));
+        Ok(Box::new(RailsListener::new(doors, &self.with)))
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        secret: &Secret,
+        hello: &[u8],
+        deadline: Instant,
+    ) -> Result<Box<dyn Connecting>, TransportError> {
+        Ok(Box::new(RailsConnecting::new(&self.with, address, secret, hello, deadline)?))
+    }
+
+    fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
+        Ok(Box::new(RailsLane::new(&self.with)?))
+    }
+}

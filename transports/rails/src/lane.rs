@@ -1,0 +1,777 @@
+//! A lane over several lanes, one for each device.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::spread::{Flow, Spread};
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, NamedMemory, RailState,
+    RemoteKey, RemoteMr, Slice, Tail, TransportError, WorkRequest, take,
+};
+use ccl_memory::Region;
+
+use crate::device::Together;
+use crate::link::Link;
+use crate::meeting::{Gathered, Hello, lock};
+use crate::memory::{Keys, Theirs};
+use crate::note::{self, Down, Fate, Note};
+use crate::rail::{Outcome, Rail, Stage};
+
+/// How often it is looked for rails that come back.
+const CHECK_EVERY: Duration = Duration::from_millis(5);
+/// How long one lane is slept on while others may have something to tell.
+const NAP: Duration = Duration::from_micros(250);
+/// How long a rail may take to come back.
+const RETURN_WITHIN: Duration = Duration::from_secs(5);
+/// The most looks for what has come over a rail that the peer has closed.
+const LOOKS_MAX: usize = 1024;
+
+const LINK_SHIFT: u32 = 44;
+const RAIL_SHIFT: u32 = 36;
+const NUMBER: u64 = (1 << RAIL_SHIFT) - 1;
+
+/// Where an endpoint of a lane below belongs: link and rail.
+type Route = Option<(usize, usize)>;
+
+/// A lane of several devices.
+#[derive(Debug)]
+pub(crate) struct RailsLane {
+    with: Arc<Together>,
+    /// One for each device.
+    lanes: Vec<Box<dyn Lane>>,
+    /// For each of them: where its endpoints belong, by number.
+    routes: Vec<Vec<Route>>,
+    /// And what is to be posted to it.
+    batches: Vec<Vec<WorkRequest>>,
+    /// Lanes that have failed themselves.
+    broken: Vec<Option<TransportError>>,
+    memory: NamedMemory<Arc<[MrKey]>, Theirs>,
+    /// By number; none where detached. Numbers are not used again.
+    links: Vec<Option<Link>>,
+    below: Vec<Event>,
+    /// Rails that peers have closed, by link.
+    downs: Vec<(usize, Down)>,
+    /// To be told at the next poll.
+    news: Vec<Event>,
+    checked: Instant,
+    /// The lane that had something to tell last.
+    busy: usize,
+}
+
+/// A put whose names are understood.
+struct Understood {
+    local: Arc<[MrKey]>,
+    tail: Option<Arc<[MrKey]>>,
+    to: u32,
+    tail_to: Option<u32>,
+    bytes: usize,
+}
+
+fn usage(text: &str) -> TransportError {
+    TransportError::Usage(text.to_owned())
+}
+
+impl RailsLane {
+    pub(crate) fn new(with: &Arc<Together>) -> Result<RailsLane, TransportError> {
+        let lanes = with.devices.iter().map(|device| device.lane());
+        let lanes = lanes.collect::<Result<Vec<_>, _>>()?;
+        let count = lanes.len();
+        Ok(RailsLane {
+            with: Arc::clone(with),
+            lanes,
+            routes: vec![Vec::new(); count],
+            batches: vec![Vec::new(); count],
+            broken: vec![None; count],
+            memory: NamedMemory::new(Arc::clone(&with.registry), with.caps.clone()),
+            links: Vec::new(),
+            below: Vec::new(),
+            downs: Vec::new(),
+            news: Vec::new(),
+            checked: Instant::ZERO,
+            busy: 0,
+        })
+    }
+
+    fn link(&mut self, EndpointId(number): EndpointId) -> Result<&mut Link, TransportError> {
+        let found = self.links.get_mut(number as usize).and_then(Option::as_mut);
+        found.ok_or_else(|| TransportError::Usage(format!("this lane has no endpoint {number}")))
+    }
+
+    fn route(&mut self, lane: usize, EndpointId(number): EndpointId, to: Route) {
+        let (routes, at) = (&mut self.routes[lane], number as usize);
+        if routes.len() <= at {
+            routes.resize(at + 1, None);
+        }
+        routes[at] = to;
+    }
+
+    fn routed(&self, lane: usize, EndpointId(number): EndpointId) -> Route {
+        self.routes[lane].get(number as usize).copied().flatten()
+    }
+
+    fn understand(&mut self, request: &WorkRequest) -> Result<Understood, TransportError> {
+        let understood = self.memory.understand(request)?;
+        let keys = |slice: &Slice<'_, Arc<[MrKey]>>| Arc::clone(&slice.registration.with);
+        Ok(Understood {
+            local: keys(&understood.source),
+            tail: understood.tail.as_ref().map(keys),
+            to: understood.to.number,
+            tail_to: understood.tail_to.map(|(memory, _)| memory.number),
+            bytes: understood.bytes,
+        })
+    }
+
+    /// Takes one put; no if the link takes no more.
+    fn put(&mut self, now: Instant, request: &WorkRequest) -> Result<bool, TransportError> {
+        let WorkRequest::Put { endpoint, .. } = *request;
+        let understood = self.understand(request)?;
+        let depth = self.with.caps.depth_max;
+        let link = self.link(endpoint)?;
+        if link.lost {
+            // Work for a lost peer is void: taken, and never done.
+            return Ok(true);
+        }
+        if link.outstanding >= depth {
+            return Ok(false);
+        }
+        link.outstanding += 1;
+        if !self.dispatch(now, request, &understood) {
+            self.link(endpoint)?.waiting.push_back(*request);
+        }
+        Ok(true)
+    }
+
+    /// Has a rail take a put; no if none does now.
+    fn dispatch(&mut self, now: Instant, request: &WorkRequest, put: &Understood) -> bool {
+        let WorkRequest::Put { endpoint, local, tail, grant, remote_offset, immediate, .. } =
+            *request;
+        let RailsLane { links, batches, with, .. } = self;
+        let number = endpoint.0 as usize;
+        let Some(link) = links.get_mut(number).and_then(Option::as_mut) else { return false };
+        let depth = |rail: &Rail| with.devices[rail.lane].caps().depth_max;
+        let Some(at) = link.choose(put.bytes, put.to, put.tail_to, depth) else { return false };
+        let lane = link.rails[at].lane;
+        let local_key = |keys: &[MrKey], slice: LocalSlice| LocalSlice { key: keys[lane], ..slice };
+        let Some(remote) = link.on_rail(put.to, at) else { return false };
+        let lowered = tail.map(|tail| {
+            let keys = put.tail.as_ref().unwrap_or(&put.local);
+            let elsewhere = tail.elsewhere.zip(put.tail_to);
+            let elsewhere =
+                elsewhere.and_then(|((_, offset), to)| Some((link.on_rail(to, at)?, offset)));
+            Tail { local: local_key(keys, tail.local), elsewhere }
+        });
+        let rail = &mut link.rails[at];
+        let Some(endpoint) = rail.endpoint() else { return false };
+        let taken = rail.take(*request, put.bytes, now);
+        batches[lane].push(WorkRequest::Put {
+            endpoint,
+            local: local_key(&put.local, local),
+            tail: lowered,
+            grant,
+            remote,
+            remote_offset,
+            immediate,
+            id: (number as u64) << LINK_SHIFT | (at as u64) << RAIL_SHIFT | taken & NUMBER,
+        });
+        true
+    }
+
+    /// Hands the batches to the lanes below. What they do not take waits.
+    fn ring(&mut self, now: Instant) {
+        for lane in 0..self.lanes.len() {
+            while !self.batches[lane].is_empty() {
+                let posted = self.lanes[lane].post(now, &self.batches[lane]);
+                let taken = *posted.as_ref().unwrap_or(&0);
+                let bad = self.batches[lane].first().map(|request| named(request));
+                for request in self.batches[lane].split_off(taken).iter().rev() {
+                    let (number, rail, _) = named(request);
+                    if let Some(Some(link)) = self.links.get_mut(number) {
+                        let untaken = link.rails[rail].untake();
+                        untaken.into_iter().for_each(|request| link.waiting.push_front(request));
+                    }
+                }
+                self.batches[lane].clear();
+                if let (Err(error), Some((number, ..))) = (posted, bad) {
+                    self.lose(number, &error.to_string());
+                }
+            }
+        }
+    }
+
+    /// Tries again what waits for a rail.
+    fn retry(&mut self, now: Instant) {
+        for number in 0..self.links.len() {
+            let waiting = |link: &Link| link.waiting.front().copied().filter(|_| !link.lost);
+            while let Some(request) = self.links[number].as_ref().and_then(waiting) {
+                match self.understand(&request) {
+                    Ok(put) if !self.dispatch(now, &request, &put) => break,
+                    Ok(_) => {
+                        if let Some(link) = &mut self.links[number] {
+                            link.waiting.pop_front();
+                        }
+                    }
+                    Err(error) => {
+                        self.lose(number, &format!("a put to be repeated: {error}"));
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes in what a lane below has to tell. Whether that was anything.
+    fn listen(&mut self, lane: usize, now: Instant) -> bool {
+        let mut events = std::mem::take(&mut self.below);
+        if self.broken[lane].is_none()
+            && let Err(error) = self.lanes[lane].poll(now, &mut events)
+        {
+            self.broken[lane] = Some(error);
+        }
+        let any = !events.is_empty();
+        for event in events.drain(..) {
+            self.handle(lane, event, now);
+        }
+        self.below = events;
+        if let Some(error) = &self.broken[lane] {
+            let reason = error.to_string();
+            let routes = self.routes[lane].clone();
+            for (number, rail) in routes.into_iter().flatten() {
+                self.fall(number, rail, reason.clone());
+            }
+        }
+        any
+    }
+
+    fn handle(&mut self, lane: usize, event: Event, now: Instant) {
+        match event {
+            Event::Done { id } => {
+                let (number, rail, count) = (link_of(id), rail_of(id), id & NUMBER);
+                let Some(Some(link)) = self.links.get_mut(number) else { return };
+                let done = link.rails.get_mut(rail).and_then(|rail| rail.done(count, now));
+                if let Some(id) = done {
+                    link.outstanding -= 1;
+                    self.news.push(Event::Done { id });
+                }
+            }
+            Event::Arrived { endpoint, immediate, bytes } => {
+                let Some((number, rail)) = self.routed(lane, endpoint) else { return };
+                let Some(Some(link)) = self.links.get_mut(number) else { return };
+                link.rails[rail].hear(immediate);
+                self.busy = lane;
+                let endpoint = EndpointId(number as u32);
+                self.news.push(Event::Arrived { endpoint, immediate, bytes });
+            }
+            Event::Note { endpoint, bytes } => {
+                let Some((number, rail)) = self.routed(lane, endpoint) else { return };
+                match Note::decode(&bytes) {
+                    Some(note) => self.told(number, rail, note, now),
+                    None => self.lose(number, "it says something that means nothing here"),
+                }
+            }
+            Event::Lost { endpoint, reason } => {
+                if let Some((number, rail)) = self.routed(lane, endpoint) {
+                    self.fall(number, rail, reason);
+                }
+            }
+        }
+    }
+
+    /// The peer has told something over a rail.
+    fn told(&mut self, number: usize, over: usize, note: Note, now: Instant) {
+        let Some(Some(link)) = self.links.get_mut(number) else { return };
+        match note {
+            Note::Piece { number: piece, is_last, bytes } => {
+                let mut whole = Vec::new();
+                if !link.notes.hear(piece, is_last, bytes, &mut whole) {
+                    return self.lose(number, "its notes are not what they can be");
+                }
+                let heard = link.notes.heard();
+                let endpoint = EndpointId(number as u32);
+                let notes = whole.into_iter().map(|bytes| Event::Note { endpoint, bytes });
+                self.news.extend(notes);
+                self.tell(number, &[heard]);
+            }
+            Note::Heard { below } => link.heard_below(below),
+            Note::Down(down) => self.downs.push((number, down)),
+            Note::Fate(fate) => self.settle(number, &fate, now),
+            Note::Keys(keys) => {
+                let rail = &link.rails[over];
+                let (lane, endpoint) = (rail.lane, rail.endpoint());
+                for (memory, key) in keys {
+                    let lane = &mut self.lanes[lane];
+                    let mr = endpoint.and_then(|at| lane.import(at, &RemoteKey(key)).ok());
+                    link.import(memory, over, mr);
+                }
+            }
+            Note::Ready => link.rails[over].ready(),
+        }
+    }
+
+    /// Tells the peer something, over any rail. If that fails meanwhile, [`RailsLane::fall`] tells
+    /// again what matters.
+    fn tell(&mut self, number: usize, notes: &[Note]) {
+        let RailsLane { links, lanes, .. } = self;
+        let Some(Some(link)) = links.get(number) else { return };
+        let Some(rail) = link.speaker() else { return };
+        let Some(endpoint) = rail.endpoint() else { return };
+        for note in notes {
+            // That it cannot be is noticed at the next poll.
+            let _ = lanes[rail.lane].note(endpoint, &note.encode());
+        }
+    }
+
+    /// A rail has failed.
+    fn fall(&mut self, number: usize, at: usize, reason: String) {
+        let Some(Some(link)) = self.links.get_mut(number) else { return };
+        let Some(rail) = link.rails.get_mut(at) else { return };
+        let (lane, Some(endpoint)) = (rail.lane, rail.endpoint()) else { return };
+        tracing::warn!(rail = at, device = self.with.names[lane], reason, "a rail has failed");
+        let is_clear = rail.fall(at, reason);
+        link.forget_rail(at);
+        let (is_last, untold) = (link.speaker().is_none(), link.untold());
+        let reasons = link.reasons();
+        self.lanes[lane].cut(endpoint);
+        self.route(lane, endpoint, None);
+        if is_last {
+            self.lose(number, &reasons);
+        } else if !is_clear {
+            self.lose(number, &format!("of two puts alike one may be lost; {reasons}"));
+        } else {
+            self.tell(number, &untold);
+        }
+    }
+
+    /// Answers a peer whose end of a rail is closed, when all that has come over it is taken in.
+    fn answer(&mut self, number: usize, down: &Down, now: Instant) {
+        let at = usize::from(down.rail);
+        let rail = |lane: &RailsLane| {
+            let rail = lane.links.get(number)?.as_ref()?.rails.get(at)?;
+            let endpoint = rail.endpoint().filter(|_| rail.epoch == down.epoch);
+            Some((rail.lane, endpoint.is_some()))
+        };
+        let Some((lane, is_open)) = rail(self) else { return };
+        if is_open {
+            for _ in 0..LOOKS_MAX {
+                if !self.listen(lane, now) {
+                    break;
+                }
+            }
+            if rail(self).is_some_and(|(_, is_open)| is_open) {
+                self.fall(number, at, "the peer has closed it".to_owned());
+            }
+        }
+        let Some(Some(link)) = self.links.get(number) else { return };
+        let fate = link.rails[at].answer(down);
+        self.tell(number, &[Note::Fate(fate)]);
+    }
+
+    /// The peer has told what has arrived over a rail that has failed.
+    fn settle(&mut self, number: usize, fate: &Fate, now: Instant) {
+        let Some(Some(link)) = self.links.get_mut(number) else { return };
+        let Some(rail) = link.rails.get_mut(usize::from(fate.rail)) else { return };
+        let mut outcomes = Vec::new();
+        if !rail.settle(fate, now, &mut outcomes) {
+            return;
+        }
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Done(id) => {
+                    link.outstanding -= 1;
+                    self.news.push(Event::Done { id });
+                }
+                Outcome::Again(request) => link.waiting.push_back(request),
+            }
+        }
+        if fate.missing > 0 {
+            let text = format!(
+                "rail {} has failed ({}), and {} puts that its device had said were done have not \
+                 arrived",
+                fate.rail,
+                rail.failure.as_deref().unwrap_or("for no reason"),
+                fate.missing
+            );
+            self.lose(number, &text);
+        }
+    }
+
+    /// The link is gone.
+    fn lose(&mut self, number: usize, reason: &str) {
+        let Some(Some(link)) = self.links.get_mut(number) else { return };
+        if std::mem::replace(&mut link.lost, true) {
+            return;
+        }
+        link.waiting.clear();
+        link.dialling.clear();
+        let endpoints = link.rails.iter().map(|rail| (rail.lane, rail.endpoint()));
+        let endpoints: Vec<_> = endpoints.collect();
+        link.rails.iter_mut().for_each(|rail| rail.stage = Stage::Down { again: None });
+        for (lane, endpoint) in endpoints {
+            if let Some(endpoint) = endpoint {
+                self.lanes[lane].cut(endpoint);
+                self.route(lane, endpoint, None);
+            }
+        }
+        let endpoint = EndpointId(number as u32);
+        self.news.push(Event::Lost { endpoint, reason: reason.to_owned() });
+    }
+
+    /// Looks after rails that are to come back.
+    fn check(&mut self, now: Instant) {
+        self.checked = now;
+        for number in 0..self.links.len() {
+            let is_down = |rail: &Rail| matches!(rail.stage, Stage::Down { .. });
+            let Some(link) = self.links[number].as_ref().filter(|link| !link.lost) else {
+                continue;
+            };
+            if !link.rails.iter().any(is_down) {
+                continue;
+            }
+            if link.dial.is_some() {
+                self.dial(number, now);
+            } else {
+                self.open_doors(number, now);
+            }
+        }
+    }
+
+    /// Dials rails that have failed.
+    fn dial(&mut self, number: usize, now: Instant) {
+        let RailsLane { links, with, .. } = self;
+        let Some(Some(link)) = links.get_mut(number) else { return };
+        let Link { id, rails, dial: Some(dial), dialling, .. } = link else { return };
+        let count = rails.len() as u8;
+        for (at, rail) in rails.iter_mut().enumerate() {
+            let Stage::Down { again } = rail.stage else { continue };
+            let is_dialled = dialling.iter().any(|(dialled, _)| *dialled == at);
+            // One that never was is tried as soon as one that has failed.
+            let Some(again) = again else {
+                rail.rest(now);
+                continue;
+            };
+            if is_dialled || now < again {
+                continue;
+            }
+            let epoch = rail.epoch + 1;
+            let text = Vec::new();
+            let hello = Hello { link: *id, rail: at as u8, rails: count, epoch, text };
+            let (device, deadline) = (&with.devices[rail.lane], now + RETURN_WITHIN);
+            let address = &dial.addresses[at];
+            match device.connect(address, &dial.secret, &hello.encode(), deadline) {
+                Ok(connecting) => dialling.push((at, connecting)),
+                Err(_) => rail.rest(now),
+            }
+        }
+        let mut come = Vec::new();
+        dialling.retain_mut(|(at, connecting)| match connecting.poll(now) {
+            Ok(None) => true,
+            Ok(Some(connected)) => {
+                come.push((*at, connected));
+                false
+            }
+            Err(_) => {
+                rails[*at].rest(now);
+                false
+            }
+        });
+        for (at, connected) in come {
+            let epoch = self.links[number].as_ref().map_or(0, |link| link.rails[at].epoch + 1);
+            self.rise(number, at, epoch, connected, now);
+        }
+    }
+
+    /// Takes in rails that come back.
+    fn open_doors(&mut self, number: usize, now: Instant) {
+        let Some(Some(link)) = self.links.get(number) else { return };
+        let id = link.id;
+        let mut returned = Vec::new();
+        for doors in self.with.open_doors() {
+            let mut doors = lock(&doors);
+            // Its owner hears of an error when it asks.
+            let _ = doors.pump(now);
+            returned.extend(doors.take_returned(&id));
+        }
+        for one in returned {
+            let Some(Some(link)) = self.links.get(number) else { return };
+            let (at, epoch) = (usize::from(one.hello.rail), one.hello.epoch);
+            let is_awaited = link
+                .rails
+                .get(at)
+                .is_some_and(|rail| matches!(rail.stage, Stage::Down { .. }) && rail.epoch < epoch);
+            // Who comes too early comes again.
+            if is_awaited {
+                self.rise(number, at, epoch, one.connected, now);
+            }
+        }
+    }
+
+    /// A rail is connected again: the peer is told what is shared, over this very rail.
+    fn rise(&mut self, number: usize, at: usize, epoch: u32, connected: Connected, now: Instant) {
+        let RailsLane { links, lanes, with, .. } = self;
+        let Some(Some(link)) = links.get_mut(number) else { return };
+        let index = link.rails[at].lane;
+        let lane = &mut lanes[index];
+        let Ok(endpoint) = lane.attach(connected) else { return link.rails[at].rest(now) };
+        link.rails[at].rise(epoch, endpoint);
+        if let Some(spread) = &link.spread {
+            lane.spread(endpoint, spread);
+        }
+        let mut keys = Vec::new();
+        for (memory, key) in link.shares() {
+            // What is not registered any more is of no use to anybody.
+            let Ok(registered) = with.registry.find(key) else { continue };
+            let shared = lane.share(endpoint, registered.with[index]);
+            keys.extend(shared.ok().map(|RemoteKey(key)| (memory, key)));
+        }
+        keys.retain(|(_, key)| key.len() <= usize::from(u8::MAX));
+        for note in note::keys(keys).into_iter().chain([Note::Ready]) {
+            // That it cannot be is noticed at the next poll.
+            let _ = lane.note(endpoint, &note.encode());
+        }
+        tracing::info!(rail = at, device = with.names[index], "a rail is back");
+        self.route(index, endpoint, Some((number, at)));
+    }
+}
+
+/// The link, rail and number of a put, as the lanes below know it.
+fn named(WorkRequest::Put { id, .. }: &WorkRequest) -> (usize, usize, u64) {
+    (link_of(*id), rail_of(*id), id & NUMBER)
+}
+
+fn link_of(id: u64) -> usize {
+    (id >> LINK_SHIFT) as usize
+}
+
+fn rail_of(id: u64) -> usize {
+    (id >> RAIL_SHIFT) as usize & 0xff
+}
+
+impl Lane for RailsLane {
+    fn attach(&mut self, connected: Connected) -> Result<EndpointId, TransportError> {
+        let gathered = connected.inner.into_any().downcast::<Gathered>().ok();
+        let gathered = gathered.filter(|gathered| Arc::ptr_eq(&gathered.with, &self.with));
+        let gathered = gathered.ok_or_else(|| usage("this connection is of another device"))?;
+        let Gathered { id, rails: parts, dial, .. } = *gathered;
+        let number = self.links.len();
+        if number >> (64 - LINK_SHIFT) != 0 {
+            return Err(usage("a lane has 2^20 endpoints at most"));
+        }
+        let mut rails = Vec::new();
+        for (at, part) in parts.into_iter().enumerate() {
+            let lane = at % self.lanes.len();
+            let mut rail = Rail::new(lane, self.with.devices[lane].caps().bandwidth_bytes_per_s);
+            let Some(part) = part else {
+                rails.push(rail);
+                continue;
+            };
+            match self.lanes[lane].attach(part) {
+                Ok(endpoint) => {
+                    rail.stage = Stage::Up(endpoint);
+                    self.route(lane, endpoint, Some((number, at)));
+                    rails.push(rail);
+                }
+                Err(error) => {
+                    for (rail, endpoint) in rails.iter().map(|rail| (rail.lane, rail.endpoint())) {
+                        endpoint.into_iter().for_each(|at| {
+                            self.lanes[rail].cut(at);
+                            self.route(rail, at, None);
+                        });
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        self.links.push(Some(Link::new(id, rails, dial)));
+        Ok(EndpointId(number as u32))
+    }
+
+    fn detach(&mut self, endpoint: EndpointId) {
+        let link = self.links.get_mut(endpoint.0 as usize).and_then(Option::take);
+        let Some(link) = link else { return };
+        self.memory.forget(endpoint);
+        for (lane, at) in link.rails.iter().map(|rail| (rail.lane, rail.endpoint())) {
+            if let Some(at) = at {
+                self.lanes[lane].detach(at);
+                self.route(lane, at, None);
+            }
+        }
+        self.news.retain(|event| match event {
+            Event::Arrived { endpoint: at, .. }
+            | Event::Note { endpoint: at, .. }
+            | Event::Lost { endpoint: at, .. } => *at != endpoint,
+            Event::Done { .. } => true,
+        });
+    }
+
+    fn cut(&mut self, endpoint: EndpointId) {
+        self.lose(endpoint.0 as usize, "this side has given the link up");
+        self.detach(endpoint);
+    }
+
+    fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
+        let registration = self.with.registry.find(key)?;
+        self.link(endpoint)?;
+        let RailsLane { links, lanes, with, .. } = self;
+        let Some(Some(link)) = links.get_mut(endpoint.0 as usize) else {
+            return Err(usage("there is no such endpoint"));
+        };
+        let is_registered = |key| with.registry.find(key).is_ok();
+        let number = link.share(key, is_registered);
+        let bytes = registration.region.bytes() as u64;
+        let mut keys = Keys { memory: Theirs { number, bytes }, rails: Vec::new() };
+        let mut failed = usage("no rail is left");
+        for rail in &link.rails {
+            let own = registration.with[rail.lane];
+            let shared = rail.endpoint().map(|at| lanes[rail.lane].share(at, own));
+            keys.rails.push(match shared {
+                Some(Ok(key)) => Some(key),
+                Some(Err(error)) => {
+                    failed = error;
+                    None
+                }
+                None => None,
+            });
+        }
+        if keys.rails.iter().all(Option::is_none) {
+            return Err(failed);
+        }
+        keys.encode().ok_or_else(|| usage("a key is too long for a rail"))
+    }
+
+    fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
+        let keys = Keys::decode(key).ok_or_else(|| usage("this is no key of rails"))?;
+        self.link(at)?;
+        let RailsLane { links, lanes, memory, .. } = self;
+        let Some(Some(link)) = links.get_mut(at.0 as usize) else {
+            return Err(usage("there is no such endpoint"));
+        };
+        let (mut failed, mut any) = (None, false);
+        for (rail, key) in keys.rails.iter().enumerate().take(link.rails.len()) {
+            let (Some(key), lane) = (key, link.rails[rail].lane) else { continue };
+            let Some(endpoint) = link.rails[rail].endpoint() else { continue };
+            match lanes[lane].import(endpoint, key) {
+                Ok(mr) => {
+                    link.import(keys.memory.number, rail, Some(mr));
+                    any = true;
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        if let (Some(error), false) = (failed, any) {
+            return Err(error);
+        }
+        let known = memory.known(at, |known| *known == keys.memory);
+        Ok(known.unwrap_or_else(|| memory.import(at, keys.memory)))
+    }
+
+    fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
+        let Ok(number) = self.memory.remote(at, mr).map(|memory| memory.number) else { return };
+        self.memory.give_back(at, mr);
+        let RailsLane { links, lanes, .. } = self;
+        let Some(Some(link)) = links.get_mut(at.0 as usize) else { return };
+        for (rail, mr) in link.forget(number).into_iter().enumerate() {
+            let rail = &link.rails[rail];
+            if let (Some(endpoint), Some(mr)) = (rail.endpoint(), mr) {
+                lanes[rail.lane].forget(endpoint, mr);
+            }
+        }
+    }
+
+    fn map(&mut self, _at: EndpointId, _key: &RemoteKey) -> Result<Region, TransportError> {
+        Err(usage("memory behind rails cannot be mapped"))
+    }
+
+    fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
+        self.memory.refresh();
+        let taken = take(work, |request| self.put(now, request));
+        self.ring(now);
+        taken
+    }
+
+    fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
+        if bytes.len() > NOTE_BYTES_MAX {
+            let bytes = bytes.len();
+            return Err(TransportError::Usage(format!(
+                "a note of {bytes} bytes; at most {NOTE_BYTES_MAX} are possible"
+            )));
+        }
+        let link = self.link(endpoint)?;
+        if !link.lost {
+            let notes = link.notes.say(bytes);
+            self.tell(endpoint.0 as usize, &notes);
+        }
+        Ok(())
+    }
+
+    fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {
+        let RailsLane { links, lanes, .. } = self;
+        let Some(Some(link)) = links.get_mut(endpoint.0 as usize) else { return };
+        link.spread = Some(*spread);
+        for rail in &link.rails {
+            if let Some(at) = rail.endpoint() {
+                lanes[rail.lane].spread(at, spread);
+            }
+        }
+    }
+
+    fn flows(&self, endpoint: EndpointId) -> Vec<Flow> {
+        let Some(Some(link)) = self.links.get(endpoint.0 as usize) else { return Vec::new() };
+        let flows = |rail: &Rail| rail.endpoint().map(|at| self.lanes[rail.lane].flows(at));
+        link.rails.iter().filter_map(flows).flatten().collect()
+    }
+
+    fn rails(&self, endpoint: EndpointId) -> Vec<RailState> {
+        let Some(Some(link)) = self.links.get(endpoint.0 as usize) else { return Vec::new() };
+        link.rails.iter().map(|rail| rail.state(&self.with.names[rail.lane])).collect()
+    }
+
+    fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
+        self.memory.refresh();
+        for lane in 0..self.lanes.len() {
+            self.listen(lane, now);
+        }
+        while let Some((number, down)) = self.downs.pop() {
+            self.answer(number, &down, now);
+        }
+        self.retry(now);
+        self.ring(now);
+        if now.since(self.checked) >= CHECK_EVERY {
+            self.check(now);
+        }
+        events.append(&mut self.news);
+        match self.broken.iter().all(Option::is_some) {
+            true => self.broken[0].clone().map_or(Ok(()), Err),
+            false => Ok(()),
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        if !self.news.is_empty() {
+            return Some(Instant::ZERO);
+        }
+        let is_down = |rail: &Rail| !matches!(rail.stage, Stage::Up(_));
+        let mut links = self.links.iter().flatten().filter(|link| !link.lost);
+        let check = links.any(|link| link.rails.iter().any(is_down));
+        let check = check.then(|| self.checked + CHECK_EVERY);
+        self.lanes.iter().filter_map(|lane| lane.poll_timeout()).chain(check).min()
+    }
+
+    fn is_drained(&self) -> bool {
+        let is_asking = |rail: &Rail| matches!(rail.stage, Stage::Asking(_));
+        let mut links = self.links.iter().flatten().filter(|link| !link.lost);
+        links.all(|link| link.waiting.is_empty() && !link.rails.iter().any(is_asking))
+            && self.lanes.iter().all(|lane| lane.is_drained())
+    }
+
+    fn conclude(&mut self, now: Instant) {
+        self.lanes.iter_mut().for_each(|lane| lane.conclude(now));
+    }
+
+    fn sleep(&mut self, longest: Duration) {
+        if !self.news.is_empty() {
+            return;
+        }
+        let longest = if self.lanes.len() > 1 { longest.min(NAP) } else { longest };
+        self.lanes[self.busy].sleep(longest);
+    }
+}

@@ -1,0 +1,43 @@
+//! Several devices as one: what is put to a peer goes over one of several *rails*, each a
+//! connection between a device of this side and one of the peer's.
+//!
+//! It needs nothing but what every device has, so that RDMA and others are striped alike.
+//!
+//! # Striping
+//!
+//! A put goes whole over the rail on which it is expected to be done first: by the bytes that are
+//! under way there, and by the bandwidth that was measured there lately.
+//!
+//! # A rail that fails
+//!
+//! It is taken out, and nothing is lost or doubled:
+//!
+//! 1. Whoever notices first closes its end, so that nothing more is written through it, and tells
+//!    the peer over another rail which puts are not done: by their immediates, and how many are.
+//! 2. The peer takes in what has come, closes its own end, and answers which of these have arrived.
+//!    Both sides ask, each for its own puts.
+//! 3. What has arrived is done; the rest is put again, over other rails. A put without an immediate
+//!    is put again in any case: the same bytes to the same place.
+//!
+//! Devices are asked for puts that are done only when the peer has them
+//! ([`Caps::acknowledged`](ccl_core::transport::Caps::acknowledged)). If they break that promise
+//! the peer counts fewer, and the link is lost with a sentence that says so. It ends, too, with the
+//! last of its rails.
+//!
+//! # A rail that recovers
+//!
+//! The side that had connected tries again, after two seconds and ever more rarely. Over the new
+//! connection each side tells again the keys of what it shares; then it is used like the others.
+
+mod device;
+mod lane;
+mod link;
+mod meeting;
+mod memory;
+mod note;
+mod rail;
+
+pub use device::RailsDevice;
+
+/// The most rails between two peers.
+pub const RAILS_MAX: usize = 16;

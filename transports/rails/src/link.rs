@@ -1,0 +1,277 @@
+//! A link: its rails, the memory that its two sides share, and what they still have to tell each
+//! other.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use ccl_core::spread::Spread;
+use ccl_core::transport::{Connecting, MrKey, NOTE_BYTES_MAX, RemoteMr, WorkRequest};
+
+use crate::meeting::{Dial, LinkId};
+use crate::note::{Note, PIECE_BYTES};
+use crate::rail::{Rail, Stage};
+
+/// Pieces of notes that may come before those that they follow.
+const EARLY_MAX: usize = 4096;
+/// Shares are looked through for those that have ended whenever they are so many more.
+const SHARES_STEP: usize = 64;
+
+/// A peer's memory, rail by rail.
+#[derive(Debug)]
+struct Import {
+    number: u32,
+    rails: Vec<Option<RemoteMr>>,
+}
+
+/// The user's notes: they arrive once and in order, whatever becomes of the rail that they take.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// Pieces that the peer may not have heard, and the number of the first of them.
+    said: VecDeque<(bool, Vec<u8>)>,
+    first: u32,
+    /// Pieces below this number have come.
+    heard: u32,
+    early: BTreeMap<u32, (bool, Vec<u8>)>,
+    /// The pieces of a note that has not come whole.
+    partial: Vec<u8>,
+}
+
+impl Notes {
+    /// The pieces of a note to be sent.
+    pub(crate) fn say(&mut self, bytes: &[u8]) -> Vec<Note> {
+        let mut pieces: Vec<&[u8]> = bytes.chunks(PIECE_BYTES).collect();
+        if pieces.is_empty() {
+            pieces.push(&[]);
+        }
+        let last = pieces.len() - 1;
+        let from = self.said.len();
+        self.said.extend(pieces.iter().enumerate().map(|(at, piece)| (at == last, piece.to_vec())));
+        self.unheard(from)
+    }
+
+    fn unheard(&self, from: usize) -> Vec<Note> {
+        let pieces = self.said.iter().enumerate().skip(from);
+        let piece = |(at, (is_last, bytes)): (usize, &(bool, Vec<u8>))| Note::Piece {
+            number: self.first.wrapping_add(at as u32),
+            is_last: *is_last,
+            bytes: bytes.clone(),
+        };
+        pieces.map(piece).collect()
+    }
+
+    fn heard_below(&mut self, below: u32) {
+        let count = below.wrapping_sub(self.first) as usize;
+        if count <= self.said.len() {
+            self.said.drain(..count);
+            self.first = below;
+        }
+    }
+
+    /// A piece has come: whole notes are appended. No if it cannot be.
+    pub(crate) fn hear(
+        &mut self,
+        number: u32,
+        is_last: bool,
+        bytes: Vec<u8>,
+        whole: &mut Vec<Vec<u8>>,
+    ) -> bool {
+        let ahead = number.wrapping_sub(self.heard);
+        if ahead >= u32::MAX / 2 {
+            // It has come before.
+            return true;
+        }
+        if ahead as usize > EARLY_MAX {
+            return false;
+        }
+        self.early.insert(number, (is_last, bytes));
+        while let Some((is_last, bytes)) = self.early.remove(&self.heard) {
+            self.heard = self.heard.wrapping_add(1);
+            self.partial.extend_from_slice(&bytes);
+            if self.partial.len() > NOTE_BYTES_MAX {
+                return false;
+            }
+            if is_last {
+                whole.push(std::mem::take(&mut self.partial));
+            }
+        }
+        true
+    }
+
+    pub(crate) fn heard(&self) -> Note {
+        Note::Heard { below: self.heard }
+    }
+}
+
+/// One end of a link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) id: LinkId,
+    pub(crate) rails: Vec<Rail>,
+    /// How rails are dialled again, on the side that has dialled.
+    pub(crate) dial: Option<Dial>,
+    /// Rails that are being dialled.
+    pub(crate) dialling: Vec<(usize, Box<dyn Connecting>)>,
+    /// Taken, and on no rail: none takes more, or the one that had it has failed.
+    pub(crate) waiting: VecDeque<WorkRequest>,
+    /// Puts that are not done.
+    pub(crate) outstanding: usize,
+    pub(crate) notes: Notes,
+    pub(crate) spread: Option<Spread>,
+    /// What this side shares, by the numbers that the peer knows it by.
+    shares: Vec<(u32, MrKey)>,
+    next_share: u32,
+    shares_checked: usize,
+    imports: Vec<Import>,
+    pub(crate) lost: bool,
+}
+
+impl Link {
+    pub(crate) fn new(id: LinkId, rails: Vec<Rail>, dial: Option<Dial>) -> Link {
+        Link {
+            id,
+            rails,
+            dial,
+            dialling: Vec::new(),
+            waiting: VecDeque::new(),
+            outstanding: 0,
+            notes: Notes::default(),
+            spread: None,
+            shares: Vec::new(),
+            next_share: 0,
+            shares_checked: SHARES_STEP,
+            imports: Vec::new(),
+            lost: false,
+        }
+    }
+
+    /// The rail that notes take.
+    pub(crate) fn speaker(&self) -> Option<&Rail> {
+        self.rails.iter().find(|rail| rail.endpoint().is_some())
+    }
+
+    /// The rail on which a put to this memory would be done first.
+    pub(crate) fn choose(
+        &self,
+        bytes: usize,
+        to: u32,
+        tail_to: Option<u32>,
+        depth: impl Fn(&Rail) -> usize,
+    ) -> Option<usize> {
+        let known = |number: u32| self.imports.iter().find(|import| import.number == number);
+        let (to, tail) = (known(to)?, tail_to.map(known));
+        let mut best: Option<(f64, usize)> = None;
+        for (at, rail) in self.rails.iter().enumerate() {
+            let reaches = |import: &Import| import.rails.get(at).is_some_and(Option::is_some);
+            let tail_reaches = tail.is_none_or(|tail| tail.is_some_and(reaches));
+            if !reaches(to) || !tail_reaches {
+                continue;
+            }
+            let Some(expected) = rail.expects(bytes, depth(rail)) else { continue };
+            if best.is_none_or(|(least, _)| expected < least) {
+                best = Some((expected, at));
+            }
+        }
+        best.map(|(_, at)| at)
+    }
+
+    /// The peer's memory as a rail knows it.
+    pub(crate) fn on_rail(&self, number: u32, rail: usize) -> Option<RemoteMr> {
+        let import = self.imports.iter().find(|import| import.number == number)?;
+        import.rails.get(rail).copied().flatten()
+    }
+
+    /// The peer's memory is known on a rail, or no longer.
+    pub(crate) fn import(&mut self, number: u32, rail: usize, mr: Option<RemoteMr>) {
+        let found = self.imports.iter().position(|import| import.number == number);
+        let at = found.unwrap_or_else(|| {
+            let rails = vec![None; self.rails.len()];
+            self.imports.push(Import { number, rails });
+            self.imports.len() - 1
+        });
+        if let Some(place) = self.imports[at].rails.get_mut(rail) {
+            *place = mr;
+        }
+    }
+
+    /// No put names the memory again: how each rail knows it.
+    pub(crate) fn forget(&mut self, number: u32) -> Vec<Option<RemoteMr>> {
+        let found = self.imports.iter().position(|import| import.number == number);
+        found.map_or_else(Vec::new, |at| self.imports.swap_remove(at).rails)
+    }
+
+    /// Nothing is known on that rail any more.
+    pub(crate) fn forget_rail(&mut self, rail: usize) {
+        let places = self.imports.iter_mut().filter_map(|import| import.rails.get_mut(rail));
+        places.for_each(|place| *place = None);
+    }
+
+    /// The number by which the peer knows memory of this side; `is_registered` tells what is
+    /// still of any use.
+    pub(crate) fn share(&mut self, key: MrKey, is_registered: impl Fn(MrKey) -> bool) -> u32 {
+        if let Some((number, _)) = self.shares.iter().find(|(_, known)| *known == key) {
+            return *number;
+        }
+        if self.shares.len() >= self.shares_checked {
+            self.shares.retain(|(_, key)| is_registered(*key));
+            self.shares_checked = self.shares.len() + SHARES_STEP;
+        }
+        let number = self.next_share;
+        self.next_share = number.wrapping_add(1);
+        self.shares.push((number, key));
+        number
+    }
+
+    pub(crate) fn shares(&self) -> Vec<(u32, MrKey)> {
+        self.shares.clone()
+    }
+
+    /// What the peer may not know, because the rail that it was told over has failed.
+    pub(crate) fn untold(&self) -> Vec<Note> {
+        let mut notes = self.notes.unheard(0);
+        notes.extend(self.rails.iter().filter_map(|rail| match &rail.stage {
+            Stage::Asking(down) => Some(Note::Down(down.clone())),
+            _ => None,
+        }));
+        notes
+    }
+
+    /// The peer has heard pieces of notes.
+    pub(crate) fn heard_below(&mut self, below: u32) {
+        self.notes.heard_below(below);
+    }
+
+    /// Why no rail is left.
+    pub(crate) fn reasons(&self) -> String {
+        let reason = |(at, rail): (usize, &Rail)| {
+            let failure = rail.failure.as_deref().unwrap_or("it never came to be");
+            if self.rails.len() == 1 { failure.to_owned() } else { format!("rail {at}: {failure}") }
+        };
+        self.rails.iter().enumerate().map(reason).collect::<Vec<_>>().join("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_heard_once_and_in_order_however_often_they_are_said() {
+        let (mut one, mut other) = (Notes::default(), Notes::default());
+        let texts = [vec![1; 3], Vec::new(), vec![2; NOTE_BYTES_MAX], vec![3; PIECE_BYTES]];
+        let mut notes: Vec<Note> = texts.iter().flat_map(|text| one.say(text)).collect();
+        notes.reverse();
+        notes.extend(one.unheard(0));
+        let mut whole = Vec::new();
+        for note in notes {
+            let Note::Piece { number, is_last, bytes } = note else { panic!("{note:?}") };
+            assert!(other.hear(number, is_last, bytes, &mut whole));
+        }
+        assert_eq!(whole, texts);
+        let Note::Heard { below } = other.heard() else { panic!("something else") };
+        one.heard_below(below);
+        assert!(one.unheard(0).is_empty());
+        assert!(!other.hear(u32::MAX / 3, true, Vec::new(), &mut whole), "too far ahead");
+        let long = vec![0; NOTE_BYTES_MAX];
+        assert!(other.hear(below, false, long, &mut whole));
+        assert!(!other.hear(below + 1, true, vec![0], &mut whole), "too long");
+    }
+}

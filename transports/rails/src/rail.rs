@@ -1,0 +1,331 @@
+//! One rail of a link: what is under way on it, what has come over it, and how fast it is.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{EndpointId, RailState, WorkRequest};
+
+use crate::note::{Down, Fate};
+
+/// The most puts from the oldest that is not done to the newest. It bounds how far arrivals can be
+/// out of order, and so how many must be remembered.
+pub(crate) const WINDOW: usize = 960;
+/// Arrivals that are remembered: all that the peer may think are under way are among them.
+const HEARD: usize = 2 * WINDOW;
+/// The peer can take a put for an earlier one of the same name only if that is one of these.
+const NAMES: usize = 3 * WINDOW;
+/// A rail that has failed is tried again after so long, and twice as long each time.
+const PAUSE: Duration = Duration::from_secs(2);
+const PAUSE_MAX: Duration = Duration::from_secs(64);
+/// Unless it has worked for so long.
+const STEADY: Duration = Duration::from_secs(60);
+/// Bandwidth is measured over so many bytes and so long at least.
+const MEASURED_BYTES: usize = 64 << 10;
+const MEASURED_FOR: Duration = Duration::from_millis(1);
+/// How much of a measurement's difference is believed.
+const BELIEVED: f64 = 0.3;
+
+/// How a rail is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// Connected again; the peer's keys are not all known yet.
+    Joining(EndpointId),
+    Up(EndpointId),
+    /// It has failed, and the peer is asked what became of this.
+    Asking(Down),
+    /// It is tried again after that time.
+    Down {
+        again: Option<Instant>,
+    },
+}
+
+/// A put that was handed to the rail.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    /// In the user's words.
+    request: WorkRequest,
+    bytes: usize,
+    is_done: bool,
+}
+
+/// What has come over the rail, since it was connected last.
+#[derive(Clone, Debug, Default)]
+struct Heard {
+    count: u64,
+    /// The last immediates.
+    names: VecDeque<u32>,
+}
+
+/// What is to become of a put over a rail that has failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Outcome {
+    /// It has arrived.
+    Done(u64),
+    /// It goes another way.
+    Again(WorkRequest),
+}
+
+/// One rail.
+#[derive(Debug)]
+pub(crate) struct Rail {
+    /// Which of this side's devices it uses.
+    pub(crate) lane: usize,
+    pub(crate) stage: Stage,
+    /// How often it has come back.
+    pub(crate) epoch: u32,
+    /// How often it has failed, and why it did last.
+    pub(crate) failures: u64,
+    pub(crate) failure: Option<String>,
+    /// Puts that were done over it, and their bytes.
+    carried: (u64, u64),
+    /// The number of the first put in the window.
+    first: u64,
+    window: VecDeque<Posted>,
+    /// The last immediates that were put.
+    names: VecDeque<u32>,
+    /// Puts with an immediate that are done, since it was connected last.
+    done: u64,
+    /// Puts that are not done, and their bytes.
+    open: usize,
+    bytes: usize,
+    heard: Heard,
+    /// What had come before it came back, until the peer needs it no more.
+    before: Option<Heard>,
+    rate: Rate,
+    /// When it was given something to carry first, since it was connected last.
+    carries_since: Option<Instant>,
+    pause: Duration,
+}
+
+/// The bandwidth that was measured.
+#[derive(Debug)]
+struct Rate {
+    bytes_per_s: f64,
+    /// Since when there is always something under way.
+    since: Option<Instant>,
+    /// Done since then.
+    bytes: usize,
+}
+
+impl Rate {
+    fn begin(&mut self, now: Instant) {
+        if self.since.is_none() {
+            (self.since, self.bytes) = (Some(now), 0);
+        }
+    }
+
+    fn done(&mut self, bytes: usize, now: Instant) {
+        let Some(since) = self.since else { return };
+        self.bytes += bytes;
+        let took = now.since(since);
+        if self.bytes < MEASURED_BYTES || took < MEASURED_FOR {
+            return;
+        }
+        let seen = self.bytes as f64 / took.as_secs_f64();
+        self.bytes_per_s += (seen - self.bytes_per_s) * BELIEVED;
+        (self.since, self.bytes) = (Some(now), 0);
+    }
+}
+
+impl Rail {
+    pub(crate) fn new(lane: usize, bytes_per_s: f64) -> Rail {
+        Rail {
+            lane,
+            stage: Stage::Down { again: None },
+            epoch: 0,
+            failures: 0,
+            failure: None,
+            carried: (0, 0),
+            first: 0,
+            window: VecDeque::new(),
+            names: VecDeque::new(),
+            done: 0,
+            open: 0,
+            bytes: 0,
+            heard: Heard::default(),
+            before: None,
+            rate: Rate { bytes_per_s, since: None, bytes: 0 },
+            carries_since: None,
+            pause: PAUSE,
+        }
+    }
+
+    /// The connection, if there is one.
+    pub(crate) fn endpoint(&self) -> Option<EndpointId> {
+        match self.stage {
+            Stage::Joining(endpoint) | Stage::Up(endpoint) => Some(endpoint),
+            Stage::Asking(_) | Stage::Down { .. } => None,
+        }
+    }
+
+    /// For those who want to know.
+    pub(crate) fn state(&self, device: &str) -> RailState {
+        RailState {
+            device: device.to_owned(),
+            is_up: matches!(self.stage, Stage::Up(_)),
+            failures: self.failures,
+            failure: self.failure.clone(),
+            puts: self.carried.0,
+            bytes: self.carried.1,
+            bytes_per_s: self.rate.bytes_per_s as u64,
+        }
+    }
+
+    /// When a put of so many bytes would be done, in seconds from now; none if it is not taken.
+    pub(crate) fn expects(&self, bytes: usize, depth: usize) -> Option<f64> {
+        let is_up = matches!(self.stage, Stage::Up(_));
+        let takes = is_up && self.open < depth && self.window.len() < WINDOW;
+        takes.then(|| (self.bytes + bytes) as f64 / self.rate.bytes_per_s.max(1.0))
+    }
+
+    /// A put of so many bytes goes over this rail. Returns its number.
+    pub(crate) fn take(&mut self, request: WorkRequest, bytes: usize, now: Instant) -> u64 {
+        let WorkRequest::Put { immediate, .. } = request;
+        if let Some(name) = immediate {
+            if self.names.len() == NAMES {
+                self.names.pop_front();
+            }
+            self.names.push_back(name);
+        }
+        self.rate.begin(now);
+        self.carries_since.get_or_insert(now);
+        self.window.push_back(Posted { request, bytes, is_done: false });
+        (self.open, self.bytes) = (self.open + 1, self.bytes + bytes);
+        self.first + self.window.len() as u64 - 1
+    }
+
+    /// The put that was taken last did not go.
+    pub(crate) fn untake(&mut self) -> Option<WorkRequest> {
+        let Posted { request, bytes, .. } = self.window.pop_back()?;
+        let WorkRequest::Put { immediate, .. } = request;
+        if immediate.is_some() {
+            self.names.pop_back();
+        }
+        (self.open, self.bytes) = (self.open - 1, self.bytes - bytes);
+        Some(request)
+    }
+
+    /// A put is done: the user's name for it.
+    pub(crate) fn done(&mut self, number: u64, now: Instant) -> Option<u64> {
+        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        let posted = self.window.get_mut(at).filter(|posted| !posted.is_done)?;
+        let WorkRequest::Put { immediate, id, .. } = posted.request;
+        let bytes = posted.bytes;
+        posted.is_done = true;
+        self.done += u64::from(immediate.is_some());
+        (self.open, self.bytes) = (self.open - 1, self.bytes - bytes);
+        self.carried = (self.carried.0 + 1, self.carried.1 + bytes as u64);
+        self.rate.done(bytes, now);
+        if self.open == 0 {
+            self.rate.since = None;
+        }
+        // What the peer is asked about stays what it was.
+        let is_asking = matches!(self.stage, Stage::Asking(_));
+        while !is_asking && self.window.front().is_some_and(|posted| posted.is_done) {
+            self.window.pop_front();
+            self.first += 1;
+        }
+        Some(id)
+    }
+
+    /// A put of the peer's has come.
+    pub(crate) fn hear(&mut self, name: u32) {
+        let Heard { count, names } = &mut self.heard;
+        *count += 1;
+        if names.len() == HEARD {
+            names.pop_front();
+        }
+        names.push_back(name);
+    }
+
+    /// It has failed. Returns whether the peer can tell its puts apart.
+    pub(crate) fn fall(&mut self, number: usize, reason: String) -> bool {
+        let undone = self.window.iter().filter(|posted| !posted.is_done);
+        let name = |posted: &Posted| {
+            let WorkRequest::Put { immediate, .. } = posted.request;
+            immediate
+        };
+        let open: Vec<u32> = undone.filter_map(name).collect();
+        let once = |name: &u32| self.names.iter().filter(|known| *known == name).count() == 1;
+        let is_clear = open.iter().all(once);
+        let (rail, epoch, done) = (number as u8, self.epoch, self.done);
+        self.stage = Stage::Asking(Down { rail, epoch, done, open });
+        (self.failures, self.failure) = (self.failures + 1, Some(reason));
+        self.rate.since = None;
+        is_clear
+    }
+
+    /// What became of the peer's puts.
+    pub(crate) fn answer(&self, down: &Down) -> Fate {
+        let nothing = Heard::default();
+        let heard = match &self.before {
+            _ if down.epoch == self.epoch => &self.heard,
+            Some(before) if down.epoch + 1 == self.epoch => before,
+            _ => &nothing,
+        };
+        let arrived: Vec<bool> = down.open.iter().map(|name| heard.names.contains(name)).collect();
+        let came = arrived.iter().filter(|arrived| **arrived).count() as u64;
+        let missing = down.done.abs_diff(heard.count.saturating_sub(came));
+        Fate { rail: down.rail, epoch: down.epoch, missing, arrived }
+    }
+
+    /// The peer's answer to what was asked: what becomes of each put is appended. No if nothing was
+    /// asked, or something else.
+    pub(crate) fn settle(
+        &mut self,
+        fate: &Fate,
+        now: Instant,
+        outcomes: &mut Vec<Outcome>,
+    ) -> bool {
+        let Stage::Asking(down) = &self.stage else { return false };
+        if fate.epoch != down.epoch || fate.arrived.len() != down.open.len() {
+            return false;
+        }
+        // What was done since it was asked is among these, and told already.
+        let mut fates = fate.arrived.iter().zip(&down.open);
+        let mut next = fates.next();
+        for Posted { request, is_done, .. } in &self.window {
+            let WorkRequest::Put { immediate, id, .. } = *request;
+            let asked = next.filter(|(_, name)| Some(**name) == immediate);
+            let arrived = asked.map(|(arrived, _)| *arrived);
+            next = if asked.is_some() { fates.next() } else { next };
+            match arrived {
+                _ if *is_done => {}
+                Some(true) => outcomes.push(Outcome::Done(id)),
+                _ => outcomes.push(Outcome::Again(*request)),
+            }
+        }
+        self.first += self.window.len() as u64;
+        self.window.clear();
+        (self.open, self.bytes) = (0, 0);
+        self.rest(now);
+        true
+    }
+
+    /// It is tried again in a while.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        if self.carries_since.take().is_some_and(|since| now.since(since) >= STEADY) {
+            self.pause = PAUSE;
+        }
+        self.stage = Stage::Down { again: Some(now + self.pause) };
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+
+    /// It is connected again.
+    pub(crate) fn rise(&mut self, epoch: u32, endpoint: EndpointId) {
+        self.before = Some(std::mem::take(&mut self.heard));
+        self.names.clear();
+        (self.epoch, self.done) = (epoch, 0);
+        self.stage = Stage::Joining(endpoint);
+    }
+
+    /// The peer has told everything that it takes.
+    pub(crate) fn ready(&mut self) {
+        if let Stage::Joining(endpoint) = self.stage {
+            self.stage = Stage::Up(endpoint);
+            // Who is ready has had its answers.
+            self.before = None;
+        }
+    }
+}

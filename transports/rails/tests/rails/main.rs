@@ -1,0 +1,8 @@
+//! Several simulated devices as one.
+
+#[cfg(test)]
+mod conformance;
+#[cfg(test)]
+mod failing;
+#[cfg(test)]
+mod house;
