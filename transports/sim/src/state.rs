@@ -343,6 +343,23 @@ impl State {
         }
     }
 
+    /// Breaks the connections between two ranks.
+    pub(crate) fn disconnect(&mut self, first: u32, other: u32) {
+        let at = self.now + self.latency(first, other);
+        for link in 0..self.links.len() {
+            let Connection { sides, open } = &mut self.links[link];
+            let ranks = sides.each_ref().map(|side| side.rank);
+            let Some(side) = [[first, other], [other, first]].iter().position(|of| *of == ranks)
+            else {
+                continue;
+            };
+            if std::mem::replace(open, false) {
+                self.closed(link, side);
+                self.schedule(at, Happening::Closed { link, side: 1 - side });
+            }
+        }
+    }
+
     /// Puts an event before a lane's owner.
     pub(crate) fn tell(&mut self, lane: usize, event: Event) {
         let Some(state) = self.lanes.get_mut(lane) else { return };

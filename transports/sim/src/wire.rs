@@ -115,7 +115,10 @@ impl State {
         let side = &mut self.links[flight.link].sides[flight.side];
         self.stats.overtakings += u64::from(flight.number < side.last_number);
         side.last_number = side.last_number.max(flight.number);
-        let back = self.now + self.latency(from, to) + self.hold();
+        let at_once = flight.immediate.is_none() || self.conditions.ordered;
+        let late = if at_once { Duration::ZERO } else { self.jitter() };
+        // What is acknowledged, the receiver has.
+        let back = self.now + late + self.latency(from, to) + self.hold();
         let (acknowledged, digest) = (Box::new(flight.clone()), digest(&self.buffer));
         self.schedule(back, Happening::Acknowledge { flight: acknowledged, digest });
         if flight.immediate.is_none() {
@@ -124,7 +127,6 @@ impl State {
         if self.conditions.ordered {
             self.arrive(&flight);
         } else {
-            let late = self.jitter();
             let flight = Box::new(flight);
             self.schedule(self.now + late, Happening::Arrive { flight });
         }

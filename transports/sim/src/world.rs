@@ -82,6 +82,12 @@ impl World {
         }
     }
 
+    /// Breaks the connections between two ranks: the first learns of it at once, the other one
+    /// after a latency, and what is under way is lost.
+    pub fn disconnect(&self, first: u32, other: u32) {
+        self.state().disconnect(first, other);
+    }
+
     /// Whether a rank is dead.
     #[must_use]
     pub fn has_crashed(&self, rank: u32) -> bool {
