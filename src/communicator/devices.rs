@@ -1,18 +1,24 @@
 //! Which transports join the ranks, and their devices.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ccl_core::bootstrap::Roster;
 use ccl_core::config::Config;
 use ccl_core::topology::Hosts;
 use ccl_core::transport::{Device, Transport};
 use ccl_core::types::Rank;
+use ccl_transport_rails::{RAILS_MAX, RailsDevice};
 use ccl_transport_shm::ShmTransport;
 use ccl_transport_tcp::TcpTransport;
 use ccl_transport_verbs::{Family, Rule, VerbsTransport};
 
+use super::affinity;
 use super::call::usage;
 use super::error::Error;
+
+/// How long the link of one of several devices may be away before others take over.
+const LINK_WITHIN: Duration = Duration::from_millis(500);
 
 /// The names that `FERROCCL_TRANSPORT` may have.
 const NAMES: [&str; 4] = ["auto", "shm", "tcp", "verbs"];
@@ -58,22 +64,19 @@ impl Devices {
         // exchanges.
         let sharing = hosts.count() < ranks;
         let networked = hosts.count() > 1;
+        let near: Vec<Rank> = (0..ranks).filter(|peer| own(*peer) == own(rank)).collect();
         let shared = if sharing { Some(open(&ShmTransport::new(), 0)?) } else { None };
         let network = match (networked, name) {
             (false, _) => None,
-            (true, "verbs") => {
-                // The ranks of a host take turns on its devices.
-                let before = (0..rank).filter(|peer| own(*peer) == own(rank)).count();
-                Some(("verbs", open(&verbs(config)?, before)?))
-            }
+            (true, "verbs") => Some(("verbs", rails(config, &near, rank)?)),
             (true, _) => Some(("tcp", open(&tcp(config), 0)?)),
         };
-        let near = (0..ranks).filter(|peer| own(*peer) == own(rank)).collect();
         Ok(Devices { hosts, shared, network, near })
     }
 }
 
-fn verbs(config: &Config) -> Result<VerbsTransport, Error> {
+/// `link_within` is how long the link of a port may be away.
+fn verbs(config: &Config, link_within: Duration) -> Result<VerbsTransport, Error> {
     if config.tls {
         let text = "FERROCCL_TLS=1 encrypts what goes over tcp; verbs cannot. Use \
                     FERROCCL_TRANSPORT=tcp, or leave FERROCCL_TLS unset";
@@ -108,9 +111,10 @@ fn verbs(config: &Config) -> Result<VerbsTransport, Error> {
         timeout: config.ib_timeout,
         retries: config.ib_retries,
         relaxed_ordering: config.ib_relaxed_ordering > 0,
+        acknowledged: config.ib_rails > 1,
         // A peer may be busy with other things.
         join_within: config.timeout,
-        link_within: config.dead_after,
+        link_within,
         ..ccl_transport_verbs::Options::default()
     }))
 }
@@ -125,12 +129,97 @@ fn tcp(config: &Config) -> TcpTransport {
     })
 }
 
+/// This rank's share of the RDMA devices of its host, whose ranks are `near`.
+fn rails(config: &Config, near: &[Rank], rank: Rank) -> Result<Arc<dyn Device>, Error> {
+    let most = usize::from(config.ib_rails);
+    if !(1..=RAILS_MAX).contains(&most) {
+        return Err(usage(format!("FERROCCL_IB_RAILS={most} is not 1 to {RAILS_MAX}")));
+    }
+    let mut transport = verbs(config, config.dead_after)?;
+    let found = transport.devices();
+    if found.is_empty() {
+        return Err(none(&transport));
+    }
+    let nodes: Vec<Option<u32>> = found.iter().map(|device| device.numa_node).collect();
+    let place = near.iter().position(|peer| *peer == rank).unwrap_or(0);
+    let own = share(&nodes, affinity::numa_node(), (place, near.len()), most);
+    if own.len() > 1 {
+        // Where there are other ways, there is less to wait for.
+        transport = verbs(config, LINK_WITHIN)?;
+    }
+    let open = |at: usize| Ok((found[at].id.0.clone(), transport.open(&found[at].id)?));
+    let mut devices: Vec<(String, Arc<dyn Device>)> =
+        own.into_iter().map(open).collect::<Result<_, Error>>()?;
+    tracing::debug!(rank, devices = ?devices.iter().map(|(name, _)| name).collect::<Vec<_>>());
+    match devices.pop() {
+        // All ranks do so, or none.
+        Some((_, device)) if most == 1 => Ok(device),
+        last => {
+            devices.extend(last);
+            Ok(Arc::new(RailsDevice::new(devices)?))
+        }
+    }
+}
+
+/// Which of a host's devices a rank takes, by their NUMA nodes, its own, and which of how many
+/// ranks of that host it is: all get as many, at most `most`, and at least one. Where some devices
+/// are near, those.
+fn share(
+    nodes: &[Option<u32>],
+    own: Option<u32>,
+    (place, ranks): (usize, usize),
+    most: usize,
+) -> Vec<usize> {
+    let all = nodes.len();
+    let near = |at: &usize| own.is_some() && nodes[*at] == own;
+    let mut candidates: Vec<usize> = (0..all).filter(near).collect();
+    if candidates.is_empty() {
+        candidates = (0..all).collect();
+    }
+    // The other ranks are thought to be spread over the nodes like the devices.
+    let sharing = (ranks * candidates.len()).div_ceil(all.max(1)).max(1);
+    let count = (candidates.len() / sharing).clamp(1, most);
+    let first = place % sharing * count;
+    (first..first + count)
+        .filter_map(move |at| candidates.get(at % candidates.len().max(1)).copied())
+        .collect()
+}
+
 /// Opens one of a transport's devices; beyond the last one they begin again.
 fn open(transport: &dyn Transport, number: usize) -> Result<Arc<dyn Device>, Error> {
     let devices = transport.devices();
     let Some(device) = devices.get(number % devices.len().max(1)) else {
-        let why = transport.why_none();
-        return Err(usage(format!("this host has no device for {}: {why}", transport.name())));
+        return Err(none(transport));
     };
     Ok(transport.open(&device.id)?)
+}
+
+fn none(transport: &dyn Transport) -> Error {
+    let why = transport.why_none();
+    usage(format!("this host has no device for {}: {why}", transport.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_shared_out_evenly_and_near_ones_first() {
+        let taken = |nodes: &[Option<u32>], own, ranks, most| -> Vec<Vec<usize>> {
+            (0..ranks).map(|place| share(nodes, own, (place, ranks), most)).collect()
+        };
+        let anywhere = [None; 4];
+        assert_eq!(taken(&anywhere, Some(1), 1, 4), [[0, 1, 2, 3]]);
+        assert_eq!(taken(&anywhere, None, 1, 2), [[0, 1]]);
+        assert_eq!(taken(&anywhere, None, 2, 4), [[0, 1], [2, 3]]);
+        assert_eq!(taken(&anywhere, None, 3, 4), [[0], [1], [2]]);
+        assert_eq!(taken(&anywhere[..1], None, 3, 4), [[0], [0], [0]]);
+        assert_eq!(taken(&anywhere, None, 8, 4)[4..6], [[0], [1]]);
+        // Of eight ranks on two nodes, four are on each.
+        let nodes = [0, 0, 1, 1].map(Some);
+        assert_eq!(taken(&nodes, Some(1), 1, 4), [[2, 3]]);
+        assert_eq!(taken(&nodes, Some(1), 2, 4), [[2, 3], [2, 3]]);
+        assert_eq!(taken(&nodes, Some(0), 4, 4)[..2], [[0], [1]]);
+        assert_eq!(taken(&nodes, Some(7), 4, 4), [[0], [1], [2], [3]]);
+    }
 }

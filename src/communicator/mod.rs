@@ -1,5 +1,6 @@
 //! The communicator: ranks that do collectives together.
 
+mod affinity;
 mod agree;
 mod api;
 mod call;

@@ -5,33 +5,40 @@ use super::inject::{Draw, LONG, MOMENT, await_fault, commands, lasting, verdict}
 use super::judge::Expected;
 use super::{Cell, Fault, PER_HOST, chosen, run_jobs};
 use crate::harness::processes::Processes;
-use crate::rdma::devices;
-use crate::rdma::faults::Netem;
+use crate::rdma::faults::{Down, Netem};
+use crate::rdma::rails;
 use rustix::process::Signal;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
-/// What can happen to processes and packets; the others happen to connections of TCP. Links that
-/// are away are tested beside the matrix: what is sent meanwhile has queue pairs in software fail,
-/// and all ranks live.
-pub(super) const FAULTS: [Fault; 4] = [Fault::Kill, Fault::LongStop, Fault::ShortStop, Fault::Loss];
+/// What can happen to processes, packets and one of two links; the others happen to connections of
+/// TCP.
+pub(super) const FAULTS: [Fault; 5] =
+    [Fault::Kill, Fault::LongStop, Fault::ShortStop, Fault::ShortCut, Fault::Loss];
 const PORT: u16 = 7300;
 /// Processors may be emulated.
 const ENDED_MS: u64 = 15_000;
 
-fn run(cells: &[Cell], seed: u64, devices: &[String]) -> Result<String, String> {
+/// `sides` has the devices of each, one for each link.
+fn run(cells: &[Cell], seed: u64, sides: &[Vec<String>; 2]) -> Result<String, String> {
     let cell = cells[0];
     let draw = Draw::new(&cell, seed);
-    let lossy = (cell.fault == Fault::Loss).then(|| Netem::new(devices, "loss 1% "));
+    let first = sides.each_ref().map(|side| side[0].clone());
+    let lossy = (cell.fault == Fault::Loss).then(|| Netem::new(&first, "loss 1% "));
     let lost_before = lossy.as_ref().map_or(0, Netem::lost);
     let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
     let job = Processes::start(commands(cells, &draw, address, true).map(|(rank, mut command)| {
-        let host = (rank / PER_HOST) as usize;
+        let side = (rank / PER_HOST) as usize;
+        // Whoever is alone on its host has all of its devices.
+        let (host, devices) = match cell.fault {
+            Fault::ShortCut => (rank as usize, sides[side].join(",")),
+            _ => (side, first[side].clone()),
+        };
         command
             .env("FERROCCL_HOSTID", format!("host {host}"))
             .env("FERROCCL_SOCKET_IFNAME", "lo")
             .env("FERROCCL_TRANSPORT", "verbs")
-            .env("FERROCCL_IB_HCA", format!("={}", devices[host]))
+            .env("FERROCCL_IB_HCA", format!("={devices}"))
             .env("FERROCCL_IB_POLICY", "2");
         if cell.fault == Fault::Loss {
             // 67 ms.
@@ -50,6 +57,12 @@ fn run(cells: &[Cell], seed: u64, devices: &[String]) -> Result<String, String> 
             job.signal(draw.victim as usize, Signal::CONT);
             Expected::Completes
         }
+        Fault::ShortCut => {
+            let down = Down::new(&first[(draw.victim / PER_HOST) as usize]);
+            thread::sleep(MOMENT);
+            drop(down);
+            Expected::Completes
+        }
         _ => Expected::Completes,
     };
     let ended = job.end(LONG);
@@ -62,13 +75,12 @@ fn run(cells: &[Cell], seed: u64, devices: &[String]) -> Result<String, String> 
 #[test]
 fn what_happens_to_ranks_and_links_meets_algorithms_and_collectives() {
     let test = "what_happens_to_ranks_and_links_meets_algorithms_and_collectives";
-    let Some((devices, _turn)) = devices(test) else { return };
+    let Some((sides, _turn)) = rails(test) else { return };
     let cells = chosen(|cell| FAULTS.contains(&cell.fault));
     // Starting processes is what takes time here: of what is so all the time, all is one job.
     let (lossy, others): (Vec<Cell>, Vec<Cell>) =
         cells.into_iter().partition(|cell| cell.fault == Fault::Loss);
     let mut jobs: Vec<Vec<Cell>> = others.into_iter().map(|cell| vec![cell]).collect();
     jobs.extend((!lossy.is_empty()).then_some(lossy));
-    let devices: &[String] = &devices;
-    run_jobs("rdma", &jobs, 1, |cells, seed| run(cells, seed, devices));
+    run_jobs("rdma", &jobs, 1, |cells, seed| run(cells, seed, &sides));
 }

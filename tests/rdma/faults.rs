@@ -105,14 +105,14 @@ fn packets_that_are_lost_are_sent_again() {
 }
 
 /// The interface of a device without its link, until this is dropped.
-struct Down {
+pub(crate) struct Down {
     interface: String,
     /// Of tables that the kernel does not fill itself: they go with the link.
     routes: Vec<String>,
 }
 
 impl Down {
-    fn new(device: &str) -> Down {
+    pub(crate) fn new(device: &str) -> Down {
         let interface = interface(device);
         let routes = Command::new("ip").args(["route", "show", "table", "all"]).output().unwrap();
         let routes = String::from_utf8_lossy(&routes.stdout).into_owned();
@@ -136,7 +136,7 @@ impl Drop for Down {
 }
 
 /// All_reduces until one fails, or `end` is said to have come. All ranks stop after the same one.
-fn sums(communicator: &mut Communicator, end: impl Fn() -> bool) -> Result<u32, Error> {
+pub(super) fn sums(communicator: &mut Communicator, end: impl Fn() -> bool) -> Result<u32, Error> {
     let mut turns = 0;
     loop {
         turns += 1;

@@ -1,8 +1,10 @@
 //! Ranks joined by RDMA devices, where this machine has some: `FERROCCL_TEST_RDMA` names them, by
-//! port. The guest of the test suites has two in software, at the ends of a link.
+//! port: two at the ends of a link, and perhaps two more at those of another. The guest of the test
+//! suites has four in software.
 
 pub(crate) mod faults;
 mod packets;
+mod rails;
 
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,14 +20,26 @@ const DEVICES: &str = "FERROCCL_TEST_RDMA";
 /// Who watches or disturbs the link is alone on it.
 static LINK: Mutex<()> = Mutex::new(());
 
-/// The devices, which nobody else uses meanwhile; none on a machine without.
+/// The devices of one link, which nobody else uses meanwhile; none on a machine without.
 pub(crate) fn devices(test: &str) -> Option<(Vec<String>, MutexGuard<'static, ()>)> {
     let Ok(names) = std::env::var(DEVICES) else {
         println!("SKIPPED {test}: {DEVICES} names no device");
         return None;
     };
     let turn = LINK.lock().unwrap_or_else(PoisonError::into_inner);
-    Some((names.split(',').map(str::to_owned).collect(), turn))
+    Some((names.split(',').take(2).map(str::to_owned).collect(), turn))
+}
+
+/// The devices of two links, by the side that they are on; likewise.
+pub(crate) fn rails(test: &str) -> Option<([Vec<String>; 2], MutexGuard<'static, ()>)> {
+    let names = std::env::var(DEVICES).unwrap_or_default();
+    let names: Vec<String> = names.split(',').map(str::to_owned).collect();
+    let [a, b, c, d] = <[String; 4]>::try_from(names).ok().or_else(|| {
+        println!("SKIPPED {test}: {DEVICES} does not name the devices of two links");
+        None
+    })?;
+    let turn = LINK.lock().unwrap_or_else(PoisonError::into_inner);
+    Some(([vec![a, c], vec![b, d]], turn))
 }
 
 /// A configuration that takes them.

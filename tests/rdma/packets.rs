@@ -57,7 +57,7 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
             assert!(packet.payload > 0 && [16, 8].contains(&packet.dscp), "{packet:?}");
         } else {
             // A count, which is in the immediate, or the record of a transfer grant.
-            assert!([0, 64].contains(&packet.payload) && packet.dscp == 46, "{packet:?}");
+            assert!([0, 80].contains(&packet.payload) && packet.dscp == 46, "{packet:?}");
             grants += usize::from(packet.payload == 0);
             transfers += usize::from(packet.payload > 0);
         }

@@ -34,10 +34,10 @@ const IN_GUEST: &str = "target.'cfg(all())'.runner = ['cargo', 'xtask', 'guest',
                         '--setup', 'veth', '--timeout', '150', '--', \
                         'env', 'FERROCCL_TEST_NETEM=1']";
 
-/// The same for RDMA over two devices in software, at the ends of a link.
+/// The same for RDMA over devices in software, at the ends of two links.
 const IN_GUEST_WITH_RDMA: &str = "target.'cfg(all())'.runner = ['cargo', 'xtask', 'guest', \
                                   '--setup', 'rxe-pair', '--timeout', '420', '--', \
-                                  'env', 'FERROCCL_TEST_RDMA=rxa:1,rxb:1', 'RUST_BACKTRACE=0']";
+                                  'env', 'FERROCCL_TEST_RDMA=rxa:1,rxb:1,rxc:1,rxd:1', 'RUST_BACKTRACE=0']";
 
 /// The suite that `cargo xtask softroce` runs.
 pub(crate) const SOFTROCE: &str = "softroce";

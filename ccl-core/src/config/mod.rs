@@ -122,7 +122,10 @@ config! {
     ib_devices: String = String::new(), "FERROCCL_IB_HCA", Some("NCCL_IB_HCA"), false,
         "RDMA devices that verbs uses: names or prefixes of names, with or without a port \
          (mlx5_0:1), separated by commas; = before the first for whole names, ^ for all others. \
-         Empty takes all; the ranks of a host take turns on them.";
+         Empty takes all. The ranks of a host share them out, each those of its NUMA node first.";
+    ib_rails: u8 = 4, "FERROCCL_IB_RAILS", None, true,
+        "The most RDMA devices that one rank spreads its messages over, up to 16. One that fails \
+         is taken out, with nothing lost, and back when it recovers. 1 does without any of that.";
     ib_gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
         "Row of the port's table of addresses that verbs uses. -1 takes, with RoCE, one of version \
          2 that is routed, of IPv4 before IPv6.";

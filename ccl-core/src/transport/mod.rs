@@ -58,6 +58,8 @@ pub struct DeviceInfo {
     pub description: String,
     /// What it can do.
     pub caps: Caps,
+    /// The memory that is nearest to it, where that is known.
+    pub numa_node: Option<u32>,
 }
 
 /// What a device can do: facts, each tested.

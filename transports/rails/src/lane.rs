@@ -150,7 +150,9 @@ impl RailsLane {
         let number = endpoint.0 as usize;
         let Some(link) = links.get_mut(number).and_then(Option::as_mut) else { return false };
         let depth = |rail: &Rail| with.devices[rail.lane].caps().depth_max;
-        let Some(at) = link.choose(put.bytes, put.to, put.tail_to, depth) else { return false };
+        let Some(at) = link.choose(put.bytes, put.to, put.tail_to, depth, now) else {
+            return false;
+        };
         let lane = link.rails[at].lane;
         let local_key = |keys: &[MrKey], slice: LocalSlice| LocalSlice { key: keys[lane], ..slice };
         let Some(remote) = link.on_rail(put.to, at) else { return false };
@@ -183,7 +185,7 @@ impl RailsLane {
             while !self.batches[lane].is_empty() {
                 let posted = self.lanes[lane].post(now, &self.batches[lane]);
                 let taken = *posted.as_ref().unwrap_or(&0);
-                let bad = self.batches[lane].first().map(|request| named(request));
+                let bad = self.batches[lane].first().map(named);
                 for request in self.batches[lane].split_off(taken).iter().rev() {
                     let (number, rail, _) = named(request);
                     if let Some(Some(link)) = self.links.get_mut(number) {

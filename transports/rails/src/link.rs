@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ccl_core::spread::Spread;
+use ccl_core::time::Instant;
 use ccl_core::transport::{Connecting, MrKey, NOTE_BYTES_MAX, RemoteMr, WorkRequest};
 
 use crate::meeting::{Dial, LinkId};
@@ -155,7 +156,10 @@ impl Link {
         to: u32,
         tail_to: Option<u32>,
         depth: impl Fn(&Rail) -> usize,
+        now: Instant,
     ) -> Option<usize> {
+        let rates = self.rails.iter().filter_map(Rail::bytes_per_s);
+        let fastest = rates.fold(0.0, f64::max);
         let known = |number: u32| self.imports.iter().find(|import| import.number == number);
         let (to, tail) = (known(to)?, tail_to.map(known));
         let mut best: Option<(f64, usize)> = None;
@@ -165,7 +169,7 @@ impl Link {
             if !reaches(to) || !tail_reaches {
                 continue;
             }
-            let Some(expected) = rail.expects(bytes, depth(rail)) else { continue };
+            let Some(expected) = rail.expects(bytes, depth(rail), fastest, now) else { continue };
             if best.is_none_or(|(least, _)| expected < least) {
                 best = Some((expected, at));
             }

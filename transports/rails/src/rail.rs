@@ -15,6 +15,8 @@ pub(crate) const WINDOW: usize = 960;
 const HEARD: usize = 2 * WINDOW;
 /// The peer can take a put for an earlier one of the same name only if that is one of these.
 const NAMES: usize = 3 * WINDOW;
+/// Room for so many puts is made beforehand, so that calls need not allocate.
+const AT_ONCE: usize = 64;
 /// A rail that has failed is tried again after so long, and twice as long each time.
 const PAUSE: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(64);
@@ -23,6 +25,8 @@ const STEADY: Duration = Duration::from_secs(60);
 /// Bandwidth is measured over so many bytes and so long at least.
 const MEASURED_BYTES: usize = 64 << 10;
 const MEASURED_FOR: Duration = Duration::from_millis(1);
+/// What was measured so long ago says nothing: it may have been a bad moment.
+const MEASURED_LATELY: Duration = Duration::from_millis(50);
 /// How much of a measurement's difference is believed.
 const BELIEVED: f64 = 0.3;
 
@@ -50,11 +54,17 @@ struct Posted {
 }
 
 /// What has come over the rail, since it was connected last.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Heard {
     count: u64,
     /// The last immediates.
     names: VecDeque<u32>,
+}
+
+impl Heard {
+    fn new() -> Heard {
+        Heard { count: 0, names: VecDeque::with_capacity(HEARD) }
+    }
 }
 
 /// What is to become of a put over a rail that has failed.
@@ -102,6 +112,7 @@ pub(crate) struct Rail {
 #[derive(Debug)]
 struct Rate {
     bytes_per_s: f64,
+    measured: Instant,
     /// Since when there is always something under way.
     since: Option<Instant>,
     /// Done since then.
@@ -124,7 +135,7 @@ impl Rate {
         }
         let seen = self.bytes as f64 / took.as_secs_f64();
         self.bytes_per_s += (seen - self.bytes_per_s) * BELIEVED;
-        (self.since, self.bytes) = (Some(now), 0);
+        (self.since, self.bytes, self.measured) = (Some(now), 0, now);
     }
 }
 
@@ -138,14 +149,14 @@ impl Rail {
             failure: None,
             carried: (0, 0),
             first: 0,
-            window: VecDeque::new(),
-            names: VecDeque::new(),
+            window: VecDeque::with_capacity(AT_ONCE),
+            names: VecDeque::with_capacity(NAMES),
             done: 0,
             open: 0,
             bytes: 0,
-            heard: Heard::default(),
+            heard: Heard::new(),
             before: None,
-            rate: Rate { bytes_per_s, since: None, bytes: 0 },
+            rate: Rate { bytes_per_s, measured: Instant::ZERO, since: None, bytes: 0 },
             carries_since: None,
             pause: PAUSE,
         }
@@ -172,11 +183,25 @@ impl Rail {
         }
     }
 
+    /// The bandwidth that was measured; none if it carries nothing.
+    pub(crate) fn bytes_per_s(&self) -> Option<f64> {
+        matches!(self.stage, Stage::Up(_)).then_some(self.rate.bytes_per_s.max(1.0))
+    }
+
     /// When a put of so many bytes would be done, in seconds from now; none if it is not taken.
-    pub(crate) fn expects(&self, bytes: usize, depth: usize) -> Option<f64> {
-        let is_up = matches!(self.stage, Stage::Up(_));
-        let takes = is_up && self.open < depth && self.window.len() < WINDOW;
-        takes.then(|| (self.bytes + bytes) as f64 / self.rate.bytes_per_s.max(1.0))
+    /// `best` is the bandwidth of the best rail: one that was slow a while ago has another chance.
+    pub(crate) fn expects(
+        &self,
+        bytes: usize,
+        depth: usize,
+        best: f64,
+        now: Instant,
+    ) -> Option<f64> {
+        let own = self.bytes_per_s()?;
+        let lately = now.since(self.rate.measured) < MEASURED_LATELY;
+        let bytes_per_s = if lately { own } else { own.max(best) };
+        let takes = self.open < depth && self.window.len() < WINDOW;
+        takes.then_some((self.bytes + bytes) as f64 / bytes_per_s)
     }
 
     /// A put of so many bytes goes over this rail. Returns its number.
@@ -258,7 +283,7 @@ impl Rail {
 
     /// What became of the peer's puts.
     pub(crate) fn answer(&self, down: &Down) -> Fate {
-        let nothing = Heard::default();
+        let nothing = Heard { count: 0, names: VecDeque::new() };
         let heard = match &self.before {
             _ if down.epoch == self.epoch => &self.heard,
             Some(before) if down.epoch + 1 == self.epoch => before,
@@ -314,7 +339,7 @@ impl Rail {
 
     /// It is connected again.
     pub(crate) fn rise(&mut self, epoch: u32, endpoint: EndpointId) {
-        self.before = Some(std::mem::take(&mut self.heard));
+        self.before = Some(std::mem::replace(&mut self.heard, Heard::new()));
         self.names.clear();
         (self.epoch, self.done) = (epoch, 0);
         self.stage = Stage::Joining(endpoint);

@@ -76,6 +76,7 @@ impl Transport for ShmTransport {
             id: DeviceId(DEVICE.to_owned()),
             description: "memory shared between processes of this host (memfd)".to_owned(),
             caps: device::caps(),
+            numa_node: None,
         }]
     }
 

@@ -107,6 +107,7 @@ impl Transport for TcpTransport {
             id: DeviceId(DEVICE.to_owned()),
             description: "TCP over the interfaces of this host".to_owned(),
             caps: device::caps(&self.options),
+            numa_node: None,
         }]
     }
 

@@ -11,6 +11,7 @@ use ccl_wire::{Place, Setup};
 
 use crate::Options;
 use crate::endpoint::DEPTH_MAX;
+use crate::gid;
 use crate::lane::VerbsLane;
 use crate::meeting::{PROTOCOL, VerbsConnecting, VerbsListener};
 use crate::native::Memory;
@@ -110,7 +111,8 @@ impl Device for VerbsDevice {
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
         let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
-        Ok(Box::new(VerbsListener::new(device, interfaces, &self.setup(secret))?))
+        let own = gid::ip(self.port.choice.row.gid);
+        Ok(Box::new(VerbsListener::new(device, interfaces, own, &self.setup(secret))?))
     }
 
     fn connect(

@@ -216,6 +216,7 @@ impl Transport for VerbsTransport {
             id: DeviceId(port.name()),
             description: port.description(),
             caps: device::caps(&port, &self.options),
+            numa_node: port.context.numa_node(),
         };
         usable.map(info).collect()
     }

@@ -1,5 +1,7 @@
 //! How two devices meet: over connections beside the hardware, which prove the secret.
 
+use std::net::IpAddr;
+
 use ccl_core::time::Instant;
 use ccl_core::transport::handshake::Protocol;
 use ccl_core::transport::{
@@ -25,9 +27,13 @@ impl VerbsListener {
     pub(crate) fn new(
         device: u64,
         interfaces: &str,
+        own: IpAddr,
         setup: &Setup,
     ) -> Result<VerbsListener, TransportError> {
-        Ok(VerbsListener { device, gate: Gate::open(interfaces, setup)?, proven: Vec::new() })
+        let mut gate = Gate::open(interfaces, setup)?;
+        // What ends with the device should take no other way with it.
+        gate.prefer(own);
+        Ok(VerbsListener { device, gate, proven: Vec::new() })
     }
 }
 

@@ -1,6 +1,6 @@
 //! The listening side: who proves the secret is let in.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -59,6 +59,11 @@ impl Gate {
         let place = Place { token: socket::random()?, addresses };
         let (setup, half_open) = (setup.clone(), Vec::new());
         Ok(Gate { socket, place, setup, half_open, rejected: 0 })
+    }
+
+    /// Has peers try this address first, if it is among those that they are told.
+    pub fn prefer(&mut self, address: IpAddr) {
+        self.place.addresses.sort_by_key(|one| one.ip() != address);
     }
 
     /// Where it can be reached.

@@ -30,36 +30,44 @@ set_up_rxe() {
     await_rdma rxe0
 }
 
-# Two of them, rxa and rxb, on the ends va and vb of a link (10.88.0.1 and 10.88.0.2). What goes from
-# one to the other really crosses the link, where it can be seen, lost and delayed: by routes of
-# their own, since the kernel takes the short way between addresses that are both its own.
+# Two of them, rxa and rxb, on the ends va and vb of a link (10.88.0.1 and 10.88.0.2), and two more,
+# rxc and rxd, on the ends of another. What goes from one to the other really crosses the link, where
+# it can be seen, lost and delayed: by routes of their own, since the kernel takes the short way
+# between addresses that are both its own.
 set_up_rxe_pair() {
     modprobe -a veth sch_netem rdma_rxe || fail "cannot load the modules for rxe"
-    ip link add va mtu 4500 type veth peer name vb mtu 4500 || fail "cannot make a link"
     echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore
-    for end in all va vb; do
-        echo 1 >/proc/sys/net/ipv4/conf/$end/accept_local
-        echo 0 >/proc/sys/net/ipv4/conf/$end/rp_filter
-    done
-    ip addr add 10.88.0.1/24 dev va
-    ip addr add 10.88.0.2/24 dev vb
-    # From the start: an exchange under traffic confuses some devices.
-    tc qdisc add dev va root netem limit 10000
-    tc qdisc add dev vb root netem limit 10000
-    ip link set va up
-    ip link set vb up
+    echo 1 >/proc/sys/net/ipv4/conf/all/accept_local
+    echo 0 >/proc/sys/net/ipv4/conf/all/rp_filter
     ip rule add pref 100 lookup local
     ip rule del pref 0
-    ip rule add pref 10 iif va lookup local
-    ip rule add pref 11 iif vb lookup local
-    ip rule add pref 20 from 10.88.0.1 to 10.88.0.2 lookup 10
-    ip rule add pref 21 from 10.88.0.2 to 10.88.0.1 lookup 11
-    ip route add 10.88.0.2 dev va src 10.88.0.1 table 10
-    ip route add 10.88.0.1 dev vb src 10.88.0.2 table 11
-    rdma link add rxa type rxe netdev va || fail "cannot make rxa"
-    rdma link add rxb type rxe netdev vb || fail "cannot make rxb"
-    await_rdma rxa
-    await_rdma rxb
+    link_rxe a b 10.88.0 10
+    link_rxe c d 10.88.1 20
+}
+
+# The devices rx$1 and rx$2 on the ends v$1 and v$2 of a link of the network $3, by the routing tables
+# $4 and the next.
+link_rxe() {
+    ip link add v$1 mtu 4500 type veth peer name v$2 mtu 4500 || fail "cannot make a link"
+    from=$3.1 to=$3.2 table=$4
+    for end in $1 $2; do
+        echo 1 >/proc/sys/net/ipv4/conf/v$end/accept_local
+        echo 0 >/proc/sys/net/ipv4/conf/v$end/rp_filter
+        ip addr add $from/24 dev v$end
+        # From the start: an exchange under traffic confuses some devices.
+        tc qdisc add dev v$end root netem limit 10000
+        ip link set v$end up
+        ip rule add pref $table iif v$end lookup local
+        ip rule add pref $((table + 2)) from $from to $to lookup $table
+        from=$3.2 to=$3.1 table=$((table + 1))
+    done
+    # Once both are up.
+    ip route add $3.2 dev v$1 src $3.1 table $4
+    ip route add $3.1 dev v$2 src $3.2 table $(($4 + 1))
+    for end in $1 $2; do
+        rdma link add rx$end type rxe netdev v$end || fail "cannot make rx$end"
+        await_rdma rx$end
+    done
 }
 
 # Waits until the port of an RDMA device is active.

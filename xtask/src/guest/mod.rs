@@ -82,7 +82,8 @@ enum Setup {
     Veth,
     /// An RDMA device in software, rxe0.
     Rxe,
-    /// Two of them, rxa and rxb, at the ends of a link that can be watched and disturbed.
+    /// Two of them, rxa and rxb, at the ends of a link that can be watched and disturbed, and rxc
+    /// and rxd at those of another.
     RxePair,
 }
 

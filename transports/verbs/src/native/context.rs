@@ -53,6 +53,13 @@ impl Context {
         })
     }
 
+    /// The memory that is nearest to it, where the kernel says so.
+    pub(crate) fn numa_node(&self) -> Option<u32> {
+        let path = format!("/sys/class/infiniband/{}/device/numa_node", self.name);
+        // -1 where it is not known; devices in software are of no bus.
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+
     /// Opens the device of that name.
     pub(crate) fn open(
         functions: &'static Functions,
