@@ -37,7 +37,8 @@ const IN_GUEST: &str = "target.'cfg(all())'.runner = ['cargo', 'xtask', 'guest',
 /// The same for RDMA over devices in software, at the ends of two links.
 const IN_GUEST_WITH_RDMA: &str = "target.'cfg(all())'.runner = ['cargo', 'xtask', 'guest', \
                                   '--setup', 'rxe-pair', '--timeout', '420', '--', \
-                                  'env', 'FERROCCL_TEST_RDMA=rxa:1,rxb:1,rxc:1,rxd:1', 'RUST_BACKTRACE=0']";
+                                  'env', 'RUST_BACKTRACE=0', \
+                                  'FERROCCL_TEST_RDMA=rxa:1,rxb:1,rxc:1,rxd:1']";
 
 /// The suite that `cargo xtask softroce` runs.
 pub(crate) const SOFTROCE: &str = "softroce";
