@@ -28,6 +28,7 @@ pub(super) struct Segment {
     locals: Vec<Rank>,
     budget_bytes: usize,
     zero_copy_bytes: usize,
+    registered_bytes: usize,
     /// Channels per pair.
     pub(super) channels: u32,
     /// Slots of each link.
@@ -49,8 +50,15 @@ impl Segment {
         let wanted = config.slot_bytes.0.saturating_mul(if apart { 2 } else { 1 });
         let slot_bytes = wanted.min(share).max(SLOT_BYTES_MIN) / 64 * 64;
         let (locals, shape) = (Vec::from_iter(locals), Shape { slots, slot_bytes });
-        let (budget_bytes, zero_copy_bytes) = (config.budget_bytes.0, config.zero_copy_bytes.0);
-        Segment { ranks, locals, budget_bytes, zero_copy_bytes, channels, shape }
+        Segment {
+            ranks,
+            locals,
+            budget_bytes: config.budget_bytes.0,
+            zero_copy_bytes: config.zero_copy_bytes.0,
+            registered_bytes: config.registered_bytes.0,
+            channels,
+            shape,
+        }
     }
 
     /// The segment of a communicator whose ranks share one host.
@@ -62,9 +70,15 @@ impl Segment {
     pub(super) fn message_config(&self) -> admission::Config {
         let Shape { slots, slot_bytes } = self.shape;
         let (channels, budget_bytes) = (self.channels, self.budget_bytes);
-        let lend_bytes_min = self.zero_copy_bytes;
-        let slots_min = slots;
-        admission::Config { channels, slots, slot_bytes, slots_min, budget_bytes, lend_bytes_min }
+        admission::Config {
+            channels,
+            slots,
+            slot_bytes,
+            slots_min: slots,
+            budget_bytes,
+            lend_bytes_min: self.zero_copy_bytes,
+            registered_bytes_max: self.registered_bytes,
+        }
     }
 
     fn peers(&self) -> usize {

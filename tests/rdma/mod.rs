@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::collectives::sweep;
 use crate::harness::processes::Processes;
 use crate::harness::{config_with, ranks_with};
+use ccl_core::config::Bytes;
 use ferroccl::{Communicator, Config, Reduction};
 
 /// Where devices are named that this machine has for tests, by port.
@@ -141,6 +142,46 @@ fn large_messages_are_copied_at_neither_end() {
     // Who is late finds messages in their slots.
     let landed: u64 = seen.iter().map(|[_, _, landed]| landed).sum();
     assert!(landed > 0, "no message came past its slot");
+}
+
+/// Registered buffers need no registration in a call, so that shorter messages go without a copy.
+#[test]
+fn registered_buffers_lend_shorter_messages() {
+    let Some((devices, _turn)) = devices("registered_buffers_lend_shorter_messages") else {
+        return;
+    };
+    let config = over(&devices, |config| config.registered_bytes = Bytes(400_000));
+    let seen = ranks_with(2, config, |communicator| {
+        let lent = |communicator: &Communicator| -> u64 {
+            communicator.accounts().map(|(_, account)| account.lent).sum()
+        };
+        // Of 160,000 bytes: two of them are all that may be registered at a time.
+        let mut buffers = [1u32, 2, 3].map(|fill| vec![fill; 40_000]);
+        for _ in 0..2 {
+            for data in &mut buffers {
+                communicator.all_reduce_in_place(data, Reduction::Max).unwrap();
+            }
+        }
+        let unregistered = lent(communicator);
+        let mut registered = buffers.map(|buffer| communicator.register(buffer).unwrap());
+        for turn in 0..3 {
+            for (at, data) in registered.iter_mut().enumerate() {
+                communicator.all_reduce_in_place(data, Reduction::Sum).unwrap();
+                let expected = (at as u32 + 1) << (turn + 1);
+                assert!(data.iter().all(|value| *value == expected), "{at}, {turn}");
+            }
+        }
+        let after = lent(communicator);
+        let [first, ..] = registered;
+        let mut data = first.into_inner();
+        communicator.all_reduce_in_place(&mut data, Reduction::Max).unwrap();
+        assert_eq!(lent(communicator), after, "it is registered no longer");
+        (unregistered, after)
+    });
+    println!("lent before and after: {seen:?}");
+    for (before, after) in seen {
+        assert!(before == 0 && after > 0, "{before}, then {after}");
+    }
 }
 
 #[test]

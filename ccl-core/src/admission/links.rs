@@ -8,6 +8,7 @@ use ccl_memory::Region;
 
 use super::account::Account;
 use super::inbound::{Inbound, Landing};
+use super::kept::Keeper;
 use super::loan::Loans;
 use super::meeting::{Directory, Meeting, Met};
 use super::name::{Name, SLOTS_MAX};
@@ -147,6 +148,8 @@ pub struct MessageLinks {
     pub(super) spreading: Spreading,
     /// The caller's memory, as far as it is in use.
     pub(super) loans: Loans,
+    /// That of it that stays registered.
+    pub(super) keeper: Keeper,
     events: Vec<Event>,
     /// Peers that are gone, and how that was noticed, the first first.
     pub(super) lost: Vec<(Rank, String)>,
@@ -184,6 +187,7 @@ impl MessageLinks {
             held: Vec::with_capacity(AT_ONCE),
             spreading: Spreading::default(),
             loans: Loans::default(),
+            keeper: Keeper::new(config.registered_bytes_max),
             events: Vec::with_capacity(AT_ONCE),
             lost: Vec::new(),
             counters: Counters::default(),
@@ -713,6 +717,7 @@ impl MessageLinks {
     pub(super) fn lose(&mut self, endpoint: EndpointId, reason: String) {
         let Some(&rank) = self.ranks.get(&endpoint) else { return };
         self.loans.forget(rank);
+        self.keeper.forget(rank);
         if let Some(Some(peer)) = self.peers.get_mut(rank as usize) {
             self.counters.in_flight_bytes -= peer.void() as u64;
         }

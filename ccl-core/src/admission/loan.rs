@@ -14,11 +14,13 @@
 //! The memory is that of one call at a time: [`MessageLinks::open`] names it,
 //! [`MessageLinks::close`] ends every use of it before it is given back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_memory::Region;
 
 use super::inbound::Landing;
+use super::kept::{Keeper, Kept};
 use super::links::{MessageLinks, Peer, request_id};
 use crate::execution::Link;
 use crate::time::Instant;
@@ -28,10 +30,11 @@ use crate::types::Rank;
 /// How long the end of a call waits for acknowledgements.
 const SETTLE: Duration = Duration::from_micros(60);
 
-/// A buffer of the call's.
+/// A buffer of the call's, or the memory that is kept and holds it.
 #[derive(Debug)]
 struct Buffer {
     region: Region,
+    kept: Option<Arc<Kept>>,
     /// Registered when first needed.
     key: Option<MrKey>,
     /// It cannot be registered.
@@ -108,14 +111,24 @@ impl Loans {
     }
 
     /// How a peer knows the buffer with this key.
-    pub(super) fn shared(&self, rank: Rank, key: MrKey) -> Option<RemoteKey> {
+    pub(super) fn shared(&self, keeper: &Keeper, rank: Rank, key: MrKey) -> Option<RemoteKey> {
         let buffer = self.buffers.iter().find(|buffer| buffer.key == Some(key))?;
-        buffer.shared.iter().find(|(peer, _)| *peer == rank).map(|(_, shared)| shared.clone())
+        match &buffer.kept {
+            Some(kept) => keeper.shared(kept, rank),
+            None => {
+                let known = buffer.shared.iter().find(|(peer, _)| *peer == rank);
+                known.map(|(_, shared)| shared.clone())
+            }
+        }
     }
 
-    pub(super) fn share(&mut self, rank: Rank, key: MrKey, shared: RemoteKey) {
+    pub(super) fn share(&mut self, keeper: &mut Keeper, rank: Rank, key: MrKey, as_: RemoteKey) {
         let buffer = self.buffers.iter_mut().find(|buffer| buffer.key == Some(key));
-        buffer.into_iter().for_each(|buffer| buffer.shared.push((rank, shared.clone())));
+        match buffer {
+            Some(Buffer { kept: Some(kept), .. }) => keeper.share(kept, rank, as_),
+            Some(buffer) => buffer.shared.push((rank, as_)),
+            None => {}
+        }
     }
 
     pub(super) fn is_lent(&self, address: usize, bytes: usize) -> bool {
@@ -133,16 +146,30 @@ impl Lent {
 impl MessageLinks {
     /// Names the memory of the call that begins.
     pub fn open(&mut self, memory: impl Iterator<Item = Region>) {
-        let least = self.config.lend_bytes_min.max(self.device.caps().register_bytes_min);
-        self.loans.polled = false;
+        let MessageLinks { config, device, loans, keeper, .. } = self;
+        let least = config.lend_bytes_min.max(device.caps().register_bytes_min);
+        loans.polled = false;
+        keeper.begin();
         // Smaller buffers have no message to lend, and small calls have no time to lose.
-        let large = memory.filter(|region| region.bytes() >= least);
-        self.loans.buffers.extend(large.map(|region| Buffer {
-            region,
-            key: None,
-            unfit: false,
-            shared: Vec::new(),
-        }));
+        for memory in memory.filter(|region| region.bytes() >= config.lend_bytes_min) {
+            let (kept, region) = match keeper.find(&memory) {
+                Some((kept, region)) => (Some(kept), region),
+                None if memory.bytes() >= least => (None, memory),
+                None => continue,
+            };
+            loans.buffers.push(Buffer {
+                region,
+                kept,
+                key: None,
+                unfit: false,
+                shared: Vec::new(),
+            });
+        }
+    }
+
+    /// Has calls whose buffers lie in this memory use its registration, which outlives them.
+    pub fn keep(&mut self, kept: Arc<Kept>) {
+        self.keeper.keep(kept);
     }
 
     /// Offers the payload of the link's next message, which is writable, at this address of the
@@ -245,6 +272,7 @@ impl MessageLinks {
     /// the child of a fork, and all of it is its parent's.
     pub fn abandon(&mut self) {
         self.loans = Loans::default();
+        self.keeper.abandon();
         self.queue.clear();
         std::mem::forget(std::mem::take(&mut self.peers));
     }
@@ -264,7 +292,7 @@ impl MessageLinks {
             }
             self.restore(link, slot);
         }
-        for buffer in self.loans.buffers.drain(..) {
+        for buffer in self.loans.buffers.drain(..).filter(|buffer| buffer.kept.is_none()) {
             // A key that is unknown by now guards nothing any more.
             let _ = buffer.key.map(|key| self.device.deregister(key));
         }
@@ -296,14 +324,18 @@ impl MessageLinks {
         if bytes < self.config.lend_bytes_min {
             return None;
         }
-        let (buffer, offset) = self.loans.buffers.iter_mut().find_map(|buffer| {
+        let MessageLinks { loans, device, keeper, .. } = self;
+        let (buffer, offset) = loans.buffers.iter_mut().find_map(|buffer| {
             let offset = address.checked_sub(buffer.region.start().addr())?;
             let inside = offset.checked_add(bytes)? <= buffer.region.bytes();
             inside.then_some((buffer, offset))
         })?;
         if buffer.key.is_none() && !buffer.unfit {
             // Memory that cannot be registered is copied.
-            buffer.key = self.device.register(&buffer.region).ok();
+            buffer.key = match &buffer.kept {
+                Some(kept) => keeper.register(kept, device),
+                None => device.register(&buffer.region).ok(),
+            };
             buffer.unfit = buffer.key.is_none();
         }
         Some(LocalSlice { key: buffer.key?, offset, bytes })
@@ -334,6 +366,7 @@ impl MessageLinks {
         self.queue.retain(|WorkRequest::Put { endpoint, .. }| *endpoint != peer.endpoint);
         self.counters.in_flight_bytes -= peer.void() as u64;
         self.loans.forget(rank);
+        self.keeper.forget(rank);
         self.lost.push((rank, error.to_string()));
         self.dispose(&peer);
     }

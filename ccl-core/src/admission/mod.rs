@@ -24,6 +24,7 @@
 
 mod account;
 mod inbound;
+mod kept;
 mod links;
 mod loan;
 mod meeting;
@@ -41,6 +42,7 @@ use crate::transport::TransportError;
 use crate::types::Rank;
 
 pub use account::{Account, Waits};
+pub use kept::Kept;
 pub use links::MessageLinks;
 pub use meeting::Directory;
 pub use name::{CHANNELS_MAX, Name, SLOTS_MAX};
@@ -69,6 +71,8 @@ pub struct Config {
     /// Payloads of so many bytes are sent from the caller's memory and received into it, where
     /// that can be.
     pub lend_bytes_min: usize,
+    /// The most bytes that stay registered between calls ([`MessageLinks::keep`]).
+    pub registered_bytes_max: usize,
 }
 
 impl Config {

@@ -14,7 +14,16 @@ const WRAP: u64 = 1 << 20;
 
 fn config(slots: u32, slots_min: u32, budget_bytes: usize) -> Config {
     let (slot_bytes, lend_bytes_min) = (100 - HEADER_BYTES, 0);
-    Config { channels: 2, slots, slots_min, slot_bytes, budget_bytes, lend_bytes_min }
+    let registered_bytes_max = 0;
+    Config {
+        channels: 2,
+        slots,
+        slots_min,
+        slot_bytes,
+        budget_bytes,
+        lend_bytes_min,
+        registered_bytes_max,
+    }
 }
 
 #[test]

@@ -189,6 +189,10 @@ config! {
         "Messages over a network from so many bytes on are sent from the caller's buffers and \
          received into them, where the algorithm and the transport allow; shorter ones are copied \
          through slots, and so are all where this is larger than a slot.";
+    registered_bytes: Bytes = Bytes(16 << 30), "FERROCCL_REGISTERED_BYTES", None, false,
+        "The most bytes that a communicator keeps registered for RDMA between calls, of buffers \
+         that the program has registered. What is used least lately goes first, and is registered \
+         again when it is used; what is larger than this is registered for each call.";
     timeout: Duration = Duration::from_secs(600), "FERROCCL_TIMEOUT", None, false,
         "An operation that makes no progress for so long ends with an error.";
     join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,

@@ -25,6 +25,7 @@ const CONFIG: Config = Config {
     slot_bytes: 200,
     budget_bytes: 100_000,
     lend_bytes_min: 0,
+    registered_bytes_max: 0,
 };
 
 /// Links of ranks 0 and 1, which are not connected.

@@ -26,6 +26,8 @@
 mod device;
 mod endpoint;
 mod gid;
+#[cfg(test)]
+mod gpu_tests;
 mod group;
 mod hca;
 mod lane;
@@ -49,6 +51,7 @@ use rdma_sys::Functions;
 
 pub use device::VerbsDevice;
 pub use gid::{Family, Rule};
+pub use native::{GpuDriver, GpuMemory, GpuPath, GpuRegistration};
 
 use hca::Filter;
 use native::Context;

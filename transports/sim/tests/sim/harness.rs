@@ -49,6 +49,7 @@ impl Job {
             slot_bytes: 256,
             budget_bytes: 1 << 20,
             lend_bytes_min: 1,
+            registered_bytes_max: 0,
         };
         let (data_type, op) = (DataType::Float32, ReduceOp::Sum);
         Job {

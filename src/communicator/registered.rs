@@ -1,0 +1,80 @@
+//! Buffers that stay registered for RDMA from call to call.
+
+use std::any::Any;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ccl_core::admission::Kept;
+use ccl_memory::Region;
+
+use super::element::Element;
+use super::{Communicator, Error};
+
+/// Elements that calls of one communicator send from and receive into without registering their
+/// memory each time. They are used like any slice. Dropped, or taken out again with
+/// [`Registered::into_inner`], they are registered no longer.
+#[derive(Debug)]
+pub struct Registered<T> {
+    elements: Vec<T>,
+    kept: Arc<Kept>,
+}
+
+impl<T> Registered<T> {
+    /// The elements, registered no longer.
+    #[must_use]
+    pub fn into_inner(mut self) -> Vec<T> {
+        self.kept.end();
+        std::mem::take(&mut self.elements)
+    }
+}
+
+impl<T> Deref for Registered<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.elements
+    }
+}
+
+impl<T> DerefMut for Registered<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.elements
+    }
+}
+
+impl<T> Drop for Registered<T> {
+    fn drop(&mut self) {
+        // Before the elements go.
+        self.kept.end();
+    }
+}
+
+impl Communicator {
+    /// Keeps memory registered as long as the result lives, which over RDMA spares large messages
+    /// the registration in every call, and lets shorter ones go without a copy, too: from
+    /// `FERROCCL_ZERO_COPY_BYTES` on, where unregistered memory begins at 256 KiB. At most
+    /// `FERROCCL_REGISTERED_BYTES` of all such memory are registered at a time. Over other
+    /// transports nothing changes.
+    ///
+    /// # Errors
+    ///
+    /// When the communicator has ended.
+    pub fn register<T: Element>(&mut self, elements: Vec<T>) -> Result<Registered<T>, Error> {
+        self.usable()?;
+        let mut elements = elements;
+        let bytes = size_of_val(&*elements);
+        let start = NonNull::new(elements.as_mut_ptr().cast::<u8>()).unwrap_or(NonNull::dangling());
+        start.as_ptr().expose_provenance();
+        let owner: Arc<dyn Any + Send + Sync> = Arc::new(());
+        // SAFETY: the elements stay where they are, in a vector that nobody can grow, until
+        // `Kept::end` has ended every use of the region. It is read and written only in calls that
+        // borrow the elements.
+        let region = unsafe { Region::new(start, bytes, owner) };
+        let kept = Kept::new(region);
+        if let Some(messages) = self.engine.ports.links().messages() {
+            messages.keep(Arc::clone(&kept));
+        }
+        Ok(Registered { elements, kept })
+    }
+}
