@@ -110,6 +110,8 @@ fn verbs(config: &Config, link_within: Duration) -> Result<VerbsTransport, Error
         service_level: config.ib_service_level,
         timeout: config.ib_timeout,
         retries: config.ib_retries,
+        not_ready_retries: config.ib_not_ready_retries,
+        mtu_bytes: config.ib_mtu,
         relaxed_ordering: config.ib_relaxed_ordering > 0,
         acknowledged: config.ib_rails > 1,
         // A peer may be busy with other things.

@@ -1,6 +1,9 @@
 //! The buffers of a run: allocated once for the largest size, aligned, with guard bytes behind.
 
+use std::ops::{Deref, DerefMut};
+
 use super::data::pattern::POISON;
+use crate::communicator::Registered;
 
 /// Buffers begin on a cache line, which also suits every element type.
 const ALIGNMENT_BYTES: usize = 64;
@@ -18,10 +21,45 @@ pub struct OutOfMemory {
     bytes: usize,
 }
 
+/// Where a buffer's bytes lie.
+#[derive(Debug)]
+pub enum Storage {
+    /// As any program's.
+    Plain(Vec<u8>),
+    /// Registered for the time of the run.
+    Registered(Registered<u8>),
+}
+
+impl Default for Storage {
+    fn default() -> Storage {
+        Storage::Plain(Vec::new())
+    }
+}
+
+impl Deref for Storage {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Storage::Plain(bytes) => bytes,
+            Storage::Registered(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Storage {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Storage::Plain(bytes) => bytes,
+            Storage::Registered(bytes) => bytes,
+        }
+    }
+}
+
 /// One buffer that is used at many lengths.
 #[derive(Debug, Default)]
 pub struct GuardedBuffer {
-    storage: Vec<u8>,
+    storage: Storage,
     start: usize,
 }
 
@@ -37,7 +75,21 @@ impl GuardedBuffer {
         storage.try_reserve_exact(total).map_err(|_| OutOfMemory { bytes })?;
         storage.resize(total, POISON);
         let start = storage.as_ptr().align_offset(ALIGNMENT_BYTES).min(ALIGNMENT_BYTES);
-        Ok(GuardedBuffer { storage, start })
+        Ok(GuardedBuffer { storage: Storage::Plain(storage), start })
+    }
+
+    /// The same bytes, where `register` puts them.
+    ///
+    /// # Errors
+    /// Its own.
+    pub fn register<E>(
+        &mut self,
+        register: impl FnOnce(Vec<u8>) -> Result<Storage, E>,
+    ) -> Result<(), E> {
+        if let Storage::Plain(bytes) = &mut self.storage {
+            self.storage = register(std::mem::take(bytes))?;
+        }
+        Ok(())
     }
 
     /// The first `bytes` bytes.

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use ccl_core::admission::Account;
 use ccl_core::types::{Collective, Rank};
 
+use super::memory::Storage;
 use super::options::Options;
 use super::subject::{Buffers, Peer, Plan, Request, Shape, Subject, SubjectError};
 use crate::communicator::{self, Blocks, Call, Communicator, Sizes};
@@ -138,6 +139,10 @@ impl Subject for Communicator {
                 self.exchange(to, from, (messages, count * width), buffers)
             }
         }
+    }
+
+    fn register(&mut self, memory: Vec<u8>) -> Result<Storage, SubjectError> {
+        Ok(Storage::Registered(Communicator::register(self, memory)?))
     }
 
     fn barrier(&mut self) -> Result<(), SubjectError> {

@@ -130,6 +130,10 @@ pub struct Options {
     #[arg(short = 'a', long = "average", value_name = "MODE", default_value = "1",
           value_parser = average)]
     pub average: Average,
+    /// 1: register the buffers once for the run, which RDMA needs for messages without a copy
+    #[arg(short = 'R', long = "local_register", value_name = "MODE", default_value_t = 0,
+          value_parser = clap::value_parser!(u8).range(0..=1))]
+    pub register: u8,
     /// Ranks that this program starts on this machine (1 to 512); without it the program is
     /// one rank of the launcher that started it, or the only rank
     #[arg(short = 'g', long = "ngpus", value_name = "RANKS",

@@ -46,7 +46,11 @@ pub fn ready(
     let is_first = subject.rank() == 0;
     let files = options.json.iter().chain(&options.plot).filter(|_| is_first);
     let memory = Memory::new(bytes, bytes).map_err(SubjectError::from);
-    let memory = memory.and_then(|memory| {
+    let memory = memory.and_then(|mut memory| {
+        if options.register == 1 {
+            memory.input.register(|bytes| subject.register(bytes))?;
+            memory.output.register(|bytes| subject.register(bytes))?;
+        }
         for path in files {
             File::create(path).map_err(|error| cannot_write(path, &error))?;
         }

@@ -9,6 +9,8 @@ use ccl_core::transport::RailState;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use serde::Serialize;
 
+use super::memory::Storage;
+
 /// Any failure of the thing being measured; its text is shown to the user as it is.
 pub type SubjectError = Box<dyn Error + Send + Sync>;
 
@@ -39,6 +41,14 @@ pub trait Subject {
     /// # Errors
     /// Whatever the communicator reports.
     fn all_gather_f64(&mut self, value: f64) -> Result<Vec<f64>, SubjectError>;
+
+    /// Keeps memory registered, if there is anything to register it with.
+    ///
+    /// # Errors
+    /// Whatever the communicator reports.
+    fn register(&mut self, memory: Vec<u8>) -> Result<Storage, SubjectError> {
+        Ok(Storage::Plain(memory))
+    }
 
     /// The plan that [`run`](Self::run) would take. Local: nothing is sent, and rank 0 alone asks.
     fn explain(&mut self, request: &Request<'_>) -> Plan;

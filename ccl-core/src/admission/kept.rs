@@ -295,7 +295,7 @@ mod tests {
         let mut keeper = Keeper::new(100);
         let kept = [60, 60].map(|bytes| Kept::new(Region::private(bytes)));
         kept.iter().for_each(|kept| keeper.keep(Arc::clone(kept)));
-        let mut used = |keeper: &mut Keeper, at: usize| {
+        let used = |keeper: &mut Keeper, at: usize| {
             keeper.begin();
             let (found, _) = keeper.find(&kept[at].region).unwrap();
             keeper.register(&found, &device).unwrap()

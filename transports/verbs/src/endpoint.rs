@@ -155,11 +155,12 @@ impl Endpoint {
             lines.push(made);
         }
         let [a, b, c, d] = ccl_wire::socket::random::<4>()?;
+        let active = port.attr.active_mtu;
         let own = Offer {
             gid: port.choice.row.gid,
             lid: port.attr.lid,
             link_layer: port.attr.link_layer,
-            mtu: port.attr.active_mtu,
+            mtu: options.mtu().map_or(active, |mtu| mtu.min(active)),
             first_packet: u32::from_be_bytes([0, a, b ^ d, c]),
             pairs: lines.iter().map(Line::number).collect(),
         };

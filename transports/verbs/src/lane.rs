@@ -60,6 +60,8 @@ pub(crate) struct VerbsLane {
     room: usize,
     /// Taken from the queue before somebody asked.
     stash: Vec<ibv_wc>,
+    /// Where completions are taken to.
+    space: Vec<ibv_wc>,
     /// Puts that are done and were not told of.
     done: Vec<u64>,
     /// What happened while another endpoint was closed.
@@ -95,6 +97,7 @@ impl VerbsLane {
             queue,
             room: room as usize,
             stash: Vec::with_capacity(AT_ONCE),
+            space: vec![ibv_wc::default(); AT_ONCE],
             done: Vec::with_capacity(AT_ONCE),
             kept: Vec::new(),
             ready: Vec::with_capacity(READY_MAX),
@@ -144,18 +147,20 @@ impl VerbsLane {
 
     /// Takes completions in. Returns whether there may be more.
     fn drain(&mut self, events: &mut Vec<Event>) -> Result<bool, TransportError> {
-        let mut space = [ibv_wc::default(); AT_ONCE];
         for _ in 0..TURNS_MAX {
+            let mut space = std::mem::take(&mut self.space);
             let stashed = self.stash.len();
-            let count = if stashed == 0 {
-                self.queue.poll(&mut space)?
+            let polled = if stashed == 0 {
+                self.queue.poll(&mut space)
             } else {
                 space[..stashed].copy_from_slice(&self.stash);
                 self.stash.clear();
-                stashed
+                Ok(stashed)
             };
+            let count = *polled.as_ref().unwrap_or(&0);
             space[..count].iter().for_each(|completion| self.completed(completion, events));
-            if count < AT_ONCE {
+            self.space = space;
+            if polled? < AT_ONCE {
                 return Ok(false);
             }
         }

@@ -47,7 +47,7 @@ use std::time::Duration;
 
 use ccl_core::spread::{Policy, Spread};
 use ccl_core::transport::{Device, DeviceId, DeviceInfo, Transport, TransportError};
-use rdma_sys::Functions;
+use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
 
 pub use device::VerbsDevice;
 pub use gid::{Family, Rule};
@@ -94,6 +94,8 @@ pub struct Options {
     pub retries: u8,
     /// How often a receiver that is not ready is asked again; 7 is for ever.
     pub not_ready_retries: u8,
+    /// The longest payload of a packet; 0 for what the port is set to.
+    pub mtu_bytes: u32,
     /// Whether writes may overtake each other on the bus.
     pub relaxed_ordering: bool,
     /// How long two lanes may take to connect their queue pairs.
@@ -121,6 +123,7 @@ impl Default for Options {
             timeout: 18,
             retries: 6,
             not_ready_retries: 7,
+            mtu_bytes: 0,
             relaxed_ordering: true,
             join_within: Duration::from_secs(20),
             link_within: Duration::from_secs(3),
@@ -129,6 +132,12 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The longest payload as verbs name it; none for what the port is set to.
+    fn mtu(&self) -> Option<ibv_mtu> {
+        let codes = IBV_MTU_256..=IBV_MTU_4096;
+        codes.into_iter().find(|code| 128 << code == self.mtu_bytes)
+    }
+
     /// What no device takes is told apart from what this one does not take.
     fn check(&self) -> Result<(), TransportError> {
         let pairs = group::needs(self).count();
@@ -139,6 +148,12 @@ impl Options {
             format!("a timeout of {} (FERROCCL_IB_TIMEOUT); use 0 to 31", self.timeout)
         } else if self.retries > 7 {
             format!("{} retries (FERROCCL_IB_RETRY_CNT); use 0 to 7", self.retries)
+        } else if self.not_ready_retries > 7 {
+            let retries = self.not_ready_retries;
+            format!("{retries} retries (FERROCCL_IB_RNR_RETRY_CNT); use 0 to 7")
+        } else if self.mtu_bytes != 0 && self.mtu().is_none() {
+            let bytes = self.mtu_bytes;
+            format!("packets of {bytes} bytes (FERROCCL_IB_MTU); use 256, 512, 1024, 2048 or 4096")
         } else if self.service_level > 15 {
             format!("service level {} (FERROCCL_IB_SL); use 0 to 15", self.service_level)
         } else {

@@ -148,7 +148,8 @@ impl Sides<'_> {
             What::Stream(_) => command.args(["-n", "4", "-w", "1"]),
             What::AllReduce => command.args(["-n", "20", "-w", "3"]),
         };
-        command.arg("--json").arg(&self.json);
+        // As perftest does.
+        command.args(["-R", "1"]).arg("--json").arg(&self.json);
         command.env("FERROCCL_IB_POLICY", PAIRS.to_string()).env("FERROCCL_SOCKET_IFNAME", "lo");
         command.env("FERROCCL_IB_HCA", format!("={}", self.ports.join(",")));
         process::capture(&mut command, RUN_WITHIN)?;

@@ -389,7 +389,7 @@ unsafe extern "C" fn create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_attr)
     let send_queue = unsafe { (*send_cq).handle };
     // SAFETY: and this one.
     let recv_queue = unsafe { (*recv_cq).handle };
-    let traffic = Traffic { number, traffic_class: 0, flow_label: 0, writes: 0, bytes: 0 };
+    let traffic = Traffic { number, ..Traffic::default() };
     let pair = Pair {
         device,
         domain: pd.handle,
@@ -475,9 +475,11 @@ impl Network {
         if to == IBV_QPS_RTR {
             pair.traffic.traffic_class = attr.ah_attr.grh.traffic_class;
             pair.traffic.flow_label = attr.ah_attr.grh.flow_label;
+            pair.traffic.mtu = attr.path_mtu;
         } else if to == IBV_QPS_RTS {
             pair.attr.ah_attr = known.ah_attr;
             pair.attr.dest_qp_num = known.dest_qp_num;
+            pair.traffic.not_ready_retries = attr.rnr_retry;
         }
         0
     }

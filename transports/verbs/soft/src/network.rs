@@ -10,7 +10,7 @@ use rdma_sys::*;
 use crate::Limits;
 
 /// What a queue pair has sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// Its number.
     pub number: u32,
@@ -18,6 +18,10 @@ pub struct Traffic {
     pub traffic_class: u8,
     /// What it was connected with.
     pub flow_label: u32,
+    /// The longest payload of its packets, as `IBV_MTU_...`.
+    pub mtu: u32,
+    /// How often a receiver that is not ready is asked again.
+    pub not_ready_retries: u8,
     /// Writes that have arrived.
     pub writes: u64,
     /// Their bytes.

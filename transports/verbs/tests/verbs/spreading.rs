@@ -125,3 +125,16 @@ fn no_more_are_taken_than_may_be_under_way() {
     assert_eq!(ends[0].lane.post(ccl_wire::now(), &puts).unwrap(), 3);
     await_all(&mut ends, 3);
 }
+
+#[test]
+fn packets_are_no_longer_and_receivers_asked_no_more_often_than_is_said() {
+    // The devices are set to 4096 bytes.
+    for (mtu_bytes, mtu) in [(0, 5), (512, 2), (4096, 5)] {
+        let options = Options { mtu_bytes, not_ready_retries: 3, ..options("2") };
+        let mut ends = joined(&options);
+        let put = ends[0].put(0, 8, Some(1));
+        one_by_one(&mut ends, &[put]);
+        let traffic = ends[0].soft.traffic();
+        assert!(traffic.iter().all(|pair| (pair.mtu, pair.not_ready_retries) == (mtu, 3)));
+    }
+}
