@@ -3,8 +3,25 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use ccl_core::config::Config;
+
+use super::error::Error;
+use super::exchange::{Topic, exchange};
+use crate::bootstrap::ControlPlane;
+
+/// The NUMA nodes of all ranks, where it matters for the devices that each takes: empty elsewhere.
+/// All ranks call it.
+pub(super) fn nodes(control: &ControlPlane, config: &Config) -> Result<Vec<Option<u32>>, Error> {
+    if config.transport != "verbs" {
+        return Ok(Vec::new());
+    }
+    let own = numa_node().map_or(Vec::new(), |node| node.to_le_bytes().to_vec());
+    let all = exchange(control, Topic::Nodes, &own, config.join_timeout)?;
+    Ok(all.iter().map(|node| node.as_slice().try_into().ok().map(u32::from_le_bytes)).collect())
+}
+
 /// The NUMA node of all processors that this process may run on, if they are of one.
-pub(super) fn numa_node() -> Option<u32> {
+fn numa_node() -> Option<u32> {
     let allowed = rustix::thread::sched_getaffinity(None).ok()?;
     let allowed: BTreeSet<usize> =
         (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();

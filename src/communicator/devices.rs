@@ -13,7 +13,6 @@ use ccl_transport_shm::ShmTransport;
 use ccl_transport_tcp::TcpTransport;
 use ccl_transport_verbs::{Family, Rule, VerbsTransport};
 
-use super::affinity;
 use super::call::usage;
 use super::error::Error;
 
@@ -38,8 +37,13 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// For a rank of the roster.
-    pub(super) fn open(config: &Config, roster: &Roster, rank: Rank) -> Result<Devices, Error> {
+    /// For a rank of the roster; `nodes` are the ranks' NUMA nodes, where they matter.
+    pub(super) fn open(
+        config: &Config,
+        roster: &Roster,
+        rank: Rank,
+        nodes: &[Option<u32>],
+    ) -> Result<Devices, Error> {
         let ranks = roster.members.len() as Rank;
         let name = config.transport.as_str();
         if !NAMES.contains(&name) {
@@ -68,7 +72,12 @@ impl Devices {
         let shared = if sharing { Some(open(&ShmTransport::new(), 0)?) } else { None };
         let network = match (networked, name) {
             (false, _) => None,
-            (true, "verbs") => Some(("verbs", rails(config, &near, rank)?)),
+            (true, "verbs") => {
+                let node = |peer: &Rank| nodes.get(*peer as usize).copied().flatten();
+                let nodes: Vec<_> = near.iter().map(node).collect();
+                let place = near.iter().position(|peer| *peer == rank).unwrap_or(0);
+                Some(("verbs", rails(config, &nodes, place)?))
+            }
             (true, _) => Some(("tcp", open(&tcp(config), 0)?)),
         };
         Ok(Devices { hosts, shared, network, near })
@@ -131,8 +140,9 @@ fn tcp(config: &Config) -> TcpTransport {
     })
 }
 
-/// This rank's share of the RDMA devices of its host, whose ranks are `near`.
-fn rails(config: &Config, near: &[Rank], rank: Rank) -> Result<Arc<dyn Device>, Error> {
+/// A rank's share of the RDMA devices of its host: `ranks` are the NUMA nodes of all ranks there,
+/// and `place` is which of them this one is.
+fn rails(config: &Config, ranks: &[Option<u32>], place: usize) -> Result<Arc<dyn Device>, Error> {
     let most = usize::from(config.ib_rails);
     if !(1..=RAILS_MAX).contains(&most) {
         return Err(usage(format!("FERROCCL_IB_RAILS={most} is not 1 to {RAILS_MAX}")));
@@ -143,8 +153,7 @@ fn rails(config: &Config, near: &[Rank], rank: Rank) -> Result<Arc<dyn Device>, 
         return Err(none(&transport));
     }
     let nodes: Vec<Option<u32>> = found.iter().map(|device| device.numa_node).collect();
-    let place = near.iter().position(|peer| *peer == rank).unwrap_or(0);
-    let own = share(&nodes, affinity::numa_node(), (place, near.len()), most);
+    let own = share(&nodes, ranks, place, most);
     if own.len() > 1 {
         // Where there are other ways, there is less to wait for.
         transport = verbs(config, LINK_WITHIN)?;
@@ -152,7 +161,7 @@ fn rails(config: &Config, near: &[Rank], rank: Rank) -> Result<Arc<dyn Device>, 
     let open = |at: usize| Ok((found[at].id.0.clone(), transport.open(&found[at].id)?));
     let mut devices: Vec<(String, Arc<dyn Device>)> =
         own.into_iter().map(open).collect::<Result<_, Error>>()?;
-    tracing::debug!(rank, devices = ?devices.iter().map(|(name, _)| name).collect::<Vec<_>>());
+    tracing::debug!(devices = ?devices.iter().map(|(name, _)| name).collect::<Vec<_>>());
     match devices.pop() {
         // All ranks do so, or none.
         Some((_, device)) if most == 1 => Ok(device),
@@ -163,28 +172,22 @@ fn rails(config: &Config, near: &[Rank], rank: Rank) -> Result<Arc<dyn Device>, 
     }
 }
 
-/// Which of a host's devices a rank takes, by their NUMA nodes, its own, and which of how many
-/// ranks of that host it is: all get as many, at most `most`, and at least one. Where some devices
-/// are near, those.
-fn share(
-    nodes: &[Option<u32>],
-    own: Option<u32>,
-    (place, ranks): (usize, usize),
-    most: usize,
-) -> Vec<usize> {
-    let all = nodes.len();
-    let near = |at: &usize| own.is_some() && nodes[*at] == own;
-    let mut candidates: Vec<usize> = (0..all).filter(near).collect();
-    if candidates.is_empty() {
-        candidates = (0..all).collect();
-    }
-    // The other ranks are thought to be spread over the nodes like the devices.
-    let sharing = (ranks * candidates.len()).div_ceil(all.max(1)).max(1);
-    let count = (candidates.len() / sharing).clamp(1, most);
-    let first = place % sharing * count;
-    (first..first + count)
-        .filter_map(move |at| candidates.get(at % candidates.len().max(1)).copied())
-        .collect()
+/// Which of a host's devices a rank takes, by the NUMA nodes of the devices and of the host's ranks,
+/// of which it is one: those of its own node, if there are any, else any. Who chooses from the same
+/// devices gets as many as the others, at most `most`, and at least one.
+fn share(devices: &[Option<u32>], ranks: &[Option<u32>], place: usize, most: usize) -> Vec<usize> {
+    let choice = |node: Option<u32>| -> Vec<usize> {
+        let near = |at: &usize| node.is_some() && devices[*at] == node;
+        let near: Vec<usize> = (0..devices.len()).filter(near).collect();
+        if near.is_empty() { (0..devices.len()).collect() } else { near }
+    };
+    let candidates = choice(ranks.get(place).copied().flatten());
+    let likewise = |rank: &usize| choice(ranks[*rank]) == candidates;
+    let sharing: Vec<usize> = (0..ranks.len()).filter(likewise).collect();
+    let place = sharing.iter().position(|rank| *rank == place).unwrap_or(0);
+    let count = (candidates.len() / sharing.len().max(1)).clamp(1, most);
+    let taken = place * count..(place + 1) * count;
+    taken.filter_map(|at| candidates.get(at % candidates.len().max(1)).copied()).collect()
 }
 
 /// Opens one of a transport's devices; beyond the last one they begin again.
@@ -207,21 +210,28 @@ mod tests {
 
     #[test]
     fn devices_are_shared_out_evenly_and_near_ones_first() {
-        let taken = |nodes: &[Option<u32>], own, ranks, most| -> Vec<Vec<usize>> {
-            (0..ranks).map(|place| share(nodes, own, (place, ranks), most)).collect()
+        let taken = |devices: &[Option<u32>], ranks: &[Option<u32>], most| -> Vec<Vec<usize>> {
+            (0..ranks.len()).map(|place| share(devices, ranks, place, most)).collect()
         };
         let anywhere = [None; 4];
-        assert_eq!(taken(&anywhere, Some(1), 1, 4), [[0, 1, 2, 3]]);
-        assert_eq!(taken(&anywhere, None, 1, 2), [[0, 1]]);
-        assert_eq!(taken(&anywhere, None, 2, 4), [[0, 1], [2, 3]]);
-        assert_eq!(taken(&anywhere, None, 3, 4), [[0], [1], [2]]);
-        assert_eq!(taken(&anywhere[..1], None, 3, 4), [[0], [0], [0]]);
-        assert_eq!(taken(&anywhere, None, 8, 4)[4..6], [[0], [1]]);
-        // Of eight ranks on two nodes, four are on each.
-        let nodes = [0, 0, 1, 1].map(Some);
-        assert_eq!(taken(&nodes, Some(1), 1, 4), [[2, 3]]);
-        assert_eq!(taken(&nodes, Some(1), 2, 4), [[2, 3], [2, 3]]);
-        assert_eq!(taken(&nodes, Some(0), 4, 4)[..2], [[0], [1]]);
-        assert_eq!(taken(&nodes, Some(7), 4, 4), [[0], [1], [2], [3]]);
+        assert_eq!(taken(&anywhere, &[Some(1)], 4), [[0, 1, 2, 3]]);
+        assert_eq!(taken(&anywhere, &[None], 2), [[0, 1]]);
+        assert_eq!(taken(&anywhere, &[None; 2], 4), [[0, 1], [2, 3]]);
+        assert_eq!(taken(&anywhere, &[None; 3], 4), [[0], [1], [2]]);
+        assert_eq!(taken(&anywhere[..1], &[None; 3], 4), [[0], [0], [0]]);
+        assert_eq!(taken(&anywhere, &[None; 8], 4)[2..6], [[2], [3], [0], [1]]);
+        let devices = [0, 0, 1, 1].map(Some);
+        assert_eq!(taken(&devices, &[Some(1)], 4), [[2, 3]]);
+        assert_eq!(taken(&devices, &[Some(1); 2], 4), [[2], [3]]);
+        for ranks in [[0, 0, 1, 1], [0, 1, 0, 1], [1, 0, 0, 1]] {
+            let mut all = taken(&devices, &ranks.map(Some), 4).concat();
+            all.sort_unstable();
+            assert_eq!(all, [0, 1, 2, 3], "each is somebody's: {ranks:?}");
+        }
+        // Who is near to none, and who may run anywhere.
+        assert_eq!(
+            taken(&devices, &[Some(7), None, Some(0)], 4),
+            [vec![0, 1], vec![2, 3], vec![0, 1]]
+        );
     }
 }

@@ -194,7 +194,8 @@ impl Communicator {
         let engine = if ranks == 1 {
             Engine::alone(Arc::clone(&control), config)
         } else {
-            let devices = Devices::open(&config, control.roster(), control.rank())?;
+            let nodes = affinity::nodes(&control, &config)?;
+            let devices = Devices::open(&config, control.roster(), control.rank(), &nodes)?;
             let wiring = Wiring::connect(Arc::clone(&control), devices, &secret, &config)?;
             wiring.engine(config, ccl_transport_shm::parking())?
         };

@@ -64,8 +64,10 @@ impl Communicator {
         self.usable()?;
         let mut elements = elements;
         let bytes = size_of_val(&*elements);
-        let start = NonNull::new(elements.as_mut_ptr().cast::<u8>()).unwrap_or(NonNull::dangling());
-        start.as_ptr().expose_provenance();
+        // As calls know their buffers: by addresses that are exposed.
+        let address = elements.as_mut_ptr().expose_provenance();
+        let start = std::ptr::with_exposed_provenance_mut(address);
+        let start = NonNull::new(start).unwrap_or(NonNull::dangling());
         let owner: Arc<dyn Any + Send + Sync> = Arc::new(());
         // SAFETY: the elements stay where they are, in a vector that nobody can grow, until
         // `Kept::end` has ended every use of the region. It is read and written only in calls that

@@ -75,7 +75,7 @@ fn perf_programs_over_rdma() {
         .map(|program| (program, programs.join(program)));
     for (program, path) in programs {
         let mut command = Command::new(path);
-        command.args("-g 2 -b 8 -e 128K -f 16 -n 3 -c 1".split(' '));
+        command.args("-g 2 -b 8 -e 128K -f 16 -n 3 -c 1 -R 1".split(' '));
         command.env("FERROCCL_TRANSPORT", "verbs").env("FERROCCL_SOCKET_IFNAME", "lo");
         command.env("FERROCCL_IB_HCA", format!("={}", devices.join(",")));
         let ended = Processes::start([command]).end(Duration::from_secs(60)).remove(0);

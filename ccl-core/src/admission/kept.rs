@@ -9,8 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ccl_memory::Region;
 
-use crate::transport::{Device, MrKey, RemoteKey};
-use crate::types::Rank;
+use crate::transport::{Device, MrKey};
 
 /// Memory whose owner keeps it until [`Kept::end`] has returned.
 #[derive(Debug)]
@@ -40,15 +39,14 @@ impl Kept {
     /// The owner wants its memory back: when this returns, nothing reaches it any more. Not while
     /// a call has it.
     pub fn end(&self) {
-        self.leave(State::Ended);
+        let mut state = self.state();
+        withdraw(&mut state);
+        *state = State::Ended;
     }
 
-    fn leave(&self, to: State) {
-        let left = std::mem::replace(&mut *self.state(), to);
-        if let State::Registered(device, key) = left {
-            // A key that is unknown by now guards nothing any more.
-            let _ = device.deregister(key);
-        }
+    /// Its registration ends for now.
+    fn rest(&self) {
+        withdraw(&mut self.state());
     }
 
     fn has_ended(&self) -> bool {
@@ -59,6 +57,11 @@ impl Kept {
     #[must_use]
     pub fn is_registered(&self) -> bool {
         matches!(*self.state(), State::Registered(..))
+    }
+
+    /// Its first byte's.
+    pub(super) fn address(&self) -> usize {
+        self.region.start().addr()
     }
 
     fn register(&self, device: &Arc<dyn Device>) -> Option<MrKey> {
@@ -82,14 +85,21 @@ impl Kept {
     }
 }
 
+/// Ends a registration while nobody else can look at it.
+fn withdraw(state: &mut State) {
+    if let State::Registered(device, key) = state {
+        // A key that is unknown by now guards nothing any more.
+        let _ = device.deregister(*key);
+        *state = State::Idle;
+    }
+}
+
 /// One that links know of.
 #[derive(Debug)]
 struct Entry {
     kept: Arc<Kept>,
     /// The call that used it last.
     used: u64,
-    /// How peers know it, as long as it is registered.
-    shared: Vec<(Rank, RemoteKey)>,
 }
 
 /// What is kept registered: no more than so many bytes, of which what was used least lately goes
@@ -107,7 +117,7 @@ impl Keeper {
     }
 
     pub(super) fn keep(&mut self, kept: Arc<Kept>) {
-        self.entries.push(Entry { kept, used: 0, shared: Vec::new() });
+        self.entries.push(Entry { kept, used: 0 });
     }
 
     /// A call begins.
@@ -117,11 +127,10 @@ impl Keeper {
     }
 
     /// What holds this memory of the call's, if anything does.
-    pub(super) fn find(&mut self, memory: &Region) -> Option<(Arc<Kept>, Region)> {
-        let calls = self.calls;
+    pub(super) fn find(&mut self, memory: &Region) -> Option<Arc<Kept>> {
         let entry = self.entries.iter_mut().find(|entry| entry.kept.holds(memory))?;
-        entry.used = calls;
-        Some((Arc::clone(&entry.kept), entry.kept.region.clone()))
+        entry.used = self.calls;
+        Some(Arc::clone(&entry.kept))
     }
 
     /// Its registration; others end for it if need be. None if it is larger than all may be, or
@@ -129,40 +138,33 @@ impl Keeper {
     pub(super) fn register(&mut self, kept: &Arc<Kept>, device: &Arc<dyn Device>) -> Option<MrKey> {
         if !kept.is_registered() {
             let room = self.bytes_max.checked_sub(kept.region.bytes())?;
-            while self.registered_bytes() > room {
+            if self.bytes(|entry| entry.used == self.calls) > room {
+                return None;
+            }
+            while self.bytes(|_| true) > room {
                 self.evict_one()?;
             }
         }
-        kept.register(device)
+        loop {
+            match kept.register(device) {
+                // Memory that may be locked can be short of what may be registered.
+                None => self.evict_one()?,
+                registered => return registered,
+            }
+        }
     }
 
-    fn registered_bytes(&self) -> usize {
+    /// Registered bytes of these.
+    fn bytes(&self, of: impl Fn(&Entry) -> bool) -> usize {
         let registered = self.entries.iter().filter(|entry| entry.kept.is_registered());
-        registered.map(|entry| entry.kept.region.bytes()).sum()
+        registered.filter(|entry| of(entry)).map(|entry| entry.kept.region.bytes()).sum()
     }
 
-    /// None if the call that runs has all that is left.
-    fn evict_one(&mut self) -> Option<()> {
-        let idle = |entry: &&mut Entry| entry.kept.is_registered() && entry.used < self.calls;
-        let idle = self.entries.iter_mut().filter(idle).min_by_key(|entry| entry.used)?;
-        idle.shared.clear();
-        idle.kept.leave(State::Idle);
+    /// Gives up what was used least lately. None if the call that runs has all that is left.
+    pub(super) fn evict_one(&mut self) -> Option<()> {
+        let idle = |entry: &&Entry| entry.kept.is_registered() && entry.used < self.calls;
+        self.entries.iter().filter(idle).min_by_key(|entry| entry.used)?.kept.rest();
         Some(())
-    }
-
-    pub(super) fn shared(&self, kept: &Arc<Kept>, rank: Rank) -> Option<RemoteKey> {
-        let entry = self.entries.iter().find(|entry| Arc::ptr_eq(&entry.kept, kept))?;
-        entry.shared.iter().find(|(peer, _)| *peer == rank).map(|(_, key)| key.clone())
-    }
-
-    pub(super) fn share(&mut self, kept: &Arc<Kept>, rank: Rank, key: RemoteKey) {
-        let entry = self.entries.iter_mut().find(|entry| Arc::ptr_eq(&entry.kept, kept));
-        entry.into_iter().for_each(|entry| entry.shared.push((rank, key.clone())));
-    }
-
-    /// A peer is gone, and with it what it was told.
-    pub(super) fn forget(&mut self, rank: Rank) {
-        self.entries.iter_mut().for_each(|entry| entry.shared.retain(|(peer, _)| *peer != rank));
     }
 
     /// In the child of a fork, whose registrations are its parent's.
@@ -174,11 +176,7 @@ impl Keeper {
 impl Drop for Keeper {
     /// The owners may keep what they have for longer than there are links.
     fn drop(&mut self) {
-        for entry in &self.entries {
-            if entry.kept.is_registered() {
-                entry.kept.leave(State::Idle);
-            }
-        }
+        self.entries.iter().for_each(|entry| entry.kept.rest());
     }
 }
 
@@ -260,8 +258,8 @@ mod tests {
             keeper.begin();
             let mut use_one = |at: &usize| {
                 let part = kept[*at].region.part(3, 20).unwrap();
-                let (found, region) = keeper.find(&part).unwrap();
-                assert_eq!(region.bytes(), kept[*at].region.bytes());
+                let found = keeper.find(&part).unwrap();
+                assert!(Arc::ptr_eq(&found, &kept[*at]));
                 found
             };
             let found: Vec<_> = at.iter().map(&mut use_one).collect();
@@ -290,24 +288,18 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_was_told_ends_with_the_registration_and_with_the_peer() {
-        let (_, device) = registrar();
+    fn what_its_owner_has_back_is_never_registered_again() {
+        let (registrar, device) = registrar();
         let mut keeper = Keeper::new(100);
-        let kept = [60, 60].map(|bytes| Kept::new(Region::private(bytes)));
-        kept.iter().for_each(|kept| keeper.keep(Arc::clone(kept)));
-        let used = |keeper: &mut Keeper, at: usize| {
-            keeper.begin();
-            let (found, _) = keeper.find(&kept[at].region).unwrap();
-            keeper.register(&found, &device).unwrap()
-        };
-        used(&mut keeper, 0);
-        for rank in [1, 2] {
-            keeper.share(&kept[0], rank, RemoteKey(vec![rank as u8]));
-        }
-        assert_eq!(keeper.shared(&kept[0], 2), Some(RemoteKey(vec![2])));
-        keeper.forget(1);
-        assert_eq!(keeper.shared(&kept[0], 1), None);
-        used(&mut keeper, 1);
-        assert_eq!(keeper.shared(&kept[0], 2), None, "the key is void");
+        let kept = Kept::new(Region::private(60));
+        keeper.keep(Arc::clone(&kept));
+        keeper.begin();
+        assert!(keeper.register(&kept, &device).is_some());
+        kept.end();
+        kept.rest();
+        assert!(keeper.register(&kept, &device).is_none());
+        keeper.begin();
+        assert!(keeper.find(&kept.region).is_none());
+        assert_eq!(sizes(&registrar), []);
     }
 }

@@ -240,7 +240,7 @@ impl MessageLinks {
         Ok(offer.encode())
     }
 
-    fn slots(&self, slots: u32) -> Result<Slots, AdmissionError> {
+    fn slots(&mut self, slots: u32) -> Result<Slots, AdmissionError> {
         let stride = LINE + self.config.slot_bytes.next_multiple_of(LINE);
         let count = self.config.channels as usize * slots as usize;
         let bytes = stride.checked_mul(count).ok_or_else(|| {
@@ -248,7 +248,13 @@ impl MessageLinks {
         })?;
         let rings = self.config.channels as usize * RECORDS * RECORD_BYTES;
         let all = bytes + if self.transfers { rings } else { 0 };
-        let (region, key) = self.device.allocate(all)?;
+        let (region, key) = loop {
+            match self.device.allocate(all) {
+                Ok(made) => break made,
+                // What programs keep registered may be what is in the way.
+                Err(error) => self.keeper.evict_one().ok_or(error)?,
+            }
+        };
         let region = region.part(0, all)?;
         Ok(Slots { region, key, per_channel: slots as usize, stride, records: bytes })
     }
@@ -717,7 +723,6 @@ impl MessageLinks {
     pub(super) fn lose(&mut self, endpoint: EndpointId, reason: String) {
         let Some(&rank) = self.ranks.get(&endpoint) else { return };
         self.loans.forget(rank);
-        self.keeper.forget(rank);
         if let Some(Some(peer)) = self.peers.get_mut(rank as usize) {
             self.counters.in_flight_bytes -= peer.void() as u64;
         }

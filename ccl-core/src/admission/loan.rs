@@ -24,23 +24,50 @@ use super::kept::{Keeper, Kept};
 use super::links::{MessageLinks, Peer, request_id};
 use crate::execution::Link;
 use crate::time::Instant;
-use crate::transport::{LocalSlice, MrKey, RemoteKey, TransportError, WorkRequest};
+use crate::transport::{Device, LocalSlice, MrKey, RemoteKey, TransportError, WorkRequest};
 use crate::types::Rank;
 
 /// How long the end of a call waits for acknowledgements.
 const SETTLE: Duration = Duration::from_micros(60);
 
-/// A buffer of the call's, or the memory that is kept and holds it.
+/// A buffer of the call's.
 #[derive(Debug)]
 struct Buffer {
     region: Region,
+    /// What holds it, if that is kept registered.
     kept: Option<Arc<Kept>>,
+    /// The first address of what is registered.
+    registered_from: usize,
     /// Registered when first needed.
     key: Option<MrKey>,
     /// It cannot be registered.
     unfit: bool,
     /// How peers know it.
     shared: Vec<(Rank, RemoteKey)>,
+}
+
+impl Buffer {
+    fn holds(&self, address: usize, bytes: usize) -> bool {
+        let offset = address.checked_sub(self.region.start().addr());
+        let end = offset.and_then(|offset| offset.checked_add(bytes));
+        end.is_some_and(|end| end <= self.region.bytes())
+    }
+
+    /// Registers it, with what holds it or for this call.
+    fn register(&mut self, device: &Arc<dyn Device>, keeper: &mut Keeper) {
+        if let Some(kept) = &self.kept {
+            self.key = keeper.register(kept, device);
+            self.registered_from = kept.address();
+        }
+        if self.key.is_none() {
+            let pays = self.kept.take().is_none()
+                || self.region.bytes() >= device.caps().register_bytes_min;
+            self.registered_from = self.region.start().addr();
+            self.key = pays.then(|| device.register(&self.region).ok()).flatten();
+        }
+        // Memory that cannot be registered is copied.
+        self.unfit = self.key.is_none();
+    }
 }
 
 /// A payload that is read from the caller's memory.
@@ -111,24 +138,14 @@ impl Loans {
     }
 
     /// How a peer knows the buffer with this key.
-    pub(super) fn shared(&self, keeper: &Keeper, rank: Rank, key: MrKey) -> Option<RemoteKey> {
+    pub(super) fn shared(&self, rank: Rank, key: MrKey) -> Option<RemoteKey> {
         let buffer = self.buffers.iter().find(|buffer| buffer.key == Some(key))?;
-        match &buffer.kept {
-            Some(kept) => keeper.shared(kept, rank),
-            None => {
-                let known = buffer.shared.iter().find(|(peer, _)| *peer == rank);
-                known.map(|(_, shared)| shared.clone())
-            }
-        }
+        buffer.shared.iter().find(|(peer, _)| *peer == rank).map(|(_, shared)| shared.clone())
     }
 
-    pub(super) fn share(&mut self, keeper: &mut Keeper, rank: Rank, key: MrKey, as_: RemoteKey) {
+    pub(super) fn share(&mut self, rank: Rank, key: MrKey, shared: RemoteKey) {
         let buffer = self.buffers.iter_mut().find(|buffer| buffer.key == Some(key));
-        match buffer {
-            Some(Buffer { kept: Some(kept), .. }) => keeper.share(kept, rank, as_),
-            Some(buffer) => buffer.shared.push((rank, as_)),
-            None => {}
-        }
+        buffer.into_iter().for_each(|buffer| buffer.shared.push((rank, shared.clone())));
     }
 
     pub(super) fn is_lent(&self, address: usize, bytes: usize) -> bool {
@@ -152,18 +169,12 @@ impl MessageLinks {
         keeper.begin();
         // Smaller buffers have no message to lend, and small calls have no time to lose.
         for memory in memory.filter(|region| region.bytes() >= config.lend_bytes_min) {
-            let (kept, region) = match keeper.find(&memory) {
-                Some((kept, region)) => (Some(kept), region),
-                None if memory.bytes() >= least => (None, memory),
-                None => continue,
-            };
-            loans.buffers.push(Buffer {
-                region,
-                kept,
-                key: None,
-                unfit: false,
-                shared: Vec::new(),
-            });
+            let kept = keeper.find(&memory);
+            if kept.is_some() || memory.bytes() >= least {
+                let registered_from = memory.start().addr();
+                let (region, key, unfit, shared) = (memory, None, false, Vec::new());
+                loans.buffers.push(Buffer { region, kept, registered_from, key, unfit, shared });
+            }
         }
     }
 
@@ -325,20 +336,11 @@ impl MessageLinks {
             return None;
         }
         let MessageLinks { loans, device, keeper, .. } = self;
-        let (buffer, offset) = loans.buffers.iter_mut().find_map(|buffer| {
-            let offset = address.checked_sub(buffer.region.start().addr())?;
-            let inside = offset.checked_add(bytes)? <= buffer.region.bytes();
-            inside.then_some((buffer, offset))
-        })?;
+        let buffer = loans.buffers.iter_mut().find(|buffer| buffer.holds(address, bytes))?;
         if buffer.key.is_none() && !buffer.unfit {
-            // Memory that cannot be registered is copied.
-            buffer.key = match &buffer.kept {
-                Some(kept) => keeper.register(kept, device),
-                None => device.register(&buffer.region).ok(),
-            };
-            buffer.unfit = buffer.key.is_none();
+            buffer.register(device, keeper);
         }
-        Some(LocalSlice { key: buffer.key?, offset, bytes })
+        Some(LocalSlice { key: buffer.key?, offset: address - buffer.registered_from, bytes })
     }
 
     /// Copies a lent payload to its staging slot, which its put then reads.
@@ -366,7 +368,6 @@ impl MessageLinks {
         self.queue.retain(|WorkRequest::Put { endpoint, .. }| *endpoint != peer.endpoint);
         self.counters.in_flight_bytes -= peer.void() as u64;
         self.loans.forget(rank);
-        self.keeper.forget(rank);
         self.lost.push((rank, error.to_string()));
         self.dispose(&peer);
     }

@@ -240,7 +240,7 @@ impl MessageLinks {
 
     /// How the peer knows memory of the call's.
     fn shared(&mut self, rank: Rank, key: MrKey) -> Result<RemoteKey, TransportError> {
-        if let Some(known) = self.loans.shared(&self.keeper, rank, key) {
+        if let Some(known) = self.loans.shared(rank, key) {
             return Ok(known);
         }
         let peer = self.peers.get(rank as usize).and_then(Option::as_ref);
@@ -248,7 +248,7 @@ impl MessageLinks {
             return Err(TransportError::Usage(format!("rank {rank} is not connected")));
         };
         let shared = self.lane.share(endpoint, key)?;
-        self.loans.share(&mut self.keeper, rank, key, shared.clone());
+        self.loans.share(rank, key, shared.clone());
         Ok(shared)
     }
 

@@ -125,7 +125,9 @@ config! {
          Empty takes all. The ranks of a host share them out, each those of its NUMA node first.";
     ib_rails: u8 = 4, "FERROCCL_IB_RAILS", None, true,
         "The most RDMA devices that one rank spreads its messages over, up to 16. One that fails \
-         is taken out, with nothing lost, and back when it recovers. 1 does without any of that.";
+         is taken out, with nothing lost, and back when it recovers. 1 does without any of that. \
+         Records of transfer grants have room for the keys of four: with more, long messages are \
+         received through slots.";
     ib_gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
         "Row of the port's table of addresses that verbs uses. -1 takes, with RoCE, one of version \
          2 that is routed, of IPv4 before IPv6.";

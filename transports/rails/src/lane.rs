@@ -207,7 +207,14 @@ impl RailsLane {
             let waiting = |link: &Link| link.waiting.front().copied().filter(|_| !link.lost);
             while let Some(request) = self.links[number].as_ref().and_then(waiting) {
                 match self.understand(&request) {
-                    Ok(put) if !self.dispatch(now, &request, &put) => break,
+                    Ok(put) if !self.dispatch(now, &request, &put) => {
+                        let link = self.links[number].as_ref();
+                        if link.is_some_and(|link| !link.may_reach(put.to, put.tail_to)) {
+                            let text = "no rail that is left reaches the memory that it has shared";
+                            self.lose(number, text);
+                        }
+                        break;
+                    }
                     Ok(_) => {
                         if let Some(link) = &mut self.links[number] {
                             link.waiting.pop_front();

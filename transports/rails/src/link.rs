@@ -177,6 +177,19 @@ impl Link {
         best.map(|(_, at)| at)
     }
 
+    /// Whether a rail leads there now, or may soon: one that is back tells what it knows.
+    pub(crate) fn may_reach(&self, to: u32, tail_to: Option<u32>) -> bool {
+        let reaches = |at: usize| {
+            let tail = tail_to.is_none_or(|tail| self.on_rail(tail, at).is_some());
+            tail && self.on_rail(to, at).is_some()
+        };
+        self.rails.iter().enumerate().any(|(at, rail)| match rail.stage {
+            Stage::Up(_) => reaches(at),
+            Stage::Joining(_) => true,
+            Stage::Asking(_) | Stage::Down { .. } => false,
+        })
+    }
+
     /// The peer's memory as a rail knows it.
     pub(crate) fn on_rail(&self, number: u32, rail: usize) -> Option<RemoteMr> {
         let import = self.imports.iter().find(|import| import.number == number)?;

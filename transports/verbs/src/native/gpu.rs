@@ -21,8 +21,6 @@ use super::{failure, forget_errors, last};
 const LIBRARY: &str = "libcuda.so.1";
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD` of cuda.h.
 const DMA_BUF_FD: c_int = 1;
-/// Handles are of whole pages of the host.
-const PAGE_BYTES: u64 = 4096;
 
 /// What is needed of the GPU's driver (CUDA's driver API).
 #[derive(Clone, Copy, Debug)]
@@ -59,8 +57,10 @@ impl GpuDriver {
 
     /// A dma-buf of whole pages around this memory, and where in it the memory begins.
     fn dma_buf(&self, memory: &GpuMemory) -> Result<(OwnedFd, u64), TransportError> {
-        let first = memory.address / PAGE_BYTES * PAGE_BYTES;
-        let end = (memory.address + memory.bytes as u64).next_multiple_of(PAGE_BYTES);
+        // Handles are of whole pages of the host.
+        let page_bytes = rustix::param::page_size() as u64;
+        let first = memory.address / page_bytes * page_bytes;
+        let end = (memory.address + memory.bytes as u64).next_multiple_of(page_bytes);
         let mut descriptor: c_int = -1;
         let into = (&raw mut descriptor).cast::<c_void>();
         // SAFETY: it writes one descriptor to where there is room for one.
@@ -137,7 +137,7 @@ impl GpuRegistration {
         memory: GpuMemory,
     ) -> Result<GpuRegistration, TransportError> {
         let GpuMemory { gpu, bytes, .. } = memory;
-        if bytes == 0 || memory.address.checked_add(bytes as u64 + PAGE_BYTES).is_none() {
+        if bytes == 0 || memory.address.checked_add(bytes as u64).is_none_or(|end| end > 1 << 63) {
             return Err(TransportError::Usage(format!(
                 "{bytes} bytes of GPU {gpu}: none, or too many"
             )));
