@@ -295,7 +295,11 @@ impl MessageLinks {
         // The peer's slots are no place that it could grant again.
         let key = RemoteKey(key.to_vec());
         let mr = lane.import(peer.endpoint, &key).ok().filter(|mr| Some(*mr) != peer.remote)?;
-        peer.imports.push((key, mr));
+        // The same memory may have come under another key before.
+        match peer.imports.iter_mut().find(|(_, known)| *known == mr) {
+            Some((known, _)) => *known = key,
+            None => peer.imports.push((key, mr)),
+        }
         Some(mr)
     }
 }

@@ -175,8 +175,9 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
 
     /// Forgets what a peer has shared.
     pub fn forget(&mut self, at: EndpointId) {
-        for entry in &mut self.remote {
-            entry.take_if(|(owner, _)| *owner == at);
+        for (number, entry) in self.remote.iter_mut().enumerate() {
+            let taken = entry.take_if(|(owner, _)| *owner == at);
+            self.vacant.extend(taken.map(|_| number));
         }
     }
 

@@ -16,7 +16,7 @@ use crate::link::Link;
 use crate::meeting::{Gathered, Hello, lock};
 use crate::memory::{Keys, Theirs};
 use crate::note::{self, Down, Fate, Note};
-use crate::rail::{Outcome, Rail, Stage};
+use crate::rail::{NUMBER, Outcome, Put, Rail, Stage};
 
 /// How often it is looked for rails that come back.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
@@ -28,8 +28,9 @@ const RETURN_WITHIN: Duration = Duration::from_secs(5);
 const LOOKS_MAX: usize = 1024;
 
 const LINK_SHIFT: u32 = 44;
-const RAIL_SHIFT: u32 = 36;
-const NUMBER: u64 = (1 << RAIL_SHIFT) - 1;
+const RAIL_SHIFT: u32 = NUMBER.count_ones();
+/// In the place of a rail's number: its first put after it has come back, which is nobody's.
+const PROOF: u64 = 1 << (LINK_SHIFT - 1);
 
 /// Where an endpoint of a lane below belongs: link and rail.
 type Route = Option<(usize, usize)>;
@@ -57,15 +58,6 @@ pub(crate) struct RailsLane {
     checked: Instant,
     /// The lane that had something to tell last.
     busy: usize,
-}
-
-/// A put whose names are understood.
-struct Understood {
-    local: Arc<[MrKey]>,
-    tail: Option<Arc<[MrKey]>>,
-    to: u32,
-    tail_to: Option<u32>,
-    bytes: usize,
 }
 
 fn usage(text: &str) -> TransportError {
@@ -110,10 +102,11 @@ impl RailsLane {
         self.routes[lane].get(number as usize).copied().flatten()
     }
 
-    fn understand(&mut self, request: &WorkRequest) -> Result<Understood, TransportError> {
+    fn understand(&mut self, request: &WorkRequest) -> Result<Put, TransportError> {
         let understood = self.memory.understand(request)?;
         let keys = |slice: &Slice<'_, Arc<[MrKey]>>| Arc::clone(&slice.registration.with);
-        Ok(Understood {
+        Ok(Put {
+            request: *request,
             local: keys(&understood.source),
             tail: understood.tail.as_ref().map(keys),
             to: understood.to.number,
@@ -125,7 +118,7 @@ impl RailsLane {
     /// Takes one put; no if the link takes no more.
     fn put(&mut self, now: Instant, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, .. } = *request;
-        let understood = self.understand(request)?;
+        let put = self.understand(request)?;
         let depth = self.with.caps.depth_max;
         let link = self.link(endpoint)?;
         if link.lost {
@@ -136,47 +129,45 @@ impl RailsLane {
             return Ok(false);
         }
         link.outstanding += 1;
-        if !self.dispatch(now, request, &understood) {
-            self.link(endpoint)?.waiting.push_back(*request);
+        if let Some(put) = self.dispatch(now, put) {
+            self.link(endpoint)?.waiting.push_back(put);
         }
         Ok(true)
     }
 
-    /// Has a rail take a put; no if none does now.
-    fn dispatch(&mut self, now: Instant, request: &WorkRequest, put: &Understood) -> bool {
+    /// Has a rail take a put; gives it back if none does now.
+    fn dispatch(&mut self, now: Instant, put: Put) -> Option<Put> {
         let WorkRequest::Put { endpoint, local, tail, grant, remote_offset, immediate, .. } =
-            *request;
+            put.request;
         let RailsLane { links, batches, with, .. } = self;
         let number = endpoint.0 as usize;
-        let Some(link) = links.get_mut(number).and_then(Option::as_mut) else { return false };
+        let Some(link) = links.get_mut(number).and_then(Option::as_mut) else { return Some(put) };
         let depth = |rail: &Rail| with.devices[rail.lane].caps().depth_max;
-        let Some(at) = link.choose(put.bytes, put.to, put.tail_to, depth, now) else {
-            return false;
-        };
+        let chosen = link.choose(put.bytes, put.to, put.tail_to, depth, now);
+        let way = chosen.and_then(|at| {
+            let tail_to = put.tail_to.map(|to| link.on_rail(to, at));
+            Some((at, link.rails[at].endpoint()?, link.on_rail(put.to, at)?, tail_to.flatten()))
+        });
+        let Some((at, endpoint, remote, tail_to)) = way else { return Some(put) };
         let lane = link.rails[at].lane;
         let local_key = |keys: &[MrKey], slice: LocalSlice| LocalSlice { key: keys[lane], ..slice };
-        let Some(remote) = link.on_rail(put.to, at) else { return false };
-        let lowered = tail.map(|tail| {
-            let keys = put.tail.as_ref().unwrap_or(&put.local);
-            let elsewhere = tail.elsewhere.zip(put.tail_to);
-            let elsewhere =
-                elsewhere.and_then(|((_, offset), to)| Some((link.on_rail(to, at)?, offset)));
-            Tail { local: local_key(keys, tail.local), elsewhere }
+        let lowered = tail.map(|tail| Tail {
+            local: local_key(put.tail.as_ref().unwrap_or(&put.local), tail.local),
+            elsewhere: tail.elsewhere.zip(tail_to).map(|((_, offset), to)| (to, offset)),
         });
-        let rail = &mut link.rails[at];
-        let Some(endpoint) = rail.endpoint() else { return false };
-        let taken = rail.take(*request, put.bytes, now);
+        let local = local_key(&put.local, local);
+        let taken = link.rails[at].take(put, now);
         batches[lane].push(WorkRequest::Put {
             endpoint,
-            local: local_key(&put.local, local),
+            local,
             tail: lowered,
             grant,
             remote,
             remote_offset,
             immediate,
-            id: (number as u64) << LINK_SHIFT | (at as u64) << RAIL_SHIFT | taken & NUMBER,
+            id: id(number, at, taken),
         });
-        true
+        None
     }
 
     /// Hands the batches to the lanes below. What they do not take waits.
@@ -190,7 +181,7 @@ impl RailsLane {
                     let (number, rail, _) = named(request);
                     if let Some(Some(link)) = self.links.get_mut(number) {
                         let untaken = link.rails[rail].untake();
-                        untaken.into_iter().for_each(|request| link.waiting.push_front(request));
+                        untaken.into_iter().for_each(|put| link.waiting.push_front(put));
                     }
                 }
                 self.batches[lane].clear();
@@ -204,27 +195,18 @@ impl RailsLane {
     /// Tries again what waits for a rail.
     fn retry(&mut self, now: Instant) {
         for number in 0..self.links.len() {
-            let waiting = |link: &Link| link.waiting.front().copied().filter(|_| !link.lost);
-            while let Some(request) = self.links[number].as_ref().and_then(waiting) {
-                match self.understand(&request) {
-                    Ok(put) if !self.dispatch(now, &request, &put) => {
-                        let link = self.links[number].as_ref();
-                        if link.is_some_and(|link| !link.may_reach(put.to, put.tail_to)) {
-                            let text = "no rail that is left reaches the memory that it has shared";
-                            self.lose(number, text);
-                        }
-                        break;
-                    }
-                    Ok(_) => {
-                        if let Some(link) = &mut self.links[number] {
-                            link.waiting.pop_front();
-                        }
-                    }
-                    Err(error) => {
-                        self.lose(number, &format!("a put to be repeated: {error}"));
-                        break;
-                    }
+            while let Some(Some(link)) = self.links.get_mut(number)
+                && !link.lost
+                && let Some(put) = link.waiting.pop_front()
+            {
+                let Some(put) = self.dispatch(now, put) else { continue };
+                let Some(Some(link)) = self.links.get_mut(number) else { break };
+                let may_reach = link.may_reach(put.to, put.tail_to);
+                link.waiting.push_front(put);
+                if !may_reach {
+                    self.lose(number, "no rail that is left reaches the memory that it has shared");
                 }
+                break;
             }
         }
     }
@@ -257,6 +239,12 @@ impl RailsLane {
             Event::Done { id } => {
                 let (number, rail, count) = (link_of(id), rail_of(id), id & NUMBER);
                 let Some(Some(link)) = self.links.get_mut(number) else { return };
+                if id & PROOF != 0 {
+                    if let Some(rail) = link.rails.get_mut(rail).filter(|r| r.is_epoch(count)) {
+                        rail.ready();
+                    }
+                    return;
+                }
                 let done = link.rails.get_mut(rail).and_then(|rail| rail.done(count, now));
                 if let Some(id) = done {
                     link.outstanding -= 1;
@@ -313,20 +301,26 @@ impl RailsLane {
                     link.import(memory, over, mr);
                 }
             }
-            Note::Ready => link.rails[over].ready(),
+            Note::Ready => {
+                // What was shared since this side's end came back, which the peer may have missed.
+                self.tell_keys(number, over, false);
+                self.prove(number, over, now);
+            }
         }
     }
 
-    /// Tells the peer something, over any rail. If that fails meanwhile, [`RailsLane::fall`] tells
-    /// again what matters.
+    /// Tells the peer something, over every rail: none can be known to work, and what comes twice
+    /// means nothing the second time.
     fn tell(&mut self, number: usize, notes: &[Note]) {
         let RailsLane { links, lanes, .. } = self;
         let Some(Some(link)) = links.get(number) else { return };
-        let Some(rail) = link.speaker() else { return };
-        let Some(endpoint) = rail.endpoint() else { return };
-        for note in notes {
-            // That it cannot be is noticed at the next poll.
-            let _ = lanes[rail.lane].note(endpoint, &note.encode());
+        let notes: Vec<Vec<u8>> = notes.iter().map(Note::encode).collect();
+        for rail in &link.rails {
+            let Some(endpoint) = rail.endpoint() else { continue };
+            for note in &notes {
+                // That it cannot be is noticed at the next poll.
+                let _ = lanes[rail.lane].note(endpoint, note);
+            }
         }
     }
 
@@ -338,7 +332,7 @@ impl RailsLane {
         tracing::warn!(rail = at, device = self.with.names[lane], reason, "a rail has failed");
         let is_clear = rail.fall(at, reason);
         link.forget_rail(at);
-        let (is_last, untold) = (link.speaker().is_none(), link.untold());
+        let (is_last, untold) = (!link.is_connected(), link.untold());
         let reasons = link.reasons();
         self.lanes[lane].cut(endpoint);
         self.route(lane, endpoint, None);
@@ -430,6 +424,9 @@ impl RailsLane {
         self.checked = now;
         for number in 0..self.links.len() {
             let is_down = |rail: &Rail| matches!(rail.stage, Stage::Down { .. });
+            if self.links[number].as_ref().is_some_and(|link| !link.forgotten.is_empty()) {
+                self.forget_idle(number);
+            }
             let Some(link) = self.links[number].as_ref().filter(|link| !link.lost) else {
                 continue;
             };
@@ -525,20 +522,67 @@ impl RailsLane {
         if let Some(spread) = &link.spread {
             lane.spread(endpoint, spread);
         }
+        tracing::info!(rail = at, device = with.names[index], "a rail is back");
+        self.route(index, endpoint, Some((number, at)));
+        self.tell_keys(number, at, true);
+    }
+
+    /// Tells the keys of what is shared over the very rail that they are for.
+    fn tell_keys(&mut self, number: usize, at: usize, is_ready: bool) {
+        let RailsLane { links, lanes, with, .. } = self;
+        let Some(Some(link)) = links.get(number) else { return };
+        let rail = &link.rails[at];
+        let (lane, Some(endpoint)) = (&mut lanes[rail.lane], rail.endpoint()) else { return };
         let mut keys = Vec::new();
         for (memory, key) in link.shares() {
             // What is not registered any more is of no use to anybody.
             let Ok(registered) = with.registry.find(key) else { continue };
-            let shared = lane.share(endpoint, registered.with[index]);
+            let shared = lane.share(endpoint, registered.with[rail.lane]);
             keys.extend(shared.ok().map(|RemoteKey(key)| (memory, key)));
         }
         keys.retain(|(_, key)| key.len() <= usize::from(u8::MAX));
-        for note in note::keys(keys).into_iter().chain([Note::Ready]) {
+        for note in note::keys(keys).into_iter().chain(is_ready.then_some(Note::Ready)) {
             // That it cannot be is noticed at the next poll.
             let _ = lane.note(endpoint, &note.encode());
         }
-        tracing::info!(rail = at, device = with.names[index], "a rail is back");
-        self.route(index, endpoint, Some((number, at)));
+    }
+
+    /// Has the lanes below forget what no put names any more.
+    fn forget_idle(&mut self, number: usize) {
+        let RailsLane { links, lanes, .. } = self;
+        let Some(Some(link)) = links.get_mut(number) else { return };
+        for import in link.take_forgotten() {
+            for (rail, mr) in link.rails.iter().zip(import) {
+                if let (Some(endpoint), Some(mr)) = (rail.endpoint(), mr) {
+                    lanes[rail.lane].forget(endpoint, mr);
+                }
+            }
+        }
+    }
+
+    /// A rail that is back carries nothing before something has passed there and was acknowledged:
+    /// a put of no bytes. That the two ends have found each other beside it proves nothing.
+    fn prove(&mut self, number: usize, at: usize, now: Instant) {
+        let RailsLane { links, lanes, with, .. } = self;
+        let Some(Some(link)) = links.get_mut(number) else { return };
+        let rail = &link.rails[at];
+        let (index, Some(endpoint)) = (rail.lane, rail.endpoint()) else { return };
+        let own = link.shares().into_iter().find_map(|(_, key)| with.registry.find(key).ok());
+        let proof = own.zip(link.any_on_rail(at)).map(|(own, remote)| WorkRequest::Put {
+            endpoint,
+            local: LocalSlice { key: own.with[index], offset: 0, bytes: 0 },
+            tail: None,
+            grant: false,
+            remote,
+            remote_offset: 0,
+            immediate: None,
+            id: id(number, at, rail.epoch.into()) | PROOF,
+        });
+        let posted = proof.map(|proof| lanes[index].post(now, &[proof]));
+        if !matches!(posted, Some(Ok(1))) {
+            // There is nothing that it could go wrong with yet.
+            link.rails[at].ready();
+        }
     }
 }
 
@@ -547,12 +591,16 @@ fn named(WorkRequest::Put { id, .. }: &WorkRequest) -> (usize, usize, u64) {
     (link_of(*id), rail_of(*id), id & NUMBER)
 }
 
+fn id(link: usize, rail: usize, put: u64) -> u64 {
+    (link as u64) << LINK_SHIFT | (rail as u64) << RAIL_SHIFT | put
+}
+
 fn link_of(id: u64) -> usize {
     (id >> LINK_SHIFT) as usize
 }
 
 fn rail_of(id: u64) -> usize {
-    (id >> RAIL_SHIFT) as usize & 0xff
+    (id >> RAIL_SHIFT) as usize & 0x7f
 }
 
 impl Lane for RailsLane {
@@ -565,7 +613,7 @@ impl Lane for RailsLane {
         if number >> (64 - LINK_SHIFT) != 0 {
             return Err(usage("a lane has 2^20 endpoints at most"));
         }
-        let mut rails = Vec::new();
+        let (mut rails, mut failed) = (Vec::new(), None);
         for (at, part) in parts.into_iter().enumerate() {
             let lane = at % self.lanes.len();
             let mut rail = Rail::new(lane, self.with.devices[lane].caps().bandwidth_bytes_per_s);
@@ -577,18 +625,17 @@ impl Lane for RailsLane {
                 Ok(endpoint) => {
                     rail.stage = Stage::Up(endpoint);
                     self.route(lane, endpoint, Some((number, at)));
-                    rails.push(rail);
                 }
+                // Others may do; it is tried again like one that has failed.
                 Err(error) => {
-                    for (rail, endpoint) in rails.iter().map(|rail| (rail.lane, rail.endpoint())) {
-                        endpoint.into_iter().for_each(|at| {
-                            self.lanes[rail].cut(at);
-                            self.route(rail, at, None);
-                        });
-                    }
-                    return Err(error);
+                    (rail.failures, rail.failure) = (1, Some(error.to_string()));
+                    failed = Some(error);
                 }
             }
+            rails.push(rail);
+        }
+        if let (Some(error), false) = (failed, rails.iter().any(|rail| rail.endpoint().is_some())) {
+            return Err(error);
         }
         self.links.push(Some(Link::new(id, rails, dial)));
         Ok(EndpointId(number as u32))
@@ -669,6 +716,7 @@ impl Lane for RailsLane {
         if let (Some(error), false) = (failed, any) {
             return Err(error);
         }
+        link.forgotten.retain(|number| *number != keys.memory.number);
         let known = memory.known(at, |known| *known == keys.memory);
         Ok(known.unwrap_or_else(|| memory.import(at, keys.memory)))
     }
@@ -676,14 +724,11 @@ impl Lane for RailsLane {
     fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
         let Ok(number) = self.memory.remote(at, mr).map(|memory| memory.number) else { return };
         self.memory.give_back(at, mr);
-        let RailsLane { links, lanes, .. } = self;
-        let Some(Some(link)) = links.get_mut(at.0 as usize) else { return };
-        for (rail, mr) in link.forget(number).into_iter().enumerate() {
-            let rail = &link.rails[rail];
-            if let (Some(endpoint), Some(mr)) = (rail.endpoint(), mr) {
-                lanes[rail.lane].forget(endpoint, mr);
-            }
+        // Puts that are under way may have to be repeated.
+        if let Some(Some(link)) = self.links.get_mut(at.0 as usize) {
+            link.forgotten.push(number);
         }
+        self.forget_idle(at.0 as usize);
     }
 
     fn map(&mut self, _at: EndpointId, _key: &RemoteKey) -> Result<Region, TransportError> {
@@ -766,7 +811,7 @@ impl Lane for RailsLane {
     }
 
     fn is_drained(&self) -> bool {
-        let is_asking = |rail: &Rail| matches!(rail.stage, Stage::Asking(_));
+        let is_asking = |rail: &Rail| matches!(rail.stage, Stage::Asking(_)) && rail.has_open();
         let mut links = self.links.iter().flatten().filter(|link| !link.lost);
         links.all(|link| link.waiting.is_empty() && !link.rails.iter().any(is_asking))
             && self.lanes.iter().all(|lane| lane.is_drained())

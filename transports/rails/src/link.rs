@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ccl_core::spread::Spread;
 use ccl_core::time::Instant;
-use ccl_core::transport::{Connecting, MrKey, NOTE_BYTES_MAX, RemoteMr, WorkRequest};
+use ccl_core::transport::{Connecting, MrKey, NOTE_BYTES_MAX, RemoteMr};
 
 use crate::meeting::{Dial, LinkId};
 use crate::note::{Note, PIECE_BYTES};
-use crate::rail::{Rail, Stage};
+use crate::rail::{Put, Rail, Stage};
 
 /// Pieces of notes that may come before those that they follow.
 const EARLY_MAX: usize = 4096;
@@ -112,7 +112,7 @@ pub(crate) struct Link {
     /// Rails that are being dialled.
     pub(crate) dialling: Vec<(usize, Box<dyn Connecting>)>,
     /// Taken, and on no rail: none takes more, or the one that had it has failed.
-    pub(crate) waiting: VecDeque<WorkRequest>,
+    pub(crate) waiting: VecDeque<Put>,
     /// Puts that are not done.
     pub(crate) outstanding: usize,
     pub(crate) notes: Notes,
@@ -122,6 +122,8 @@ pub(crate) struct Link {
     next_share: u32,
     shares_checked: usize,
     imports: Vec<Import>,
+    /// Imports that the user has given up.
+    pub(crate) forgotten: Vec<u32>,
     pub(crate) lost: bool,
 }
 
@@ -140,13 +142,27 @@ impl Link {
             next_share: 0,
             shares_checked: SHARES_STEP,
             imports: Vec::new(),
+            forgotten: Vec::new(),
             lost: false,
         }
     }
 
-    /// The rail that notes take.
-    pub(crate) fn speaker(&self) -> Option<&Rail> {
-        self.rails.iter().find(|rail| rail.endpoint().is_some())
+    /// Whether any rail is connected.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.rails.iter().any(|rail| rail.endpoint().is_some())
+    }
+
+    /// The imports that can be given up, of those that are not used again: no put may have to be
+    /// repeated there.
+    pub(crate) fn take_forgotten(&mut self) -> Vec<Vec<Option<RemoteMr>>> {
+        let Link { forgotten, rails, waiting, outstanding, .. } = self;
+        let idle = |memory: &mut u32| {
+            let named = |put: &Put| put.names(*memory);
+            *outstanding == 0
+                || !(waiting.iter().any(named) || rails.iter().any(|rail| rail.names(*memory)))
+        };
+        let idle: Vec<u32> = forgotten.extract_if(.., idle).collect();
+        idle.into_iter().map(|memory| self.forget(memory)).collect()
     }
 
     /// The rail on which a put to this memory would be done first.
@@ -196,6 +212,11 @@ impl Link {
         import.rails.get(rail).copied().flatten()
     }
 
+    /// Any memory of the peer's that is known on a rail.
+    pub(crate) fn any_on_rail(&self, rail: usize) -> Option<RemoteMr> {
+        self.imports.iter().find_map(|import| import.rails.get(rail).copied().flatten())
+    }
+
     /// The peer's memory is known on a rail, or no longer.
     pub(crate) fn import(&mut self, number: u32, rail: usize, mr: Option<RemoteMr>) {
         let found = self.imports.iter().position(|import| import.number == number);
@@ -210,7 +231,7 @@ impl Link {
     }
 
     /// No put names the memory again: how each rail knows it.
-    pub(crate) fn forget(&mut self, number: u32) -> Vec<Option<RemoteMr>> {
+    fn forget(&mut self, number: u32) -> Vec<Option<RemoteMr>> {
         let found = self.imports.iter().position(|import| import.number == number);
         found.map_or_else(Vec::new, |at| self.imports.swap_remove(at).rails)
     }

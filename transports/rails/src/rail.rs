@@ -1,16 +1,19 @@
 //! One rail of a link: what is under way on it, what has come over it, and how fast it is.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{EndpointId, RailState, WorkRequest};
+use ccl_core::transport::{EndpointId, MrKey, RailState, WorkRequest};
 
 use crate::note::{Down, Fate};
 
 /// The most puts from the oldest that is not done to the newest. It bounds how far arrivals can be
 /// out of order, and so how many must be remembered.
 pub(crate) const WINDOW: usize = 960;
+/// Puts are numbered so far, and from the beginning again.
+pub(crate) const NUMBER: u64 = (1 << 36) - 1;
 /// Arrivals that are remembered: all that the peer may think are under way are among them.
 const HEARD: usize = 2 * WINDOW;
 /// The peer can take a put for an earlier one of the same name only if that is one of these.
@@ -33,7 +36,7 @@ const BELIEVED: f64 = 0.3;
 /// How a rail is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
-    /// Connected again; the peer's keys are not all known yet.
+    /// Connected again; the peer's keys are not all known yet, or nothing has passed yet.
     Joining(EndpointId),
     Up(EndpointId),
     /// It has failed, and the peer is asked what became of this.
@@ -44,12 +47,34 @@ pub(crate) enum Stage {
     },
 }
 
+/// A put in its user's words, and what these meant when it was taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Put {
+    pub(crate) request: WorkRequest,
+    /// The registrations, by device.
+    pub(crate) local: Arc<[MrKey]>,
+    pub(crate) tail: Option<Arc<[MrKey]>>,
+    /// The peer's memory, by its number.
+    pub(crate) to: u32,
+    pub(crate) tail_to: Option<u32>,
+    pub(crate) bytes: usize,
+}
+
+impl Put {
+    pub(crate) fn names(&self, memory: u32) -> bool {
+        self.to == memory || self.tail_to == Some(memory)
+    }
+
+    fn immediate(&self) -> Option<u32> {
+        let WorkRequest::Put { immediate, .. } = self.request;
+        immediate
+    }
+}
+
 /// A put that was handed to the rail.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Posted {
-    /// In the user's words.
-    request: WorkRequest,
-    bytes: usize,
+    put: Put,
     is_done: bool,
 }
 
@@ -68,12 +93,12 @@ impl Heard {
 }
 
 /// What is to become of a put over a rail that has failed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Outcome {
     /// It has arrived.
     Done(u64),
     /// It goes another way.
-    Again(WorkRequest),
+    Again(Put),
 }
 
 /// One rail.
@@ -148,7 +173,8 @@ impl Rail {
             failures: 0,
             failure: None,
             carried: (0, 0),
-            first: 0,
+            // They begin again soon, which should not be a matter of days.
+            first: NUMBER - 100,
             window: VecDeque::with_capacity(AT_ONCE),
             names: VecDeque::with_capacity(NAMES),
             done: 0,
@@ -205,9 +231,9 @@ impl Rail {
     }
 
     /// A put of so many bytes goes over this rail. Returns its number.
-    pub(crate) fn take(&mut self, request: WorkRequest, bytes: usize, now: Instant) -> u64 {
-        let WorkRequest::Put { immediate, .. } = request;
-        if let Some(name) = immediate {
+    pub(crate) fn take(&mut self, put: Put, now: Instant) -> u64 {
+        let bytes = put.bytes;
+        if let Some(name) = put.immediate() {
             if self.names.len() == NAMES {
                 self.names.pop_front();
             }
@@ -215,28 +241,38 @@ impl Rail {
         }
         self.rate.begin(now);
         self.carries_since.get_or_insert(now);
-        self.window.push_back(Posted { request, bytes, is_done: false });
+        self.window.push_back(Posted { put, is_done: false });
         (self.open, self.bytes) = (self.open + 1, self.bytes + bytes);
-        self.first + self.window.len() as u64 - 1
+        self.first.wrapping_add(self.window.len() as u64 - 1) & NUMBER
     }
 
     /// The put that was taken last did not go.
-    pub(crate) fn untake(&mut self) -> Option<WorkRequest> {
-        let Posted { request, bytes, .. } = self.window.pop_back()?;
-        let WorkRequest::Put { immediate, .. } = request;
-        if immediate.is_some() {
+    pub(crate) fn untake(&mut self) -> Option<Put> {
+        let Posted { put, .. } = self.window.pop_back()?;
+        if put.immediate().is_some() {
             self.names.pop_back();
         }
-        (self.open, self.bytes) = (self.open - 1, self.bytes - bytes);
-        Some(request)
+        (self.open, self.bytes) = (self.open - 1, self.bytes - put.bytes);
+        Some(put)
+    }
+
+    /// Whether the peer is waited for: to do a put, or to say what became of it.
+    pub(crate) fn has_open(&self) -> bool {
+        self.open > 0
+    }
+
+    /// Whether a put that is under way, or was, goes to this memory.
+    pub(crate) fn names(&self, memory: u32) -> bool {
+        self.window.iter().any(|posted| !posted.is_done && posted.put.names(memory))
     }
 
     /// A put is done: the user's name for it.
     pub(crate) fn done(&mut self, number: u64, now: Instant) -> Option<u64> {
-        let at = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        // What is late lies far outside the window.
+        let at = usize::try_from(number.wrapping_sub(self.first) & NUMBER).ok()?;
         let posted = self.window.get_mut(at).filter(|posted| !posted.is_done)?;
-        let WorkRequest::Put { immediate, id, .. } = posted.request;
-        let bytes = posted.bytes;
+        let WorkRequest::Put { immediate, id, .. } = posted.put.request;
+        let bytes = posted.put.bytes;
         posted.is_done = true;
         self.done += u64::from(immediate.is_some());
         (self.open, self.bytes) = (self.open - 1, self.bytes - bytes);
@@ -249,7 +285,7 @@ impl Rail {
         let is_asking = matches!(self.stage, Stage::Asking(_));
         while !is_asking && self.window.front().is_some_and(|posted| posted.is_done) {
             self.window.pop_front();
-            self.first += 1;
+            self.first = self.first.wrapping_add(1);
         }
         Some(id)
     }
@@ -267,11 +303,7 @@ impl Rail {
     /// It has failed. Returns whether the peer can tell its puts apart.
     pub(crate) fn fall(&mut self, number: usize, reason: String) -> bool {
         let undone = self.window.iter().filter(|posted| !posted.is_done);
-        let name = |posted: &Posted| {
-            let WorkRequest::Put { immediate, .. } = posted.request;
-            immediate
-        };
-        let open: Vec<u32> = undone.filter_map(name).collect();
+        let open: Vec<u32> = undone.filter_map(|posted| posted.put.immediate()).collect();
         let once = |name: &u32| self.names.iter().filter(|known| *known == name).count() == 1;
         let is_clear = open.iter().all(once);
         let (rail, epoch, done) = (number as u8, self.epoch, self.done);
@@ -286,7 +318,7 @@ impl Rail {
         let nothing = Heard { count: 0, names: VecDeque::new() };
         let heard = match &self.before {
             _ if down.epoch == self.epoch => &self.heard,
-            Some(before) if down.epoch + 1 == self.epoch => before,
+            Some(before) if down.epoch.wrapping_add(1) == self.epoch => before,
             _ => &nothing,
         };
         let arrived: Vec<bool> = down.open.iter().map(|name| heard.names.contains(name)).collect();
@@ -310,18 +342,18 @@ impl Rail {
         // What was done since it was asked is among these, and told already.
         let mut fates = fate.arrived.iter().zip(&down.open);
         let mut next = fates.next();
-        for Posted { request, is_done, .. } in &self.window {
-            let WorkRequest::Put { immediate, id, .. } = *request;
-            let asked = next.filter(|(_, name)| Some(**name) == immediate);
+        for Posted { put, is_done, .. } in &self.window {
+            let WorkRequest::Put { id, .. } = put.request;
+            let asked = next.filter(|(_, name)| Some(**name) == put.immediate());
             let arrived = asked.map(|(arrived, _)| *arrived);
             next = if asked.is_some() { fates.next() } else { next };
             match arrived {
                 _ if *is_done => {}
                 Some(true) => outcomes.push(Outcome::Done(id)),
-                _ => outcomes.push(Outcome::Again(*request)),
+                _ => outcomes.push(Outcome::Again(put.clone())),
             }
         }
-        self.first += self.window.len() as u64;
+        self.first = self.first.wrapping_add(self.window.len() as u64);
         self.window.clear();
         (self.open, self.bytes) = (0, 0);
         self.rest(now);
@@ -345,7 +377,12 @@ impl Rail {
         self.stage = Stage::Joining(endpoint);
     }
 
-    /// The peer has told everything that it takes.
+    /// Whether it is connected for the time that is meant.
+    pub(crate) fn is_epoch(&self, epoch: u64) -> bool {
+        u64::from(self.epoch) == epoch && self.endpoint().is_some()
+    }
+
+    /// Both sides know all of each other, and something has passed.
     pub(crate) fn ready(&mut self) {
         if let Stage::Joining(endpoint) = self.stage {
             self.stage = Stage::Up(endpoint);

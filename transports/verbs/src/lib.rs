@@ -94,7 +94,7 @@ pub struct Options {
     pub retries: u8,
     /// How often a receiver that is not ready is asked again; 7 is for ever.
     pub not_ready_retries: u8,
-    /// The longest payload of a packet; 0 for what the port is set to.
+    /// The longest payload of a packet, as far as the port is set to so much.
     pub mtu_bytes: u32,
     /// Whether writes may overtake each other on the bus.
     pub relaxed_ordering: bool,
@@ -123,7 +123,7 @@ impl Default for Options {
             timeout: 18,
             retries: 6,
             not_ready_retries: 7,
-            mtu_bytes: 0,
+            mtu_bytes: 4096,
             relaxed_ordering: true,
             join_within: Duration::from_secs(20),
             link_within: Duration::from_secs(3),
@@ -132,7 +132,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The longest payload as verbs name it; none for what the port is set to.
+    /// The longest payload as verbs name it, if they have a name for it.
     fn mtu(&self) -> Option<ibv_mtu> {
         let codes = IBV_MTU_256..=IBV_MTU_4096;
         codes.into_iter().find(|code| 128 << code == self.mtu_bytes)
@@ -151,7 +151,7 @@ impl Options {
         } else if self.not_ready_retries > 7 {
             let retries = self.not_ready_retries;
             format!("{retries} retries (FERROCCL_IB_RNR_RETRY_CNT); use 0 to 7")
-        } else if self.mtu_bytes != 0 && self.mtu().is_none() {
+        } else if self.mtu().is_none() {
             let bytes = self.mtu_bytes;
             format!("packets of {bytes} bytes (FERROCCL_IB_MTU); use 256, 512, 1024, 2048 or 4096")
         } else if self.service_level > 15 {

@@ -265,17 +265,23 @@ fn nothing_is_lost_or_doubled_when_rails_fail_and_come_back() {
 }
 
 #[test]
-fn a_rail_comes_back_and_is_used_again() {
+fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
     let house = House::new([2, 2], conditions(), 3);
     let (world, mut random) = (&house.world, Random::new(3));
     let mut ends = ends(&house, 3000);
-    cut(world, &[1], Duration::from_secs(1));
+    // It is tried again after two seconds, when its ends find each other beside it.
+    let cut_until = world.now() + Duration::from_millis(4500);
+    cut(world, &[1], Duration::from_millis(4500));
     let until = world.now() + PATIENCE;
     ends.iter_mut().for_each(|end| end.allowed = 1500);
     // Half of it while the rail is away.
     while ends[0].failures() == 0 || ends[1].failures() == 0 || !ends.iter().all(End::is_whole) {
         ends.iter_mut().for_each(|end| end.go_on(world, &mut random));
         world.step();
+        let has_failed = |end: &&End| end.failures() > 0;
+        let is_away = |end: &End| !end.lane.rails(end.endpoint)[1].is_up;
+        let dead = world.now() < cut_until;
+        assert!(!dead || ends.iter().filter(has_failed).all(is_away), "it carries into nothing");
         assert!(world.now() < until, "it never comes back");
     }
     ends.iter_mut().for_each(|end| end.allowed = end.puts);
@@ -366,4 +372,61 @@ fn notes_arrive_once_and_in_order_while_rails_fail() {
         }
         assert!(ends[1].notes == said, "seed {seed}");
     }
+}
+
+/// What a put meant when it was taken it means when it is repeated, whatever has been imported and
+/// forgotten since.
+#[test]
+fn repeated_puts_go_where_they_were_meant_to_go() {
+    let house = House::new([2, 2], conditions(), 11);
+    let world = &house.world;
+    let mut ends = ends(&house, 0);
+    let share = |ends: &mut [End; 2]| {
+        let (region, key) = house.devices[1].allocate(4096).unwrap();
+        let key = ends[1].lane.share(ends[1].endpoint, key).unwrap();
+        (region, ends[0].lane.import(ends[0].endpoint, &key).unwrap())
+    };
+    let (meant, mr) = share(&mut ends);
+    let (source, key) = house.devices[0].allocate(4096).unwrap();
+    source.write(0, &[7; 4096]).unwrap();
+    let put = |at: u64| WorkRequest::Put {
+        endpoint: ends[0].endpoint,
+        local: LocalSlice { key, offset: at as usize * 64, bytes: 64 },
+        tail: None,
+        grant: false,
+        remote: mr,
+        remote_offset: at as usize * 64,
+        immediate: Some(at as u32),
+        id: at,
+    };
+    let work: Vec<_> = (0..16).map(put).collect();
+    assert_eq!(ends[0].lane.post(world.now(), &work).unwrap(), 16);
+    let endpoint = ends[0].endpoint;
+    ends[0].lane.forget(endpoint, mr);
+    let (other, again) = share(&mut ends);
+    assert_eq!(again, mr, "a number that is free is used again");
+    world.disconnect(0, 1);
+    let until = world.now() + PATIENCE;
+    while ends[0].done.len() < 16 || ends[1].notes.is_empty() {
+        for end in &mut ends {
+            let mut events = Vec::new();
+            end.lane.poll(world.now(), &mut events).unwrap();
+            for event in events {
+                match event {
+                    Event::Done { id } => *end.done.entry(id).or_default() += 1,
+                    Event::Arrived { .. } => end.notes.push(Vec::new()),
+                    _ => {}
+                }
+            }
+        }
+        world.step();
+        assert!(world.now() < until);
+    }
+    let bytes = |region: &Region| {
+        let mut bytes = vec![0; 1024];
+        region.read(0, &mut bytes).unwrap();
+        bytes
+    };
+    assert!(bytes(&meant).iter().all(|byte| *byte == 7), "not all of it has come");
+    assert!(bytes(&other).iter().all(|byte| *byte == 0), "it went elsewhere");
 }
