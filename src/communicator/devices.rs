@@ -172,9 +172,9 @@ fn rails(config: &Config, ranks: &[Option<u32>], place: usize) -> Result<Arc<dyn
     }
 }
 
-/// Which of a host's devices a rank takes, by the NUMA nodes of the devices and of the host's ranks,
-/// of which it is one: those of its own node, if there are any, else any. Who chooses from the same
-/// devices gets as many as the others, at most `most`, and at least one.
+/// Which of a host's devices a rank takes, by the NUMA nodes of the devices and of the host's
+/// ranks, of which it is one: those of its own node, if there are any, else any. Who chooses from
+/// the same devices gets as many as the others, at most `most`, and at least one.
 fn share(devices: &[Option<u32>], ranks: &[Option<u32>], place: usize, most: usize) -> Vec<usize> {
     let choice = |node: Option<u32>| -> Vec<usize> {
         let near = |at: &usize| node.is_some() && devices[*at] == node;

@@ -165,8 +165,8 @@ config! {
         "How often the hardware asks a receiver again that has no receive request left; 7 is for \
          ever. A peer that is stopped has none left at some time, and is waited for.";
     ib_mtu: u32 = 4096, "FERROCCL_IB_MTU", None, false,
-        "Longest payload of a packet, as far as the port is set to so much: 256, 512, 1024, 2048 or \
-         4096 bytes. The two ends of a link take the smaller one.";
+        "Longest payload of a packet, as far as the port is set to so much: 256, 512, 1024, 2048 \
+         or 4096 bytes. The two ends of a link take the smaller one.";
     ib_relaxed_ordering: u8 = 1, "FERROCCL_IB_PCI_RELAXED_ORDERING",
         Some("NCCL_IB_PCI_RELAXED_ORDERING"), false,
         "Let writes of RDMA devices overtake each other on the bus, where they can; 0 does not. \
