@@ -33,8 +33,11 @@ impl Verbs {
     /// Over devices of this machine.
     fn real(options: &Options, names: &str) -> Verbs {
         let transport = VerbsTransport::new(options.clone());
-        let (one, other) = names.split_once(',').unwrap_or((names, names));
-        let devices = [one, other].map(|name| transport.open(&DeviceId(name.to_owned())).unwrap());
+        // Further ones are at the ends of another link.
+        let mut each = names.split(',');
+        let one = each.next().unwrap_or_default();
+        let devices = [one, each.next().unwrap_or(one)]
+            .map(|name| transport.open(&DeviceId(name.to_owned())).unwrap());
         Verbs { devices, soft: Vec::new() }
     }
 }
