@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ccl_memory::Region;
 
-use crate::transport::{Device, MrKey};
+use crate::transport::{Device, MrKey, TransportError};
 
 /// Memory whose owner keeps it until [`Kept::end`] has returned.
 #[derive(Debug)]
@@ -64,15 +64,16 @@ impl Kept {
         self.region.start().addr()
     }
 
-    fn register(&self, device: &Arc<dyn Device>) -> Option<MrKey> {
+    /// None if its owner has it back.
+    fn register(&self, device: &Arc<dyn Device>) -> Result<Option<MrKey>, TransportError> {
         let mut state = self.state();
         match &*state {
-            State::Registered(_, key) => Some(*key),
-            State::Ended => None,
+            State::Registered(_, key) => Ok(Some(*key)),
+            State::Ended => Ok(None),
             State::Idle => {
-                let key = device.register(&self.region).ok()?;
+                let key = device.register(&self.region)?;
                 *state = State::Registered(Arc::clone(device), key);
-                Some(key)
+                Ok(Some(key))
             }
         }
     }
@@ -92,6 +93,11 @@ fn withdraw(state: &mut State) {
         let _ = device.deregister(*key);
         *state = State::Idle;
     }
+}
+
+/// Whether less memory might do: `ENOMEM` of the system.
+fn is_shortage(error: &TransportError) -> bool {
+    matches!(error, TransportError::Os { code: 12, .. } | TransportError::Memory(_))
 }
 
 /// One that links know of.
@@ -147,9 +153,10 @@ impl Keeper {
         }
         loop {
             match kept.register(device) {
+                Ok(registered) => return registered,
                 // Memory that may be locked can be short of what may be registered.
-                None => self.evict_one()?,
-                registered => return registered,
+                Err(error) if is_shortage(&error) => self.evict_one()?,
+                Err(_) => return None,
             }
         }
     }
@@ -184,9 +191,7 @@ impl Drop for Keeper {
 mod tests {
     use super::*;
     use crate::time::Instant;
-    use crate::transport::{
-        Address, Caps, Connecting, Lane, Listener, Registry, Secret, TransportError,
-    };
+    use crate::transport::{Address, Caps, Connecting, Lane, Listener, Registry, Secret};
 
     /// Registers memory, and nothing else.
     #[derive(Debug)]

@@ -233,7 +233,15 @@ impl Link {
     /// No put names the memory again: how each rail knows it.
     fn forget(&mut self, number: u32) -> Vec<Option<RemoteMr>> {
         let found = self.imports.iter().position(|import| import.number == number);
-        found.map_or_else(Vec::new, |at| self.imports.swap_remove(at).rails)
+        let mut rails = found.map_or_else(Vec::new, |at| self.imports.swap_remove(at).rails);
+        // A lane below knows memory that was registered again by one name, if its key is the same.
+        for (rail, mr) in rails.iter_mut().enumerate() {
+            let is_same = |import: &Import| mr.is_some() && import.rails.get(rail) == Some(mr);
+            if self.imports.iter().any(is_same) {
+                *mr = None;
+            }
+        }
+        rails
     }
 
     /// Nothing is known on that rail any more.

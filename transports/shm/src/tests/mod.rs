@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use ccl_core::transport::{
-    Connected, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteKey, RemoteMr,
-    Secret, Transport, TransportError, WorkRequest,
+    Connected, Device, DeviceId, EndpointId, Event, HELLO_BYTES_MAX, Lane, LocalSlice, MrKey,
+    RemoteKey, RemoteMr, Secret, Transport, TransportError, WorkRequest,
 };
 use ccl_memory::Region;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -112,7 +112,8 @@ fn the_listener_learns_who_comes() {
     assert!(usage(other.lane().unwrap().attach(here)).contains("another device"));
     let until = now() + Duration::from_secs(1);
     let address = device.listen(&SECRET).unwrap().address();
-    assert!(usage(device.connect(&address, &SECRET, &[0; 65], until)).contains("64"));
+    let long = [0; HELLO_BYTES_MAX + 1];
+    assert!(usage(device.connect(&address, &SECRET, &long, until)).contains("96"));
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn random_bytes_are_dropped_and_counted() {
     // A hello that is right but for its length, and a hello with a descriptor.
     let hello: &[u8] = b"ferroccl-shm hello";
     let version = VERSION.to_le_bytes();
-    for length in [31, 32 + 65] {
+    for length in [31, 32 + HELLO_BYTES_MAX + 1] {
         kept.push(stranger(&*listener));
         say(kept.last().unwrap(), &[hello, &version, &noise[..length]], None);
     }
