@@ -38,7 +38,7 @@ impl Together {
 }
 
 /// Several devices of this side, over all of which each peer is reached. See the
-/// [crate](crate)'s text.
+/// [crate]'s text.
 #[derive(Debug)]
 pub struct RailsDevice {
     with: Arc<Together>,
