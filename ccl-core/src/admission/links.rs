@@ -1,6 +1,5 @@
 //! The message links of one rank.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,8 +28,6 @@ use crate::types::Rank;
 pub(super) const LINE: usize = 64;
 /// Where in a slot the header begins, so that the payload begins with a cache line.
 const HEADER: usize = LINE - HEADER_BYTES;
-const GRANT: usize = HEADER + 4;
-const TAG: usize = HEADER + 8;
 /// In a header's length: the payload went where a transfer grant has said, past the slot.
 const PAST: u32 = 1 << 31;
 /// The longest sleep while connections are being made.
@@ -71,32 +68,33 @@ impl Slots {
         self.region.start().wrapping_add(self.offset(channel, slot) + LINE)
     }
 
-    /// Length and tag of the message in a slot, as its sender wrote them.
-    fn head(&self, channel: usize, slot: usize) -> (usize, u64) {
-        let offset = self.offset(channel, slot);
-        let (mut bytes, mut tag) = ([0; 4], [0; 8]);
-        let read = self.region.read(offset + HEADER, &mut bytes);
-        match read.and_then(|()| self.region.read(offset + TAG, &mut tag)) {
-            Ok(()) => ((u32::from_le_bytes(bytes) & !PAST) as usize, u64::from_le_bytes(tag)),
-            Err(_) => (usize::MAX, 0),
+    /// What the message in a slot says of itself, as its sender wrote it.
+    fn header(&self, channel: usize, slot: usize) -> Header {
+        let mut bytes = [0; HEADER_BYTES];
+        if self.region.read(self.offset(channel, slot) + HEADER, &mut bytes).is_err() {
+            return Header { bytes: usize::MAX, past: false, below: 0, tag: 0 };
+        }
+        let [a, b, c, d, e, f, g, h, tag @ ..] = bytes;
+        let length = u32::from_le_bytes([a, b, c, d]);
+        Header {
+            bytes: (length & !PAST) as usize,
+            past: length & PAST != 0,
+            below: u32::from_le_bytes([e, f, g, h]),
+            tag: u64::from_le_bytes(tag),
         }
     }
+}
 
-    /// Whether the payload of the message in a slot went past it.
-    fn is_past(&self, channel: usize, slot: usize) -> bool {
-        let mut bytes = [0; 4];
-        let read = self.region.read(self.offset(channel, slot) + HEADER, &mut bytes);
-        read.is_ok() && u32::from_le_bytes(bytes) & PAST != 0
-    }
-
-    /// The grant that came with the message in a slot.
-    fn grant(&self, channel: usize, slot: usize) -> u32 {
-        let mut below = [0; 4];
-        match self.region.read(self.offset(channel, slot) + GRANT, &mut below) {
-            Ok(()) => u32::from_le_bytes(below),
-            Err(_) => 0,
-        }
-    }
+/// Before a message's payload.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    /// Of the payload.
+    bytes: usize,
+    /// Whether that went past the slot.
+    past: bool,
+    /// The grant that came with it.
+    below: u32,
+    tag: u64,
 }
 
 #[derive(Debug)]
@@ -138,7 +136,8 @@ pub struct MessageLinks {
     pub(super) transfers: bool,
     /// By rank.
     pub(super) peers: Vec<Option<Peer>>,
-    ranks: BTreeMap<EndpointId, Rank>,
+    /// Of endpoints, by number.
+    ranks: Vec<Option<Rank>>,
     /// How more peers are found; none where all are attached by the owner.
     meeting: Option<Box<Meeting>>,
     /// Published, not yet taken by the lane.
@@ -181,7 +180,7 @@ impl MessageLinks {
             granted_slots: config.granted_slots(peers),
             transfers,
             peers: Vec::new(),
-            ranks: BTreeMap::new(),
+            ranks: Vec::new(),
             meeting: None,
             queue: Vec::with_capacity(AT_ONCE),
             held: Vec::with_capacity(AT_ONCE),
@@ -229,7 +228,11 @@ impl MessageLinks {
             spread: None,
             account: Account::default(),
         });
-        self.ranks.insert(endpoint, peer);
+        let number = endpoint.0 as usize;
+        if self.ranks.len() <= number {
+            self.ranks.resize(number + 1, None);
+        }
+        self.ranks[number] = Some(peer);
         let offer = Offer {
             channels: self.config.channels,
             slots: self.granted_slots,
@@ -297,6 +300,11 @@ impl MessageLinks {
         Ok(())
     }
 
+    /// Whom an endpoint leads to.
+    fn rank(&self, EndpointId(number): EndpointId) -> Option<Rank> {
+        self.ranks.get(number as usize).copied().flatten()
+    }
+
     pub(super) fn link(&mut self, link: Link) -> Option<(&mut Peer, usize)> {
         let peer = self.peers.get_mut(link.peer as usize)?.as_mut()?;
         let channel = link.channel as usize;
@@ -332,7 +340,9 @@ impl MessageLinks {
     /// Length and tag of the next message, which has arrived.
     pub fn head(&mut self, link: Link) -> (usize, u64) {
         self.link(link).map_or((usize::MAX, 0), |(peer, channel)| {
-            peer.inbound.head(channel, peer.links[channel].0.slot())
+            let Header { bytes, tag, .. } =
+                peer.inbound.header(channel, peer.links[channel].0.slot());
+            (bytes, tag)
         })
     }
 
@@ -469,7 +479,7 @@ impl MessageLinks {
             let granted = |request: &WorkRequest| match *request {
                 WorkRequest::Put {
                     endpoint, tail: Some(Tail { elsewhere: Some(_), .. }), ..
-                } => self.ranks.get(&endpoint).copied(),
+                } => self.rank(endpoint),
                 WorkRequest::Put { .. } => None,
             };
             match (flushed, self.queue.first().and_then(granted)) {
@@ -650,7 +660,7 @@ impl MessageLinks {
 
     /// The only thing that peers write to each other: their offers.
     fn take_note(&mut self, endpoint: EndpointId, offer: &[u8]) {
-        let Some(&rank) = self.ranks.get(&endpoint) else { return };
+        let Some(rank) = self.rank(endpoint) else { return };
         if let Err(error) = self.import(rank, offer) {
             self.lost.push((rank, error.to_string()));
         }
@@ -676,7 +686,7 @@ impl MessageLinks {
 
     /// Returns whether the name was one of ours.
     fn arrived(&mut self, endpoint: EndpointId, immediate: u32, bytes: usize) -> bool {
-        let Some(&peer) = self.ranks.get(&endpoint) else { return false };
+        let Some(peer) = self.rank(endpoint) else { return false };
         match Name::decode(immediate) {
             None => false,
             Some(Name::Message { channel, number }) => {
@@ -700,16 +710,14 @@ impl MessageLinks {
         let (slot_bytes, now) = (self.config.slot_bytes, self.now);
         let Some((peer, channel)) = self.link(link) else { return false };
         let Some(slot) = peer.links[channel].0.expect(number) else { return false };
-        let (payload_bytes, _) = peer.inbound.head(channel, slot);
+        let Header { bytes: payload_bytes, past, below, .. } = peer.inbound.header(channel, slot);
         if payload_bytes > slot_bytes || bytes != HEADER_BYTES + payload_bytes {
             return false;
         }
-        let past = peer.inbound.is_past(channel, slot);
         let wanted = peer.links[channel].0.wanted(number, payload_bytes);
         if past && wanted.is_none() {
             return false;
         }
-        let below = peer.inbound.grant(channel, slot);
         let (inbound, outbound) = &mut peer.links[channel];
         if !outbound.told(below) {
             return false;
@@ -721,7 +729,7 @@ impl MessageLinks {
     }
 
     pub(super) fn lose(&mut self, endpoint: EndpointId, reason: String) {
-        let Some(&rank) = self.ranks.get(&endpoint) else { return };
+        let Some(rank) = self.rank(endpoint) else { return };
         self.loans.forget(rank);
         if let Some(Some(peer)) = self.peers.get_mut(rank as usize) {
             self.counters.in_flight_bytes -= peer.void() as u64;

@@ -25,6 +25,8 @@ pub struct NamedMemory<T, R> {
     /// In order of keys, valid while `withdrawals` is up to date. A list, because it keeps its
     /// memory when it is emptied.
     local: Vec<(MrKey, Registration<T>)>,
+    /// Where in that what was asked for last is: mostly it is asked for again.
+    recent: usize,
     withdrawals: u64,
     remote: Vec<Option<(EndpointId, R)>>,
     /// Numbers of memory that was given back one by one, to be used again.
@@ -77,6 +79,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
             registry,
             caps,
             local: Vec::new(),
+            recent: 0,
             remote: Vec::new(),
             vacant: Vec::new(),
         }
@@ -106,22 +109,26 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
     ///
     /// When it is not registered, or has not so many.
     pub fn local(&mut self, slice: LocalSlice) -> Result<Slice<'_, T>, TransportError> {
-        self.remember(slice.key)?;
-        self.remembered(slice)
+        let at = self.remember(slice.key)?;
+        self.remembered(at, slice)
     }
 
-    fn remember(&mut self, key: MrKey) -> Result<(), TransportError> {
-        if let Err(missing) = self.local.binary_search_by_key(&key, |(key, _)| *key) {
-            self.local.insert(missing, (key, self.registry.find(key)?));
+    /// Has a registration in the list; returns where.
+    fn remember(&mut self, key: MrKey) -> Result<usize, TransportError> {
+        if self.local.get(self.recent).is_none_or(|(recent, _)| *recent != key) {
+            let found = self.local.binary_search_by_key(&key, |(key, _)| *key);
+            if let Err(missing) = found {
+                self.local.insert(missing, (key, self.registry.find(key)?));
+            }
+            self.recent = found.unwrap_or_else(|missing| missing);
         }
-        Ok(())
+        Ok(self.recent)
     }
 
-    fn remembered(&self, slice: LocalSlice) -> Result<Slice<'_, T>, TransportError> {
+    fn remembered(&self, at: usize, slice: LocalSlice) -> Result<Slice<'_, T>, TransportError> {
         let LocalSlice { key, offset, bytes } = slice;
-        let found = self.local.binary_search_by_key(&key, |(key, _)| *key);
-        let found = found.map_err(|_| super::registry::unknown(key))?;
-        let registration = &self.local[found].1;
+        let found = self.local.get(at).filter(|(known, _)| *known == key);
+        let (_, registration) = found.ok_or_else(|| super::registry::unknown(key))?;
         let there = registration.region.bytes();
         if offset.checked_add(bytes).is_none_or(|end| end > there) {
             return Err(out_of_range(RegionError { offset, bytes, region_bytes: there }));
@@ -208,8 +215,12 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
             let text = format!("a grant of {bytes} bytes; at most {GRANT_BYTES_MAX} are possible");
             return Err(TransportError::Usage(text));
         }
-        self.remember(local.key)?;
-        tail.map_or(Ok(()), |tail| self.remember(tail.local.key))?;
+        let tail_at = tail.map(|tail| self.remember(tail.local.key)).transpose()?;
+        let known = self.local.len();
+        let at = self.remember(local.key)?;
+        // A new one moves those behind it.
+        let moved = usize::from(self.local.len() > known);
+        let tail_at = tail_at.map(|tail_at| if tail_at < at { tail_at } else { tail_at + moved });
         let elsewhere = tail.and_then(|tail| tail.elsewhere);
         if elsewhere.is_some() && !self.caps.scatters {
             let text = "a put to two places, which this transport does not do".to_owned();
@@ -221,8 +232,9 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
             Some((mr, offset)) => Some((self.range_of(endpoint, mr, offset, tail_bytes)?, offset)),
             None => None,
         };
-        let source = self.remembered(local)?;
-        let tail = tail.map(|tail| self.remembered(tail.local)).transpose()?;
+        let source = self.remembered(at, local)?;
+        let tail =
+            tail.zip(tail_at).map(|(tail, at)| self.remembered(at, tail.local)).transpose()?;
         Ok(Understood { source, tail, to, tail_to, bytes })
     }
 

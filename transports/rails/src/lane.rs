@@ -12,7 +12,7 @@ use ccl_core::transport::{
 use ccl_memory::Region;
 
 use crate::device::Together;
-use crate::link::Link;
+use crate::link::{Link, Way};
 use crate::meeting::{Gathered, Hello, lock};
 use crate::memory::{Keys, Theirs};
 use crate::note::{self, Down, Fate, Note};
@@ -53,6 +53,8 @@ pub(crate) struct RailsLane {
     below: Vec<Event>,
     /// Rails that peers have closed, by link.
     downs: Vec<(usize, Down)>,
+    /// Whether puts may wait for a rail.
+    waits: bool,
     /// To be told at the next poll.
     news: Vec<Event>,
     checked: Instant,
@@ -79,6 +81,7 @@ impl RailsLane {
             links: Vec::new(),
             below: Vec::new(),
             downs: Vec::new(),
+            waits: false,
             news: Vec::new(),
             checked: Instant::ZERO,
             busy: 0,
@@ -131,6 +134,7 @@ impl RailsLane {
         link.outstanding += 1;
         if let Some(put) = self.dispatch(now, put) {
             self.link(endpoint)?.waiting.push_back(put);
+            self.waits = true;
         }
         Ok(true)
     }
@@ -139,16 +143,11 @@ impl RailsLane {
     fn dispatch(&mut self, now: Instant, put: Put) -> Option<Put> {
         let WorkRequest::Put { endpoint, local, tail, grant, remote_offset, immediate, .. } =
             put.request;
-        let RailsLane { links, batches, with, .. } = self;
+        let RailsLane { links, batches, .. } = self;
         let number = endpoint.0 as usize;
         let Some(link) = links.get_mut(number).and_then(Option::as_mut) else { return Some(put) };
-        let depth = |rail: &Rail| with.devices[rail.lane].caps().depth_max;
-        let chosen = link.choose(put.bytes, put.to, put.tail_to, depth, now);
-        let way = chosen.and_then(|at| {
-            let tail_to = put.tail_to.map(|to| link.on_rail(to, at));
-            Some((at, link.rails[at].endpoint()?, link.on_rail(put.to, at)?, tail_to.flatten()))
-        });
-        let Some((at, endpoint, remote, tail_to)) = way else { return Some(put) };
+        let Some(way) = link.way(&put, now) else { return Some(put) };
+        let Way { rail: at, endpoint, remote, tail_to } = way;
         let lane = link.rails[at].lane;
         let local_key = |keys: &[MrKey], slice: LocalSlice| LocalSlice { key: keys[lane], ..slice };
         let lowered = tail.map(|tail| Tail {
@@ -177,11 +176,12 @@ impl RailsLane {
                 let posted = self.lanes[lane].post(now, &self.batches[lane]);
                 let taken = *posted.as_ref().unwrap_or(&0);
                 let bad = self.batches[lane].first().map(named);
-                for request in self.batches[lane].split_off(taken).iter().rev() {
+                for request in self.batches[lane][taken..].iter().rev() {
                     let (number, rail, _) = named(request);
                     if let Some(Some(link)) = self.links.get_mut(number) {
                         let untaken = link.rails[rail].untake();
                         untaken.into_iter().for_each(|put| link.waiting.push_front(put));
+                        self.waits = true;
                     }
                 }
                 self.batches[lane].clear();
@@ -194,6 +194,9 @@ impl RailsLane {
 
     /// Tries again what waits for a rail.
     fn retry(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.waits) {
+            return;
+        }
         for number in 0..self.links.len() {
             while let Some(Some(link)) = self.links.get_mut(number)
                 && !link.lost
@@ -203,6 +206,7 @@ impl RailsLane {
                 let Some(Some(link)) = self.links.get_mut(number) else { break };
                 let may_reach = link.may_reach(put.to, put.tail_to);
                 link.waiting.push_front(put);
+                self.waits = true;
                 if !may_reach {
                     self.lose(number, "no rail that is left reaches the memory that it has shared");
                 }
@@ -383,7 +387,10 @@ impl RailsLane {
                     link.outstanding -= 1;
                     self.news.push(Event::Done { id });
                 }
-                Outcome::Again(request) => link.waiting.push_back(request),
+                Outcome::Again(request) => {
+                    link.waiting.push_back(request);
+                    self.waits = true;
+                }
             }
         }
         if fate.missing > 0 {
@@ -616,7 +623,7 @@ impl Lane for RailsLane {
         let (mut rails, mut failed) = (Vec::new(), None);
         for (at, part) in parts.into_iter().enumerate() {
             let lane = at % self.lanes.len();
-            let mut rail = Rail::new(lane, self.with.devices[lane].caps().bandwidth_bytes_per_s);
+            let mut rail = Rail::new(lane, self.with.devices[lane].caps());
             let Some(part) = part else {
                 rails.push(rail);
                 continue;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use ccl_core::spread::Spread;
 use ccl_core::time::Instant;
-use ccl_core::transport::{Connecting, MrKey, NOTE_BYTES_MAX, RemoteMr};
+use ccl_core::transport::{Connecting, EndpointId, MrKey, NOTE_BYTES_MAX, RemoteMr};
 
 use crate::meeting::{Dial, LinkId};
 use crate::note::{Note, PIECE_BYTES};
@@ -102,6 +102,16 @@ impl Notes {
     }
 }
 
+/// How a put goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) rail: usize,
+    pub(crate) endpoint: EndpointId,
+    /// The peer's memory, as that rail knows it.
+    pub(crate) remote: RemoteMr,
+    pub(crate) tail_to: Option<RemoteMr>,
+}
+
 /// One end of a link.
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -165,32 +175,29 @@ impl Link {
         idle.into_iter().map(|memory| self.forget(memory)).collect()
     }
 
-    /// The rail on which a put to this memory would be done first.
-    pub(crate) fn choose(
-        &self,
-        bytes: usize,
-        to: u32,
-        tail_to: Option<u32>,
-        depth: impl Fn(&Rail) -> usize,
-        now: Instant,
-    ) -> Option<usize> {
+    /// The way on which a put would be done first, if one takes it now.
+    pub(crate) fn way(&self, put: &Put, now: Instant) -> Option<Way> {
+        let known = |number: u32| self.imports.iter().find(|import| import.number == number);
+        let to = known(put.to)?;
+        let tail = if let Some(number) = put.tail_to { Some(known(number)?) } else { None };
+        let mut ways = self.rails.iter().enumerate().filter_map(|(at, rail)| {
+            let endpoint = rail.takes()?;
+            let on = |import: &Import| import.rails.get(at).copied().flatten();
+            let tail_to = if let Some(tail) = tail { Some(on(tail)?) } else { None };
+            Some((rail, Way { rail: at, endpoint, remote: on(to)?, tail_to }))
+        });
+        let (rail, mut best) = ways.next()?;
+        let Some(second) = ways.next() else { return Some(best) };
         let rates = self.rails.iter().filter_map(Rail::bytes_per_s);
         let fastest = rates.fold(0.0, f64::max);
-        let known = |number: u32| self.imports.iter().find(|import| import.number == number);
-        let (to, tail) = (known(to)?, tail_to.map(known));
-        let mut best: Option<(f64, usize)> = None;
-        for (at, rail) in self.rails.iter().enumerate() {
-            let reaches = |import: &Import| import.rails.get(at).is_some_and(Option::is_some);
-            let tail_reaches = tail.is_none_or(|tail| tail.is_some_and(reaches));
-            if !reaches(to) || !tail_reaches {
-                continue;
-            }
-            let Some(expected) = rail.expects(bytes, depth(rail), fastest, now) else { continue };
-            if best.is_none_or(|(least, _)| expected < least) {
-                best = Some((expected, at));
+        let mut least = rail.expects(put.bytes, fastest, now);
+        for (rail, way) in std::iter::once(second).chain(ways) {
+            let expected = rail.expects(put.bytes, fastest, now);
+            if expected < least {
+                (least, best) = (expected, way);
             }
         }
-        best.map(|(_, at)| at)
+        Some(best)
     }
 
     /// Whether a rail leads there now, or may soon: one that is back tells what it knows.
@@ -207,7 +214,7 @@ impl Link {
     }
 
     /// The peer's memory as a rail knows it.
-    pub(crate) fn on_rail(&self, number: u32, rail: usize) -> Option<RemoteMr> {
+    fn on_rail(&self, number: u32, rail: usize) -> Option<RemoteMr> {
         let import = self.imports.iter().find(|import| import.number == number)?;
         import.rails.get(rail).copied().flatten()
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{EndpointId, MrKey, RailState, WorkRequest};
+use ccl_core::transport::{Caps, EndpointId, MrKey, RailState, WorkRequest};
 
 use crate::note::{Down, Fate};
 
@@ -106,6 +106,8 @@ pub(crate) enum Outcome {
 pub(crate) struct Rail {
     /// Which of this side's devices it uses.
     pub(crate) lane: usize,
+    /// The most puts that may be open on that.
+    depth: usize,
     pub(crate) stage: Stage,
     /// How often it has come back.
     pub(crate) epoch: u32,
@@ -165,9 +167,11 @@ impl Rate {
 }
 
 impl Rail {
-    pub(crate) fn new(lane: usize, bytes_per_s: f64) -> Rail {
+    pub(crate) fn new(lane: usize, caps: &Caps) -> Rail {
+        let bytes_per_s = caps.bandwidth_bytes_per_s;
         Rail {
             lane,
+            depth: caps.depth_max,
             stage: Stage::Down { again: None },
             epoch: 0,
             failures: 0,
@@ -209,25 +213,24 @@ impl Rail {
         }
     }
 
+    /// The connection, if it takes one more put.
+    pub(crate) fn takes(&self) -> Option<EndpointId> {
+        let Stage::Up(endpoint) = self.stage else { return None };
+        (self.open < self.depth && self.window.len() < WINDOW).then_some(endpoint)
+    }
+
     /// The bandwidth that was measured; none if it carries nothing.
     pub(crate) fn bytes_per_s(&self) -> Option<f64> {
         matches!(self.stage, Stage::Up(_)).then_some(self.rate.bytes_per_s.max(1.0))
     }
 
-    /// When a put of so many bytes would be done, in seconds from now; none if it is not taken.
-    /// `best` is the bandwidth of the best rail: one that was slow a while ago has another chance.
-    pub(crate) fn expects(
-        &self,
-        bytes: usize,
-        depth: usize,
-        best: f64,
-        now: Instant,
-    ) -> Option<f64> {
-        let own = self.bytes_per_s()?;
+    /// When a put of so many bytes would be done, in seconds from now. `best` is the bandwidth of
+    /// the best rail: one that was slow a while ago has another chance.
+    pub(crate) fn expects(&self, bytes: usize, best: f64, now: Instant) -> f64 {
+        let own = self.rate.bytes_per_s.max(1.0);
         let lately = now.since(self.rate.measured) < MEASURED_LATELY;
         let bytes_per_s = if lately { own } else { own.max(best) };
-        let takes = self.open < depth && self.window.len() < WINDOW;
-        takes.then_some((self.bytes + bytes) as f64 / bytes_per_s)
+        (self.bytes + bytes) as f64 / bytes_per_s
     }
 
     /// A put of so many bytes goes over this rail. Returns its number.

@@ -14,7 +14,7 @@ use crate::gid;
 use crate::group::{self, Groups, Need, Place};
 use crate::line::{Line, Put};
 use crate::memory::{LinkId, Shared};
-use crate::native::{Pair, Queue, Room, Way};
+use crate::native::{Memory, Pair, Queue, Room, Way};
 use crate::offer::Offer;
 use crate::port::Port;
 use crate::side::{Side, Word};
@@ -61,6 +61,16 @@ enum Stage {
     Live,
 }
 
+/// A put that waits, and what keeps its memory: the device may look at it when the put goes.
+#[derive(Debug)]
+struct Waiting {
+    put: Put,
+    _memory: Memories,
+}
+
+/// What the bytes of a put lie in, and those of its tail.
+pub(crate) type Memories = [Option<Arc<Memory>>; 2];
+
 /// One end of a link.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -77,11 +87,15 @@ pub(crate) struct Endpoint {
     lines: Vec<Line>,
     groups: Groups,
     /// Taken, and not handed to the device yet.
-    pending: VecDeque<Put>,
+    pending: VecDeque<Waiting>,
     /// The same of grants: they wait for none of the others.
-    grants: VecDeque<Put>,
+    grants: VecDeque<Waiting>,
     /// Being handed to it: their memory is read meanwhile.
-    posting: Vec<Put>,
+    posting: Vec<Waiting>,
+    /// Lines with something that is not handed to the device yet.
+    staged: Vec<usize>,
+    /// Whether the lane knows that it has something to [pump](Endpoint::pump).
+    pub(crate) is_active: bool,
     /// Those that the device has, by number; with the parts that are not done.
     open: Vec<(u64, usize)>,
     /// Numbers that are free.
@@ -180,6 +194,8 @@ impl Endpoint {
             pending: VecDeque::new(),
             grants: VecDeque::new(),
             posting: Vec::new(),
+            staged: Vec::new(),
+            is_active: false,
             open: Vec::new(),
             free: Vec::new(),
             partial: Vec::new(),
@@ -234,10 +250,14 @@ impl Endpoint {
         ways.map(flow).collect()
     }
 
+    /// Whether something waits for room, or for the peer.
+    pub(crate) fn waits(&self) -> bool {
+        !self.pending.is_empty() || !self.grants.is_empty()
+    }
+
     /// Whether the device has everything.
     pub(crate) fn is_drained(&self) -> bool {
-        let waiting = self.pending.len() + self.grants.len();
-        self.lost.is_some() || (waiting == 0 && self.side.is_flushed())
+        self.lost.is_some() || (!self.waits() && self.side.is_flushed())
     }
 
     /// Whether the peer has everything.
@@ -246,34 +266,57 @@ impl Endpoint {
         self.lost.is_some() || (lines && self.is_drained())
     }
 
-    pub(crate) fn put(&mut self, put: Put) {
+    /// Takes a put. [`Endpoint::pump`] must follow before its memory may go. The ids of puts that
+    /// are done with that are appended.
+    pub(crate) fn put(
+        &mut self,
+        put: &Put,
+        memory: impl FnOnce() -> Memories,
+        done: &mut Vec<u64>,
+    ) {
+        let queue = if put.grant { &self.grants } else { &self.pending };
+        if self.stage == Stage::Live && queue.is_empty() && self.write_now(put, done) {
+            return;
+        }
         let queue = if put.grant { &mut self.grants } else { &mut self.pending };
-        queue.push_back(put);
+        queue.push_back(Waiting { put: *put, _memory: memory() });
+    }
+
+    /// Prepares the writes of a put, if there is room.
+    fn write_now(&mut self, put: &Put, done: &mut Vec<u64>) -> bool {
+        let bytes = put.bytes();
+        let place = if put.grant {
+            Groups::aside(&self.lines, bytes)
+        } else {
+            // What goes to a place of its own is one write more.
+            let apart = put.apart();
+            self.groups.place(&self.lines, bytes - apart, 1 + usize::from(apart > 0))
+        };
+        place.map(|place| self.write(put, place, done)).is_some()
     }
 
     /// Hands what is pending to the device, as far as it has room. The ids of puts that are done
     /// with that are appended.
     pub(crate) fn pump(&mut self, done: &mut Vec<u64>) {
-        let waiting = self.pending.len() + self.grants.len();
-        if self.stage != Stage::Live || self.has_ended() || waiting == 0 {
+        if self.stage != Stage::Live || self.has_ended() {
             return;
         }
-        while let Some(put) = self.grants.front() {
-            let Some(place) = Groups::aside(&self.lines, put.bytes()) else { break };
-            let Some(put) = self.grants.pop_front() else { break };
-            self.write(&put, place, done);
-            self.posting.push(put);
+        while let Some(waiting) = self.grants.pop_front() {
+            if !self.write_now(&waiting.put, done) {
+                self.grants.push_front(waiting);
+                break;
+            }
+            self.posting.push(waiting);
         }
-        while let Some(put) = self.pending.front() {
-            // What goes to a place of its own is one write more.
-            let (bytes, apart) = (put.bytes(), put.apart());
-            let (spread, writes) = (bytes - apart, 1 + usize::from(apart > 0));
-            let Some(place) = self.groups.place(&self.lines, spread, writes) else { break };
-            let Some(put) = self.pending.pop_front() else { break };
-            self.write(&put, place, done);
-            self.posting.push(put);
+        while let Some(waiting) = self.pending.pop_front() {
+            if !self.write_now(&waiting.put, done) {
+                self.pending.push_front(waiting);
+                break;
+            }
+            self.posting.push(waiting);
         }
-        let rung = self.lines.iter_mut().try_for_each(Line::ring);
+        let Endpoint { lines, staged, .. } = self;
+        let rung = staged.drain(..).try_for_each(|at| lines[at].ring());
         self.posting.clear();
         self.check(rung);
     }
@@ -298,7 +341,9 @@ impl Endpoint {
         let apart = (apart > 0).then_some((place.line(0), (0, apart)));
         for (at, range) in apart.into_iter().chain(spread) {
             let name = self.name | (at as u64) << LINE_SHIFT;
-            if self.lines[at].write(put, index, range, immediate, name) {
+            let line = &mut self.lines[at];
+            self.staged.extend((!line.is_staged()).then_some(at));
+            if line.write(put, index, range, immediate, name) {
                 part_done(&mut self.open, &mut self.free, index, done);
             }
         }
@@ -521,6 +566,7 @@ impl Endpoint {
             self.lost = Some(reason);
         }
         self.lines.clear();
+        self.staged.clear();
         self.pending.clear();
         self.grants.clear();
         self.open.clear();

@@ -62,7 +62,8 @@ pub(crate) struct Place {
 impl Place {
     /// The line of a part.
     pub(crate) fn line(&self, part: usize) -> usize {
-        self.first + (self.at + part) % self.count
+        let at = self.at + part;
+        self.first + if at < self.count { at } else { at - self.count }
     }
 }
 
@@ -123,27 +124,29 @@ impl Groups {
         let (first, count) = (range.start, range.len());
         let group = self.groups.get_mut(self.current)?;
         let lines = lines.get(range)?;
-        let mut parts = 1;
-        if order == Order::Split {
+        let (mut parts, mut part_bytes) = (1, bytes);
+        if order == Order::Split && bytes / 2 >= chunk_bytes {
             parts =
                 (bytes / chunk_bytes.max(1)).clamp(1, count.min(PARTS_MAX as usize + 1 - writes));
+            part_bytes = bytes.div_ceil(parts).next_multiple_of(ALIGNMENT).min(bytes);
+            parts = bytes.div_ceil(part_bytes.max(1)).max(1);
         }
-        let part_bytes = bytes.div_ceil(parts).next_multiple_of(ALIGNMENT).min(bytes);
-        let parts = bytes.div_ceil(part_bytes.max(1)).max(1);
-        let turn = group.turn % count;
+        // It may have been that of a wider spread.
+        let turn = if group.turn < count { group.turn } else { 0 };
         let at = if parts > 1 {
             (0..parts)
                 .all(|part| lines[(turn + part) % count].has_room_for(writes))
                 .then_some(turn)?
         } else {
-            let free = (0..count).map(|step| (turn + step) % count);
-            let mut free = free.filter(|at| lines[*at].has_room_for(writes));
+            let mut free = (turn..count).chain(0..turn);
+            let mut free = free.by_ref().filter(|at| lines[*at].has_room_for(writes));
             match order {
                 Order::LoadAware => free.min_by_key(|at| lines[*at].bytes())?,
                 Order::RoundRobin | Order::Split => free.next()?,
             }
         };
-        group.turn = (at + parts) % count;
+        let next = at + parts;
+        group.turn = if next < count { next } else { next - count };
         Some(Place { first, count, at, parts, part_bytes })
     }
 }

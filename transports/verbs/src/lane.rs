@@ -18,9 +18,9 @@ use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 
 use crate::endpoint::{Endpoint, Link, Name, Told, completions};
-use crate::line::{Put, Source};
+use crate::line::Put;
 use crate::memory::Shared;
-use crate::native::{Memory, Queue};
+use crate::native::{Memory, Piece, Queue};
 use crate::port::Port;
 use crate::side::Word;
 use crate::{Options, device};
@@ -55,6 +55,11 @@ pub(crate) struct VerbsLane {
     epoll: OwnedFd,
     /// By number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Endpoint>>,
+    /// Those with something to hand to the device.
+    active: Vec<usize>,
+    /// Whether some are neither connected nor reported as lost, or may have failed: they must be
+    /// looked after at every poll.
+    unsettled: bool,
     queue: Arc<Queue>,
     /// Completions that the queue has room for, less those that its queue pairs may cause.
     room: usize,
@@ -94,6 +99,8 @@ impl VerbsLane {
             process: rustix::process::getpid(),
             epoll,
             endpoints: Vec::new(),
+            active: Vec::new(),
+            unsettled: false,
             queue,
             room: room as usize,
             stash: Vec::with_capacity(AT_ONCE),
@@ -108,18 +115,18 @@ impl VerbsLane {
     }
 
     fn endpoint(&mut self, id: EndpointId) -> Result<&mut Endpoint, TransportError> {
-        let EndpointId(number) = id;
-        let found = self.endpoints.get_mut(number as usize).and_then(Option::as_mut);
-        found.ok_or_else(|| TransportError::Usage(format!("this lane has no endpoint {number}")))
+        let found = self.endpoints.get_mut(id.0 as usize).and_then(Option::as_mut);
+        found.ok_or_else(|| unknown(id))
     }
 
     /// Takes one put; no if the endpoint takes no more.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, remote_offset, grant, immediate, id, .. } = *request;
-        let understood = self.memory.understand(request)?;
+        let VerbsLane { memory, endpoints, active, done, .. } = self;
+        let understood = memory.understand(request)?;
         let put = Put {
-            source: source(understood.source),
-            tail: understood.tail.map(source),
+            source: piece(&understood.source),
+            tail: understood.tail.as_ref().and_then(piece),
             to: (understood.to.address + remote_offset as u64, understood.to.key),
             tail_to: understood
                 .tail_to
@@ -128,7 +135,8 @@ impl VerbsLane {
             immediate,
             id,
         };
-        let peer = self.endpoint(endpoint)?;
+        let number = endpoint.0 as usize;
+        let Some(Some(peer)) = endpoints.get_mut(number) else { return Err(unknown(endpoint)) };
         if peer.has_ended() {
             // Work for a lost peer is void: taken, and never done.
             return Ok(true);
@@ -136,13 +144,24 @@ impl VerbsLane {
         if !peer.takes(&put) {
             return Ok(false);
         }
-        peer.put(put);
+        let keep = |slice: &Slice<'_, Arc<Memory>>| Arc::clone(&slice.registration.with);
+        let keeps = || [Some(keep(&understood.source)), understood.tail.as_ref().map(keep)];
+        peer.put(&put, keeps, done);
+        if !std::mem::replace(&mut peer.is_active, true) {
+            active.push(number);
+        }
         Ok(true)
     }
 
     fn pump(&mut self) {
-        let done = &mut self.done;
-        self.endpoints.iter_mut().flatten().for_each(|endpoint| endpoint.pump(done));
+        let VerbsLane { endpoints, active, done, unsettled, .. } = self;
+        active.retain(|number| {
+            let Some(Some(endpoint)) = endpoints.get_mut(*number) else { return false };
+            endpoint.pump(done);
+            *unsettled |= endpoint.has_ended();
+            endpoint.is_active = endpoint.waits();
+            endpoint.is_active
+        });
     }
 
     /// Takes completions in. Returns whether there may be more.
@@ -170,7 +189,9 @@ impl VerbsLane {
     fn completed(&mut self, completion: &ibv_wc, events: &mut Vec<Event>) {
         let name = Name::of(completion);
         let Some(Some(endpoint)) = self.endpoints.get_mut(name.endpoint) else { return };
-        match endpoint.completed(name, completion, &mut self.done) {
+        let told = endpoint.completed(name, completion, &mut self.done);
+        self.unsettled |= endpoint.has_ended();
+        match told {
             Told::Nothing => {}
             Told::Arrived(immediate, bytes) => {
                 let endpoint = EndpointId(name.endpoint as u32);
@@ -181,7 +202,7 @@ impl VerbsLane {
 
     /// Hears what peers say beside their queue pairs, and looks after links in the making.
     fn check(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
-        self.checked = now;
+        (self.checked, self.unsettled) = (now, true);
         self.port.look_after(now);
         let trouble = self.port.trouble(now, self.options.link_within);
         let (mut notes, mut ended) = (Vec::new(), Vec::new());
@@ -256,10 +277,6 @@ impl VerbsLane {
         }
     }
 
-    fn is_joining(&self) -> bool {
-        self.endpoints.iter().flatten().any(|endpoint| !endpoint.is_live())
-    }
-
     fn has_news(&self) -> bool {
         let unreported = |e: &Endpoint| e.lost.is_some() && !e.reported;
         !self.done.is_empty()
@@ -308,9 +325,15 @@ impl VerbsLane {
     }
 }
 
-fn source(slice: Slice<'_, Arc<Memory>>) -> Source {
+/// None of no bytes.
+fn piece(slice: &Slice<'_, Arc<Memory>>) -> Option<Piece> {
     let Slice { registration, offset, bytes } = slice;
-    Source { memory: Arc::clone(&registration.with), offset, bytes }
+    if *bytes > 0 { registration.with.piece(*offset, *bytes) } else { None }
+}
+
+#[cold]
+fn unknown(EndpointId(number): EndpointId) -> TransportError {
+    TransportError::Usage(format!("this lane has no endpoint {number}"))
 }
 
 impl Lane for VerbsLane {
@@ -337,6 +360,7 @@ impl Lane for VerbsLane {
         epoll::add(&self.epoll, endpoint.side.socket(), data, epoll::EventFlags::IN)
             .map_err(|error| os("epoll_ctl", error, DESCRIPTORS))?;
         self.room -= needed;
+        self.unsettled = true;
         self.endpoints.push(Some(endpoint));
         Ok(EndpointId(id))
     }
@@ -429,13 +453,19 @@ impl Lane for VerbsLane {
         self.memory.refresh();
         events.append(&mut self.kept);
         self.drain(events)?;
-        if now.since(self.checked) >= CHECK_EVERY || self.is_joining() {
+        if self.unsettled || now.since(self.checked) >= CHECK_EVERY {
             self.check(now, events)?;
         }
         self.pump();
-        self.lose_failed(events)?;
+        if self.unsettled {
+            self.lose_failed(events)?;
+        }
         events.extend(self.done.drain(..).map(|id| Event::Done { id }));
-        self.report(events);
+        if self.unsettled {
+            self.report(events);
+            let mut endpoints = self.endpoints.iter().flatten();
+            self.unsettled = endpoints.any(|endpoint| !endpoint.is_live());
+        }
         Ok(())
     }
 

@@ -1,36 +1,21 @@
 //! A queue pair in use: what is under way on it, and what its completions mean.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use ccl_core::transport::TransportError;
 
 use crate::gid;
-use crate::native::{Memory, Pair, Piece, Room, Way, Write};
+use crate::native::{Pair, Piece, Room, Way, Write};
 
 /// So many writes in a row complete with the last of them at the latest.
 const QUIET_MAX: u32 = 16;
 
-/// Bytes to be written from.
-#[derive(Clone, Debug)]
-pub(crate) struct Source {
-    pub(crate) memory: Arc<Memory>,
-    pub(crate) offset: usize,
-    pub(crate) bytes: usize,
-}
-
-impl Source {
-    /// None of no bytes.
-    fn piece(&self, start: usize, end: usize) -> Option<Piece> {
-        (start < end).then(|| self.memory.piece(self.offset + start, end - start)).flatten()
-    }
-}
-
 /// A put that was taken.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Put {
-    pub(crate) source: Source,
-    pub(crate) tail: Option<Source>,
+    /// What it writes from; none of no bytes.
+    pub(crate) source: Option<Piece>,
+    pub(crate) tail: Option<Piece>,
     /// Address and key of the peer's memory.
     pub(crate) to: (u64, u32),
     /// The same of the tail, if it does not follow there.
@@ -43,20 +28,22 @@ pub(crate) struct Put {
 
 impl Put {
     pub(crate) fn bytes(&self) -> usize {
-        self.source.bytes + self.tail.as_ref().map_or(0, |tail| tail.bytes)
+        self.head() + self.tail.map_or(0, |tail| tail.bytes())
+    }
+
+    /// The bytes before its tail.
+    fn head(&self) -> usize {
+        self.source.map_or(0, |source| source.bytes())
     }
 
     /// Bytes before those that are spread over queue pairs: they go to a place of their own.
     pub(crate) fn apart(&self) -> usize {
-        match (&self.tail, self.tail_to) {
-            (Some(tail), Some(_)) if tail.bytes > 0 => self.source.bytes,
-            _ => 0,
-        }
+        if self.tail.and(self.tail_to).is_some() { self.head() } else { 0 }
     }
 
     /// Where byte `at` goes; those after it follow, up to a tail that goes elsewhere.
     fn place(&self, at: usize) -> (u64, u32) {
-        let (head, at) = (self.source.bytes as u64, at as u64);
+        let (head, at) = (self.head() as u64, at as u64);
         match self.tail_to {
             Some((address, key)) if at >= head => (address + at - head, key),
             _ => (self.to.0 + at, self.to.1),
@@ -65,13 +52,10 @@ impl Put {
 
     /// What of it lies from byte `start` to before `end`, in the two places.
     fn pieces(&self, start: usize, end: usize) -> (Option<Piece>, Option<Piece>) {
-        let head = self.source.bytes;
-        let from = self.source.piece(start.min(head), end.min(head));
-        let then = self
-            .tail
-            .as_ref()
-            .and_then(|tail| tail.piece(start.saturating_sub(head), end.saturating_sub(head)));
-        (from, then)
+        let head = self.head();
+        let from = self.source.and_then(|source| source.part(start, end));
+        let (start, end) = (start.saturating_sub(head), end.saturating_sub(head));
+        (from, self.tail.and_then(|tail| tail.part(start, end)))
     }
 }
 
@@ -240,6 +224,11 @@ impl Line {
         (self.posted, self.quiet) = (self.posted.wrapping_add(1), 0);
         self.under_way.push_back(UnderWay { put: None, bytes: 0 });
         self.ring()
+    }
+
+    /// Whether something was prepared and not handed to the device.
+    pub(crate) fn is_staged(&self) -> bool {
+        self.pair.is_staged()
     }
 
     /// Hands everything that was prepared to the device.

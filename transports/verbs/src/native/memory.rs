@@ -31,6 +31,21 @@ unsafe impl Send for Handle {}
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece(pub(super) ibv_sge);
 
+impl Piece {
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.length as usize
+    }
+
+    /// Those from byte `start` to before `end`; none if that is none.
+    pub(crate) fn part(&self, start: usize, end: usize) -> Option<Piece> {
+        let end = end.min(self.bytes());
+        (start < end).then(|| {
+            let ibv_sge { addr, lkey, .. } = self.0;
+            Piece(ibv_sge { addr: addr + start as u64, length: (end - start) as u32, lkey })
+        })
+    }
+}
+
 impl Memory {
     /// Registers memory. Writes may overtake each other on the bus if `relaxed`: nobody relies on
     /// their order.

@@ -256,6 +256,11 @@ impl Pair {
         self.requests.push(request(write));
     }
 
+    /// Whether a write was prepared and not handed to the device.
+    pub(crate) fn is_staged(&self) -> bool {
+        !self.requests.is_empty()
+    }
+
     /// Has the write that was prepared last complete; no if there is none.
     pub(crate) fn signal_last(&mut self) -> bool {
         let last = self.requests.last_mut();
