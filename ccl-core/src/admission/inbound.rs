@@ -1,7 +1,7 @@
 //! The receiving end of one link: which messages are granted, have arrived, and are next.
 
 use super::name::ahead;
-use super::transfer::Landings;
+use super::transfer::{Landings, Wanted};
 
 /// Where the payload of the next message comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +23,8 @@ pub(super) struct Inbound {
     granted: u64,
     /// Of every slot: whether its current message is there.
     arrived: Vec<bool>,
-    /// Of every slot: the address past it that its current message came to.
-    past: Vec<Option<usize>>,
+    /// Of every slot: where past it its current message came.
+    past: Vec<Option<Wanted>>,
     pub(super) landings: Landings,
     landing: Landing,
 }
@@ -69,7 +69,12 @@ impl Inbound {
 
     /// Where the payload of the next message comes, or has come.
     pub(super) fn landing(&self) -> Landing {
-        self.past[self.slot()].map_or(self.landing, Landing::At)
+        self.past().map_or(self.landing, |wanted| Landing::At(wanted.address))
+    }
+
+    /// The next message, if it came past its slot.
+    pub(super) fn past(&self) -> Option<Wanted> {
+        self.past[self.slot()]
     }
 
     /// Says so for the next message.
@@ -88,13 +93,13 @@ impl Inbound {
         (number < self.granted && !self.arrived[slot]).then_some(slot)
     }
 
-    /// Where a named message may have come to that says that it went past its slot.
-    pub(super) fn wanted(&self, number: u32, bytes: usize) -> Option<usize> {
-        self.landings.wanted(self.next + ahead(self.next, number), bytes)
+    /// What a named message is that went past its slot.
+    pub(super) fn wanted(&self, number: u32) -> Option<Wanted> {
+        self.landings.wanted(self.next + ahead(self.next, number))
     }
 
-    /// A message is there: in its slot, or at an address past it.
-    pub(super) fn arrive(&mut self, slot: usize, past: Option<usize>) {
+    /// A message is there: in its slot, or past it.
+    pub(super) fn arrive(&mut self, slot: usize, past: Option<Wanted>) {
         self.arrived[slot] = true;
         self.past[slot] = past;
     }

@@ -14,22 +14,20 @@ use super::name::{Name, SLOTS_MAX};
 use super::offer::Offer;
 use super::outbound::{Outbound, Verdict};
 use super::spreading::Spreading;
-use super::transfer::{RECORD_BYTES, RECORDS};
+use super::transfer::{RECORD_BYTES, RECORDS, Wanted};
 use super::{AdmissionError, Config, Counters, HEADER_BYTES};
 use crate::execution::Link;
 use crate::spread::Spread;
 use crate::time::Instant;
 use crate::transport::{
     Connected, Device, EndpointId, Event, Lane, Listener, LocalSlice, MrKey, RemoteKey, RemoteMr,
-    Tail, TransportError, WorkRequest,
+    TransportError, WorkRequest,
 };
 use crate::types::Rank;
 
 pub(super) const LINE: usize = 64;
 /// Where in a slot the header begins, so that the payload begins with a cache line.
 const HEADER: usize = LINE - HEADER_BYTES;
-/// In a header's length: the payload went where a transfer grant has said, past the slot.
-const PAST: u32 = 1 << 31;
 /// The longest sleep while connections are being made.
 const MEETING_PAUSE: Duration = Duration::from_micros(200);
 /// The request that carries a grant; those before it carry records of transfer grants, all others
@@ -72,13 +70,11 @@ impl Slots {
     fn header(&self, channel: usize, slot: usize) -> Header {
         let mut bytes = [0; HEADER_BYTES];
         if self.region.read(self.offset(channel, slot) + HEADER, &mut bytes).is_err() {
-            return Header { bytes: usize::MAX, past: false, below: 0, tag: 0 };
+            return Header { bytes: usize::MAX, below: 0, tag: 0 };
         }
         let [a, b, c, d, e, f, g, h, tag @ ..] = bytes;
-        let length = u32::from_le_bytes([a, b, c, d]);
         Header {
-            bytes: (length & !PAST) as usize,
-            past: length & PAST != 0,
+            bytes: u32::from_le_bytes([a, b, c, d]) as usize,
             below: u32::from_le_bytes([e, f, g, h]),
             tag: u64::from_le_bytes(tag),
         }
@@ -90,8 +86,6 @@ impl Slots {
 struct Header {
     /// Of the payload.
     bytes: usize,
-    /// Whether that went past the slot.
-    past: bool,
     /// The grant that came with it.
     below: u32,
     tag: u64,
@@ -172,7 +166,7 @@ impl MessageLinks {
         let caps = device.caps();
         config.check(caps.message_bytes_max)?;
         // Who resolves places late needs no peer for it.
-        let transfers = caps.scatters && !caps.redirects;
+        let transfers = !caps.redirects;
         Ok(MessageLinks {
             lane,
             device,
@@ -340,6 +334,9 @@ impl MessageLinks {
     /// Length and tag of the next message, which has arrived.
     pub fn head(&mut self, link: Link) -> (usize, u64) {
         self.link(link).map_or((usize::MAX, 0), |(peer, channel)| {
+            if let Some(Wanted { bytes, tag, .. }) = peer.links[channel].0.past() {
+                return (bytes, tag);
+            }
             let Header { bytes, tag, .. } =
                 peer.inbound.header(channel, peer.links[channel].0.slot());
             (bytes, tag)
@@ -370,58 +367,75 @@ impl MessageLinks {
     pub fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
         let bytes = bytes.min(self.config.slot_bytes);
         let lent = self.loans.take_next(link, bytes);
-        let elsewhere = self.granted(link, bytes);
-        let spread = self.spreading.to(link.peer);
+        let granted = self.granted(link, bytes, tag);
+        self.follow_spread(link.peer);
         let Some((peer, channel)) = self.link(link) else { return };
-        let news = spread.filter(|_| peer.spread != spread).map(|spread| (peer.endpoint, spread));
-        peer.spread = spread;
         let Some(remote) = peer.remote else { return };
         let (inbound, outbound) = &mut peer.links[channel];
         let (staging, slot) = (outbound.staging(), outbound.slot());
-        let past = if elsewhere.is_some() { PAST } else { 0 };
-        let local = peer.staging.offset(channel, staging);
-        let mut header = [0; HEADER_BYTES];
-        header[..4].copy_from_slice(&(bytes as u32 | past).to_le_bytes());
-        header[4..8].copy_from_slice(&(inbound.renew() as u32).to_le_bytes());
-        header[8..].copy_from_slice(&tag.to_le_bytes());
-        if peer.staging.region.write(local + HEADER, &header).is_err() {
-            return;
-        }
-        let name = Name::message(link.channel, outbound.next());
-        let total = HEADER_BYTES + bytes;
+        let slice = lent.map(|(_, slice)| slice);
+        let (endpoint, id) = (peer.endpoint, request_id(link, staging as u32));
+        let (request, total) = if let Some((remote, remote_offset)) = granted {
+            let local = slice.unwrap_or_else(|| peer.staging.slice(channel, staging, bytes));
+            let immediate = Some(Name::landed(link.channel, outbound.next()).encode());
+            let (tail, grant) = (None, false);
+            let put = WorkRequest::Put {
+                endpoint,
+                local,
+                tail,
+                grant,
+                remote,
+                remote_offset,
+                immediate,
+                id,
+            };
+            (put, bytes)
+        } else {
+            let offset = peer.staging.offset(channel, staging) + HEADER;
+            let mut header = [0; HEADER_BYTES];
+            header[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
+            header[4..8].copy_from_slice(&(inbound.renew() as u32).to_le_bytes());
+            header[8..].copy_from_slice(&tag.to_le_bytes());
+            if peer.staging.region.write(offset, &header).is_err() {
+                return;
+            }
+            let total = HEADER_BYTES + bytes;
+            let here = if slice.is_some() { HEADER_BYTES } else { total };
+            let remote_slots = outbound.slots() as usize;
+            let put = WorkRequest::Put {
+                endpoint,
+                local: LocalSlice { key: peer.staging.key, offset, bytes: here },
+                tail: slice,
+                grant: false,
+                remote,
+                remote_offset: (channel * remote_slots + slot) * peer.staging.stride + HEADER,
+                immediate: Some(Name::message(link.channel, outbound.next()).encode()),
+                id,
+            };
+            (put, total)
+        };
         outbound.sent(total);
         peer.account.sent(total);
         peer.account.lent += u64::from(lent.is_some());
-        let remote_slots = outbound.slots() as usize;
-        let payload = match lent {
-            Some((_, slice)) => Some(slice),
-            None => elsewhere.map(|_| peer.staging.slice(channel, staging, bytes)),
-        };
-        let staging = staging as u32;
-        let mut local = LocalSlice { key: peer.staging.key, offset: local + HEADER, bytes: total };
-        let request = WorkRequest::Put {
-            endpoint: peer.endpoint,
-            tail: payload.map(|payload| {
-                local.bytes = HEADER_BYTES;
-                Tail { local: payload, elsewhere }
-            }),
-            grant: false,
-            local,
-            remote,
-            remote_offset: (channel * remote_slots + slot) * peer.staging.stride + HEADER,
-            immediate: Some(name.encode()),
-            id: request_id(link, staging),
-        };
         self.queue.push(request);
-        if let Some((endpoint, spread)) = news {
-            self.lane.spread(endpoint, &spread);
-        }
         if let Some((address, _)) = lent {
-            self.loans.lend(link, staging, address, bytes);
+            self.loans.lend(link, staging as u32, address, bytes);
         }
         let counters = &mut self.counters;
         counters.in_flight_bytes += total as u64;
         counters.in_flight_bytes_max = counters.in_flight_bytes_max.max(counters.in_flight_bytes);
+    }
+
+    /// Has the lane spread what goes to a peer as the call that runs wants it.
+    fn follow_spread(&mut self, rank: Rank) {
+        let spread = self.spreading.to(rank);
+        let peer = self.peers.get_mut(rank as usize).and_then(Option::as_mut);
+        if let (Some(spread), Some(peer)) = (spread, peer)
+            && peer.spread != Some(spread)
+        {
+            peer.spread = Some(spread);
+            self.lane.spread(peer.endpoint, &spread);
+        }
     }
 
     /// Gives the link's received slot back, and renews the grant if that is due, with the next
@@ -442,7 +456,7 @@ impl MessageLinks {
     pub(super) fn requeue(&mut self, id: u64, to: LocalSlice) {
         for WorkRequest::Put { tail, id: own, .. } in &mut self.queue {
             if *own == id {
-                *tail = tail.map(|tail| Tail { local: to, ..tail });
+                *tail = tail.map(|_| to);
             }
         }
     }
@@ -476,18 +490,15 @@ impl MessageLinks {
         loop {
             let flushed = self.post(now);
             // What its peer has granted is not there: that ends the link with this peer only.
-            let granted = |request: &WorkRequest| match *request {
-                WorkRequest::Put {
-                    endpoint, tail: Some(Tail { elsewhere: Some(_), .. }), ..
-                } => self.rank(endpoint),
-                WorkRequest::Put { .. } => None,
+            let granted = |&WorkRequest::Put { endpoint, remote, .. }: &WorkRequest| {
+                let rank = self.rank(endpoint)?;
+                let peer = self.peers.get(rank as usize)?.as_ref()?;
+                (peer.remote != Some(remote)).then_some(rank)
             };
-            match (flushed, self.queue.first().and_then(granted)) {
-                (Err(error), Some(rank)) => self.give_up(rank, &error),
-                (flushed, _) => {
-                    flushed?;
-                    return Ok(self.queue.is_empty());
-                }
+            let Err(error) = flushed else { return Ok(self.queue.is_empty()) };
+            match self.queue.first().and_then(granted) {
+                Some(rank) => self.give_up(rank, &error),
+                None => return Err(error.into()),
             }
         }
     }
@@ -692,6 +703,9 @@ impl MessageLinks {
             Some(Name::Message { channel, number }) => {
                 self.message_arrived(Link { peer, channel }, number, bytes)
             }
+            Some(Name::Landed { channel, number }) => {
+                self.message_landed(Link { peer, channel }, number, bytes)
+            }
             Some(Name::Grant { channel, below }) => {
                 let now = self.now;
                 let Some((peer, channel)) = self.link(Link { peer, channel }) else {
@@ -710,21 +724,30 @@ impl MessageLinks {
         let (slot_bytes, now) = (self.config.slot_bytes, self.now);
         let Some((peer, channel)) = self.link(link) else { return false };
         let Some(slot) = peer.links[channel].0.expect(number) else { return false };
-        let Header { bytes: payload_bytes, past, below, .. } = peer.inbound.header(channel, slot);
+        let Header { bytes: payload_bytes, below, .. } = peer.inbound.header(channel, slot);
         if payload_bytes > slot_bytes || bytes != HEADER_BYTES + payload_bytes {
-            return false;
-        }
-        let wanted = peer.links[channel].0.wanted(number, payload_bytes);
-        if past && wanted.is_none() {
             return false;
         }
         let (inbound, outbound) = &mut peer.links[channel];
         if !outbound.told(below) {
             return false;
         }
-        inbound.arrive(slot, wanted.filter(|_| past));
+        inbound.arrive(slot, None);
         peer.account.received += 1;
         peer.account.granted(outbound.waited_since(), now);
+        true
+    }
+
+    /// The same of a message that came where its transfer grant says.
+    fn message_landed(&mut self, link: Link, number: u32, bytes: usize) -> bool {
+        let Some((peer, channel)) = self.link(link) else { return false };
+        let inbound = &mut peer.links[channel].0;
+        let Some(slot) = inbound.expect(number) else { return false };
+        let Some(wanted) = inbound.wanted(number).filter(|wanted| wanted.bytes == bytes) else {
+            return false;
+        };
+        inbound.arrive(slot, Some(wanted));
+        peer.account.received += 1;
         true
     }
 

@@ -48,6 +48,7 @@ pub use meeting::Directory;
 pub use name::{CHANNELS_MAX, Name, SLOTS_MAX};
 #[cfg(any(test, fuzzing))]
 pub(crate) use offer::fuzzed as fuzzed_offer;
+pub use transfer::Wanted;
 #[cfg(any(test, fuzzing))]
 pub(crate) use transfer::fuzzed as fuzzed_record;
 

@@ -25,6 +25,13 @@ pub enum Name {
         /// Its number in the link, modulo 2^20.
         number: u32,
     },
+    /// A message has been put where its transfer grant says.
+    Landed {
+        /// Its channel.
+        channel: u32,
+        /// Its number, as above.
+        number: u32,
+    },
     /// Messages below a number may be sent.
     Grant {
         /// Their channel.
@@ -41,6 +48,12 @@ impl Name {
         Name::Message { channel, number: number as u32 & NUMBER_MASK }
     }
 
+    /// The name of message `number` of a channel that goes where its transfer grant says.
+    #[must_use]
+    pub const fn landed(channel: u32, number: u64) -> Name {
+        Name::Landed { channel, number: number as u32 & NUMBER_MASK }
+    }
+
     /// The grant of all messages below `below` of a channel.
     #[must_use]
     pub const fn grant(channel: u32, below: u64) -> Name {
@@ -53,6 +66,7 @@ impl Name {
         let (kind, channel, number) = match self {
             Name::Message { channel, number } => (0, channel, number),
             Name::Grant { channel, below } => (1, channel, below),
+            Name::Landed { channel, number } => (2, channel, number),
         };
         kind << KIND_SHIFT | channel << NUMBER_BITS | number
     }
@@ -68,6 +82,7 @@ impl Name {
         match immediate >> KIND_SHIFT {
             0 => Some(Name::Message { channel, number }),
             1 => Some(Name::Grant { channel, below: number }),
+            2 => Some(Name::Landed { channel, number }),
             _ => None,
         }
     }

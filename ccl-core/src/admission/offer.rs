@@ -2,7 +2,7 @@
 
 use crate::transport::RemoteKey;
 
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 const FIXED_BYTES: usize = 24;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -30,7 +30,7 @@ fn config(slots: u32, slots_min: u32, budget_bytes: usize) -> Config {
 fn names_survive_their_immediates() {
     for channel in [0, 1, CHANNELS_MAX - 1] {
         for number in [0, 1, WRAP - 1, WRAP, 5 * WRAP + 77] {
-            let names = [Name::message, Name::grant];
+            let names = [Name::message, Name::landed, Name::grant];
             for name in names.map(|name| name(channel, number)) {
                 assert_eq!(Name::decode(name.encode()), Some(name));
             }
@@ -201,13 +201,13 @@ fn sizes_that_cannot_be_are_refused() {
 fn records_survive_their_journey_and_long_keys_do_not_begin_it() {
     for bytes in [0, 1, 37, 39, 167] {
         let key = vec![9; bytes];
-        let record = Record { number: 1 << 40, offset: 77, bytes: 5, key: &key };
+        let record = Record { number: 1 << 40, offset: 77, bytes: 5, tag: 1 << 50, key: &key };
         let (mut written, used) = record.encode().unwrap();
         // What an earlier, longer one has left behind is not looked at.
         written[used..].fill(0x55);
         assert_eq!(Record::decode(&written), Some(record));
     }
-    let long = Record { number: 0, offset: 0, bytes: 0, key: &[0; 168] };
+    let long = Record { number: 0, offset: 0, bytes: 0, tag: 0, key: &[0; 168] };
     assert_eq!(long.encode(), None);
     for nonsense in [0, 0xff] {
         assert_eq!(Record::decode(&[nonsense; RECORD_BYTES]), None);
@@ -219,7 +219,7 @@ fn records_survive_their_journey_and_long_keys_do_not_begin_it() {
 fn a_record_that_is_torn_is_not_there_yet() {
     let record = |number, fill| {
         let key = [fill; 37];
-        Record { number, offset: number << 12, bytes: 5, key: &key }.encode().unwrap()
+        Record { number, offset: number << 12, bytes: 5, tag: 3, key: &key }.encode().unwrap()
     };
     let nothing = ([0; RECORD_BYTES], 0);
     for ((old, _), (new, used)) in [(nothing, record(0, 1)), (record(8, 1), record(16, 2))] {

@@ -1,13 +1,13 @@
 //! Transfer grants: where messages are wanted, told before they are sent.
 //!
-//! Where a lane can put a message's payload to another place than its header
-//! ([`Caps::scatters`](crate::transport::Caps::scatters)), a receiver that knows early where a
-//! message is wanted tells its sender so: a record of the message's number and of the memory,
-//! written into the sender's *grant ring*. Nothing announces it, so that it costs the sender no
-//! receive request: whoever sends a message looks into the ring. A message that has such a grant by
-//! then goes there, past every slot; one that was sent before it came goes to its slot, and its
-//! header says which. Nobody waits for a transfer grant, and it allows nothing that the standing
-//! grant does not: the header takes the message's slot, and counts.
+//! A receiver that knows early where a message is wanted tells its sender so: a record of the
+//! message's number and tag and of the memory, written into the sender's *grant ring*. Nothing
+//! announces it, so that it costs the sender no receive request: whoever sends a message looks into
+//! the ring. A message that has such a grant by then goes there, past every slot, and its name says
+//! so; it has no header, for its receiver has said itself what that would say. One that was sent
+//! before the grant came, or is another one than was wanted, goes to its slot. Nobody waits for a
+//! transfer grant, and it allows nothing that the standing grant does not: the message takes its
+//! slot's turn, and counts.
 //!
 //! A grant is good for one message, by its number: one of an earlier message is none. Hardware may
 //! be about to write what is read, so each record has a sum over its words: one that is torn is not
@@ -26,8 +26,9 @@ use crate::types::Rank;
 pub(super) const RECORDS: usize = 8;
 /// Bytes of a record.
 pub(super) const RECORD_BYTES: usize = GRANT_BYTES_MAX;
-/// Before the key: number, offset, length, sum, length of the key.
-const FIXED_BYTES: usize = 25;
+/// Before the key: number, offset, length, sum, tag, length of the key.
+const FIXED_BYTES: usize = 33;
+const KEY_LENGTH: usize = FIXED_BYTES - 1;
 const SUM: Range<usize> = 20..24;
 /// Imported keys that are kept for each peer.
 const IMPORTS_MAX: usize = 8;
@@ -38,6 +39,7 @@ pub(super) struct Record<'k> {
     pub(super) number: u64,
     pub(super) offset: u64,
     pub(super) bytes: u32,
+    pub(super) tag: u64,
     pub(super) key: &'k [u8],
 }
 
@@ -48,8 +50,9 @@ impl<'k> Record<'k> {
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.tag.to_le_bytes());
         let key = self.key;
-        bytes[24] = u8::try_from(key.len()).ok()?;
+        bytes[KEY_LENGTH] = u8::try_from(key.len()).ok()?;
         bytes.get_mut(FIXED_BYTES..FIXED_BYTES + key.len())?.copy_from_slice(key);
         let used = (FIXED_BYTES + key.len()).next_multiple_of(8);
         let sum = sum(bytes.get(..used)?);
@@ -63,6 +66,7 @@ impl<'k> Record<'k> {
         let (offset, rest) = rest.split_first_chunk()?;
         let (length, rest) = rest.split_first_chunk()?;
         let (told, rest) = rest.split_first_chunk()?;
+        let (tag, rest) = rest.split_first_chunk()?;
         let (key_bytes, rest) = rest.split_first()?;
         let key = rest.get(..usize::from(*key_bytes))?;
         let used = bytes.get(..(FIXED_BYTES + key.len()).next_multiple_of(8))?;
@@ -70,6 +74,7 @@ impl<'k> Record<'k> {
             number: u64::from_le_bytes(*number),
             offset: u64::from_le_bytes(*offset),
             bytes: u32::from_le_bytes(*length),
+            tag: u64::from_le_bytes(*tag),
             key,
         })
     }
@@ -94,7 +99,7 @@ fn sum(record: &[u8]) -> u32 {
 pub(crate) fn fuzzed(data: &[u8]) {
     let Some((record, _)) = data.split_first_chunk::<RECORD_BYTES>() else { return };
     let mut record = *record;
-    let end = FIXED_BYTES + usize::from(record[24]).min(RECORD_BYTES - FIXED_BYTES);
+    let end = FIXED_BYTES + usize::from(record[KEY_LENGTH]).min(RECORD_BYTES - FIXED_BYTES);
     record[end..].fill(0);
     let used = end.next_multiple_of(8);
     let sealed = sum(&record[..used]);
@@ -108,10 +113,13 @@ pub(crate) fn fuzzed(data: &[u8]) {
 
 /// A message that is wanted somewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Wanted {
-    number: u64,
-    address: usize,
-    bytes: usize,
+pub struct Wanted {
+    /// The address that its payload is to come to.
+    pub address: usize,
+    /// Of its payload.
+    pub bytes: usize,
+    /// Its tag: another message goes to its slot.
+    pub tag: u64,
 }
 
 /// The receiving end of one link.
@@ -119,7 +127,8 @@ struct Wanted {
 pub(super) struct Landings {
     /// Messages below this number are foreseen.
     foreseen: u64,
-    wanted: [Option<Wanted>; RECORDS],
+    /// With their numbers.
+    wanted: [Option<(u64, Wanted)>; RECORDS],
     /// Records that are on their way.
     busy: [bool; RECORDS],
 }
@@ -129,15 +138,14 @@ const fn index(number: u64) -> usize {
 }
 
 impl Landings {
-    /// Where a message is wanted that says that it went there.
-    pub(super) fn wanted(&self, number: u64, bytes: usize) -> Option<usize> {
-        let wanted = self.wanted[index(number)]?;
-        ((wanted.number, wanted.bytes) == (number, bytes)).then_some(wanted.address)
+    /// What a message is that says that it went where it is wanted.
+    pub(super) fn wanted(&self, number: u64) -> Option<Wanted> {
+        self.wanted[index(number)].filter(|(own, _)| *own == number).map(|(_, wanted)| wanted)
     }
 
     /// A message has been taken.
     pub(super) fn taken(&mut self, number: u64) {
-        self.wanted[index(number)].take_if(|wanted| wanted.number <= number);
+        self.wanted[index(number)].take_if(|(own, _)| *own <= number);
     }
 
     /// A record has reached the sender.
@@ -151,9 +159,8 @@ impl Landings {
     }
 }
 
-fn goes_to(request: &WorkRequest, mr: RemoteMr) -> bool {
-    let WorkRequest::Put { tail, .. } = request;
-    tail.and_then(|tail| tail.elsewhere).is_some_and(|(to, _)| to == mr)
+fn goes_to(WorkRequest::Put { remote, .. }: &WorkRequest, mr: RemoteMr) -> bool {
+    *remote == mr
 }
 
 impl MessageLinks {
@@ -174,11 +181,10 @@ impl MessageLinks {
         })
     }
 
-    /// The next message of the link that is not foreseen yet is wanted at this address of the
-    /// call's memory, which nobody touches before; or it is not wanted anywhere. It may come there
-    /// or into its slot: [`MessageLinks::received`] says. To be asked when it
-    /// [may be](MessageLinks::may_foresee).
-    pub fn foresee(&mut self, link: Link, wanted: Option<(usize, usize)>) {
+    /// The next message of the link that is not foreseen yet is wanted in the call's memory, which
+    /// nobody touches before; or it is not wanted anywhere. It may come there or into its slot:
+    /// [`MessageLinks::received`] says. To be asked when it [may be](MessageLinks::may_foresee).
+    pub fn foresee(&mut self, link: Link, wanted: Option<Wanted>) {
         let Some((peer, channel)) = self.link(link) else { return };
         let (inbound, _) = &mut peer.links[channel];
         let next = inbound.next();
@@ -189,13 +195,13 @@ impl MessageLinks {
         if landings.busy[at] || inbound.has_arrived(number) {
             return;
         }
-        let Some((address, bytes)) = wanted.filter(|(_, bytes)| *bytes > 0) else { return };
+        let Some(wanted) = wanted.filter(|wanted| wanted.bytes > 0) else { return };
         // Somebody reads it still.
-        if self.loans.is_lent(address, bytes) {
+        if self.loans.is_lent(wanted.address, wanted.bytes) {
             return;
         }
-        let Some(into) = self.slice(address, bytes) else { return };
-        match self.send_record(link, number, into) {
+        let Some(into) = self.slice(wanted.address, wanted.bytes) else { return };
+        match self.send_record(link, number, wanted.tag, into) {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => return self.give_up(link.peer, &error),
@@ -203,7 +209,7 @@ impl MessageLinks {
         let Some((peer, channel)) = self.link(link) else { return };
         let landings = &mut peer.links[channel].0.landings;
         landings.busy[at] = true;
-        landings.wanted[at] = Some(Wanted { number, address, bytes });
+        landings.wanted[at] = Some((number, wanted));
     }
 
     /// Returns whether there is a record for such memory.
@@ -211,11 +217,13 @@ impl MessageLinks {
         &mut self,
         link: Link,
         number: u64,
+        tag: u64,
         into: LocalSlice,
     ) -> Result<bool, TransportError> {
         let LocalSlice { key, offset, bytes } = into;
         let RemoteKey(key) = self.shared(link.peer, key)?;
-        let record = Record { number, offset: offset as u64, bytes: bytes as u32, key: &key };
+        let (offset, bytes) = (offset as u64, bytes as u32);
+        let record = Record { number, offset, bytes, tag, key: &key };
         let Some((record, used)) = record.encode() else { return Ok(false) };
         let Some((peer, channel)) = self.link(link) else { return Ok(false) };
         let (Some(ring), Some(remote)) = (peer.ring, peer.remote) else { return Ok(false) };
@@ -252,9 +260,14 @@ impl MessageLinks {
         Ok(shared)
     }
 
-    /// Where the payload of the link's next message is wanted instead of in its slot, as far as
-    /// its peer has told that by now.
-    pub(super) fn granted(&mut self, link: Link, bytes: usize) -> Option<(RemoteMr, usize)> {
+    /// Where the payload of the link's next message, if it has this length and tag, is wanted
+    /// instead of in its slot, as far as its peer has told that by now.
+    pub(super) fn granted(
+        &mut self,
+        link: Link,
+        bytes: usize,
+        tag: u64,
+    ) -> Option<(RemoteMr, usize)> {
         if !self.transfers {
             return None;
         }
@@ -270,8 +283,11 @@ impl MessageLinks {
         let mut record = [0; RECORD_BYTES];
         peer.inbound.region.read(offset, &mut record).ok()?;
         let record = Record::decode(&record).filter(|record| record.number == number)?;
-        let is_meant = record.bytes as usize == bytes;
-        let offset = usize::try_from(record.offset).ok().filter(|_| is_meant);
+        // Another message than was wanted: its receiver sees that in its slot.
+        if (record.bytes as usize, record.tag) != (bytes, tag) {
+            return None;
+        }
+        let offset = usize::try_from(record.offset).ok();
         let mr = offset.and_then(|_| self.imported(link.peer, record.key));
         self.counters.refused += u64::from(mr.is_none());
         mr.zip(offset)

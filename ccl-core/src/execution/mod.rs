@@ -85,7 +85,7 @@ pub trait Ports {
     }
     /// The link's next message that is not foreseen yet is one that its task only moves to memory
     /// that nobody touches before: ports that can have it arrive there. None for any other message.
-    fn foresee(&mut self, _link: Link, _task: Option<&Task<'_>>) {}
+    fn foresee(&mut self, _link: Link, _task: Option<(&Task<'_>, Message)>) {}
     /// Whether anything that is on its way is read from the caller's memory.
     #[inline]
     fn lends(&self) -> bool {
@@ -378,7 +378,9 @@ impl Run<'_> {
         let message_bytes = elements * bound.element_bytes;
         if let (true, [segment], [peer]) = (self.fold.early, segments, recvs) {
             let task = self.task(segment, elements, 0, message_bytes);
-            ports.foresee(link(peer), Some(&task));
+            let whole_bytes = self.fold.whole * bound.element_bytes;
+            let message = Message { bytes: message_bytes, whole_bytes };
+            ports.foresee(link(peer), Some((&task, message)));
         } else {
             recvs.iter().for_each(|peer| ports.foresee(link(peer), None));
         }

@@ -1,7 +1,7 @@
 //! A lane that misbehaves on request: what a broken transport, or a hostile peer, would do.
 
 use super::{
-    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, RailState, RemoteKey, RemoteMr, Tail,
+    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, RailState, RemoteKey, RemoteMr,
     TransportError, WorkRequest,
 };
 use crate::spread::{Flow, Spread};
@@ -146,7 +146,7 @@ impl<F: Faults> Lane for FaultInjector<F> {
         }
         for WorkRequest::Put { endpoint: peer, tail, id: own, .. } in &mut self.pending {
             if (*peer, *own) == (endpoint, id) {
-                *tail = tail.map(|tail| Tail { local: to, ..tail });
+                *tail = tail.map(|_| to);
             }
         }
         self.lane.relocate(endpoint, id, to)

@@ -72,8 +72,6 @@ pub struct Caps {
     /// Whether the places that puts read from and write to may change while they are under way
     /// ([`Lane::relocate`], [`Lane::redirect`]): this side's processor moves the bytes, late.
     pub redirects: bool,
-    /// Whether the tail of a put may go to another place than the rest ([`Tail::elsewhere`]).
-    pub scatters: bool,
     /// Whether a put is [done](Event::Done) only when the peer has it, and never if its connection
     /// ends before: so that one that is not done may be put another way.
     pub acknowledged: bool,
@@ -120,7 +118,7 @@ pub struct RemoteMr(pub u64);
 pub const IMMEDIATE_MAX: u32 = (1 << 28) - 1;
 
 /// The longest grant.
-pub const GRANT_BYTES_MAX: usize = 192;
+pub const GRANT_BYTES_MAX: usize = 200;
 
 /// The longest text that a connection can be made with.
 pub const HELLO_BYTES_MAX: usize = 96;
@@ -427,24 +425,6 @@ pub struct LocalSlice {
     pub bytes: usize,
 }
 
-/// What follows the first bytes of a put.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tail {
-    /// What; not to be changed until [`Event::Done`].
-    pub local: LocalSlice,
-    /// Which memory of the peer's it goes to, and to which byte there; none: right behind the first
-    /// bytes.
-    pub elsewhere: Option<(RemoteMr, usize)>,
-}
-
-impl Tail {
-    /// One that follows the first bytes at the peer, too.
-    #[must_use]
-    pub const fn behind(local: LocalSlice) -> Tail {
-        Tail { local, elsewhere: None }
-    }
-}
-
 /// One thing for a lane to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkRequest {
@@ -455,8 +435,8 @@ pub enum WorkRequest {
         endpoint: EndpointId,
         /// What; not to be changed until [`Event::Done`].
         local: LocalSlice,
-        /// What follows it, from another place.
-        tail: Option<Tail>,
+        /// What follows it, from another place; not to be changed either.
+        tail: Option<LocalSlice>,
         /// Whether it says what may be sent instead of being that: where a transport can, it waits
         /// behind no put of data. At most [`GRANT_BYTES_MAX`] long.
         grant: bool,

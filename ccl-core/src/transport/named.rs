@@ -64,8 +64,6 @@ pub struct Understood<'n, T, R> {
     pub tail: Option<Slice<'n, T>>,
     /// The peer's memory.
     pub to: &'n R,
-    /// Where the tail goes instead, and to which byte there.
-    pub tail_to: Option<(&'n R, usize)>,
     /// The bytes of both.
     pub bytes: usize,
 }
@@ -204,7 +202,7 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
             let text = format!("an immediate of {immediate:#x}, beyond {IMMEDIATE_MAX:#x}");
             return Err(TransportError::Usage(text));
         }
-        let tail_bytes = tail.map_or(0, |tail| tail.local.bytes);
+        let tail_bytes = tail.map_or(0, |tail| tail.bytes);
         let bytes = local.bytes.saturating_add(tail_bytes);
         if bytes > self.caps.message_bytes_max {
             let most = self.caps.message_bytes_max;
@@ -215,27 +213,16 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
             let text = format!("a grant of {bytes} bytes; at most {GRANT_BYTES_MAX} are possible");
             return Err(TransportError::Usage(text));
         }
-        let tail_at = tail.map(|tail| self.remember(tail.local.key)).transpose()?;
+        let tail_at = tail.map(|tail| self.remember(tail.key)).transpose()?;
         let known = self.local.len();
         let at = self.remember(local.key)?;
         // A new one moves those behind it.
         let moved = usize::from(self.local.len() > known);
         let tail_at = tail_at.map(|tail_at| if tail_at < at { tail_at } else { tail_at + moved });
-        let elsewhere = tail.and_then(|tail| tail.elsewhere);
-        if elsewhere.is_some() && !self.caps.scatters {
-            let text = "a put to two places, which this transport does not do".to_owned();
-            return Err(TransportError::Usage(text));
-        }
-        let here = if elsewhere.is_some() { local.bytes } else { bytes };
-        let to = self.range_of(endpoint, remote, remote_offset, here)?;
-        let tail_to = match elsewhere {
-            Some((mr, offset)) => Some((self.range_of(endpoint, mr, offset, tail_bytes)?, offset)),
-            None => None,
-        };
+        let to = self.range_of(endpoint, remote, remote_offset, bytes)?;
         let source = self.remembered(at, local)?;
-        let tail =
-            tail.zip(tail_at).map(|(tail, at)| self.remembered(at, tail.local)).transpose()?;
-        Ok(Understood { source, tail, to, tail_to, bytes })
+        let tail = tail.zip(tail_at).map(|(tail, at)| self.remembered(at, tail)).transpose()?;
+        Ok(Understood { source, tail, to, bytes })
     }
 
     /// The peer's memory, of which this range is meant.

@@ -1,6 +1,6 @@
 //! Links over lanes that put: the slots and grants of [`ccl_core::admission`].
 
-use ccl_core::admission::MessageLinks;
+use ccl_core::admission::{MessageLinks, Wanted};
 use ccl_core::execution::Link;
 use ccl_memory::Region;
 
@@ -59,8 +59,7 @@ impl Links for MessageLinks {
         MessageLinks::may_foresee(self, link)
     }
 
-    fn foresee(&mut self, link: Link, payload: Option<(*mut u8, usize)>) {
-        let wanted = payload.map(|(start, bytes)| (start.expose_provenance(), bytes));
+    fn foresee(&mut self, link: Link, wanted: Option<Wanted>) {
         MessageLinks::foresee(self, link, wanted);
     }
 

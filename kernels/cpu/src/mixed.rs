@@ -1,7 +1,7 @@
 //! Links to ranks on this host and on others: slots of shared memory for some peers, messages for
 //! the rest.
 
-use ccl_core::admission::{Account, MessageLinks};
+use ccl_core::admission::{Account, MessageLinks, Wanted};
 use ccl_core::execution::Link;
 use ccl_core::spread::Flow;
 use ccl_core::transport::RailState;
@@ -121,8 +121,8 @@ impl Links for MixedLinks {
         either!(self, link, may_foresee(), true)
     }
 
-    fn foresee(&mut self, link: Link, payload: Option<(*mut u8, usize)>) {
-        either!(self, link, foresee(payload), ());
+    fn foresee(&mut self, link: Link, wanted: Option<Wanted>) {
+        either!(self, link, foresee(wanted), ());
     }
 
     #[inline]

@@ -6,6 +6,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use ccl_core::admission::Wanted;
 use ccl_core::execution::{Link, Message, Operand, Ports, Task};
 use ccl_core::types::Rank;
 use ccl_memory::Region;
@@ -54,10 +55,10 @@ pub trait Links {
     fn may_foresee(&mut self, _link: Link) -> bool {
         true
     }
-    /// Asks for the link's next message that is not foreseen yet at this address of the call's
-    /// memory, so many bytes; or for nothing.
+    /// Asks for the link's next message that is not foreseen yet in the call's memory; or for
+    /// nothing.
     #[inline]
-    fn foresee(&mut self, _link: Link, _payload: Option<(*mut u8, usize)>) {}
+    fn foresee(&mut self, _link: Link, _wanted: Option<Wanted>) {}
     /// Names the memory of the call that begins.
     #[inline]
     fn open(&mut self, _memory: impl Iterator<Item = Region>) {}
@@ -303,10 +304,10 @@ impl<L: Links> Ports for CpuPorts<L> {
         self.links.may_foresee(link)
     }
 
-    fn foresee(&mut self, link: Link, task: Option<&Task<'_>>) {
-        let wanted = self.call.as_ref().zip(task).and_then(|(call, task)| {
-            let output = call.arrives_at(task)?;
-            Some((output, task.message_bytes))
+    fn foresee(&mut self, link: Link, task: Option<(&Task<'_>, Message)>) {
+        let wanted = self.call.as_ref().zip(task).and_then(|(call, (task, message))| {
+            let address = call.arrives_at(task)?.expose_provenance();
+            Some(Wanted { address, bytes: task.message_bytes, tag: call.tag_of(message) })
         });
         self.links.foresee(link, wanted);
     }

@@ -1,13 +1,12 @@
 //! Puts from two places and to two places, and memory that changes while puts are under way.
 
-use ccl_core::transport::{LocalSlice, Tail, WorkRequest};
+use ccl_core::transport::{LocalSlice, WorkRequest};
 
 use crate::pair::{End, Pair, bytes_of, pattern};
 use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "a put takes its bytes from two places", check: two_places },
-    Point { name: "claim: a put takes its bytes to two places", check: to_two_places },
     Point { name: "claim: what is sent may move while it is under way", check: relocated },
     Point { name: "claim: what arrives goes where it is wanted, once", check: redirected },
     Point { name: "claim: what is wanted elsewhere may be left where it was", check: taken_back },
@@ -28,7 +27,7 @@ fn put(end: &End, at: usize, bytes: usize, id: u32) -> WorkRequest {
     WorkRequest::Put {
         endpoint,
         local,
-        tail: Some(Tail::behind(LocalSlice { key: local.key, offset: at, bytes })),
+        tail: Some(LocalSlice { key: local.key, offset: at, bytes }),
         grant: false,
         remote,
         remote_offset: 0,
@@ -89,60 +88,6 @@ fn two_places(fixture: &dyn Fixture) -> Outcome {
     let beyond = put(&pair.ends[0], 2 * most - 3, 4, 9);
     let posted = pair.ends[0].lane.post(fixture.now(), &[beyond]);
     ensure!(posted.is_err(), "a tail beyond its memory: {posted:?}");
-    PASSED
-}
-
-/// The head goes to the inbox, the tail to the receiver's other memory.
-fn to_two_places(fixture: &dyn Fixture) -> Outcome {
-    let most = fixture.device(0).caps().message_bytes_max.min(300_000);
-    let room = 2 * most;
-    let (mut pair, text) = fresh(fixture, room)?;
-    let claimed = fixture.device(0).caps().scatters;
-    let [from, to] = &mut pair.ends;
-    let other = if claimed {
-        let key = to.lane.share(to.endpoint, to.source_key).map_err(failed("sharing"))?;
-        from.lane.import(from.endpoint, &key).map_err(failed("importing"))?
-    } else {
-        from.remote
-    };
-    let scattered = |end: &End, (at, bytes), offset, id| {
-        let mut work = put(end, at, bytes, id);
-        let WorkRequest::Put { tail, .. } = &mut work;
-        *tail = tail.map(|tail| Tail { elsewhere: Some((other, offset)), ..tail });
-        work
-    };
-    let refused = |pair: &mut Pair, work| {
-        let posted = pair.ends[0].lane.post(fixture.now(), &[work]);
-        if posted.is_err() { Ok(()) } else { Err(format!("it is taken: {posted:?}")) }
-    };
-    if !claimed {
-        let work = scattered(&pair.ends[0], (0, 8), 0, 1);
-        refused(&mut pair, work)?;
-        return NOT_CLAIMED;
-    }
-    for (at, bytes, offset) in [(0, 1, room), (0, 9, room - 8), (room - 8, 9, 0)] {
-        let work = scattered(&pair.ends[0], (at, bytes), offset, 1);
-        refused(&mut pair, work)?;
-    }
-    for (id, bytes) in [0, 1, 100, 4096, 65_537, most - HEAD].into_iter().enumerate() {
-        if bytes + HEAD > most {
-            continue;
-        }
-        let (at, offset) = (room - bytes, room / 3);
-        for memory in [&pair.ends[1].inbox, &pair.ends[1].source] {
-            memory.write(0, &vec![UNTOUCHED; room]).map_err(failed("writing"))?;
-        }
-        let work = scattered(&pair.ends[0], (at, bytes), offset, id as u32);
-        pair.post(fixture, 0, &[work])?;
-        arrives(fixture, &mut pair, id as u32, HEAD + bytes)?;
-        let (inbox, seen) = (bytes_of(&pair.ends[1].inbox)?, bytes_of(&pair.ends[1].source)?);
-        let end = offset + bytes;
-        ensure!(inbox[..HEAD] == text[..HEAD], "{bytes} bytes: the first place's are wrong");
-        ensure!(inbox[HEAD..] == vec![UNTOUCHED; room - HEAD], "{bytes} bytes: the tail is there");
-        ensure!(seen[offset..end] == text[at..], "{bytes} bytes: the second place's are wrong");
-        let around = seen[..offset].iter().chain(&seen[end..]);
-        ensure!(around.into_iter().all(|byte| *byte == UNTOUCHED), "{bytes} bytes: more than that");
-    }
     PASSED
 }
 

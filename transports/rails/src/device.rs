@@ -70,7 +70,6 @@ impl RailsDevice {
             mapped: false,
             ordered: false,
             redirects: false,
-            scatters: caps.iter().all(|caps| caps.scatters),
             acknowledged: true,
             register_bytes_min: caps.iter().map(|caps| caps.register_bytes_min).max().unwrap_or(0),
             message_bytes_max: least(|caps| caps.message_bytes_max),

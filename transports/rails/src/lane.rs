@@ -7,7 +7,7 @@ use ccl_core::spread::{Flow, Spread};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, NamedMemory, RailState,
-    RemoteKey, RemoteMr, Slice, Tail, TransportError, WorkRequest, take,
+    RemoteKey, RemoteMr, Slice, TransportError, WorkRequest, take,
 };
 use ccl_memory::Region;
 
@@ -113,7 +113,6 @@ impl RailsLane {
             local: keys(&understood.source),
             tail: understood.tail.as_ref().map(keys),
             to: understood.to.number,
-            tail_to: understood.tail_to.map(|(memory, _)| memory.number),
             bytes: understood.bytes,
         })
     }
@@ -147,19 +146,16 @@ impl RailsLane {
         let number = endpoint.0 as usize;
         let Some(link) = links.get_mut(number).and_then(Option::as_mut) else { return Some(put) };
         let Some(way) = link.way(&put, now) else { return Some(put) };
-        let Way { rail: at, endpoint, remote, tail_to } = way;
+        let Way { rail: at, endpoint, remote } = way;
         let lane = link.rails[at].lane;
         let local_key = |keys: &[MrKey], slice: LocalSlice| LocalSlice { key: keys[lane], ..slice };
-        let lowered = tail.map(|tail| Tail {
-            local: local_key(put.tail.as_ref().unwrap_or(&put.local), tail.local),
-            elsewhere: tail.elsewhere.zip(tail_to).map(|((_, offset), to)| (to, offset)),
-        });
+        let tail = tail.map(|tail| local_key(put.tail.as_ref().unwrap_or(&put.local), tail));
         let local = local_key(&put.local, local);
         let taken = link.rails[at].take(put, now);
         batches[lane].push(WorkRequest::Put {
             endpoint,
             local,
-            tail: lowered,
+            tail,
             grant,
             remote,
             remote_offset,
@@ -204,7 +200,7 @@ impl RailsLane {
             {
                 let Some(put) = self.dispatch(now, put) else { continue };
                 let Some(Some(link)) = self.links.get_mut(number) else { break };
-                let may_reach = link.may_reach(put.to, put.tail_to);
+                let may_reach = link.may_reach(put.to);
                 link.waiting.push_front(put);
                 self.waits = true;
                 if !may_reach {

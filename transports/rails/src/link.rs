@@ -109,7 +109,6 @@ pub(crate) struct Way {
     pub(crate) endpoint: EndpointId,
     /// The peer's memory, as that rail knows it.
     pub(crate) remote: RemoteMr,
-    pub(crate) tail_to: Option<RemoteMr>,
 }
 
 /// One end of a link.
@@ -167,7 +166,7 @@ impl Link {
     pub(crate) fn take_forgotten(&mut self) -> Vec<Vec<Option<RemoteMr>>> {
         let Link { forgotten, rails, waiting, outstanding, .. } = self;
         let idle = |memory: &mut u32| {
-            let named = |put: &Put| put.names(*memory);
+            let named = |put: &Put| put.to == *memory;
             *outstanding == 0
                 || !(waiting.iter().any(named) || rails.iter().any(|rail| rail.names(*memory)))
         };
@@ -177,14 +176,11 @@ impl Link {
 
     /// The way on which a put would be done first, if one takes it now.
     pub(crate) fn way(&self, put: &Put, now: Instant) -> Option<Way> {
-        let known = |number: u32| self.imports.iter().find(|import| import.number == number);
-        let to = known(put.to)?;
-        let tail = if let Some(number) = put.tail_to { Some(known(number)?) } else { None };
+        let to = self.imports.iter().find(|import| import.number == put.to)?;
         let mut ways = self.rails.iter().enumerate().filter_map(|(at, rail)| {
             let endpoint = rail.takes()?;
-            let on = |import: &Import| import.rails.get(at).copied().flatten();
-            let tail_to = if let Some(tail) = tail { Some(on(tail)?) } else { None };
-            Some((rail, Way { rail: at, endpoint, remote: on(to)?, tail_to }))
+            let remote = to.rails.get(at).copied().flatten()?;
+            Some((rail, Way { rail: at, endpoint, remote }))
         });
         let (rail, mut best) = ways.next()?;
         let Some(second) = ways.next() else { return Some(best) };
@@ -201,13 +197,9 @@ impl Link {
     }
 
     /// Whether a rail leads there now, or may soon: one that is back tells what it knows.
-    pub(crate) fn may_reach(&self, to: u32, tail_to: Option<u32>) -> bool {
-        let reaches = |at: usize| {
-            let tail = tail_to.is_none_or(|tail| self.on_rail(tail, at).is_some());
-            tail && self.on_rail(to, at).is_some()
-        };
+    pub(crate) fn may_reach(&self, to: u32) -> bool {
         self.rails.iter().enumerate().any(|(at, rail)| match rail.stage {
-            Stage::Up(_) => reaches(at),
+            Stage::Up(_) => self.on_rail(to, at).is_some(),
             Stage::Joining(_) => true,
             Stage::Asking(_) | Stage::Down { .. } => false,
         })

@@ -56,15 +56,10 @@ pub(crate) struct Put {
     pub(crate) tail: Option<Arc<[MrKey]>>,
     /// The peer's memory, by its number.
     pub(crate) to: u32,
-    pub(crate) tail_to: Option<u32>,
     pub(crate) bytes: usize,
 }
 
 impl Put {
-    pub(crate) fn names(&self, memory: u32) -> bool {
-        self.to == memory || self.tail_to == Some(memory)
-    }
-
     fn immediate(&self) -> Option<u32> {
         let WorkRequest::Put { immediate, .. } = self.request;
         immediate
@@ -266,7 +261,7 @@ impl Rail {
 
     /// Whether a put that is under way, or was, goes to this memory.
     pub(crate) fn names(&self, memory: u32) -> bool {
-        self.window.iter().any(|posted| !posted.is_done && posted.put.names(memory))
+        self.window.iter().any(|posted| !posted.is_done && posted.put.to == memory)
     }
 
     /// A put is done: the user's name for it.

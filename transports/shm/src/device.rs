@@ -20,7 +20,6 @@ pub(crate) fn caps() -> Caps {
     Caps {
         mapped: true,
         redirects: false,
-        scatters: false,
         acknowledged: false,
         register_bytes_min: 0,
         ordered: true,

@@ -55,8 +55,6 @@ pub struct Conditions {
     /// Whether the places of puts may change while they are under way, as the capability then
     /// says.
     pub redirects: bool,
-    /// Whether the tail of a put may go to another place than the rest, likewise.
-    pub scatters: bool,
     /// Whether puts of one endpoint arrive in order, as the capability then says.
     pub ordered: bool,
     /// The most bytes of one put.
@@ -87,7 +85,6 @@ impl Default for Conditions {
             keepalive: Duration::from_millis(500),
             silent_crashes: false,
             redirects: true,
-            scatters: true,
             ordered: false,
             message_bytes_max: 1 << 20,
             depth_max: 64,

@@ -36,7 +36,6 @@ fn caps(conditions: &Conditions) -> Caps {
     Caps {
         mapped: false,
         redirects: conditions.redirects,
-        scatters: conditions.scatters,
         acknowledged: true,
         register_bytes_min: 0,
         ordered: conditions.ordered,

@@ -74,21 +74,12 @@ impl State {
         let WorkRequest::Put { remote_offset, immediate, id, .. } = *request;
         let (link, side) = self.endpoint(lane, endpoint)?;
         let mut bytes = 0usize;
-        let elsewhere = tail.and_then(|tail| tail.elsewhere).map(|(mr, offset)| (mr.0, offset));
-        let local = [Some(local), tail.map(|tail| tail.local)];
+        let local = [Some(local), tail];
         for slice in local.into_iter().flatten() {
             self.check_local(rank, slice)?;
             bytes = bytes.saturating_add(slice.bytes);
         }
-        let mut here = bytes;
-        if let (Some((share, offset)), [Some(head), Some(tail)]) = (elsewhere, local) {
-            if !self.conditions.scatters {
-                return Err(usage("a put to two places, which this transport does not do"));
-            }
-            self.check_remote((link, side), share, offset, tail.bytes)?;
-            here = head.bytes;
-        }
-        self.check_remote((link, side), remote.0, remote_offset, here)?;
+        self.check_remote((link, side), remote.0, remote_offset, bytes)?;
         if immediate.is_some_and(|immediate| immediate > IMMEDIATE_MAX) {
             return Err(usage("an immediate beyond what all transports can carry"));
         }
@@ -106,7 +97,6 @@ impl State {
             local,
             share,
             remote_offset,
-            elsewhere,
             grant,
             immediate,
             id,

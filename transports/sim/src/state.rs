@@ -98,8 +98,6 @@ pub(crate) struct Flight {
     pub(crate) local: [Option<LocalSlice>; 2],
     pub(crate) share: u64,
     pub(crate) remote_offset: usize,
-    /// Where the second of these goes, if not behind the first: share and first byte.
-    pub(crate) elsewhere: Option<(u64, usize)>,
     pub(crate) grant: bool,
     pub(crate) immediate: Option<u32>,
     pub(crate) id: u64,

@@ -139,21 +139,13 @@ impl State {
         }
         let share = self.shares.get(flight.share as usize).ok_or(gone)?;
         let target = self.memory.get(&share.key).ok_or(gone)?;
-        let diverted = self.late.write(flight, share.key);
-        let (start, elsewhere) = match (diverted, flight.elsewhere) {
-            (Some((start, into)), _) => {
-                (start, self.memory.get(&into.key.0).zip(Some(into.offset)))
+        let mut here = self.buffer.as_slice();
+        if let Some((start, into)) = self.late.write(flight, share.key) {
+            let (before, rest) = self.buffer.split_at(start);
+            if let Some(memory) = self.memory.get(&into.key.0) {
+                memory.region.write(into.offset, rest).map_err(|_| gone)?;
             }
-            (None, Some((share, offset))) => {
-                let share = self.shares.get(share as usize).ok_or(gone)?;
-                let memory = self.memory.get(&share.key).ok_or(gone)?;
-                (flight.local[0].map_or(0, |head| head.bytes), Some((memory, offset)))
-            }
-            (None, None) => (self.buffer.len(), None),
-        };
-        let (here, rest) = self.buffer.split_at(start);
-        if let Some((memory, offset)) = elsewhere {
-            memory.region.write(offset, rest).map_err(|_| gone)?;
+            here = before;
         }
         target.region.write(flight.remote_offset, here).map_err(|_| gone)
     }

@@ -23,7 +23,6 @@ pub(crate) fn caps(options: &Options) -> Caps {
     Caps {
         mapped: false,
         redirects: true,
-        scatters: false,
         acknowledged: false,
         register_bytes_min: 0,
         // Each stripe keeps its own order.

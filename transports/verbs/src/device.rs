@@ -29,7 +29,6 @@ pub(crate) fn caps(port: &Port, options: &Options) -> Caps {
     Caps {
         mapped: false,
         redirects: false,
-        scatters: true,
         acknowledged: options.acknowledged,
         register_bytes_min: REGISTER_BYTES_MIN,
         // Each queue pair keeps its own order, and there are two at least.

@@ -288,9 +288,7 @@ impl Endpoint {
         let place = if put.grant {
             Groups::aside(&self.lines, bytes)
         } else {
-            // What goes to a place of its own is one write more.
-            let apart = put.apart();
-            self.groups.place(&self.lines, bytes - apart, 1 + usize::from(apart > 0))
+            self.groups.place(&self.lines, bytes)
         };
         place.map(|place| self.write(put, place, done)).is_some()
     }
@@ -324,22 +322,17 @@ impl Endpoint {
     /// Prepares the writes of a put.
     fn write(&mut self, put: &Put, place: Place, done: &mut Vec<u64>) {
         let index = self.free.pop().unwrap_or(self.open.len());
-        let apart = put.apart();
-        let writes = place.parts + usize::from(apart > 0);
-        let open = (put.id, writes);
+        let open = (put.id, place.parts);
         match self.open.get_mut(index) {
             Some(entry) => *entry = open,
             None => self.open.push(open),
         }
-        let parts = (writes as u32 - 1) << PARTS_SHIFT;
+        let parts = (place.parts as u32 - 1) << PARTS_SHIFT;
         let immediate = put.immediate.map(|immediate| immediate | parts);
         let bytes = put.bytes();
-        let spread = (0..place.parts).map(|part| {
-            let start = apart + part * place.part_bytes;
-            (place.line(part), (start, (start + place.part_bytes).min(bytes)))
-        });
-        let apart = (apart > 0).then_some((place.line(0), (0, apart)));
-        for (at, range) in apart.into_iter().chain(spread) {
+        for part in 0..place.parts {
+            let (at, start) = (place.line(part), part * place.part_bytes);
+            let range = (start, (start + place.part_bytes).min(bytes));
             let name = self.name | (at as u64) << LINE_SHIFT;
             let line = &mut self.lines[at];
             self.staged.extend((!line.is_staged()).then_some(at));

@@ -25,10 +25,9 @@ pub(crate) struct Need {
 /// The queue pairs that each link needs: first the one for grants, which tell the peer what it may
 /// send and must not wait behind data.
 pub(crate) fn needs(options: &Options) -> impl Iterator<Item = Need> + '_ {
-    // A put to two places is two writes on one of them.
     let need = |traffic_class, sharers: u32| Need {
         traffic_class,
-        writes: options.writes.div_ceil(sharers.max(1)).max(2),
+        writes: options.writes.div_ceil(sharers.max(1)),
         immediates: options.immediates.div_ceil(sharers.max(1)),
     };
     let first = need(options.grant_traffic_class, GRANTS_SHARE);
@@ -116,9 +115,8 @@ impl Groups {
         lines.first()?.has_room().then_some(alone)
     }
 
-    /// Where so many bytes go now, if there is room: `writes` on the first queue pair
-    /// and one on each of the others.
-    pub(crate) fn place(&mut self, lines: &[Line], bytes: usize, writes: usize) -> Option<Place> {
+    /// Where so many bytes go now, if there is room.
+    pub(crate) fn place(&mut self, lines: &[Line], bytes: usize) -> Option<Place> {
         let Spread { order, chunk_bytes, .. } = self.spread;
         let range = self.range();
         let (first, count) = (range.start, range.len());
@@ -126,20 +124,16 @@ impl Groups {
         let lines = lines.get(range)?;
         let (mut parts, mut part_bytes) = (1, bytes);
         if order == Order::Split && bytes / 2 >= chunk_bytes {
-            parts =
-                (bytes / chunk_bytes.max(1)).clamp(1, count.min(PARTS_MAX as usize + 1 - writes));
+            parts = (bytes / chunk_bytes.max(1)).clamp(1, count.min(PARTS_MAX as usize));
             part_bytes = bytes.div_ceil(parts).next_multiple_of(ALIGNMENT).min(bytes);
             parts = bytes.div_ceil(part_bytes.max(1)).max(1);
         }
         // It may have been that of a wider spread.
         let turn = if group.turn < count { group.turn } else { 0 };
         let at = if parts > 1 {
-            (0..parts)
-                .all(|part| lines[(turn + part) % count].has_room_for(writes))
-                .then_some(turn)?
+            (0..parts).all(|part| lines[(turn + part) % count].has_room()).then_some(turn)?
         } else {
-            let mut free = (turn..count).chain(0..turn);
-            let mut free = free.by_ref().filter(|at| lines[*at].has_room_for(writes));
+            let mut free = (turn..count).chain(0..turn).filter(|at| lines[*at].has_room());
             match order {
                 Order::LoadAware => free.min_by_key(|at| lines[*at].bytes())?,
                 Order::RoundRobin | Order::Split => free.next()?,

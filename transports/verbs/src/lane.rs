@@ -128,9 +128,6 @@ impl VerbsLane {
             source: piece(&understood.source),
             tail: understood.tail.as_ref().and_then(piece),
             to: (understood.to.address + remote_offset as u64, understood.to.key),
-            tail_to: understood
-                .tail_to
-                .map(|(memory, offset)| (memory.address + offset as u64, memory.key)),
             grant,
             immediate,
             id,

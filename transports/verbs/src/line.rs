@@ -18,8 +18,6 @@ pub(crate) struct Put {
     pub(crate) tail: Option<Piece>,
     /// Address and key of the peer's memory.
     pub(crate) to: (u64, u32),
-    /// The same of the tail, if it does not follow there.
-    pub(crate) tail_to: Option<(u64, u32)>,
     /// Whether it waits behind no other.
     pub(crate) grant: bool,
     pub(crate) immediate: Option<u32>,
@@ -36,21 +34,12 @@ impl Put {
         self.source.map_or(0, |source| source.bytes())
     }
 
-    /// Bytes before those that are spread over queue pairs: they go to a place of their own.
-    pub(crate) fn apart(&self) -> usize {
-        if self.tail.and(self.tail_to).is_some() { self.head() } else { 0 }
-    }
-
-    /// Where byte `at` goes; those after it follow, up to a tail that goes elsewhere.
+    /// Where byte `at` goes; those after it follow.
     fn place(&self, at: usize) -> (u64, u32) {
-        let (head, at) = (self.head() as u64, at as u64);
-        match self.tail_to {
-            Some((address, key)) if at >= head => (address + at - head, key),
-            _ => (self.to.0 + at, self.to.1),
-        }
+        (self.to.0 + at as u64, self.to.1)
     }
 
-    /// What of it lies from byte `start` to before `end`, in the two places.
+    /// What of it lies from byte `start` to before `end`, in the two places it is read from.
     fn pieces(&self, start: usize, end: usize) -> (Option<Piece>, Option<Piece>) {
         let head = self.head();
         let from = self.source.and_then(|source| source.part(start, end));
@@ -164,11 +153,7 @@ impl Line {
     }
 
     pub(crate) fn has_room(&self) -> bool {
-        self.has_room_for(1)
-    }
-
-    pub(crate) fn has_room_for(&self, writes: usize) -> bool {
-        self.under_way.len() + writes <= self.room.writes as usize
+        self.under_way.len() < self.room.writes as usize
     }
 
     /// Prepares to write bytes `start` to before `end` of a put, which is number `index` of the

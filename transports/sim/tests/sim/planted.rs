@@ -166,7 +166,7 @@ impl Faults for Misplaced {
 
 #[test]
 fn misplaced_and_doubled_transfer_grants_are_dropped() {
-    let hardware = Conditions { redirects: false, scatters: true, ..Conditions::default() };
+    let hardware = Conditions { redirects: false, ..Conditions::default() };
     for by in [0, 1, 3, 7] {
         let (simulated, expected) = under(hardware.clone(), || Misplaced { by, count: 0 });
         simulated.check(&expected).unwrap();

@@ -29,7 +29,6 @@ pub(crate) fn draw(seed: u64) -> (Job, World) {
     conditions.ordered = random.chance(0.2);
     conditions.depth_max = 1 + random.below(12) as usize;
     conditions.redirects = random.chance(0.5);
-    conditions.scatters = random.chance(0.8);
     if random.chance(0.3) {
         conditions.slow = vec![(random.below(u64::from(ranks)) as u32, 10)];
     }

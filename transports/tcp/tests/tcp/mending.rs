@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ccl_core::transport::{
-    Address, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret, Tail,
+    Address, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret,
     Transport, WorkRequest,
 };
 use ccl_memory::Region;
@@ -138,7 +138,7 @@ impl Side {
         let put = WorkRequest::Put {
             endpoint: self.endpoint,
             local: LocalSlice { key: self.source_key, offset, bytes: head },
-            tail: (number % 2 == 1).then_some(Tail::behind(tail)),
+            tail: (number % 2 == 1).then_some(tail),
             grant: false,
             remote: self.remote,
             remote_offset: offset,
