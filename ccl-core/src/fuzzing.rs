@@ -9,6 +9,7 @@ use crate::bootstrap::{
 };
 use crate::config::Config;
 use crate::time::Instant;
+use crate::transport::Place;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -306,6 +307,17 @@ pub fn configuration(data: &[u8]) {
     }
 }
 
+/// Where a rank says that it is: what is read is written to the same bytes, and is as far from
+/// another place as that is from it.
+pub fn place(data: &[u8]) {
+    if let Some(place) = Place::from_bytes(data) {
+        assert_eq!(place.to_bytes(), data, "{place:?}");
+        let path = "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0";
+        let other = Place { numa_node: Some(0), pci_path: Some(path.to_owned()) };
+        assert_eq!(place.distance(&other), other.distance(&place), "{place:?}");
+    }
+}
+
 #[cfg(test)]
 #[path = "../../fuzz/replay.rs"]
 mod replay;
@@ -362,5 +374,10 @@ mod tests {
     #[test]
     fn configurations() {
         replay("configuration", super::configuration);
+    }
+
+    #[test]
+    fn places() {
+        replay("place", super::place);
     }
 }

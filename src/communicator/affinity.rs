@@ -1,23 +1,54 @@
-//! Where on its host this process runs.
+//! Where on its host this process runs, or the accelerator is whose data it sends.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::PathBuf;
 
 use ccl_core::config::Config;
+use ccl_core::transport::{Place, pci_address};
 
+use super::call::usage;
 use super::error::Error;
 use super::exchange::{Topic, exchange};
 use crate::bootstrap::ControlPlane;
 
-/// The NUMA nodes of all ranks, where it matters for the devices that each takes: empty elsewhere.
-/// All ranks call it.
-pub(super) fn nodes(control: &ControlPlane, config: &Config) -> Result<Vec<Option<u32>>, Error> {
+/// The places of all ranks, where they matter for the devices that each takes: none elsewhere. All
+/// ranks call it.
+pub(super) fn places(control: &ControlPlane, config: &Config) -> Result<Vec<Place>, Error> {
     if config.transport != "verbs" {
         return Ok(Vec::new());
     }
-    let own = numa_node().map_or(Vec::new(), |node| node.to_le_bytes().to_vec());
-    let all = exchange(control, Topic::Nodes, &own, config.join_timeout)?;
-    Ok(all.iter().map(|node| node.as_slice().try_into().ok().map(u32::from_le_bytes)).collect())
+    let own = place(&config.near_pci)?.to_bytes();
+    let all = exchange(control, Topic::Places, &own, config.join_timeout)?;
+    Ok(all.iter().map(|bytes| Place::from_bytes(bytes).unwrap_or_default()).collect())
+}
+
+/// The place of the accelerator with this PCI address; of the process, if it is empty.
+fn place(near: &str) -> Result<Place, Error> {
+    if near.is_empty() {
+        return Ok(Place { numa_node: numa_node(), pci_path: None });
+    }
+    let path = pci_function(near)?;
+    let node = fs::read_to_string(path.join("numa_node")).ok();
+    // -1 where it is not known: whoever starts ranks puts them near their accelerators.
+    let node = node.and_then(|text| text.trim().parse().ok());
+    Ok(Place { numa_node: node.or_else(numa_node), pci_path: path.to_str().map(str::to_owned) })
+}
+
+/// The canonical path of a PCI function in sysfs.
+fn pci_function(near: &str) -> Result<PathBuf, Error> {
+    let Some(address) = pci_address(near) else {
+        return Err(usage(format!(
+            "FERROCCL_NEAR_PCI={near} is no PCI address such as 0000:17:00.0; `lspci -D` lists \
+             those of this host"
+        )));
+    };
+    fs::canonicalize(format!("/sys/bus/pci/devices/{address}")).map_err(|error| {
+        usage(format!(
+            "FERROCCL_NEAR_PCI={near}: this host has no such PCI device, or sysfs does not show it \
+             here ({error}); `lspci -D` lists those that there are"
+        ))
+    })
 }
 
 /// The NUMA node of all processors that this process may run on, if they are of one.
@@ -63,5 +94,30 @@ mod tests {
         assert_eq!(of(&[16]), None);
         assert_eq!(of(&[]), None);
         assert_eq!(processors("\n"), BTreeSet::new());
+    }
+
+    #[test]
+    fn an_accelerator_that_is_not_there_is_an_error_with_advice() {
+        for (near, problem) in [
+            ("17:00.0", "is no PCI address such as 0000:17:00.0"),
+            ("mlx5_0", "is no PCI address such as 0000:17:00.0"),
+            ("ffff:ff:1f.7", "this host has no such PCI device"),
+        ] {
+            let error = place(near).unwrap_err();
+            assert!(error.is_harmless());
+            let error = error.to_string();
+            assert!(error.contains(&format!("FERROCCL_NEAR_PCI={near}")), "{error}");
+            assert!(error.contains(problem) && error.contains("`lspci -D`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_pci_device_of_this_host_has_a_place() {
+        let devices = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
+        for name in devices.filter_map(|device| device.file_name().into_string().ok()) {
+            let path = place(&name).unwrap().pci_path.unwrap();
+            assert!(path.starts_with("/sys/devices/") && path.ends_with(&name), "{path}");
+        }
+        assert_eq!(place("").unwrap().pci_path, None);
     }
 }

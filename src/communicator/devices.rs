@@ -6,7 +6,7 @@ use std::time::Duration;
 use ccl_core::bootstrap::Roster;
 use ccl_core::config::Config;
 use ccl_core::topology::Hosts;
-use ccl_core::transport::{Device, Transport};
+use ccl_core::transport::{Device, DeviceInfo, Place, Transport};
 use ccl_core::types::Rank;
 use ccl_transport_rails::{RAILS_MAX, RailsDevice};
 use ccl_transport_shm::ShmTransport;
@@ -37,12 +37,12 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// For a rank of the roster; `nodes` are the ranks' NUMA nodes, where they matter.
+    /// For a rank of the roster; `places` are the ranks' places, where they matter.
     pub(super) fn open(
         config: &Config,
         roster: &Roster,
         rank: Rank,
-        nodes: &[Option<u32>],
+        places: &[Place],
     ) -> Result<Devices, Error> {
         let ranks = roster.members.len() as Rank;
         let name = config.transport.as_str();
@@ -73,10 +73,10 @@ impl Devices {
         let network = match (networked, name) {
             (false, _) => None,
             (true, "verbs") => {
-                let node = |peer: &Rank| nodes.get(*peer as usize).copied().flatten();
-                let nodes: Vec<_> = near.iter().map(node).collect();
-                let place = near.iter().position(|peer| *peer == rank).unwrap_or(0);
-                Some(("verbs", rails(config, &nodes, place)?))
+                let place = |peer: &Rank| places.get(*peer as usize).cloned().unwrap_or_default();
+                let places: Vec<Place> = near.iter().map(place).collect();
+                let index = near.iter().position(|peer| *peer == rank).unwrap_or(0);
+                Some(("verbs", rails(config, &places, index)?))
             }
             (true, _) => Some(("tcp", open(&tcp(config), 0)?)),
         };
@@ -140,9 +140,9 @@ fn tcp(config: &Config) -> TcpTransport {
     })
 }
 
-/// A rank's share of the RDMA devices of its host: `ranks` are the NUMA nodes of all ranks there,
-/// and `place` is which of them this one is.
-fn rails(config: &Config, ranks: &[Option<u32>], place: usize) -> Result<Arc<dyn Device>, Error> {
+/// A rank's share of the RDMA devices of its host: `ranks` are the places of all ranks there, and
+/// `index` is which of them this one is.
+fn rails(config: &Config, ranks: &[Place], index: usize) -> Result<Arc<dyn Device>, Error> {
     let most = usize::from(config.ib_rails);
     if !(1..=RAILS_MAX).contains(&most) {
         return Err(usage(format!("FERROCCL_IB_RAILS={most} is not 1 to {RAILS_MAX}")));
@@ -152,8 +152,12 @@ fn rails(config: &Config, ranks: &[Option<u32>], place: usize) -> Result<Arc<dyn
     if found.is_empty() {
         return Err(none(&transport));
     }
-    let nodes: Vec<Option<u32>> = found.iter().map(|device| device.numa_node).collect();
-    let own = share(&nodes, ranks, place, most);
+    let place = |device: &DeviceInfo| Place {
+        numa_node: device.numa_node,
+        pci_path: device.pci_path.clone(),
+    };
+    let places: Vec<Place> = found.iter().map(place).collect();
+    let own = share(&places, ranks, index, most);
     if own.len() > 1 {
         // Where there are other ways, there is less to wait for.
         transport = verbs(config, LINK_WITHIN)?;
@@ -172,21 +176,22 @@ fn rails(config: &Config, ranks: &[Option<u32>], place: usize) -> Result<Arc<dyn
     }
 }
 
-/// Which of a host's devices a rank takes, by the NUMA nodes of the devices and of the host's
-/// ranks, of which it is one: those of its own node, if there are any, else any. Who chooses from
-/// the same devices gets as many as the others, at most `most`, and at least one.
-fn share(devices: &[Option<u32>], ranks: &[Option<u32>], place: usize, most: usize) -> Vec<usize> {
-    let choice = |node: Option<u32>| -> Vec<usize> {
-        let near = |at: &usize| node.is_some() && devices[*at] == node;
-        let near: Vec<usize> = (0..devices.len()).filter(near).collect();
-        if near.is_empty() { (0..devices.len()).collect() } else { near }
+/// Which of a host's devices a rank takes, by the places of the devices and of the host's ranks, of
+/// which it is one: of those that are nearest to it. Who chooses from the same devices gets as many
+/// as the others, at most `most`, and at least one.
+fn share(devices: &[Place], ranks: &[Place], index: usize, most: usize) -> Vec<usize> {
+    let choice = |rank: &Place| -> Vec<usize> {
+        let distances = Vec::from_iter(devices.iter().map(|device| rank.distance(device)));
+        let least = distances.iter().min();
+        (0..devices.len()).filter(|at| distances.get(*at) == least).collect()
     };
-    let candidates = choice(ranks.get(place).copied().flatten());
-    let likewise = |rank: &usize| choice(ranks[*rank]) == candidates;
-    let sharing: Vec<usize> = (0..ranks.len()).filter(likewise).collect();
-    let place = sharing.iter().position(|rank| *rank == place).unwrap_or(0);
+    let choices: Vec<Vec<usize>> = ranks.iter().map(choice).collect();
+    let Some(candidates) = choices.get(index) else { return Vec::new() };
+    let alike = |rank: &usize| choices[*rank] == *candidates;
+    let sharing: Vec<usize> = (0..ranks.len()).filter(alike).collect();
+    let turn = sharing.iter().position(|rank| *rank == index).unwrap_or(0);
     let count = (candidates.len() / sharing.len().max(1)).clamp(1, most);
-    let taken = place * count..(place + 1) * count;
+    let taken = turn * count..(turn + 1) * count;
     taken.filter_map(|at| candidates.get(at % candidates.len().max(1)).copied()).collect()
 }
 
@@ -208,10 +213,29 @@ fn none(transport: &dyn Transport) -> Error {
 mod tests {
     use super::*;
 
+    /// What each rank takes.
+    fn taken(devices: &[Place], ranks: &[Place], most: usize) -> Vec<Vec<usize>> {
+        (0..ranks.len()).map(|index| share(devices, ranks, index, most)).collect()
+    }
+
+    fn on(nodes: &[Option<u32>]) -> Vec<Place> {
+        nodes.iter().map(|node| Place { numa_node: *node, pci_path: None }).collect()
+    }
+
+    /// What is at a port of a switch; each of two NUMA nodes has four switches, and each switch a
+    /// root complex.
+    fn at(switch: u32, port: u32) -> Place {
+        let bus = 0x10 * (switch + 1);
+        let up = format!("pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{:02x}:00.0", bus + 1);
+        let down = format!("0000:{:02x}:{port:02x}.0/0000:{:02x}:00.0", bus + 2, bus + 3 + port);
+        let pci_path = Some(format!("/sys/devices/{up}/{down}"));
+        Place { numa_node: Some(switch / 4), pci_path }
+    }
+
     #[test]
     fn devices_are_shared_out_evenly_and_near_ones_first() {
-        let taken = |devices: &[Option<u32>], ranks: &[Option<u32>], most| -> Vec<Vec<usize>> {
-            (0..ranks.len()).map(|place| share(devices, ranks, place, most)).collect()
+        let taken = |devices: &[Option<u32>], ranks: &[Option<u32>], most| {
+            taken(&on(devices), &on(ranks), most)
         };
         let anywhere = [None; 4];
         assert_eq!(taken(&anywhere, &[Some(1)], 4), [[0, 1, 2, 3]]);
@@ -233,5 +257,48 @@ mod tests {
             taken(&devices, &[Some(7), None, Some(0)], 4),
             [vec![0, 1], vec![2, 3], vec![0, 1]]
         );
+    }
+
+    #[test]
+    fn each_accelerator_has_the_devices_that_are_nearest_to_it() {
+        let pairs = Vec::from_iter((0..8).map(|switch| at(switch, 0)));
+        let accelerators = Vec::from_iter((0..8).map(|switch| at(switch, 1)));
+        let own: Vec<Vec<usize>> = (0..8).map(|index| vec![index]).collect();
+        assert_eq!(taken(&pairs, &accelerators, 4), own);
+        let (mut backwards, mut others) = (accelerators.clone(), own.clone());
+        backwards.reverse();
+        others.reverse();
+        assert_eq!(taken(&pairs, &backwards, 4), others);
+        // Two and two at each switch.
+        let devices = Vec::from_iter((0..4).flat_map(|switch| [at(switch, 0), at(switch, 1)]));
+        let two = Vec::from_iter((0..4).flat_map(|switch| [at(switch, 2), at(switch, 3)]));
+        assert_eq!(taken(&devices, &two, 4), own);
+        // Four for each accelerator, as on an AWS p5.
+        let devices = (0..8).flat_map(|switch| (0..4).map(move |port| at(switch, port)));
+        let devices = Vec::from_iter(devices);
+        let four = Vec::from_iter((0..8).map(|switch| at(switch, 4)));
+        let own: Vec<Vec<usize>> =
+            (0..8).map(|index| (4 * index..4 * index + 4).collect()).collect();
+        assert_eq!(taken(&devices, &four, 4), own);
+        assert_eq!(taken(&devices, &four, 2)[7], [28, 29]);
+    }
+
+    #[test]
+    fn accelerators_without_devices_beside_them_take_what_there_is() {
+        // On the other node, or elsewhere on its own.
+        assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1)], 4), [[0, 1]]);
+        assert_eq!(taken(&[at(0, 0), at(6, 0)], &[at(5, 1)], 4), [[1]]);
+        assert_eq!(taken(&[at(0, 0), at(1, 0)], &[at(5, 1), at(6, 1)], 4), [[0], [1]]);
+        // Devices of which nothing but the node is known, or nothing.
+        assert_eq!(taken(&on(&[Some(0), Some(1)]), &[at(5, 1)], 4), [[1]]);
+        assert_eq!(taken(&on(&[None; 2]), &[at(5, 1), at(0, 1)], 4), [[0], [1]]);
+    }
+
+    #[test]
+    fn who_chooses_from_some_of_the_same_devices_gets_some_nevertheless() {
+        let devices = Vec::from_iter((0..4).map(|switch| at(switch, 0)));
+        // One with an accelerator, two of its node without, and one that may be anywhere.
+        let ranks = [vec![at(2, 1)], on(&[Some(0), Some(0), None])].concat();
+        assert_eq!(taken(&devices, &ranks, 4), [[2], [0], [1], [2]]);
     }
 }

@@ -10,7 +10,7 @@ use crate::bootstrap::ControlPlane;
 /// What an exchange is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Topic {
-    Nodes,
+    Places,
     Nonces,
     Addresses,
     SharedMemory,
@@ -23,7 +23,7 @@ pub(super) enum Topic {
 
 impl Topic {
     const ALL: [Topic; 9] = [
-        Topic::Nodes,
+        Topic::Places,
         Topic::Nonces,
         Topic::Addresses,
         Topic::SharedMemory,
@@ -37,7 +37,7 @@ impl Topic {
     /// The step of a program that it belongs to, for messages.
     fn step(self) -> &'static str {
         match self {
-            Topic::Nodes | Topic::Nonces | Topic::Addresses | Topic::Ready => "connecting",
+            Topic::Places | Topic::Nonces | Topic::Addresses | Topic::Ready => "connecting",
             Topic::SharedMemory | Topic::SharedMemoryDone => "alloc",
             Topic::SplitChoice | Topic::SplitAddress => "split",
             Topic::Invitation => "invite",

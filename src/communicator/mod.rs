@@ -194,8 +194,8 @@ impl Communicator {
         let engine = if ranks == 1 {
             Engine::alone(Arc::clone(&control), config)
         } else {
-            let nodes = affinity::nodes(&control, &config)?;
-            let devices = Devices::open(&config, control.roster(), control.rank(), &nodes)?;
+            let places = affinity::places(&control, &config)?;
+            let devices = Devices::open(&config, control.roster(), control.rank(), &places)?;
             let wiring = Wiring::connect(Arc::clone(&control), devices, &secret, &config)?;
             wiring.engine(config, ccl_transport_shm::parking())?
         };

@@ -122,12 +122,18 @@ config! {
     ib_devices: String = String::new(), "FERROCCL_IB_HCA", Some("NCCL_IB_HCA"), false,
         "RDMA devices that verbs uses: names or prefixes of names, with or without a port \
          (mlx5_0:1), separated by commas; = before the first for whole names, ^ for all others. \
-         Empty takes all. The ranks of a host share them out, each those of its NUMA node first.";
+         Empty takes all. The ranks of a host share them out, each those nearest to it: to what \
+         FERROCCL_NEAR_PCI names, or else of its NUMA node.";
     ib_rails: u8 = 4, "FERROCCL_IB_RAILS", None, true,
         "The most RDMA devices that one rank spreads its messages over, up to 16. One that fails \
          is taken out, with nothing lost, and back when it recovers. 1 does without any of that. \
          Records of transfer grants have room for the keys of four: with more, long messages are \
          received through slots.";
+    near_pci: String = String::new(), "FERROCCL_NEAR_PCI", None, false,
+        "PCI address of the accelerator whose data this rank sends, such as 0000:17:00.0 \
+         (`lspci -D`), which cannot be known here. verbs takes the RDMA devices that are nearest \
+         to it: below the same PCIe switch, else the same root port, the same host bridge, of the \
+         same NUMA node. Empty takes those of the NUMA node that the process runs on.";
     ib_gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
         "Row of the port's table of addresses that verbs uses. -1 takes, with RoCE, one of version \
          2 that is routed, of IPv4 before IPv6.";

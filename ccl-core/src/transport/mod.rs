@@ -10,6 +10,7 @@
 mod fault;
 pub mod handshake;
 mod named;
+mod place;
 mod registry;
 
 use std::any::Any;
@@ -25,6 +26,7 @@ use crate::time::Instant;
 
 pub use fault::{FaultInjector, Faults};
 pub use named::{Imported, NamedMemory, Slice, Understood, take};
+pub use place::{Distance, Place, pci_address};
 pub use registry::{Registration, Registry};
 
 /// A kind of connection between ranks, for example shared memory.
@@ -60,6 +62,8 @@ pub struct DeviceInfo {
     pub caps: Caps,
     /// The memory that is nearest to it, where that is known.
     pub numa_node: Option<u32>,
+    /// The canonical path of its PCI function in sysfs, where it has one ([`Place::pci_path`]).
+    pub pci_path: Option<String>,
 }
 
 /// What a device can do: facts, each tested.

@@ -77,6 +77,7 @@ impl Transport for ShmTransport {
             description: "memory shared between processes of this host (memfd)".to_owned(),
             caps: device::caps(),
             numa_node: None,
+            pci_path: None,
         }]
     }
 

@@ -54,7 +54,7 @@ impl Transport for SimTransport {
     fn devices(&self) -> Vec<DeviceInfo> {
         let caps = caps(&self.world.conditions());
         let description = format!("simulated network, as rank {} sees it", self.rank);
-        vec![DeviceInfo { id: self.id(), description, caps, numa_node: None }]
+        vec![DeviceInfo { id: self.id(), description, caps, numa_node: None, pci_path: None }]
     }
 
     fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {

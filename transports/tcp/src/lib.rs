@@ -108,6 +108,7 @@ impl Transport for TcpTransport {
             description: "TCP over the interfaces of this host".to_owned(),
             caps: device::caps(&self.options),
             numa_node: None,
+            pci_path: None,
         }]
     }
 

@@ -235,6 +235,7 @@ impl Transport for VerbsTransport {
             description: port.description(),
             caps: device::caps(&port, &self.options),
             numa_node: port.context.numa_node(),
+            pci_path: port.context.pci_path(),
         };
         usable.map(info).collect()
     }

@@ -60,6 +60,12 @@ impl Context {
         std::fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
+    /// The canonical path of its PCI function in sysfs; devices in software have none.
+    pub(crate) fn pci_path(&self) -> Option<String> {
+        let link = format!("/sys/class/infiniband/{}/device", self.name);
+        std::fs::canonicalize(link).ok()?.into_os_string().into_string().ok()
+    }
+
     /// Opens the device of that name.
     pub(crate) fn open(
         functions: &'static Functions,
