@@ -51,14 +51,22 @@ pub struct Spread {
     pub chunk_bytes: usize,
     /// The most messages that a link has under way.
     pub in_flight: u32,
+    /// The most bytes under way from a port, over all its links, beyond which no message begins.
+    pub budget_bytes: usize,
     /// On the queue pairs of this traffic class; the transport's own where there is none.
     pub traffic_class: Option<u8>,
 }
 
 impl Default for Spread {
     fn default() -> Spread {
-        let (pairs, order) = (1, Order::RoundRobin);
-        Spread { pairs, order, chunk_bytes: 16 << 10, in_flight: 1024, traffic_class: None }
+        Spread {
+            pairs: 1,
+            order: Order::RoundRobin,
+            chunk_bytes: 16 << 10,
+            in_flight: 1024,
+            budget_bytes: 32 << 20,
+            traffic_class: None,
+        }
     }
 }
 

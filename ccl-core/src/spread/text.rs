@@ -3,7 +3,7 @@
 //! Rules are separated by `;`. What stands before a rule's `:` are its conditions: names of
 //! collectives, separated by `,`, and `bytes>=`, `bytes<`, `fan_out>=`, `fan_out<`, `tier=`; what
 //! stands behind it, or all of it, is what is done: `qps=`, `order=`, `chunk=`, `in_flight=`,
-//! `tc=`. A number alone is `qps=` for everything.
+//! `budget=`, `tc=`. A number alone is `qps=` for everything.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -105,11 +105,12 @@ fn deed(spread: &mut Spread, word: &str) -> Result<(), PolicyError> {
         }
         "chunk" => spread.chunk_bytes = number(word, value, usize::MAX)?.max(1),
         "in_flight" => spread.in_flight = number(word, value, 1 << 20)?.max(1) as u32,
+        "budget" => spread.budget_bytes = number(word, value, usize::MAX)?.max(1),
         "tc" => {
             let class = u8::read(value).ok_or_else(|| wrong(word, "no traffic class (0 to 255)"));
             spread.traffic_class = Some(class?);
         }
-        _ => return Err(wrong(word, "none of qps, order, chunk, in_flight and tc")),
+        _ => return Err(wrong(word, "none of qps, order, chunk, in_flight, budget and tc")),
     }
     Ok(())
 }
@@ -132,6 +133,9 @@ impl fmt::Display for Spread {
         }
         if self.in_flight != default.in_flight {
             write!(f, " in_flight={}", self.in_flight)?;
+        }
+        if self.budget_bytes != default.budget_bytes {
+            write!(f, " budget={}", self.budget_bytes)?;
         }
         self.traffic_class.map_or(Ok(()), |class| write!(f, " tc={class}"))
     }
@@ -192,7 +196,7 @@ mod tests {
             "qps=16",
             "all_to_all,all_to_all_v: qps=4; qps=16",
             "bytes>=5 bytes<9 fan_out>=2 fan_out<4 tier=host: qps=3 order=load_aware chunk=7 \
-             in_flight=5 tc=0; qps=1 order=split",
+             in_flight=5 budget=9 tc=0; qps=1 order=split",
         ] {
             let policy: Policy = text.parse().unwrap();
             assert_eq!(policy.to_string(), text.replace("1M", "1048576"));

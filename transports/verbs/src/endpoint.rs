@@ -13,6 +13,7 @@ use rdma_sys::{IBV_QPF_GRH_REQUIRED, ibv_wc};
 use crate::gid;
 use crate::group::{self, Groups, Need, Place};
 use crate::line::{Line, Put};
+use crate::load::Load;
 use crate::memory::{LinkId, Shared};
 use crate::native::{Memory, Pair, Queue, Room, Way};
 use crate::offer::Offer;
@@ -92,6 +93,8 @@ pub(crate) struct Endpoint {
     grants: VecDeque<Waiting>,
     /// Being handed to it: their memory is read meanwhile.
     posting: Vec<Waiting>,
+    /// Bytes that were handed to the device and are not done: the lane's load counts them.
+    pub(crate) under_way: usize,
     /// Lines with something that is not handed to the device yet.
     staged: Vec<usize>,
     /// Whether the lane knows that it has something to [pump](Endpoint::pump).
@@ -194,6 +197,7 @@ impl Endpoint {
             pending: VecDeque::new(),
             grants: VecDeque::new(),
             posting: Vec::new(),
+            under_way: 0,
             staged: Vec::new(),
             is_active: false,
             open: Vec::new(),
@@ -272,10 +276,11 @@ impl Endpoint {
         &mut self,
         put: &Put,
         memory: impl FnOnce() -> Memories,
+        load: &mut Load,
         done: &mut Vec<u64>,
     ) {
         let queue = if put.grant { &self.grants } else { &self.pending };
-        if self.stage == Stage::Live && queue.is_empty() && self.write_now(put, done) {
+        if self.stage == Stage::Live && queue.is_empty() && self.write_now(put, load, done) {
             return;
         }
         let queue = if put.grant { &mut self.grants } else { &mut self.pending };
@@ -283,44 +288,53 @@ impl Endpoint {
     }
 
     /// Prepares the writes of a put, if there is room.
-    fn write_now(&mut self, put: &Put, done: &mut Vec<u64>) -> bool {
+    fn write_now(&mut self, put: &Put, load: &mut Load, done: &mut Vec<u64>) -> bool {
         let bytes = put.bytes();
         let place = if put.grant {
             Groups::aside(&self.lines, bytes)
-        } else {
+        } else if load.admits(bytes, self.groups.budget_bytes()) {
             self.groups.place(&self.lines, bytes)
+        } else {
+            None
         };
-        place.map(|place| self.write(put, place, done)).is_some()
+        let Some(place) = place else { return false };
+        self.write(put, place, load, done);
+        true
     }
 
-    /// Hands what is pending to the device, as far as it has room. The ids of puts that are done
-    /// with that are appended.
-    pub(crate) fn pump(&mut self, done: &mut Vec<u64>) {
+    /// Hands what is pending to the device, as far as it has room, and no more than so many puts of
+    /// data. The ids of puts that are done with that are appended. Returns whether there were any.
+    pub(crate) fn pump(&mut self, most: usize, load: &mut Load, done: &mut Vec<u64>) -> bool {
         if self.stage != Stage::Live || self.has_ended() {
-            return;
+            return false;
         }
         while let Some(waiting) = self.grants.pop_front() {
-            if !self.write_now(&waiting.put, done) {
+            if !self.write_now(&waiting.put, load, done) {
                 self.grants.push_front(waiting);
                 break;
             }
             self.posting.push(waiting);
         }
-        while let Some(waiting) = self.pending.pop_front() {
-            if !self.write_now(&waiting.put, done) {
+        let mut moved = 0;
+        while moved < most
+            && let Some(waiting) = self.pending.pop_front()
+        {
+            if !self.write_now(&waiting.put, load, done) {
                 self.pending.push_front(waiting);
                 break;
             }
             self.posting.push(waiting);
+            moved += 1;
         }
         let Endpoint { lines, staged, .. } = self;
         let rung = staged.drain(..).try_for_each(|at| lines[at].ring());
         self.posting.clear();
         self.check(rung);
+        moved > 0
     }
 
     /// Prepares the writes of a put.
-    fn write(&mut self, put: &Put, place: Place, done: &mut Vec<u64>) {
+    fn write(&mut self, put: &Put, place: Place, load: &mut Load, done: &mut Vec<u64>) {
         let index = self.free.pop().unwrap_or(self.open.len());
         let open = (put.id, place.parts);
         match self.open.get_mut(index) {
@@ -338,6 +352,9 @@ impl Endpoint {
             self.staged.extend((!line.is_staged()).then_some(at));
             if line.write(put, index, range, immediate, name) {
                 part_done(&mut self.open, &mut self.free, index, done);
+            } else {
+                self.under_way += range.1 - range.0;
+                load.add(range.1 - range.0);
             }
         }
     }
@@ -390,6 +407,7 @@ impl Endpoint {
         &mut self,
         name: Name,
         completion: &ibv_wc,
+        load: &mut Load,
         done: &mut Vec<u64>,
     ) -> Told {
         let (at, number) = (name.line, name.number);
@@ -407,7 +425,9 @@ impl Endpoint {
         }
         if !name.is_receive {
             let (open, free) = (&mut self.open, &mut self.free);
-            self.lines[at].done(number, |put| part_done(open, free, put, done));
+            let freed = self.lines[at].done(number, |put| part_done(open, free, put, done));
+            self.under_way -= freed;
+            load.done(freed);
             return Told::Nothing;
         }
         if self.failed.is_none() {

@@ -109,6 +109,11 @@ impl Groups {
         self.spread.in_flight as usize
     }
 
+    /// The most bytes that may be under way from the port.
+    pub(crate) fn budget_bytes(&self) -> usize {
+        self.spread.budget_bytes
+    }
+
     /// Where a grant of so many bytes goes now, if there is room.
     pub(crate) fn aside(lines: &[Line], bytes: usize) -> Option<Place> {
         let alone = Place { first: 0, count: 1, at: 0, parts: 1, part_bytes: bytes };

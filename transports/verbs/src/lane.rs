@@ -19,6 +19,7 @@ use rustix::process::Pid;
 
 use crate::endpoint::{Endpoint, Link, Name, Told, completions};
 use crate::line::Put;
+use crate::load::Load;
 use crate::memory::Shared;
 use crate::native::{Memory, Piece, Queue};
 use crate::port::Port;
@@ -55,8 +56,9 @@ pub(crate) struct VerbsLane {
     epoll: OwnedFd,
     /// By number; empty where detached. Numbers are not used again.
     endpoints: Vec<Option<Endpoint>>,
-    /// Those with something to hand to the device.
+    /// Those with something to hand to the device, in the order of their turns.
     active: Vec<usize>,
+    load: Load,
     /// Whether some are neither connected nor reported as lost, or may have failed: they must be
     /// looked after at every poll.
     unsettled: bool,
@@ -92,6 +94,7 @@ impl VerbsLane {
         let data = epoll::EventData::new_u64(QUEUE);
         epoll::add(&epoll, queue.bell(), data, epoll::EventFlags::IN)
             .map_err(|error| os("epoll_ctl", error, DESCRIPTORS))?;
+        let load = Load::new(&port.name());
         Ok(VerbsLane {
             memory: NamedMemory::new(registry, device::caps(&port, &options)),
             port,
@@ -100,6 +103,7 @@ impl VerbsLane {
             epoll,
             endpoints: Vec::new(),
             active: Vec::new(),
+            load,
             unsettled: false,
             queue,
             room: room as usize,
@@ -122,7 +126,7 @@ impl VerbsLane {
     /// Takes one put; no if the endpoint takes no more.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
         let WorkRequest::Put { endpoint, remote_offset, grant, immediate, id, .. } = *request;
-        let VerbsLane { memory, endpoints, active, done, .. } = self;
+        let VerbsLane { memory, endpoints, active, load, done, .. } = self;
         let understood = memory.understand(request)?;
         let put = Put {
             source: piece(&understood.source),
@@ -143,22 +147,37 @@ impl VerbsLane {
         }
         let keep = |slice: &Slice<'_, Arc<Memory>>| Arc::clone(&slice.registration.with);
         let keeps = || [Some(keep(&understood.source)), understood.tail.as_ref().map(keep)];
-        peer.put(&put, keeps, done);
+        peer.put(&put, keeps, load, done);
         if !std::mem::replace(&mut peer.is_active, true) {
             active.push(number);
         }
         Ok(true)
     }
 
+    /// Hands what is pending to the device. While the port's budget is short, endpoints take turns,
+    /// and the one that was refused is the next.
     fn pump(&mut self) {
-        let VerbsLane { endpoints, active, done, unsettled, .. } = self;
-        active.retain(|number| {
-            let Some(Some(endpoint)) = endpoints.get_mut(*number) else { return false };
-            endpoint.pump(done);
-            *unsettled |= endpoint.has_ended();
-            endpoint.is_active = endpoint.waits();
-            endpoint.is_active
-        });
+        let VerbsLane { endpoints, active, load, done, unsettled, .. } = self;
+        let most = if load.ask_again() { 1 } else { usize::MAX };
+        loop {
+            let (mut moved, mut refused) = (false, None);
+            let mut at = 0;
+            active.retain(|number| {
+                let Some(Some(endpoint)) = endpoints.get_mut(*number) else { return false };
+                moved |= endpoint.pump(most, load, done);
+                *unsettled |= endpoint.has_ended();
+                endpoint.is_active = endpoint.waits();
+                if endpoint.is_active && load.is_awaited() {
+                    refused.get_or_insert(at);
+                }
+                at += usize::from(endpoint.is_active);
+                endpoint.is_active
+            });
+            active.rotate_left(refused.unwrap_or(0));
+            if most == usize::MAX || !moved || load.is_awaited() {
+                return;
+            }
+        }
     }
 
     /// Takes completions in. Returns whether there may be more.
@@ -186,7 +205,7 @@ impl VerbsLane {
     fn completed(&mut self, completion: &ibv_wc, events: &mut Vec<Event>) {
         let name = Name::of(completion);
         let Some(Some(endpoint)) = self.endpoints.get_mut(name.endpoint) else { return };
-        let told = endpoint.completed(name, completion, &mut self.done);
+        let told = endpoint.completed(name, completion, &mut self.load, &mut self.done);
         self.unsettled |= endpoint.has_ended();
         match told {
             Told::Nothing => {}
@@ -266,6 +285,7 @@ impl VerbsLane {
             let Some(endpoint) = endpoint else { continue };
             if let (Some(reason), false) = (&endpoint.lost, endpoint.reported) {
                 endpoint.reported = true;
+                self.load.done(std::mem::take(&mut endpoint.under_way));
                 // Its end would wake every sleep from now on.
                 let _ = epoll::delete(&self.epoll, endpoint.side.socket());
                 let endpoint = EndpointId(number as u32);
@@ -291,10 +311,10 @@ impl VerbsLane {
         let until = begun.unwrap_or_else(|| now() + FAREWELL);
         let chosen = |number: usize| all || number == only;
         loop {
+            self.pump();
             let mut waits = false;
             for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
                 let Some(endpoint) = endpoint.as_mut().filter(|_| chosen(number)) else { continue };
-                endpoint.pump(&mut self.done);
                 endpoint.flush();
                 // Who has not met the peer yet has nothing for it.
                 waits |= endpoint.is_live() && !endpoint.is_delivered();
@@ -366,6 +386,7 @@ impl Lane for VerbsLane {
         let number = endpoint.0 as usize;
         self.say_farewell(false, number);
         let Some(closed) = self.endpoints.get_mut(number).and_then(Option::take) else { return };
+        self.load.done(closed.under_way);
         self.memory.forget(endpoint);
         self.close(closed);
         self.room += completions(&self.port, &self.options);

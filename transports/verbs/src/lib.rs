@@ -32,6 +32,7 @@ mod group;
 mod hca;
 mod lane;
 mod line;
+mod load;
 mod meeting;
 mod memory;
 mod native;

@@ -53,6 +53,7 @@ impl Put {
 struct UnderWay {
     /// Which of the endpoint's puts; none if the device has the bytes.
     put: Option<usize>,
+    /// Those that it has not.
     bytes: usize,
 }
 
@@ -186,9 +187,9 @@ impl Line {
             inline,
         });
         self.posted = self.posted.wrapping_add(1);
-        let under_way = UnderWay { put: (!is_done).then_some(index), bytes };
+        let bytes = if is_done { 0 } else { bytes };
         self.bytes += bytes;
-        self.under_way.push_back(under_way);
+        self.under_way.push_back(UnderWay { put: (!is_done).then_some(index), bytes });
         is_done
     }
 
@@ -225,12 +226,17 @@ impl Line {
     }
 
     /// The write of this number is done, and with it those before it: `done` hears of their puts.
-    pub(crate) fn done(&mut self, number: u32, mut done: impl FnMut(usize)) {
+    /// Returns their bytes.
+    pub(crate) fn done(&mut self, number: u32, mut done: impl FnMut(usize)) -> usize {
         let left = self.posted.wrapping_sub(number).wrapping_sub(1) as usize;
-        while self.under_way.len() > left {
-            let Some(UnderWay { put, bytes }) = self.under_way.pop_front() else { return };
-            self.bytes -= bytes;
+        let mut freed = 0;
+        while self.under_way.len() > left
+            && let Some(UnderWay { put, bytes }) = self.under_way.pop_front()
+        {
+            freed += bytes;
             put.into_iter().for_each(&mut done);
         }
+        self.bytes -= freed;
+        freed
     }
 }

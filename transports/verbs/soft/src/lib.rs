@@ -105,6 +105,12 @@ impl SoftDevice {
         network::lock().traffic(self.id)
     }
 
+    /// Bytes that it was given to send and that have not arrived.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        network::lock().under_way(self.id)
+    }
+
     /// Queue pairs and registrations that there are just now.
     #[must_use]
     pub fn in_use(&self) -> (usize, usize) {

@@ -85,6 +85,15 @@ pub(crate) enum Payload {
     At(Vec<ibv_sge>),
 }
 
+impl Payload {
+    fn bytes(&self) -> usize {
+        match self {
+            Payload::Taken(bytes) => bytes.len(),
+            Payload::At(places) => places.iter().map(|place| place.length as usize).sum(),
+        }
+    }
+}
+
 /// A queue pair.
 #[derive(Debug)]
 pub(crate) struct Pair {
@@ -138,6 +147,12 @@ pub(crate) fn device_name(id: u32) -> String {
 }
 
 impl Network {
+    pub(crate) fn under_way(&self, device: u32) -> usize {
+        let pairs = self.pairs.values().filter(|pair| pair.device == device);
+        let sends = pairs.flat_map(|pair| &pair.sends);
+        sends.map(|send| send.what.bytes()).sum()
+    }
+
     /// Names everything: devices, keys, queues and pairs.
     pub(crate) fn next_id(&mut self) -> u32 {
         self.last_id += 1;

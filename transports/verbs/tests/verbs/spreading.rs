@@ -126,6 +126,34 @@ fn no_more_are_taken_than_may_be_under_way() {
     await_all(&mut ends, 3);
 }
 
+/// As many as the budget holds; then one after the other, for as many bytes as are done.
+#[test]
+fn a_port_has_no_more_under_way_than_its_budget() {
+    for (policy, at_once) in [("qps=3 budget=10000", 2), ("qps=2 budget=1", 1), ("qps=2", 12)] {
+        let mut ends = joined(&options(policy));
+        // Here they meet.
+        let first = ends[0].put(0, 8, Some(30));
+        one_by_one(&mut ends, &[first]);
+        let puts: Vec<_> =
+            (0..12).map(|at| ends[0].put(at * 4096, 4096, Some(at as u32))).collect();
+        assert_eq!(ends[0].lane.post(ccl_wire::now(), &puts).unwrap(), 12);
+        assert_eq!(ends[0].soft.under_way(), at_once * 4096, "{policy}");
+        let mut most = 0;
+        go_on(&mut ends, |[one, other]| {
+            most = most.max(one.soft.under_way());
+            one.events.len() + other.events.len() == 2 * puts.len()
+        });
+        assert!(most <= at_once * 4096, "{policy}: {most}");
+        // Grants wait for nothing of that.
+        let mut grant = ends[0].put(0, 8, Some(20));
+        let WorkRequest::Put { grant: is_grant, .. } = &mut grant;
+        *is_grant = true;
+        ends[0].lane.post(ccl_wire::now(), &puts).unwrap();
+        ends[0].lane.post(ccl_wire::now(), &[grant]).unwrap();
+        assert_eq!(ends[0].soft.under_way(), at_once * 4096 + 8, "{policy}");
+    }
+}
+
 #[test]
 fn packets_are_no_longer_and_receivers_asked_no_more_often_than_is_said() {
     // The devices are set to 4096 bytes.

@@ -1,0 +1,99 @@
+//! Bytes under way from a port: a budget that all its links share, so that neither many peers nor
+//! many communicators have more in a fabric than it was asked to hold.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// What is under way from a port, of all lanes of this process, by the port's name.
+static PORTS: Mutex<BTreeMap<String, Weak<AtomicUsize>>> = Mutex::new(BTreeMap::new());
+
+/// What one lane has under way, beside all others of its port.
+#[derive(Debug)]
+pub(crate) struct Load {
+    own: usize,
+    port: Arc<AtomicUsize>,
+    /// Whether a put was refused since it was looked last: then none goes before it is its turn.
+    is_awaited: bool,
+}
+
+impl Load {
+    /// Of a port's new lane.
+    pub(crate) fn new(port: &str) -> Load {
+        let mut ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+        ports.retain(|_, load| load.strong_count() > 0);
+        let known = ports.get(port).and_then(Weak::upgrade);
+        let shared = known.unwrap_or_else(|| {
+            let shared = Arc::new(AtomicUsize::new(0));
+            ports.insert(port.to_owned(), Arc::downgrade(&shared));
+            shared
+        });
+        Load { own: 0, port: shared, is_awaited: false }
+    }
+
+    /// Whether so many bytes may go now. A lane that has nothing under way may always send: what
+    /// others have there may be done long before they say so.
+    pub(crate) fn admits(&mut self, bytes: usize, budget_bytes: usize) -> bool {
+        let there = self.port.load(Ordering::Relaxed);
+        let fits = there.saturating_add(bytes) <= budget_bytes;
+        let admits = !self.is_awaited && (fits || self.own == 0);
+        self.is_awaited |= !admits;
+        admits
+    }
+
+    /// Whether a put was refused; it is asked for again now, the first first.
+    pub(crate) fn ask_again(&mut self) -> bool {
+        std::mem::take(&mut self.is_awaited)
+    }
+
+    /// Whether nothing goes before it was asked again.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.is_awaited
+    }
+
+    /// So many bytes go.
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.own += bytes;
+        self.port.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// So many are done, or never will be.
+    pub(crate) fn done(&mut self, bytes: usize) {
+        let bytes = bytes.min(self.own);
+        self.own -= bytes;
+        self.port.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.done(self.own);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_of_a_port_share_its_budget_and_each_may_send_something() {
+        let mut lanes = [Load::new("x:1"), Load::new("x:1")];
+        let mut stranger = Load::new("x:2");
+        let [one, other] = &mut lanes;
+        assert!(one.admits(60, 100));
+        one.add(60);
+        assert!(!one.admits(60, 100) && one.is_awaited());
+        assert!(!one.admits(1, 100), "it is another one's turn");
+        assert!(one.ask_again() && one.admits(40, 100));
+        assert!(other.admits(200, 100), "nothing of its own is under way");
+        other.add(200);
+        assert!(!other.admits(1, 100) && !one.admits(1, 100));
+        assert!(stranger.admits(100, 100));
+        let [mut one, other] = lanes;
+        drop(other);
+        assert!(one.ask_again() && one.admits(40, 100));
+        one.done(60);
+        one.done(1);
+        assert!(one.admits(100, 100) && !one.ask_again());
+    }
+}
