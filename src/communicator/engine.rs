@@ -123,6 +123,8 @@ pub(super) struct Engine {
     pub(super) plans: Vec<Plan>,
     pub(super) lookout: Lookout,
     recent: Option<Recent>,
+    /// Of messages, which are bytes.
+    byte_kernel: Kernel,
     scratch: Region,
     sequence: u64,
     uses: u64,
@@ -236,6 +238,7 @@ impl Engine {
             plans: Vec::new(),
             lookout: Lookout::default(),
             recent: None,
+            byte_kernel: Kernel::select(DataType::Uint8, ReduceOp::Sum, Scalar::NONE, 1),
             scratch: Region::private(0),
             sequence: 0,
             uses: 0,
@@ -329,7 +332,7 @@ impl Engine {
         let (sends, recvs) = (&messages.sends, &messages.recvs);
         numbers.input.set_vector(&sends.bytes, &sends.addresses, 1, 1);
         numbers.output.set_vector(&recvs.bytes, &recvs.addresses, 1, 1);
-        let kernel = Kernel::select(DataType::Uint8, ReduceOp::Sum, Scalar::NONE, 1);
+        let kernel = self.byte_kernel;
         let what = What::Messages { sends: sends.peers.len(), recvs: recvs.peers.len() };
         let bytes = sends.bytes.iter().chain(&recvs.bytes).sum();
         let count = (sends.peers.len() as u64) << 32 | recvs.peers.len() as u64;

@@ -163,12 +163,12 @@ impl<'a> Bench<'a> {
     fn half(&mut self, trial: &Trial<'_>, in_place: bool) -> Result<Half, SubjectError> {
         let Bench { options, subject, memory, .. } = self;
         trial.prepare(memory, 0, in_place);
+        let call = trial.prepared(in_place);
         for _ in 0..options.warmup_iterations {
-            trial.run(*subject, memory, in_place)?;
+            call.run(*subject, memory)?;
         }
         let shape = Loop::new(options, trial.size_bytes());
-        let times =
-            time_calls(*subject, shape, &mut |subject| trial.run(subject, memory, in_place))?;
+        let times = time_calls(*subject, shape, &mut |subject| call.run(subject, memory))?;
         let times = over_ranks(*subject, times, options.average)?;
         let mut wrong = (options.checks > 0).then_some(0);
         for _ in 0..options.checks {

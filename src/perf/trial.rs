@@ -30,6 +30,30 @@ pub struct Trial<'a> {
     pub ranks: u32,
 }
 
+/// A call whose sizes are known.
+#[derive(Clone, Copy, Debug)]
+pub struct Prepared<'a> {
+    request: Request<'a>,
+    /// None in place.
+    input_bytes: Option<usize>,
+    output_bytes: usize,
+}
+
+impl Prepared<'_> {
+    /// Makes it once.
+    ///
+    /// # Errors
+    /// Whatever the communicator reports.
+    pub fn run(&self, subject: &mut dyn Subject, memory: &mut Memory) -> Result<(), SubjectError> {
+        let output = memory.output.bytes_mut(self.output_bytes);
+        let buffers = match self.input_bytes {
+            Some(bytes) => Buffers::OutOfPlace { input: memory.input.bytes(bytes), output },
+            None => Buffers::InPlace(output),
+        };
+        subject.run(&self.request, buffers)
+    }
+}
+
 impl Trial<'_> {
     /// The call.
     #[must_use]
@@ -73,16 +97,19 @@ impl Trial<'_> {
         memory: &mut Memory,
         in_place: bool,
     ) -> Result<(), SubjectError> {
+        self.prepared(in_place).run(subject, memory)
+    }
+
+    /// The same, ready to be made often: nothing but the calls is on the clock.
+    #[must_use]
+    pub fn prepared(&self, in_place: bool) -> Prepared<'_> {
         let layout = self.layout();
-        let buffers = if in_place {
-            Buffers::InPlace(memory.output.bytes_mut(self.bytes(layout.whole())))
-        } else {
-            Buffers::OutOfPlace {
-                input: memory.input.bytes(self.bytes(layout.input)),
-                output: memory.output.bytes_mut(self.bytes(layout.output)),
-            }
-        };
-        subject.run(&self.request(), buffers)
+        let output = if in_place { layout.whole() } else { layout.output };
+        Prepared {
+            request: self.request(),
+            input_bytes: (!in_place).then(|| self.bytes(layout.input)),
+            output_bytes: self.bytes(output),
+        }
     }
 
     /// Writes this rank's input, poisons everything that is not input, and sets up the guards.

@@ -161,13 +161,18 @@ impl Lent {
 }
 
 impl MessageLinks {
+    /// Smaller buffers have no message to lend, and small calls have no time to lose.
+    #[must_use]
+    pub fn lend_bytes_min(&self) -> usize {
+        self.config.lend_bytes_min
+    }
+
     /// Names the memory of the call that begins.
     pub fn open(&mut self, memory: impl Iterator<Item = Region>) {
         let MessageLinks { config, device, loans, keeper, .. } = self;
         let least = config.lend_bytes_min.max(device.caps().register_bytes_min);
         loans.polled = false;
         keeper.begin();
-        // Smaller buffers have no message to lend, and small calls have no time to lose.
         for memory in memory.filter(|region| region.bytes() >= config.lend_bytes_min) {
             let kept = keeper.find(&memory);
             if kept.is_some() || memory.bytes() >= least {

@@ -15,6 +15,8 @@ pub(super) struct Spreading {
     near: Vec<Rank>,
     /// On the same host, and elsewhere.
     current: [Spread; 2],
+    /// The call that these are for.
+    asked: Option<(Collective, usize, u32)>,
 }
 
 impl Spreading {
@@ -30,14 +32,15 @@ impl MessageLinks {
     /// on this rank's host, in order.
     pub fn follow(&mut self, policy: Policy, near: Vec<Rank>) {
         let (current, made) = ([policy.otherwise(); 2], policy.groups());
-        self.spreading = Spreading { policy: Some(policy), made, near, current };
+        self.spreading = Spreading { policy: Some(policy), made, near, current, asked: None };
     }
 
     /// Spreads messages by another policy from the next call on, with the queue pairs that there
     /// are. Returns those that it needs beyond them; then nothing has changed. Nothing changes
     /// either where no policy was followed before.
     pub fn change_policy(&mut self, policy: &Policy) -> Option<Group> {
-        let Spreading { policy: current, made, .. } = &mut self.spreading;
+        let Spreading { policy: current, made, asked, .. } = &mut self.spreading;
+        *asked = None;
         let current = current.as_mut()?;
         let beyond = policy.beyond(made);
         if beyond.is_none() {
@@ -68,8 +71,12 @@ impl MessageLinks {
 
     /// A call begins: `bytes` of its larger buffer, and messages to `fan_out` peers.
     pub fn begin(&mut self, collective: Collective, bytes: usize, fan_out: u32) {
-        let Spreading { policy, current, .. } = &mut self.spreading;
-        let Some(policy) = policy else { return };
+        let Spreading { policy, current, asked, .. } = &mut self.spreading;
+        let call = Some((collective, bytes, fan_out));
+        let Some(policy) = policy.as_ref().filter(|_| fan_out > 0 && *asked != call) else {
+            return;
+        };
+        *asked = call;
         *current = [Tier::Host, Tier::Network]
             .map(|tier| policy.choose(&Situation { collective, bytes, fan_out, tier }));
     }

@@ -192,14 +192,20 @@ impl Execution {
         self.bound.bind(&self.program, numbers);
         self.units.fill(0);
         self.folds = 0;
-        self.running = 0;
         let strands = self.program.strands.len();
-        for (index, state) in self.states.iter_mut().enumerate() {
-            let step = self.bound.strands[index % strands];
-            *state = StrandState { step, turn: 0, scout: (step, 0) };
-            let empty = self.bound.pieces <= index / strands;
-            self.running += usize::from(!empty);
+        let used = self.channels_in_use() as usize;
+        self.running = used * strands;
+        for states in self.states.chunks_exact_mut(strands.max(1)).take(used) {
+            for (state, &step) in states.iter_mut().zip(&self.bound.strands) {
+                *state = StrandState { step, turn: 0, scout: (step, 0) };
+            }
         }
+    }
+
+    /// Channels that have a piece; those after them have nothing to do.
+    #[inline]
+    fn channels_in_use(&self) -> u32 {
+        u32::try_from(self.bound.pieces).unwrap_or(u32::MAX).min(self.channels)
     }
 
     /// Bytes of scratch memory that the started run needs.
@@ -228,7 +234,7 @@ impl Execution {
         let mut moved = false;
         let mut index = 0;
         let foresees = ports.foresees();
-        for channel in 0..self.channels {
+        for channel in 0..self.channels_in_use() {
             for strand in 0..strands {
                 if foresees {
                     self.look_ahead(index, strand, channel, ports);

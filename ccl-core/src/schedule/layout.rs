@@ -64,6 +64,10 @@ impl Layout {
         (self.split, self.grain) = (split.max(1), grain.max(1));
         match &mut self.blocks {
             Blocks::Vector { starts: own_starts, counts: own_counts } => {
+                // Mostly those of the last time.
+                if starts == own_starts.as_slice() && counts == own_counts.as_slice() {
+                    return;
+                }
                 own_starts.clear();
                 own_starts.extend_from_slice(starts);
                 own_counts.clear();

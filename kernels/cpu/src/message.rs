@@ -63,6 +63,11 @@ impl Links for MessageLinks {
         MessageLinks::foresee(self, link, wanted);
     }
 
+    #[inline]
+    fn lend_bytes_min(&self) -> usize {
+        MessageLinks::lend_bytes_min(self)
+    }
+
     fn open(&mut self, memory: impl Iterator<Item = Region>) {
         MessageLinks::open(self, memory);
     }

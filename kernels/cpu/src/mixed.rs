@@ -126,6 +126,10 @@ impl Links for MixedLinks {
     }
 
     #[inline]
+    fn lend_bytes_min(&self) -> usize {
+        self.messages.as_ref().map_or(usize::MAX, |messages| messages.lend_bytes_min())
+    }
+
     fn open(&mut self, memory: impl Iterator<Item = Region>) {
         if let Some(messages) = self.messages() {
             Links::open(messages, memory);

@@ -59,7 +59,12 @@ pub trait Links {
     /// nothing.
     #[inline]
     fn foresee(&mut self, _link: Link, _wanted: Option<Wanted>) {}
-    /// Names the memory of the call that begins.
+    /// The least bytes of a buffer that messages are sent from, or received into.
+    #[inline]
+    fn lend_bytes_min(&self) -> usize {
+        usize::MAX
+    }
+    /// Names the memory of the call that begins: its buffers of at least so many bytes.
     #[inline]
     fn open(&mut self, _memory: impl Iterator<Item = Region>) {}
     /// Ends every use of the call's memory.
@@ -228,7 +233,8 @@ impl<L: Links> CpuPorts<L> {
     /// address and a length in bytes) is valid for reads, and for writes if the call's program
     /// writes any of it; nobody else writes it, or reads what the program writes.
     pub unsafe fn lend(&mut self, buffers: impl Iterator<Item = (usize, usize)>) {
-        let owner = &self.owner;
+        let (owner, least) = (&self.owner, self.links.lend_bytes_min());
+        let buffers = buffers.filter(|(_, bytes)| *bytes >= least);
         self.links.open(buffers.filter_map(|(address, bytes)| {
             let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
             let owner: Arc<dyn Any + Send + Sync> = Arc::<()>::clone(owner);

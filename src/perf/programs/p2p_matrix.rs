@@ -117,9 +117,10 @@ impl Pair<'_> {
         let there = self.group((self.from, self.to), messages, bytes);
         let back = self.group((self.to, self.from), 1, back_bytes);
         let memory = &mut self.stage.memory;
+        let (there, back) = (there.prepared(false), back.prepared(false));
         let mut call = |subject: &mut dyn Subject| {
-            there.run(subject, memory, false)?;
-            back.run(subject, memory, false)
+            there.run(subject, memory)?;
+            back.run(subject, memory)
         };
         for _ in 0..self.options.warmup_iterations {
             call(self.subject)?;
