@@ -22,6 +22,8 @@ pub(crate) use summary::size;
 use summary::{Series, ratio};
 
 /// The size at which 8 ranks on the same cores are compared with 2.
+/// The profile that programs are shipped with.
+const DIST: &str = "dist";
 const CROWD_BYTES: u64 = 1 << 20;
 const CROWD_RANKS: usize = 8;
 const RANKS: usize = 2;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Job, Sample};
+use super::{DIST, Job, Sample};
 use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process};
 
@@ -23,9 +23,9 @@ pub(super) struct Program {
     rows: PathBuf,
 }
 
-/// Builds the perf program in release mode.
+/// Builds the perf program as it is shipped.
 pub(super) fn build() -> Outcome<Program> {
-    let mut command = cargo(&["build", "--release", "--example", EXAMPLE]);
+    let mut command = cargo(&["build", "--profile", DIST, "--example", EXAMPLE]);
     println!("$ {}", process::typed(&command));
     process::capture(&mut command, BUILD_DEADLINE).map_err(|error| {
         format!("the example `{EXAMPLE}` does not build or is missing: {error}")
@@ -33,7 +33,7 @@ pub(super) fn build() -> Outcome<Program> {
     let target = target_dir()?;
     let dir = target.join("bench");
     fs::create_dir_all(&dir).map_err(|error| format!("cannot make {}: {error}", dir.display()))?;
-    let binary = target.join("release/examples").join(EXAMPLE);
+    let binary = target.join(DIST).join("examples").join(EXAMPLE);
     Ok(Program { binary, rows: dir.join("ours.json") })
 }
 

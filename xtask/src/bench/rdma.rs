@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::summary::{Series, ratio, size};
-use super::{Sample, parse_json};
+use super::{DIST, Sample, parse_json};
 use crate::machine::rdma_ports;
 use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process, report};
@@ -32,11 +32,11 @@ const RUN_WITHIN: Duration = Duration::from_secs(60);
 
 /// Builds what is measured; returns where it is.
 pub(super) fn build() -> Outcome<std::path::PathBuf> {
-    let mut build = cargo(&["build", "--release"]);
+    let mut build = cargo(&["build", "--profile", DIST]);
     build.args(PROGRAMS.iter().flat_map(|program| ["--example", program]));
     println!("$ {}", process::typed(&build));
     process::capture(&mut build, BUILD_WITHIN)?;
-    Ok(target_dir()?.join("release/examples"))
+    Ok(target_dir()?.join(DIST).join("examples"))
 }
 
 /// Measures on this machine as it is; returns the table.

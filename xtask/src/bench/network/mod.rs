@@ -7,7 +7,7 @@ mod sides;
 use crate::{Outcome, report};
 
 use super::summary::{Series, ratio, size};
-use super::{Job, Sample};
+use super::{DIST, Job, Sample};
 use hosts::Host;
 use sides::{Gloo, Mpi, Ours, Side};
 

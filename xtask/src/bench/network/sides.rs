@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::hosts::{Host, INTERFACE};
-use super::{Job, Sample};
+use super::{DIST, Job, Sample};
 use crate::bench::{mpi, ours};
 use crate::workspace::{cargo, root, target_dir};
 use crate::{Outcome, process};
@@ -33,17 +33,17 @@ pub(super) struct Binaries {
     examples: PathBuf,
 }
 
-/// Builds what is ours, in release mode.
+/// Builds what is ours, as it is shipped.
 pub(super) fn build() -> Outcome<Binaries> {
     for arguments in [
-        &["build", "--release", "--example", "all_reduce_perf", "--example", "p2p_matrix"][..],
-        &["build", "--release", "--package", "ccl-transport-tcp", "--example", "ping_pong"],
+        &["build", "--profile", DIST, "--example", "all_reduce_perf", "--example", "p2p_matrix"][..],
+        &["build", "--profile", DIST, "--package", "ccl-transport-tcp", "--example", "ping_pong"],
     ] {
         let mut command = cargo(arguments);
         println!("$ {}", process::typed(&command));
         process::capture(&mut command, BUILD_DEADLINE)?;
     }
-    Ok(Binaries { examples: target_dir()?.join("release/examples") })
+    Ok(Binaries { examples: target_dir()?.join(DIST).join("examples") })
 }
 
 /// Runs a command on each host at the same time; returns what the first prints.
