@@ -95,11 +95,6 @@ fn withdraw(state: &mut State) {
     }
 }
 
-/// Whether less memory might do: `ENOMEM` of the system.
-fn is_shortage(error: &TransportError) -> bool {
-    matches!(error, TransportError::Os { code: 12, .. } | TransportError::Memory(_))
-}
-
 /// One that links know of.
 #[derive(Debug)]
 struct Entry {
@@ -155,7 +150,7 @@ impl Keeper {
             match kept.register(device) {
                 Ok(registered) => return registered,
                 // Memory that may be locked can be short of what may be registered.
-                Err(error) if is_shortage(&error) => self.evict_one()?,
+                Err(error) if error.is_shortage() => self.evict_one()?,
                 Err(_) => return None,
             }
         }

@@ -152,8 +152,8 @@ config! {
          of which the first that holds is followed. Before a rule's : its conditions (collectives, \
          bytes>=, bytes<, fan_out>=, fan_out<, tier=host or network), behind it qps=, order= \
          (split, round_robin, load_aware), chunk= (least bytes of a part), in_flight= (messages), \
-         budget= (most bytes under way from a port), tc= (traffic class). A number alone is that many queue pairs for everything. More give an \
-         Ethernet fabric's hashing more to spread.";
+         budget= (most bytes under way from a port), tc= (traffic class). A number alone is that \
+         many queue pairs for everything. More give an Ethernet fabric's hashing more to spread.";
     ib_traffic_class: u8 = 0, "FERROCCL_IB_TC", Some("NCCL_IB_TC"), false,
         "Traffic class (DSCP and ECN) of what verbs sends.";
     ib_grant_traffic_class: u8 = 0, "FERROCCL_IB_GRANT_TC", Some("NCCL_IB_FIFO_TC"), false,

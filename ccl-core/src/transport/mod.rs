@@ -543,3 +543,11 @@ pub enum TransportError {
     )]
     Memory(#[from] OutOfMemory),
 }
+
+impl TransportError {
+    /// Whether less memory might do: `ENOMEM` of the system.
+    #[must_use]
+    pub fn is_shortage(&self) -> bool {
+        matches!(self, TransportError::Os { code: 12, .. } | TransportError::Memory(_))
+    }
+}

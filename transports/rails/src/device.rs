@@ -13,13 +13,16 @@ use crate::lane::RailsLane;
 use crate::meeting::{Doors, RailsConnecting, RailsListener};
 use crate::rail::WINDOW;
 
+/// How each device knows memory of this side; none if it cannot, because it has failed.
+pub(crate) type LocalKeys = Arc<[Option<MrKey>]>;
+
 /// What the lanes of a device have in common.
 #[derive(Debug)]
 pub(crate) struct Together {
     pub(crate) devices: Vec<Arc<dyn Device>>,
     /// Of these.
     pub(crate) names: Vec<String>,
-    pub(crate) registry: Arc<Registry<Arc<[MrKey]>>>,
+    pub(crate) registry: Arc<Registry<LocalKeys>>,
     pub(crate) caps: Caps,
     /// Where rails come back to.
     doors: Mutex<Vec<Weak<Mutex<Doors>>>>,
@@ -81,27 +84,37 @@ impl RailsDevice {
         Ok(RailsDevice { with: Arc::new(Together { devices, names, registry, caps, doors }) })
     }
 
-    /// Registers memory with the devices after the first `keys`, which know it already.
-    fn register_with(&self, region: &Region, keys: Vec<MrKey>) -> Result<MrKey, TransportError> {
-        let Together { devices, registry, .. } = &*self.with;
-        let mut keys = keys;
-        for device in &devices[keys.len()..] {
-            match device.register(region) {
-                Ok(key) => keys.push(key),
-                Err(error) => {
-                    give_back(devices, &keys);
-                    return Err(error);
-                }
+    /// Registers memory with all devices but those that `keys` has a place for already: one at
+    /// least must take it, and none be short of room for it.
+    fn register_with(
+        &self,
+        region: &Region,
+        keys: Vec<Option<MrKey>>,
+    ) -> Result<MrKey, TransportError> {
+        let Together { devices, registry, names, .. } = &*self.with;
+        let (mut keys, mut failed) = (keys, None);
+        for (device, name) in devices.iter().zip(names).skip(keys.len()) {
+            let registered = device.register(region);
+            keys.push(registered.as_ref().ok().copied());
+            let Err(error) = registered else { continue };
+            if error.is_shortage() {
+                give_back(devices, &keys);
+                return Err(error);
             }
+            tracing::debug!(device = name, %error, "memory that a device does not take");
+            failed = Some(error);
         }
-        Ok(registry.add(region.clone(), keys.into()))
+        match failed {
+            Some(error) if keys.iter().all(Option::is_none) => Err(error),
+            _ => Ok(registry.add(region.clone(), keys.into())),
+        }
     }
 }
 
-fn give_back(devices: &[Arc<dyn Device>], keys: &[MrKey]) {
+fn give_back(devices: &[Arc<dyn Device>], keys: &[Option<MrKey>]) {
     for (device, key) in devices.iter().zip(keys) {
         // A key that is unknown by now guards nothing any more.
-        let _ = device.deregister(*key);
+        let _ = key.map(|key| device.deregister(key));
     }
 }
 
@@ -111,9 +124,22 @@ impl Device for RailsDevice {
     }
 
     fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
-        let (region, key) = self.with.devices[0].allocate(bytes)?;
-        let key = self.register_with(&region, vec![key])?;
-        Ok((region, key))
+        let (mut keys, mut failed) = (Vec::new(), None);
+        for device in &self.with.devices {
+            match device.allocate(bytes) {
+                Ok((region, key)) => {
+                    keys.push(Some(key));
+                    let key = self.register_with(&region, keys)?;
+                    return Ok((region, key));
+                }
+                Err(error) if error.is_shortage() => return Err(error),
+                Err(error) => {
+                    keys.push(None);
+                    failed = Some(error);
+                }
+            }
+        }
+        Err(failed.unwrap_or_else(|| TransportError::Usage("no device is left".to_owned())))
     }
 
     fn register(&self, region: &Region) -> Result<MrKey, TransportError> {

@@ -11,7 +11,7 @@ use ccl_core::transport::{
 };
 use ccl_memory::Region;
 
-use crate::device::Together;
+use crate::device::{LocalKeys, Together};
 use crate::link::{Link, Way};
 use crate::meeting::{Gathered, Hello, lock};
 use crate::memory::{Keys, Theirs};
@@ -47,7 +47,7 @@ pub(crate) struct RailsLane {
     batches: Vec<Vec<WorkRequest>>,
     /// Lanes that have failed themselves.
     broken: Vec<Option<TransportError>>,
-    memory: NamedMemory<Arc<[MrKey]>, Theirs>,
+    memory: NamedMemory<LocalKeys, Theirs>,
     /// By number; none where detached. Numbers are not used again.
     links: Vec<Option<Link>>,
     below: Vec<Event>,
@@ -107,7 +107,7 @@ impl RailsLane {
 
     fn understand(&mut self, request: &WorkRequest) -> Result<Put, TransportError> {
         let understood = self.memory.understand(request)?;
-        let keys = |slice: &Slice<'_, Arc<[MrKey]>>| Arc::clone(&slice.registration.with);
+        let keys = |slice: &Slice<'_, LocalKeys>| Arc::clone(&slice.registration.with);
         Ok(Put {
             request: *request,
             local: keys(&understood.source),
@@ -146,11 +146,10 @@ impl RailsLane {
         let number = endpoint.0 as usize;
         let Some(link) = links.get_mut(number).and_then(Option::as_mut) else { return Some(put) };
         let Some(way) = link.way(&put, now) else { return Some(put) };
-        let Way { rail: at, endpoint, remote } = way;
+        let Way { rail: at, endpoint, remote, .. } = way;
         let lane = link.rails[at].lane;
-        let local_key = |keys: &[MrKey], slice: LocalSlice| LocalSlice { key: keys[lane], ..slice };
-        let tail = tail.map(|tail| local_key(put.tail.as_ref().unwrap_or(&put.local), tail));
-        let local = local_key(&put.local, local);
+        let tail = tail.zip(way.tail).map(|(tail, key)| LocalSlice { key, ..tail });
+        let local = LocalSlice { key: way.local, ..local };
         let taken = link.rails[at].take(put, now);
         batches[lane].push(WorkRequest::Put {
             endpoint,
@@ -200,10 +199,10 @@ impl RailsLane {
             {
                 let Some(put) = self.dispatch(now, put) else { continue };
                 let Some(Some(link)) = self.links.get_mut(number) else { break };
-                let may_reach = link.may_reach(put.to);
+                let may_go = link.may_take(&put);
                 link.waiting.push_front(put);
                 self.waits = true;
-                if !may_reach {
+                if !may_go {
                     self.lose(number, "no rail that is left reaches the memory that it has shared");
                 }
                 break;
@@ -540,8 +539,9 @@ impl RailsLane {
         for (memory, key) in link.shares() {
             // What is not registered any more is of no use to anybody.
             let Ok(registered) = with.registry.find(key) else { continue };
-            let shared = lane.share(endpoint, registered.with[rail.lane]);
-            keys.extend(shared.ok().map(|RemoteKey(key)| (memory, key)));
+            let own = registered.with[rail.lane];
+            let shared = own.and_then(|own| lane.share(endpoint, own).ok());
+            keys.extend(shared.map(|RemoteKey(key)| (memory, key)));
         }
         keys.retain(|(_, key)| key.len() <= usize::from(u8::MAX));
         for note in note::keys(keys).into_iter().chain(is_ready.then_some(Note::Ready)) {
@@ -570,10 +570,11 @@ impl RailsLane {
         let Some(Some(link)) = links.get_mut(number) else { return };
         let rail = &link.rails[at];
         let (index, Some(endpoint)) = (rail.lane, rail.endpoint()) else { return };
-        let own = link.shares().into_iter().find_map(|(_, key)| with.registry.find(key).ok());
+        let known = |key| with.registry.find(key).ok().and_then(|own| own.with[index]);
+        let own = link.shares().into_iter().find_map(|(_, key)| known(key));
         let proof = own.zip(link.any_on_rail(at)).map(|(own, remote)| WorkRequest::Put {
             endpoint,
-            local: LocalSlice { key: own.with[index], offset: 0, bytes: 0 },
+            local: LocalSlice { key: own, offset: 0, bytes: 0 },
             tail: None,
             grant: false,
             remote,
@@ -681,7 +682,7 @@ impl Lane for RailsLane {
         let mut failed = usage("no rail is left");
         for rail in &link.rails {
             let own = registration.with[rail.lane];
-            let shared = rail.endpoint().map(|at| lanes[rail.lane].share(at, own));
+            let shared = rail.endpoint().zip(own).map(|(at, own)| lanes[rail.lane].share(at, own));
             keys.rails.push(match shared {
                 Some(Ok(key)) => Some(key),
                 Some(Err(error)) => {

@@ -109,6 +109,9 @@ pub(crate) struct Way {
     pub(crate) endpoint: EndpointId,
     /// The peer's memory, as that rail knows it.
     pub(crate) remote: RemoteMr,
+    /// What is put, as its device knows it, and the tail.
+    pub(crate) local: MrKey,
+    pub(crate) tail: Option<MrKey>,
 }
 
 /// One end of a link.
@@ -180,7 +183,8 @@ impl Link {
         let mut ways = self.rails.iter().enumerate().filter_map(|(at, rail)| {
             let endpoint = rail.takes()?;
             let remote = to.rails.get(at).copied().flatten()?;
-            Some((rail, Way { rail: at, endpoint, remote }))
+            let (local, tail) = put.known_to(rail.lane)?;
+            Some((rail, Way { rail: at, endpoint, remote, local, tail }))
         });
         let (rail, mut best) = ways.next()?;
         let Some(second) = ways.next() else { return Some(best) };
@@ -196,11 +200,12 @@ impl Link {
         Some(best)
     }
 
-    /// Whether a rail leads there now, or may soon: one that is back tells what it knows.
-    pub(crate) fn may_reach(&self, to: u32) -> bool {
-        self.rails.iter().enumerate().any(|(at, rail)| match rail.stage {
-            Stage::Up(_) => self.on_rail(to, at).is_some(),
-            Stage::Joining(_) => true,
+    /// Whether a put may go over a rail, now or soon: one that is back tells what it knows.
+    pub(crate) fn may_take(&self, put: &Put) -> bool {
+        let known = self.rails.iter().map(|rail| put.known_to(rail.lane).is_some());
+        self.rails.iter().enumerate().zip(known).any(|((at, rail), known)| match rail.stage {
+            Stage::Up(_) => known && self.on_rail(put.to, at).is_some(),
+            Stage::Joining(_) => known,
             Stage::Asking(_) | Stage::Down { .. } => false,
         })
     }

@@ -1,12 +1,12 @@
 //! One rail of a link: what is under way on it, what has come over it, and how fast it is.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{Caps, EndpointId, MrKey, RailState, WorkRequest};
 
+use crate::device::LocalKeys;
 use crate::note::{Down, Fate};
 
 /// The most puts from the oldest that is not done to the newest. It bounds how far arrivals can be
@@ -52,14 +52,21 @@ pub(crate) enum Stage {
 pub(crate) struct Put {
     pub(crate) request: WorkRequest,
     /// The registrations, by device.
-    pub(crate) local: Arc<[MrKey]>,
-    pub(crate) tail: Option<Arc<[MrKey]>>,
+    pub(crate) local: LocalKeys,
+    pub(crate) tail: Option<LocalKeys>,
     /// The peer's memory, by its number.
     pub(crate) to: u32,
     pub(crate) bytes: usize,
 }
 
 impl Put {
+    /// How a device knows the bytes that are put, and those of the tail, if it knows them.
+    pub(crate) fn known_to(&self, device: usize) -> Option<(MrKey, Option<MrKey>)> {
+        let key = |keys: &LocalKeys| keys.get(device).copied().flatten();
+        let tail = if let Some(keys) = &self.tail { Some(key(keys)?) } else { None };
+        Some((key(&self.local)?, tail))
+    }
+
     fn immediate(&self) -> Option<u32> {
         let WorkRequest::Put { immediate, .. } = self.request;
         immediate

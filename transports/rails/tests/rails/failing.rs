@@ -52,7 +52,7 @@ fn byte(side: usize, number: usize) -> u8 {
     (number * 7 + side * 101 + 1) as u8
 }
 
-fn meet(house: &House) -> [Connected; 2] {
+pub(crate) fn meet(house: &House) -> [Connected; 2] {
     let [accepting, dialling] = &house.devices;
     let mut listener = accepting.listen(&SECRET).unwrap();
     let deadline = house.world.now() + PATIENCE;

@@ -1,6 +1,8 @@
 //! Several simulated devices as one.
 
 #[cfg(test)]
+mod broken;
+#[cfg(test)]
 mod conformance;
 #[cfg(test)]
 mod failing;
