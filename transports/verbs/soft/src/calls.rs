@@ -20,6 +20,7 @@ const PARTITIONS: [u16; 1] = [0xffff];
 #[must_use]
 pub fn functions() -> &'static Functions {
     static FUNCTIONS: Functions = Functions {
+        fork_init,
         get_device_list,
         free_device_list,
         get_device_name,
@@ -55,6 +56,10 @@ pub fn functions() -> &'static Functions {
 /// Devices are numbers: nobody may look behind the pointer.
 fn device_of(device: *mut ibv_device) -> u32 {
     device.addr() as u32
+}
+
+unsafe extern "C" fn fork_init() -> c_int {
+    0
 }
 
 unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {

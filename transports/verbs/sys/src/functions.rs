@@ -41,6 +41,13 @@ fn load() -> Result<Functions, LoadError> {
     let library = library.map_err(|error| LoadError::Library(error.to_string()))?;
     let functions = Functions::of(&library);
     std::mem::forget(library);
+    // Before 5.12, the kernel gives the pages that a device writes to whoever touches them first
+    // after a fork, and programs fork: to load data, to run a command. If it cannot be had there is
+    // nothing better.
+    let _ = functions.as_ref().map(|functions| {
+        // SAFETY: nothing is registered yet.
+        unsafe { (functions.fork_init)() }
+    });
     functions
 }
 
@@ -74,6 +81,9 @@ macro_rules! functions {
 }
 
 functions! {
+    /// Has registered memory survive forks of this process, where the kernel does not see to that.
+    required fork_init = "ibv_fork_init":
+        unsafe extern "C" fn() -> c_int;
     /// All devices; null without any, and with an error number without RDMA in the kernel.
     required get_device_list = "ibv_get_device_list":
         unsafe extern "C" fn(*mut c_int) -> *mut *mut ibv_device;

@@ -1,9 +1,11 @@
 //! Which queue pairs carry what, as the devices saw it.
 
+use std::time::Duration;
+
 use ccl_core::spread::{Order, Spread};
-use ccl_core::transport::{Event, WorkRequest};
-use ccl_transport_verbs::Options;
-use ccl_verbs_soft::Traffic;
+use ccl_core::transport::{DeviceId, Event, LocalSlice, Secret, Transport, WorkRequest};
+use ccl_transport_verbs::{Options, VerbsTransport};
+use ccl_verbs_soft::{Limits, SoftDevice, Traffic, functions};
 
 use crate::pair::{BYTES, End, go_on, joined};
 
@@ -137,20 +139,27 @@ fn a_port_has_no_more_under_way_than_its_budget() {
         let puts: Vec<_> =
             (0..12).map(|at| ends[0].put(at * 4096, 4096, Some(at as u32))).collect();
         assert_eq!(ends[0].lane.post(ccl_wire::now(), &puts).unwrap(), 12);
-        assert_eq!(ends[0].soft.under_way(), at_once * 4096, "{policy}");
-        let mut most = 0;
+        // Tests beside this one have some travel at any time.
+        let mut most = ends[0].soft.under_way();
         go_on(&mut ends, |[one, other]| {
             most = most.max(one.soft.under_way());
             one.events.len() + other.events.len() == 2 * puts.len()
         });
         assert!(most <= at_once * 4096, "{policy}: {most}");
-        // Grants wait for nothing of that.
+        ends.iter_mut().for_each(|end| end.events.clear());
+        // Grants wait for nothing of that: the sender does not look whether anything is done.
         let mut grant = ends[0].put(0, 8, Some(20));
         let WorkRequest::Put { grant: is_grant, .. } = &mut grant;
         *is_grant = true;
         ends[0].lane.post(ccl_wire::now(), &puts).unwrap();
         ends[0].lane.post(ccl_wire::now(), &[grant]).unwrap();
-        assert_eq!(ends[0].soft.under_way(), at_once * 4096 + 8, "{policy}");
+        let until = ccl_wire::now() + Duration::from_secs(20);
+        while ends[1].events.len() <= at_once {
+            ends[1].poll();
+            assert!(ccl_wire::now() < until, "{policy}: {:?}", ends[1].events);
+        }
+        let is_grant = |event: &Event| matches!(event, Event::Arrived { immediate: 20, .. });
+        assert!(ends[1].events.iter().any(is_grant), "{policy}: {:?}", ends[1].events);
     }
 }
 
@@ -165,4 +174,70 @@ fn packets_are_no_longer_and_receivers_asked_no_more_often_than_is_said() {
         let traffic = ends[0].soft.traffic();
         assert!(traffic.iter().all(|pair| (pair.mtu, pair.not_ready_retries) == (mtu, 3)));
     }
+}
+
+/// One lane, two links: while the budget is short they take turns, whoever came first.
+#[test]
+fn links_share_a_budget_fairly() {
+    const PUTS: usize = 40;
+    let options = Options { interfaces: "127.0.0.1".to_owned(), ..options("qps=2 budget=4K") };
+    let transport = VerbsTransport::over(functions(), options);
+    let softs = [1, 2].map(|seed| SoftDevice::new(Limits { seed, ..Limits::default() }));
+    let [one, other] = softs
+        .each_ref()
+        .map(|soft| transport.open(&DeviceId(format!("{}:1", soft.name()))).unwrap());
+    let (mut sender, mut receiver) = (one.lane().unwrap(), other.lane().unwrap());
+    let (_, source) = one.allocate(4096).unwrap();
+    let (_, inbox) = other.allocate(4096).unwrap();
+    let mut listener = other.listen(&Secret([5; 32])).unwrap();
+    let mut ends = Vec::new();
+    for _ in 0..2 {
+        let deadline = ccl_wire::now() + Duration::from_secs(20);
+        let secret = Secret([5; 32]);
+        let mut dialling = one.connect(&listener.address(), &secret, b"", deadline).unwrap();
+        let (mut accepted, mut connected) = (None, None);
+        while accepted.is_none() || connected.is_none() {
+            let now = ccl_wire::now();
+            accepted = accepted.or_else(|| listener.poll(now).unwrap());
+            connected = connected.or_else(|| dialling.poll(now).unwrap());
+        }
+        let here = sender.attach(connected.unwrap()).unwrap();
+        let there = receiver.attach(accepted.unwrap()).unwrap();
+        let key = receiver.share(there, inbox).unwrap();
+        ends.push((here, sender.import(here, &key).unwrap(), there));
+    }
+    let put = |link: usize, at: usize| {
+        let (endpoint, remote, _) = ends[link];
+        WorkRequest::Put {
+            endpoint,
+            local: LocalSlice { key: source, offset: 0, bytes: 4096 },
+            tail: None,
+            grant: false,
+            remote,
+            remote_offset: 0,
+            immediate: Some(at as u32),
+            id: at as u64,
+        }
+    };
+    let work = Vec::from_iter((0..PUTS).map(|at| put(0, at)));
+    let work = [work, (0..PUTS / 4).map(|at| put(1, at)).collect()].concat();
+    assert_eq!(sender.post(ccl_wire::now(), &work).unwrap(), work.len());
+    let mut arrived = [0; 2];
+    let until = ccl_wire::now() + Duration::from_secs(20);
+    for more in PUTS.. {
+        let (mut news, now) = (Vec::new(), ccl_wire::now());
+        assert!(now < until, "{arrived:?}");
+        sender.poll(now, &mut Vec::new()).unwrap();
+        // Who has nothing that waits does not go first for that.
+        sender.post(now, &[put(0, more)]).unwrap();
+        receiver.poll(now, &mut news).unwrap();
+        for event in news {
+            let Event::Arrived { endpoint, .. } = event else { continue };
+            arrived[ends.iter().position(|(.., there)| *there == endpoint).unwrap()] += 1;
+        }
+        if arrived[1] == PUTS / 4 {
+            break;
+        }
+    }
+    assert!(arrived[0] <= PUTS / 2, "those that came first went first: {arrived:?}");
 }
