@@ -52,6 +52,8 @@ pub struct Spread {
     /// The most messages that a link has under way.
     pub in_flight: u32,
     /// The most bytes under way from a port, over all its links, beyond which no message begins.
+    /// Each communicator may have its share of that under way, whatever others have. While one of
+    /// its messages waits for a small budget, those with a larger one wait behind it.
     pub budget_bytes: usize,
     /// On the queue pairs of this traffic class; the transport's own where there is none.
     pub traffic_class: Option<u8>,

@@ -84,30 +84,31 @@ impl RailsDevice {
         Ok(RailsDevice { with: Arc::new(Together { devices, names, registry, caps, doors }) })
     }
 
-    /// Registers memory with all devices but those that `keys` has a place for already: one at
-    /// least must take it, and none be short of room for it.
+    /// Registers memory with all devices but those that `keys` has a place for already. `may_lack`
+    /// says of an error whether it may lack that device's.
     fn register_with(
         &self,
         region: &Region,
         keys: Vec<Option<MrKey>>,
+        may_lack: impl Fn(&TransportError) -> bool,
     ) -> Result<MrKey, TransportError> {
         let Together { devices, registry, names, .. } = &*self.with;
-        let (mut keys, mut failed) = (keys, None);
+        let mut keys = keys;
         for (device, name) in devices.iter().zip(names).skip(keys.len()) {
             let registered = device.register(region);
             keys.push(registered.as_ref().ok().copied());
-            let Err(error) = registered else { continue };
-            if error.is_shortage() {
-                give_back(devices, &keys);
-                return Err(error);
+            match registered {
+                Ok(_) => {}
+                Err(error) if may_lack(&error) => {
+                    tracing::debug!(device = name, %error, "memory that a device does not take");
+                }
+                Err(error) => {
+                    give_back(devices, &keys);
+                    return Err(error);
+                }
             }
-            tracing::debug!(device = name, %error, "memory that a device does not take");
-            failed = Some(error);
         }
-        match failed {
-            Some(error) if keys.iter().all(Option::is_none) => Err(error),
-            _ => Ok(registry.add(region.clone(), keys.into())),
-        }
+        Ok(registry.add(region.clone(), keys.into()))
     }
 }
 
@@ -123,13 +124,15 @@ impl Device for RailsDevice {
         &self.with.caps
     }
 
+    /// Without a device that has failed, links can still be made.
     fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
         let (mut keys, mut failed) = (Vec::new(), None);
         for device in &self.with.devices {
             match device.allocate(bytes) {
                 Ok((region, key)) => {
                     keys.push(Some(key));
-                    let key = self.register_with(&region, keys)?;
+                    let may_lack = |error: &TransportError| !error.is_shortage();
+                    let key = self.register_with(&region, keys, may_lack)?;
                     return Ok((region, key));
                 }
                 Err(error) if error.is_shortage() => return Err(error),
@@ -142,8 +145,10 @@ impl Device for RailsDevice {
         Err(failed.unwrap_or_else(|| TransportError::Usage("no device is left".to_owned())))
     }
 
+    /// With all devices, or not at all: what only some of them reach would go down with these,
+    /// while its bytes could be copied and go over the others.
     fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
-        self.register_with(region, Vec::new())
+        self.register_with(region, Vec::new(), |_| false)
     }
 
     fn deregister(&self, key: MrKey) -> Result<(), TransportError> {

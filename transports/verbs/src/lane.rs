@@ -264,7 +264,15 @@ impl VerbsLane {
             }
         }
         self.endpoints.iter_mut().flatten().for_each(Endpoint::lose_failed);
+        self.refund();
         Ok(())
+    }
+
+    /// What was under way to those that are lost is so no more.
+    fn refund(&mut self) {
+        for endpoint in self.endpoints.iter_mut().flatten().filter(|end| end.lost.is_some()) {
+            self.load.done(std::mem::take(&mut endpoint.under_way));
+        }
     }
 
     /// Waits until there is something to hear, at most so long. Whether that is so.
@@ -285,7 +293,6 @@ impl VerbsLane {
             let Some(endpoint) = endpoint else { continue };
             if let (Some(reason), false) = (&endpoint.lost, endpoint.reported) {
                 endpoint.reported = true;
-                self.load.done(std::mem::take(&mut endpoint.under_way));
                 // Its end would wake every sleep from now on.
                 let _ = epoll::delete(&self.epoll, endpoint.side.socket());
                 let endpoint = EndpointId(number as u32);
@@ -480,6 +487,7 @@ impl Lane for VerbsLane {
         }
         events.extend(self.done.drain(..).map(|id| Event::Done { id }));
         if self.unsettled {
+            self.refund();
             self.report(events);
             let mut endpoints = self.endpoints.iter().flatten();
             self.unsettled = endpoints.any(|endpoint| !endpoint.is_live());

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// What is under way from a port, of all lanes of this process, by the port's name.
-static PORTS: Mutex<BTreeMap<String, Weak<AtomicUsize>>> = Mutex::new(BTreeMap::new());
+/// What is under way from a port, of all lanes of a process, by the process and the port's name:
+/// the child of a fork has none of what its parent has.
+static PORTS: Mutex<BTreeMap<(u32, String), Weak<AtomicUsize>>> = Mutex::new(BTreeMap::new());
 
 /// What one lane has under way, beside all others of its port.
 #[derive(Debug)]
@@ -22,20 +23,22 @@ impl Load {
     pub(crate) fn new(port: &str) -> Load {
         let mut ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
         ports.retain(|_, load| load.strong_count() > 0);
-        let known = ports.get(port).and_then(Weak::upgrade);
+        let name = (std::process::id(), port.to_owned());
+        let known = ports.get(&name).and_then(Weak::upgrade);
         let shared = known.unwrap_or_else(|| {
             let shared = Arc::new(AtomicUsize::new(0));
-            ports.insert(port.to_owned(), Arc::downgrade(&shared));
+            ports.insert(name, Arc::downgrade(&shared));
             shared
         });
         Load { own: 0, port: shared, is_awaited: false }
     }
 
-    /// Whether so many bytes may go now. A lane that has nothing under way may always send: what
-    /// others have there may be done long before they say so.
+    /// Whether so many bytes may go now. A lane may always have its share of the budget under way,
+    /// and one put at least: what others have there may be done long before they say so.
     pub(crate) fn admits(&mut self, bytes: usize, budget_bytes: usize) -> bool {
         let there = self.port.load(Ordering::Relaxed);
-        let fits = there.saturating_add(bytes) <= budget_bytes;
+        let share = budget_bytes / Arc::strong_count(&self.port);
+        let fits = there.saturating_add(bytes) <= budget_bytes || self.own + bytes <= share;
         let admits = !self.is_awaited && (fits || self.own == 0);
         self.is_awaited |= !admits;
         admits
@@ -85,6 +88,11 @@ mod tests {
         assert!(!one.admits(60, 100) && one.is_awaited());
         assert!(!one.admits(1, 100), "it is another one's turn");
         assert!(one.ask_again() && one.admits(40, 100));
+        assert!(other.admits(20, 100));
+        other.add(20);
+        assert!(!other.admits(31, 100) && other.ask_again());
+        assert!(other.admits(30, 100), "half of it is for each");
+        other.done(20);
         assert!(other.admits(200, 100), "nothing of its own is under way");
         other.add(200);
         assert!(!other.admits(1, 100) && !one.admits(1, 100));

@@ -145,22 +145,23 @@ fn memory_that_one_device_does_not_take_goes_over_the_others() {
 }
 
 #[test]
-fn memory_is_taken_by_all_if_it_is_short_and_by_one_at_least() {
+fn what_is_short_or_registered_is_so_with_all_devices() {
+    const EIO: i32 = 5;
     const ENOMEM: i32 = 12;
     let (house, codes) = house();
-    codes[1].store(ENOMEM, Ordering::Relaxed);
-    let region = Region::private(4096);
-    for error in [
-        house.devices[0].allocate(4096).unwrap_err(),
-        house.devices[0].register(&region).unwrap_err(),
-    ] {
-        assert!(error.is_shortage(), "{error}");
+    let (device, region) = (&house.devices[0], Region::private(4096));
+    for at in [0, 1] {
+        codes[at].store(ENOMEM, Ordering::Relaxed);
+        let errors = [device.allocate(4096).unwrap_err(), device.register(&region).unwrap_err()];
+        assert!(errors.iter().all(TransportError::is_shortage), "{errors:?}");
+        codes[at].store(EIO, Ordering::Relaxed);
+        let error = device.register(&region).unwrap_err();
+        assert!(!error.is_shortage() && error.to_string().contains("as told"), "{error}");
+        codes[at].store(0, Ordering::Relaxed);
     }
-    codes.iter().for_each(|code| code.store(5, Ordering::Relaxed));
-    assert!(house.devices[0].allocate(4096).is_err());
-    let error = house.devices[0].register(&region).unwrap_err();
-    assert!(!error.is_shortage() && error.to_string().contains("as told"), "{error}");
-    codes[0].store(0, Ordering::Relaxed);
-    let key = house.devices[0].register(&region).unwrap();
-    house.devices[0].deregister(key).unwrap();
+    codes.iter().for_each(|code| code.store(EIO, Ordering::Relaxed));
+    assert!(device.allocate(4096).is_err());
+    codes.iter().for_each(|code| code.store(0, Ordering::Relaxed));
+    let key = device.register(&region).unwrap();
+    device.deregister(key).unwrap();
 }
