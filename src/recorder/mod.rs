@@ -16,6 +16,7 @@ mod words;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use ccl_core::bootstrap::{Awaited, Note};
 use ccl_core::config::Config;
@@ -33,6 +34,9 @@ pub(crate) use words::MESSAGES;
 
 /// How the memory of a recording is called among a process's descriptors.
 const NAME: &str = "ferroccl-status";
+/// So often it is looked at a recording that is being written.
+const LOOKS: u32 = 20;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// What a recorder is told when it is made.
 #[derive(Clone, Debug)]
@@ -183,12 +187,15 @@ impl Recorder {
     /// Two copies, one after the other.
     fn copies(&self) -> Box<[[u8; BYTES]; 2]> {
         let mut copies = Box::new([[0; BYTES]; 2]);
-        for copy in &mut *copies {
-            // Acquire: the second is of later than the first.
-            std::sync::atomic::fence(Ordering::Acquire);
-            // It is exactly as long.
-            let _ = self.region.read(0, copy);
-        }
+        steady(|| {
+            for copy in &mut *copies {
+                // Acquire: the second is of later than the first.
+                std::sync::atomic::fence(Ordering::Acquire);
+                // It is exactly as long.
+                let _ = self.region.read(0, copy);
+            }
+            Page::new(&copies[0], &copies[1]).is_none_or(|page| !page.is_changing())
+        });
         copies
     }
 
@@ -252,6 +259,17 @@ pub fn fuzzed(data: &[u8]) {
     if let Some(page) = Page::new(&first, &second) {
         let _ = (page.note(u64::MAX), page.failure(), page.host());
         let _ = Snapshot::of(&page, u64::MAX).to_string();
+    }
+}
+
+/// Looks until what it sees stands still, but not for long: who writes may have lost its core in
+/// the middle.
+fn steady(mut look: impl FnMut() -> bool) {
+    for _ in 0..LOOKS {
+        if look() {
+            return;
+        }
+        std::thread::sleep(BETWEEN_LOOKS);
     }
 }
 

@@ -113,6 +113,14 @@ impl<'a> Page<'a> {
         (word(first, 0) == MAGIC && word(second, 0) == MAGIC).then_some(Page { first, second })
     }
 
+    /// Whether what the operation waits for was being written meanwhile: whoever copies again soon
+    /// finds it.
+    pub(super) fn is_changing(&self) -> bool {
+        let [one, other] = [self.first, self.second].map(|copy| word(copy, AWAITED));
+        // While it is hidden, what was there before is there still.
+        one != other || (one == 0 && word(self.second, AWAITED + 8) != 0)
+    }
+
     pub(super) fn head(&self, at: usize) -> u64 {
         word(self.first, at)
     }

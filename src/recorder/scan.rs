@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::page::{self, BYTES, Page};
 use super::snapshot::Snapshot;
-use super::{NAME, now_ns};
+use super::{NAME, now_ns, steady};
 
 /// A wait that is shorter is no reason to blame somebody, in milliseconds.
 const WORTH_A_VERDICT_MS: u32 = 1_000;
@@ -120,11 +120,14 @@ fn member(pid: u32, path: &Path) -> io::Result<((u64, u64), Member)> {
     let mut options = OpenOptions::new();
     let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC).open(path)?;
     let inode = file.metadata().map(|metadata| (metadata.dev(), metadata.ino()))?;
-    let copy = |file: &File| {
-        let mut copy = Box::new([0; BYTES]);
-        file.read_exact_at(&mut copy[..], 0).map(|()| copy)
-    };
-    let (first, second) = (copy(&file)?, copy(&file)?);
+    let copy = |file: &File, copy: &mut [u8; BYTES]| file.read_exact_at(&mut copy[..], 0);
+    let (mut first, mut second) = (Box::new([0; BYTES]), Box::new([0; BYTES]));
+    let mut read = Ok(());
+    steady(|| {
+        read = copy(&file, &mut first).and_then(|()| copy(&file, &mut second));
+        Page::new(&first, &second).is_none_or(|page| !page.is_changing())
+    });
+    read?;
     let page = Page::new(&first, &second).ok_or(io::ErrorKind::InvalidData)?;
     let now = now_ns();
     let (snapshot, note) = (Snapshot::of(&page, now), page.note(now));

@@ -72,3 +72,32 @@ fn what_is_off_says_so() {
     assert!(recorder.writer().is_none());
     assert_eq!(recorder.note().unwrap().what, "calls that it does not record");
 }
+
+#[test]
+fn what_is_being_written_is_looked_at_again() {
+    let recorder = recorder();
+    let is_changing = || {
+        let copies = recorder.copies();
+        Page::new(&copies[0], &copies[1]).unwrap().is_changing()
+    };
+    assert!(!is_changing(), "nothing was ever noted");
+    let mut writer = recorder.writer().unwrap();
+    writer.begin([MESSAGES, 1, 1, 0]);
+    writer.waits(12, &[Awaited { peer: 3, receives: true }]);
+    assert!(!is_changing());
+    // As a writer leaves it that loses its core in the middle.
+    let number = recorder.region.word64(page::AWAITED).unwrap();
+    let was = number.swap(0, Ordering::Relaxed);
+    assert!(is_changing());
+    number.store(was, Ordering::Relaxed);
+    assert_eq!(recorder.snapshot().unwrap().waits_in_words(), "message of 3");
+    let looks = |enough: u32| {
+        let mut looks = 0;
+        steady(|| {
+            looks += 1;
+            looks == enough
+        });
+        looks
+    };
+    assert_eq!((looks(1), looks(3), looks(u32::MAX)), (1, 3, LOOKS));
+}
