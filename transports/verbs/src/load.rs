@@ -37,9 +37,10 @@ impl Load {
     /// and one put at least: what others have there may be done long before they say so.
     pub(crate) fn admits(&mut self, bytes: usize, budget_bytes: usize) -> bool {
         let there = self.port.load(Ordering::Relaxed);
-        let share = budget_bytes / Arc::strong_count(&self.port);
-        let fits = there.saturating_add(bytes) <= budget_bytes || self.own + bytes <= share;
-        let admits = !self.is_awaited && (fits || self.own == 0);
+        let fits = there.saturating_add(bytes) <= budget_bytes;
+        // A division, which is asked for only when it matters.
+        let has_share = || self.own + bytes <= budget_bytes / Arc::strong_count(&self.port);
+        let admits = !self.is_awaited && (fits || self.own == 0 || has_share());
         self.is_awaited |= !admits;
         admits
     }
