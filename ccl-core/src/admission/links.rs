@@ -374,22 +374,10 @@ impl MessageLinks {
         let (inbound, outbound) = &mut peer.links[channel];
         let (staging, slot) = (outbound.staging(), outbound.slot());
         let slice = lent.map(|(_, slice)| slice);
-        let (endpoint, id) = (peer.endpoint, request_id(link, staging as u32));
-        let (request, total) = if let Some((remote, remote_offset)) = granted {
+        let number = outbound.next();
+        let (local, tail, to, name, total) = if let Some(place) = granted {
             let local = slice.unwrap_or_else(|| peer.staging.slice(channel, staging, bytes));
-            let immediate = Some(Name::landed(link.channel, outbound.next()).encode());
-            let (tail, grant) = (None, false);
-            let put = WorkRequest::Put {
-                endpoint,
-                local,
-                tail,
-                grant,
-                remote,
-                remote_offset,
-                immediate,
-                id,
-            };
-            (put, bytes)
+            (local, None, place, Name::landed(link.channel, number), bytes)
         } else {
             let offset = peer.staging.offset(channel, staging) + HEADER;
             let mut header = [0; HEADER_BYTES];
@@ -401,18 +389,21 @@ impl MessageLinks {
             }
             let total = HEADER_BYTES + bytes;
             let here = if slice.is_some() { HEADER_BYTES } else { total };
-            let remote_slots = outbound.slots() as usize;
-            let put = WorkRequest::Put {
-                endpoint,
-                local: LocalSlice { key: peer.staging.key, offset, bytes: here },
-                tail: slice,
-                grant: false,
-                remote,
-                remote_offset: (channel * remote_slots + slot) * peer.staging.stride + HEADER,
-                immediate: Some(Name::message(link.channel, outbound.next()).encode()),
-                id,
-            };
-            (put, total)
+            let local = LocalSlice { key: peer.staging.key, offset, bytes: here };
+            let place = channel * outbound.slots() as usize + slot;
+            let to = (remote, place * peer.staging.stride + HEADER);
+            (local, slice, to, Name::message(link.channel, number), total)
+        };
+        let (remote, remote_offset) = to;
+        let request = WorkRequest::Put {
+            endpoint: peer.endpoint,
+            local,
+            tail,
+            grant: false,
+            remote,
+            remote_offset,
+            immediate: Some(name.encode()),
+            id: request_id(link, staging as u32),
         };
         outbound.sent(total);
         peer.account.sent(total);
