@@ -1,10 +1,14 @@
-//! What libtest said of the tests that failed, kept for the end of the output: of a long log, the
-//! end is what is read, and often all that is left.
+//! What was said of what failed, kept for the end of the output: of a long log, the end is what is
+//! read, and often all that is left.
 
 /// How libtest begins what it says of failed tests, and the list of their names.
 const HEADING: &str = "failures:";
 /// How it ends it.
 const RESULT: &str = "test result: ";
+/// What is in a line in which a check, a sanitizer or a fuzzer says that something is wrong.
+const COMPLAINTS: [&str; 4] = ["| FAILED: ", "==ERROR: ", "SUMMARY: ", "ERROR: libFuzzer"];
+/// The most of those lines that are kept.
+const COMPLAINTS_MAX: usize = 20;
 /// The most lines that are kept of the tests of one binary: the reason comes first, a backtrace
 /// or a log after it.
 const LINES_MAX: usize = 60;
@@ -15,6 +19,7 @@ pub(crate) struct Failures {
     kept: Vec<String>,
     /// Lines left of the binary that is telling; `None` between such.
     left: Option<usize>,
+    complaints: usize,
 }
 
 impl Failures {
@@ -23,7 +28,14 @@ impl Failures {
         if line.trim() == HEADING && self.left.is_none() {
             self.left = Some(LINES_MAX);
         }
-        let Some(left) = self.left else { return };
+        let Some(left) = self.left else {
+            let complains = COMPLAINTS.iter().any(|complaint| line.contains(complaint));
+            if complains && self.complaints < COMPLAINTS_MAX {
+                self.complaints += 1;
+                self.kept.push(line.to_owned());
+            }
+            return;
+        };
         let is_result = line.trim_start().starts_with(RESULT);
         // The names are the last thing before the result, indented, and worth more than a log.
         let is_name = line.starts_with("    ") && line.trim().split("::").all(is_identifier);
@@ -66,6 +78,13 @@ mod tests {
         let lines = [&one[..], &result, &between, &one, &result].concat();
         let expected = [&one[..], &result, &one, &result].concat().join("\n");
         assert_eq!(told(&lines), Some(expected));
+    }
+
+    #[test]
+    fn so_is_the_line_in_which_a_check_says_why_it_failed() {
+        let lines = ["| check | result |", "| asan  | ok |", "| fuzz  | FAILED: an input |"];
+        assert_eq!(told(&lines).unwrap(), lines[2]);
+        assert_eq!(told(&["SUMMARY: x"; 1000]).unwrap().lines().count(), COMPLAINTS_MAX);
     }
 
     #[test]
