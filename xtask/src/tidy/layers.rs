@@ -27,7 +27,9 @@ fn layer(dir: &str) -> Option<Layer> {
     match dir {
         "ccl-core/memory" => Some(Layer::Memory),
         "ccl-core" => Some(Layer::Core),
-        "transports/wire" | "transports/verbs/sys" => Some(Layer::Ground),
+        "transports/wire" | "transports/verbs/sys" | "transports/nccl-net/abi" => {
+            Some(Layer::Ground)
+        }
         "" => Some(Layer::Facade),
         "sim" | "transports/nccl-net" => Some(Layer::Shells),
         "xtask" => Some(Layer::Tools),

@@ -1,0 +1,193 @@
+//! NCCL's interface for network plugins, as C sees it: what a plugin exports and what NCCL calls.
+//!
+//! One module for each version that NCCL has loaded since 2.20: a table of functions, `Net`, which
+//! the plugin exports under [`v12::SYMBOL`] and its likes, and `Properties`, which describes a
+//! device. What versions have in common is here. Sizes and offsets are asserted at compile time
+//! against those of the public headers on 64-bit Linux.
+//!
+//! Source: NVIDIA/nccl, `src/include/plugin/` and `plugins/net/` at the tags named in the modules.
+
+#![no_std]
+
+use core::ffi::{c_char, c_int, c_ulong, c_void};
+
+mod calls;
+pub mod v10;
+pub mod v11;
+pub mod v12;
+pub mod v8;
+pub mod v9;
+
+pub use calls::*;
+
+/// Bytes of a handle: what a listener is found by, carried from rank to rank by NCCL.
+pub const HANDLE_BYTES: usize = 128;
+/// The most requests that NCCL has outstanding on one communicator.
+pub const REQUESTS_MAX: usize = 32;
+/// The longest transfer that a plugin may claim to take.
+pub const TRANSFER_BYTES_MAX: usize = 1 << 40;
+/// In the place of the request that `irecv` returns: NCCL does without being told that it is done.
+pub const OPTIONAL_COMPLETION: usize = 1;
+/// What is not defined: a traffic class, a rail, a plane.
+pub const UNDEFINED: i32 = -1;
+
+/// Memory of the host; a bit of `Properties::memory_kinds`, and the kind of a registration.
+pub const HOST: c_int = 1;
+/// Memory of a CUDA device; likewise.
+pub const CUDA: c_int = 2;
+/// Memory that a descriptor names; a bit of `Properties::memory_kinds`.
+pub const DMA_BUF: c_int = 4;
+
+/// The device type of a plugin that runs on the host alone.
+pub const DEVICE_HOST: c_int = 0;
+
+/// What a call returns: `ncclResult_t`.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NcclResult(pub c_int);
+
+impl NcclResult {
+    /// It is done.
+    pub const SUCCESS: NcclResult = NcclResult(0);
+    /// A CUDA call failed.
+    pub const UNHANDLED_CUDA_ERROR: NcclResult = NcclResult(1);
+    /// The operating system refused something.
+    pub const SYSTEM_ERROR: NcclResult = NcclResult(2);
+    /// A defect of the plugin.
+    pub const INTERNAL_ERROR: NcclResult = NcclResult(3);
+    /// An argument that means nothing.
+    pub const INVALID_ARGUMENT: NcclResult = NcclResult(4);
+    /// A call that is wrong now.
+    pub const INVALID_USAGE: NcclResult = NcclResult(5);
+    /// The peer is gone, or has done something wrong.
+    pub const REMOTE_ERROR: NcclResult = NcclResult(6);
+
+    /// Its name in NCCL.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self.0 {
+            0 => "ncclSuccess",
+            1 => "ncclUnhandledCudaError",
+            2 => "ncclSystemError",
+            3 => "ncclInternalError",
+            4 => "ncclInvalidArgument",
+            5 => "ncclInvalidUsage",
+            6 => "ncclRemoteError",
+            7 => "ncclInProgress",
+            8 => "ncclTimeout",
+            _ => "an unknown result",
+        }
+    }
+}
+
+/// How much a line of NCCL's log matters: `ncclDebugLogLevel`.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LogLevel(pub c_int);
+
+impl LogLevel {
+    /// Shown from `NCCL_DEBUG=VERSION` on.
+    pub const VERSION: LogLevel = LogLevel(1);
+    /// Shown from `NCCL_DEBUG=WARN` on.
+    pub const WARN: LogLevel = LogLevel(2);
+    /// Shown from `NCCL_DEBUG=INFO` on.
+    pub const INFO: LogLevel = LogLevel(3);
+    /// Shown from `NCCL_DEBUG=TRACE` on, by an NCCL that was built for it.
+    pub const TRACE: LogLevel = LogLevel(5);
+}
+
+/// Lines about starting up: a bit of `NCCL_DEBUG_SUBSYS`.
+pub const SUBSYSTEM_INIT: c_ulong = 1;
+/// Lines about the network: a bit of `NCCL_DEBUG_SUBSYS`.
+pub const SUBSYSTEM_NET: c_ulong = 0x10;
+/// All of them.
+pub const SUBSYSTEM_ALL: c_ulong = c_ulong::MAX;
+
+/// NCCL's logger: level, subsystems, file, line, and a format as of `printf` with its arguments.
+pub type Logger =
+    Option<unsafe extern "C" fn(LogLevel, c_ulong, *const c_char, c_int, *const c_char, ...) -> ()>;
+
+/// NCCL's profiler: event, what happens to it, its parent, what kind it is, its description.
+pub type Profiler = Option<
+    unsafe extern "C" fn(*mut *mut c_void, c_int, *mut c_void, i64, *mut c_void) -> NcclResult,
+>;
+
+/// What NCCL says of a communicator: `ncclNetCommConfig_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommConfig {
+    /// DSCP and ECN of what it sends, or [`UNDEFINED`].
+    pub traffic_class: c_int,
+}
+const _: () = assert!(size_of::<CommConfig>() == 4);
+
+/// For plugins whose device side NCCL's kernels know: `ncclNetDeviceHandle_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceHandle {
+    /// [`DEVICE_HOST`] or another.
+    pub device_type: c_int,
+    /// Of the type.
+    pub device_version: c_int,
+    /// The plugin's own.
+    pub handle: *mut c_void,
+    /// Bytes of it.
+    pub size: usize,
+    /// Whether `test` is to be called for progress.
+    pub needs_proxy_progress: c_int,
+}
+const _: () = assert!(size_of::<DeviceHandle>() == 32);
+
+/// How many talk to how many: one direction of [`Attributes`].
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fan {
+    /// The most peers at once.
+    pub peers_max: i32,
+    /// The least.
+    pub peers_min: i32,
+    /// The most flows to each of them.
+    pub flows_max: i32,
+    /// The least.
+    pub flows_min: i32,
+}
+
+/// What NCCL is about to do, as a hint: `ncclNetAttr_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Of what is sent.
+    pub send: Fan,
+    /// Of what is received.
+    pub receive: Fan,
+    /// Bits of operations.
+    pub operations: u32,
+    /// Bits of algorithms.
+    pub algorithms: u32,
+    /// Bits of protocols.
+    pub protocols: u32,
+}
+const _: () = assert!(size_of::<Attributes>() == 44);
+
+/// The physical devices that one is made of, `N` at most: `ncclNetVDeviceProps_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts<const N: usize> {
+    /// How many.
+    pub count: c_int,
+    /// Which.
+    pub devices: [c_int; N],
+}
+const _: () = assert!(size_of::<Parts<4>>() == 20 && size_of::<Parts<8>>() == 36);
+
+impl<const N: usize> Parts<N> {
+    /// One physical device: itself.
+    #[must_use]
+    pub const fn one(device: c_int) -> Parts<N> {
+        let mut devices = [0; N];
+        if N > 0 {
+            devices[0] = device;
+        }
+        Parts { count: 1, devices }
+    }
+}
