@@ -11,7 +11,7 @@ use ccl_core::types::Rank;
 use ccl_transport_rails::{RAILS_MAX, RailsDevice};
 use ccl_transport_shm::ShmTransport;
 use ccl_transport_tcp::TcpTransport;
-use ccl_transport_verbs::{Family, Rule, VerbsTransport};
+use ccl_transport_verbs::VerbsTransport;
 
 use super::call::usage;
 use super::error::Error;
@@ -78,66 +78,13 @@ impl Devices {
                 let index = near.iter().position(|peer| *peer == rank).unwrap_or(0);
                 Some(("verbs", rails(config, &places, index)?))
             }
-            (true, _) => Some(("tcp", open(&tcp(config), 0)?)),
+            (true, _) => {
+                let options = ccl_transport_tcp::Options::from_config(config);
+                Some(("tcp", open(&TcpTransport::new(options), 0)?))
+            }
         };
         Ok(Devices { hosts, shared, network, near })
     }
-}
-
-/// `link_within` is how long the link of a port may be away.
-fn verbs(config: &Config, link_within: Duration) -> Result<VerbsTransport, Error> {
-    if config.tls {
-        let text = "FERROCCL_TLS=1 encrypts what goes over tcp; verbs cannot. Use \
-                    FERROCCL_TRANSPORT=tcp, or leave FERROCCL_TLS unset";
-        return Err(usage(text.to_owned()));
-    }
-    let family = match config.ib_address_family.as_str() {
-        "" => None,
-        "AF_INET" => Some(Family::V4),
-        "AF_INET6" => Some(Family::V6),
-        other => {
-            return Err(usage(format!(
-                "FERROCCL_IB_ADDR_FAMILY={other} is neither AF_INET nor AF_INET6"
-            )));
-        }
-    };
-    let entries = config.ib_address_range.split(',').map(str::trim).filter(|text| !text.is_empty());
-    let network = |text: &str| {
-        text.parse().map_err(|_| {
-            usage(format!("FERROCCL_IB_ADDR_RANGE: {text} is no network such as 10.0.0.0/8"))
-        })
-    };
-    let networks = entries.map(network).collect::<Result<_, _>>()?;
-    Ok(VerbsTransport::new(ccl_transport_verbs::Options {
-        devices: config.ib_devices.clone(),
-        interfaces: config.socket_interfaces.clone(),
-        gid: Rule { index: config.ib_gid_index, family, networks },
-        partition: config.ib_partition.into(),
-        policy: config.ib_policy.clone(),
-        traffic_class: config.ib_traffic_class,
-        grant_traffic_class: config.ib_grant_traffic_class,
-        service_level: config.ib_service_level,
-        timeout: config.ib_timeout,
-        retries: config.ib_retries,
-        not_ready_retries: config.ib_not_ready_retries,
-        mtu_bytes: config.ib_mtu,
-        relaxed_ordering: config.ib_relaxed_ordering > 0,
-        acknowledged: config.ib_rails > 1,
-        // A peer may be busy with other things.
-        join_within: config.timeout,
-        link_within,
-        ..ccl_transport_verbs::Options::default()
-    }))
-}
-
-fn tcp(config: &Config) -> TcpTransport {
-    TcpTransport::new(ccl_transport_tcp::Options {
-        interfaces: config.socket_interfaces.clone(),
-        sockets: config.sockets,
-        resume_within: config.dead_after,
-        tls: config.tls,
-        congestion: config.congestion.clone(),
-    })
 }
 
 /// A rank's share of the RDMA devices of its host: `ranks` are the places of all ranks there, and
@@ -147,7 +94,10 @@ fn rails(config: &Config, ranks: &[Place], index: usize) -> Result<Arc<dyn Devic
     if !(1..=RAILS_MAX).contains(&most) {
         return Err(usage(format!("FERROCCL_IB_RAILS={most} is not 1 to {RAILS_MAX}")));
     }
-    let mut transport = verbs(config, config.dead_after)?;
+    let verbs = |link_within| -> Result<VerbsTransport, Error> {
+        Ok(VerbsTransport::new(ccl_transport_verbs::Options::from_config(config, link_within)?))
+    };
+    let mut transport = verbs(config.dead_after)?;
     let found = transport.devices();
     if found.is_empty() {
         return Err(none(&transport));
@@ -160,7 +110,7 @@ fn rails(config: &Config, ranks: &[Place], index: usize) -> Result<Arc<dyn Devic
     let own = share(&places, ranks, index, most);
     if own.len() > 1 {
         // Where there are other ways, there is less to wait for.
-        transport = verbs(config, LINK_WITHIN)?;
+        transport = verbs(LINK_WITHIN)?;
     }
     let open = |at: usize| Ok((found[at].id.0.clone(), transport.open(&found[at].id)?));
     let mut devices: Vec<(String, Arc<dyn Device>)> =

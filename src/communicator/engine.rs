@@ -19,10 +19,10 @@ use ccl_kernels_cpu::mixed::MixedLinks;
 use ccl_kernels_cpu::ports::{CallMemory, CpuPorts};
 use ccl_kernels_cpu::{Kernel, Scalar};
 use ccl_memory::Region;
+use ccl_wire::fork;
 
 use super::call::{Buffers, Call, usage};
 use super::error::Error;
-use super::fork;
 use super::group::Messages;
 use super::segment::Segment;
 use super::wait::{Manners, Pause, Wait};

@@ -10,7 +10,6 @@ mod engine;
 mod error;
 mod exchange;
 mod explain;
-mod fork;
 mod group;
 mod offspring;
 mod registered;
@@ -29,6 +28,7 @@ use ccl_core::config::Config;
 use ccl_core::spread::{Flow, Policy, PolicyError};
 use ccl_core::transport::RailState;
 use ccl_core::types::Rank;
+use ccl_wire::fork;
 
 use crate::bootstrap::{ControlPlane, Join, Secret, UniqueId, join, random_bytes};
 use crate::launch;

@@ -5,9 +5,11 @@ use std::marker::PhantomData;
 use ccl_core::transport::TransportError;
 use ccl_memory::Region;
 
+use ccl_wire::fork;
+
 use super::call::usage;
 use super::element::Element;
-use super::{Communicator, Error, fork};
+use super::{Communicator, Error};
 
 /// This rank's part of memory that every local rank maps. It is never lent as a slice to more
 /// than this rank's own calls: peers reach it only through collectives that this rank takes

@@ -207,6 +207,18 @@ config! {
         "The most bytes that a communicator keeps registered for RDMA between calls, of buffers \
          that the program has registered. What is used least lately goes first, and is registered \
          again when it is used; what is larger than this is registered for each call.";
+    net_slots: u8 = 16, "FERROCCL_NET_SLOTS", None, false,
+        "Within NCCL: slots of each connection for messages that come before their receive is \
+         known, 2 to 16. Alike on all hosts.";
+    net_slot_bytes: Bytes = Bytes(8 << 10), "FERROCCL_NET_SLOT_BYTES", None, false,
+        "Within NCCL: payload of a slot. Messages up to this length do not wait for their receive. \
+         Alike on all hosts.";
+    net_warn_after: Duration = Duration::from_secs(60), "FERROCCL_NET_WARN_AFTER", None, false,
+        "Within NCCL: a transfer that makes no progress for so long is told of in its log.";
+    net_timeout: Duration = Duration::from_secs(1800), "FERROCCL_NET_TIMEOUT", None, false,
+        "Within NCCL: a transfer that makes no progress for so long ends with an error. NCCL posts \
+         receives as soon as it is called, so this must be longer than any rank may be later than \
+         others; that a peer has died is noticed at once.";
     timeout: Duration = Duration::from_secs(600), "FERROCCL_TIMEOUT", None, false,
         "An operation that makes no progress for so long ends with an error.";
     join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,

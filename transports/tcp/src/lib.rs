@@ -47,6 +47,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_core::config::Config;
 use ccl_core::transport::{Device, DeviceId, DeviceInfo, Transport, TransportError};
 
 pub use ccl_wire::now;
@@ -80,6 +81,20 @@ impl Default for Options {
         let resume_within = Duration::from_secs(3);
         let (interfaces, congestion) = (String::new(), String::new());
         Options { interfaces, sockets: 1, resume_within, tls: false, congestion }
+    }
+}
+
+impl Options {
+    /// What a configuration says of TCP.
+    #[must_use]
+    pub fn from_config(config: &Config) -> Options {
+        Options {
+            interfaces: config.socket_interfaces.clone(),
+            sockets: config.sockets,
+            resume_within: config.dead_after,
+            tls: config.tls,
+            congestion: config.congestion.clone(),
+        }
     }
 }
 

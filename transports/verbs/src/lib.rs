@@ -46,6 +46,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_core::config::Config;
 use ccl_core::spread::{Policy, Spread};
 use ccl_core::transport::{Device, DeviceId, DeviceInfo, Transport, TransportError};
 use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
@@ -133,6 +134,60 @@ impl Default for Options {
 }
 
 impl Options {
+    /// What a configuration says of RDMA; `link_within` is how long the link of a port may be away.
+    ///
+    /// # Errors
+    ///
+    /// When it says what cannot be: encryption, an unknown family, a network that is none.
+    pub fn from_config(config: &Config, link_within: Duration) -> Result<Options, TransportError> {
+        let usage = |text: String| Err(TransportError::Usage(text));
+        if config.tls {
+            let text = "FERROCCL_TLS=1 encrypts what goes over tcp; verbs cannot. Use \
+                        FERROCCL_TRANSPORT=tcp, or leave FERROCCL_TLS unset";
+            return usage(text.to_owned());
+        }
+        let family = match config.ib_address_family.as_str() {
+            "" => None,
+            "AF_INET" => Some(Family::V4),
+            "AF_INET6" => Some(Family::V6),
+            other => {
+                return usage(format!(
+                    "FERROCCL_IB_ADDR_FAMILY={other} is neither AF_INET nor AF_INET6"
+                ));
+            }
+        };
+        let entries = config.ib_address_range.split(',').map(str::trim);
+        let network = |text: &str| {
+            text.parse().map_err(|_| {
+                let text =
+                    format!("FERROCCL_IB_ADDR_RANGE: {text} is no network such as 10.0.0.0/8");
+                TransportError::Usage(text)
+            })
+        };
+        let networks = entries.filter(|text| !text.is_empty()).map(network);
+        let networks = networks.collect::<Result<_, _>>()?;
+        Ok(Options {
+            devices: config.ib_devices.clone(),
+            interfaces: config.socket_interfaces.clone(),
+            gid: Rule { index: config.ib_gid_index, family, networks },
+            partition: config.ib_partition.into(),
+            policy: config.ib_policy.clone(),
+            traffic_class: config.ib_traffic_class,
+            grant_traffic_class: config.ib_grant_traffic_class,
+            service_level: config.ib_service_level,
+            timeout: config.ib_timeout,
+            retries: config.ib_retries,
+            not_ready_retries: config.ib_not_ready_retries,
+            mtu_bytes: config.ib_mtu,
+            relaxed_ordering: config.ib_relaxed_ordering > 0,
+            acknowledged: config.ib_rails > 1,
+            // A peer may be busy with other things.
+            join_within: config.timeout,
+            link_within,
+            ..Options::default()
+        })
+    }
+
     /// The longest payload as verbs name it, if they have a name for it.
     fn mtu(&self) -> Option<ibv_mtu> {
         let codes = IBV_MTU_256..=IBV_MTU_4096;

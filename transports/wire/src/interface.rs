@@ -62,6 +62,22 @@ fn strip(text: &str, sign: char) -> (bool, &str) {
 ///
 /// When none is left, or they cannot be listed.
 pub fn addresses(filter: &Filter, text: &str) -> Result<Vec<IpAddr>, TransportError> {
+    Ok(chosen(filter, text)?.iter().map(Interface::ip).collect())
+}
+
+/// The names of the interfaces that have these addresses; `filter` is the text of a [`Filter`].
+///
+/// # Errors
+///
+/// As of [`addresses`].
+pub fn interfaces(filter: &str) -> Result<Vec<String>, TransportError> {
+    let chosen = chosen(&Filter::parse(filter), filter)?;
+    let mut names: Vec<String> = chosen.into_iter().map(|interface| interface.name).collect();
+    names.dedup();
+    Ok(names)
+}
+
+fn chosen(filter: &Filter, text: &str) -> Result<Vec<Interface>, TransportError> {
     let found = if_addrs::get_if_addrs().map_err(|error| TransportError::Os {
         call: "getifaddrs",
         code: error.raw_os_error().unwrap_or(0),
@@ -80,7 +96,7 @@ pub fn addresses(filter: &Filter, text: &str) -> Result<Vec<IpAddr>, TransportEr
 }
 
 /// Loopback serves only those who ask for it, or have nothing else.
-fn choose(found: &[Interface], filter: &Filter) -> Vec<IpAddr> {
+fn choose(found: &[Interface], filter: &Filter) -> Vec<Interface> {
     let mut usable: Vec<&Interface> = found
         .iter()
         // A link-local address of IPv6 means nothing without this host's name for the link.
@@ -92,7 +108,7 @@ fn choose(found: &[Interface], filter: &Filter) -> Vec<IpAddr> {
         usable.retain(|i| !i.is_loopback());
     }
     usable.sort_by_key(|i| (i.is_loopback(), is_virtual(&i.name), i.ip().is_ipv6()));
-    usable.into_iter().map(Interface::ip).collect()
+    usable.into_iter().cloned().collect()
 }
 
 /// Bridges of container engines have the same addresses on every host.

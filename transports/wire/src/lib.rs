@@ -21,6 +21,7 @@
 
 mod address;
 mod dialler;
+pub mod fork;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -48,6 +49,7 @@ pub use address::{Place, Token};
 pub use dialler::Dialler;
 pub use gate::{BUSY_MAX, Gate, Proven};
 pub use hello::{Hello, TEXT_BYTES_MAX};
+pub use interface::interfaces;
 pub use shake::{Setup, Shake, protocol};
 pub use socket::Got;
 pub use tls::{Session, Tls};

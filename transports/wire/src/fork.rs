@@ -12,12 +12,13 @@ extern "C" fn in_child() {
 
 /// This process's generation; a child of a fork has another one than its parent. One load.
 #[inline]
-pub(super) fn generation() -> u32 {
+#[must_use]
+pub fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
 /// Begins to count forks.
-pub(super) fn watch() {
+pub fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         // SAFETY: the handler only adds to an atomic, which is allowed in a forked child. Should

@@ -1,0 +1,155 @@
+//! One connection: a lane of its own, what is to be posted to it, and when it last moved.
+
+use std::sync::Arc;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Connected, Device, EndpointId, Event, Lane, MrKey, NOTE_BYTES_MAX, RemoteKey, RemoteMr,
+    TransportError, WorkRequest,
+};
+use ccl_memory::Region;
+
+use super::wire::Note;
+use crate::error::NetError;
+
+/// What mostly comes at once: room for it is made beforehand, so that calls need not allocate.
+const AT_ONCE: usize = 64;
+
+/// Memory of the connection's own.
+#[derive(Debug)]
+pub(crate) struct Own {
+    device: Arc<dyn Device>,
+    pub(crate) region: Region,
+    pub(crate) key: MrKey,
+}
+
+impl Own {
+    pub(crate) fn new(device: &Arc<dyn Device>, bytes: usize) -> Result<Own, TransportError> {
+        let (region, key) = device.allocate(bytes)?;
+        Ok(Own { device: Arc::clone(device), region, key })
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // A key that is unknown by now guards nothing any more.
+        let _ = self.device.deregister(self.key);
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Line {
+    // Before the memory of whoever has this line: its end is the end of all writes there.
+    lane: Box<dyn Lane>,
+    pub(crate) endpoint: EndpointId,
+    pub(crate) device: Arc<dyn Device>,
+    outbox: Vec<WorkRequest>,
+    events: Vec<Event>,
+    /// The other side, as it calls itself.
+    pub(crate) peer: String,
+    /// How the peer was lost.
+    pub(crate) lost: Option<String>,
+    /// When anything came or went last.
+    pub(crate) moved: Instant,
+    /// When it was looked at last.
+    pub(crate) pumped: Instant,
+}
+
+impl Line {
+    pub(crate) fn new(
+        device: &Arc<dyn Device>,
+        connected: Connected,
+        now: Instant,
+    ) -> Result<Line, TransportError> {
+        let mut lane = device.lane()?;
+        let endpoint = lane.attach(connected)?;
+        Ok(Line {
+            lane,
+            endpoint,
+            device: Arc::clone(device),
+            outbox: Vec::with_capacity(AT_ONCE),
+            events: Vec::with_capacity(AT_ONCE),
+            peer: "the peer".to_owned(),
+            lost: None,
+            moved: now,
+            pumped: now,
+        })
+    }
+
+    /// Lets the peer write to registered memory.
+    pub(crate) fn share(&mut self, key: MrKey) -> Result<RemoteKey, TransportError> {
+        self.lane.share(self.endpoint, key)
+    }
+
+    /// The peer's memory.
+    pub(crate) fn import(&mut self, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
+        self.lane.import(self.endpoint, key)
+    }
+
+    /// Memory that nothing is put to any more.
+    pub(crate) fn forget(&mut self, mr: RemoteMr) {
+        self.lane.forget(self.endpoint, mr);
+    }
+
+    /// To be posted with the next [`Line::flush`].
+    pub(crate) fn post(&mut self, request: WorkRequest) {
+        self.outbox.push(request);
+    }
+
+    pub(crate) fn note(&mut self, note: &Note) -> Result<(), TransportError> {
+        let mut bytes = note.encode();
+        bytes.truncate(NOTE_BYTES_MAX);
+        self.lane.note(self.endpoint, &bytes)
+    }
+
+    /// Posts what has gathered, as far as the lane takes it.
+    pub(crate) fn flush(&mut self, now: Instant) -> Result<(), TransportError> {
+        if !self.outbox.is_empty() {
+            let taken = self.lane.post(now, &self.outbox)?;
+            self.outbox.drain(..taken);
+        }
+        Ok(())
+    }
+
+    /// Takes what has happened; to be given back with [`Line::give_back`].
+    pub(crate) fn poll(&mut self, now: Instant) -> Result<Vec<Event>, TransportError> {
+        self.pumped = now;
+        let mut events = std::mem::take(&mut self.events);
+        self.lane.poll(now, &mut events)?;
+        if !events.is_empty() {
+            self.moved = now;
+        }
+        Ok(events)
+    }
+
+    pub(crate) fn give_back(&mut self, mut events: Vec<Event>) {
+        events.clear();
+        self.events = events;
+    }
+
+    /// Whether nothing that was posted is in need of another look.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_drained())
+    }
+
+    /// Ends it at once, whatever is under way.
+    pub(crate) fn cut(&mut self) {
+        self.lane.cut(self.endpoint);
+        self.lose("this side has given it up".to_owned());
+    }
+
+    /// The peer is gone.
+    pub(crate) fn lose(&mut self, reason: String) {
+        self.lost.get_or_insert(reason);
+        self.outbox.clear();
+    }
+
+    /// The error of whoever still waits for the peer.
+    pub(crate) fn check(&self) -> Result<(), NetError> {
+        match &self.lost {
+            Some(reason) => Err(NetError::remote(format!("{} is gone: {reason}", self.peer))),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Communicators as NCCL means them: one direction of one connection.
+//!
+//! * **A receive is a grant.** `irecv` writes a record of its buffers into the sender's ring; a
+//!   message that is granted goes straight there, and its immediate names the group and the buffer.
+//! * **Short messages need not wait for it.** The receiver has some slots of its own, which are
+//!   granted for good: a short message goes there at once, and is copied when its buffer is known.
+//!   Half of the slots are kept for messages whose buffers are known, so that those that nobody
+//!   wants yet are in nobody's way. Grants for buffers that only take short messages are told when
+//!   some message waits for a buffer.
+//! * **Where memory cannot be reached**, messages come through the slots in pieces.
+//! * **Which message is for which buffer** both sides count for themselves: the k-th message of a
+//!   tag is for the k-th buffer with that tag ([`tags`]).
+//!
+//! Nothing waits here: each call does what can be done now. All calls to one communicator take
+//! turns; no two communicators have anything in common but their device.
+
+pub(crate) mod line;
+pub(crate) mod receiver;
+pub(crate) mod sender;
+pub(crate) mod tags;
+pub(crate) mod wire;
+
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+
+use crate::error::NetError;
+use line::Line;
+use wire::{HEADER_BYTES, SLOTS_MAX};
+
+/// The most communicators of a device that NCCL is told of.
+pub(crate) const COMMS_MAX: i32 = 1 << 16;
+/// The longest transfer: what every transport takes in one put.
+pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
+
+/// How a communicator is to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// Slots of a receiver, at most [`SLOTS_MAX`].
+    pub(crate) slots: usize,
+    /// Payload of one, and the longest message that does not wait for a grant.
+    pub(crate) slot_bytes: usize,
+    /// A request that makes no progress for so long fails.
+    pub(crate) timeout: Duration,
+    /// And is told of after so long.
+    pub(crate) warn_after: Duration,
+}
+
+impl Settings {
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.clamp(2, SLOTS_MAX)
+    }
+
+    pub(crate) fn stride(&self) -> usize {
+        HEADER_BYTES + self.slot_bytes.next_multiple_of(HEADER_BYTES)
+    }
+}
+
+/// A request that has not moved for long.
+fn judge(
+    line: &Line,
+    settings: &Settings,
+    now: Instant,
+    began: Instant,
+    warned: &mut bool,
+    what: impl FnOnce() -> String,
+) -> Result<(), NetError> {
+    line.check()?;
+    let still = now.since(line.moved.max(began));
+    if still < settings.warn_after.min(settings.timeout) {
+        return Ok(());
+    }
+    let sentence = |what: String| {
+        format!(
+            "{what} {} has waited for {:.1} s, and nothing has come or gone for {:.1} s; does that \
+             process still run, and is it in the same operation?",
+            line.peer,
+            now.since(began).as_secs_f64(),
+            now.since(line.moved).as_secs_f64()
+        )
+    };
+    if still >= settings.timeout {
+        return Err(NetError::remote(format!(
+            "{} It is given up (FERROCCL_NET_TIMEOUT)",
+            sentence(what())
+        )));
+    }
+    if !std::mem::replace(warned, true) {
+        tracing::warn!("{}", sentence(what()));
+    }
+    Ok(())
+}

@@ -1,0 +1,485 @@
+//! The receiving side.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{Connected, Device, Event, LocalSlice, RemoteMr, WorkRequest};
+
+use super::line::{Line, Own};
+use super::tags::Tags;
+use super::wire::{
+    GROUP_MAX, GROUPS, HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record, THROUGH_SLOTS,
+    Wanted,
+};
+use super::{Settings, judge};
+use crate::error::NetError;
+use crate::memory::Mr;
+use crate::table::{Id, RequestId};
+
+/// Puts of records have their place in the ring as numbers; all others this one.
+const OTHER_ID: u64 = GROUPS as u64;
+
+/// Grants that were kept back are told after so long: the message may be longer than its buffer,
+/// and wait for them.
+const TELL_AFTER: Duration = Duration::from_millis(1);
+
+/// A buffer to receive into.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Buffer {
+    /// None if it has no bytes.
+    pub(crate) mr: Option<(Id, Arc<Mr>)>,
+    pub(crate) offset: usize,
+    pub(crate) bytes: usize,
+    pub(crate) tag: i32,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    buffer: Buffer,
+    ordinal: u32,
+    /// Bytes that have come.
+    got: usize,
+    is_done: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Vacant,
+    /// So many buffers are waited for.
+    Waiting(usize),
+}
+
+#[derive(Debug)]
+struct Group {
+    id: RequestId,
+    stage: Stage,
+    number: u32,
+    count: usize,
+    entries: [Entry; GROUP_MAX],
+    began: Instant,
+    warned: bool,
+}
+
+/// Memory that the peer knows by a number.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    mr: Id,
+    number: u32,
+}
+
+/// What came of a message for each buffer of a group.
+pub(crate) type Sizes = [usize; GROUP_MAX];
+
+/// A receiving communicator.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    line: Line,
+    settings: Settings,
+    /// Filled by the peer.
+    slots: Own,
+    /// What records are sent from, one for each place in the peer's ring.
+    records: Own,
+    /// The peer's ring, once it is known.
+    ring: Option<RemoteMr>,
+    /// By number, modulo how many there are.
+    groups: Vec<Group>,
+    next: u32,
+    /// Sets of groups: those that are waited for, whose grants have not been told, and whose
+    /// records are on their way.
+    waiting: u64,
+    untold: u64,
+    telling: u64,
+    /// Since when some grant has been kept back.
+    untold_since: Instant,
+    /// Sets of slots: with pieces for no buffer yet, and free without the peer knowing.
+    held: u32,
+    freed: u32,
+    tags: Tags,
+    known: Vec<Known>,
+    numbers: u32,
+}
+
+impl Receiver {
+    /// Takes a connection over; ready for buffers when the peer's ring is known.
+    pub(crate) fn new(
+        device: &Arc<dyn Device>,
+        connected: Connected,
+        settings: Settings,
+        now: Instant,
+    ) -> Result<Receiver, NetError> {
+        let mut line = Line::new(device, connected, now)?;
+        let slots = Own::new(device, settings.slots() * settings.stride())?;
+        let records = Own::new(device, GROUPS * RECORD_BYTES)?;
+        let key = line.share(slots.key)?;
+        line.note(&Note::Slots(settings.slots() as u32, settings.slot_bytes as u64, key))?;
+        let group = |at: usize| Group {
+            id: RequestId { slot: at as u8, turn: 0 },
+            stage: Stage::Vacant,
+            number: 0,
+            count: 0,
+            entries: Default::default(),
+            began: now,
+            warned: false,
+        };
+        Ok(Receiver {
+            line,
+            settings,
+            slots,
+            records,
+            ring: None,
+            groups: (0..GROUPS).map(group).collect(),
+            next: 0,
+            waiting: 0,
+            untold: 0,
+            telling: 0,
+            untold_since: now,
+            held: 0,
+            freed: 0,
+            tags: Tags::default(),
+            known: Vec::new(),
+            numbers: 0,
+        })
+    }
+
+    pub(crate) fn line(&mut self) -> &mut Line {
+        &mut self.line
+    }
+
+    /// Whether messages can be received.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Whether somebody waits for something.
+    pub(crate) fn has_work(&self) -> bool {
+        self.waiting != 0 || !self.line.is_drained()
+    }
+
+    /// Receives into so many buffers, at most [`GROUP_MAX`] and at least one; none if there are too
+    /// many requests already.
+    pub(crate) fn irecv(
+        &mut self,
+        now: Instant,
+        buffers: &[Buffer],
+    ) -> Result<Option<RequestId>, NetError> {
+        self.line.check()?;
+        let at = self.next as usize % GROUPS;
+        let bit = 1 << at;
+        if self.telling & bit != 0 {
+            self.pump(now)?;
+        }
+        if self.groups[at].stage != Stage::Vacant || self.telling & bit != 0 {
+            return Ok(None);
+        }
+        let group = &mut self.groups[at];
+        group.number = self.next;
+        group.count = buffers.len();
+        group.stage = Stage::Waiting(buffers.len());
+        (group.began, group.warned) = (now, false);
+        for (entry, buffer) in group.entries.iter_mut().zip(buffers) {
+            let ordinal = self.tags.next(buffer.tag);
+            *entry = Entry { buffer: buffer.clone(), ordinal, got: 0, is_done: false };
+        }
+        let id = group.id;
+        self.next = self.next.wrapping_add(1);
+        self.waiting |= bit;
+        if self.untold == 0 {
+            self.untold_since = now;
+        }
+        self.untold |= bit;
+        self.take_held()?;
+        // Messages that are short enough come without a grant, as long as none is in their way.
+        let is_long = |buffer: &Buffer| buffer.bytes > self.settings.slot_bytes;
+        if self.held != 0 {
+            self.tell_all()?;
+        } else if self.untold & bit != 0 && buffers.iter().any(is_long) {
+            self.tell(at)?;
+        }
+        self.line.flush(now)?;
+        Ok(Some(id))
+    }
+
+    /// Whether a request is done; then, how many buffers it was of, and what has come for each.
+    pub(crate) fn test(
+        &mut self,
+        now: Instant,
+        id: RequestId,
+    ) -> Result<Option<(usize, Sizes)>, NetError> {
+        let at = usize::from(id.slot);
+        let known =
+            self.groups.get(at).is_some_and(|group| group.id == id && group.stage != Stage::Vacant);
+        if !known {
+            let text = "a request of irecv that is done already, or never was";
+            return Err(NetError::argument(text));
+        }
+        if self.groups[at].stage != Stage::Waiting(0) {
+            self.pump(now)?;
+        }
+        let Receiver { groups, line, settings, .. } = self;
+        let group = &mut groups[at];
+        if group.stage == Stage::Waiting(0) {
+            let mut sizes = [0; GROUP_MAX];
+            for (size, entry) in sizes.iter_mut().zip(&mut group.entries[..group.count]) {
+                *size = entry.got;
+                entry.buffer.mr = None;
+            }
+            group.stage = Stage::Vacant;
+            group.id = id.next();
+            return Ok(Some((group.count, sizes)));
+        }
+        let Group { entries, count, began, warned, .. } = group;
+        judge(line, settings, now, *began, warned, || {
+            let open = || entries[..*count].iter().filter(|entry| !entry.is_done);
+            let bytes: usize = open().map(|entry| entry.buffer.bytes).sum();
+            let tags: Vec<i32> = open().map(|entry| entry.buffer.tag).collect();
+            format!("a receive of up to {bytes} bytes with tags {tags:?} from")
+        })?;
+        Ok(None)
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn pump(&mut self, now: Instant) -> Result<(), NetError> {
+        self.line.flush(now)?;
+        let events = self.line.poll(now)?;
+        let mut result = Ok(());
+        for event in &events {
+            if result.is_ok() {
+                result = self.take(event);
+            }
+        }
+        self.line.give_back(events);
+        if self.untold != 0 && now.since(self.untold_since) >= TELL_AFTER {
+            result = result.and_then(|()| self.tell_all());
+        }
+        if let Err(error) = result {
+            self.line.lose(error.text);
+        }
+        self.line.flush(now)?;
+        Ok(())
+    }
+
+    fn take(&mut self, event: &Event) -> Result<(), NetError> {
+        match event {
+            Event::Done { id } => self.telling &= !1u64.checked_shl(*id as u32).unwrap_or(0),
+            Event::Arrived { immediate, bytes, .. } => match Name::decode(*immediate) {
+                Some(Name::Piece(slot)) if slot < self.settings.slots() => self.piece(slot)?,
+                Some(Name::Landed(group, index)) => self.landed(group, index, *bytes)?,
+                _ => return Err(nonsense()),
+            },
+            Event::Note { bytes, .. } => match Note::decode(bytes) {
+                Some(Note::Ring(key)) => self.ring = Some(self.line.import(&key)?),
+                Some(Note::Peer(name)) => self.line.peer = name,
+                _ => return Err(nonsense()),
+            },
+            Event::Lost { reason, .. } => self.line.lose(reason.clone()),
+        }
+        Ok(())
+    }
+
+    /// A message is where it was wanted.
+    fn landed(&mut self, number: u32, index: usize, bytes: usize) -> Result<(), NetError> {
+        let at = number as usize % GROUPS;
+        let group = &self.groups[at];
+        let same = (group.number ^ number) & (super::wire::NUMBER_MASK >> 3) == 0;
+        let entry = group.entries[..group.count].get(index);
+        let fits = entry.is_some_and(|entry| !entry.is_done && bytes <= entry.buffer.bytes);
+        if !same || !fits || !matches!(group.stage, Stage::Waiting(1..)) {
+            return Err(nonsense());
+        }
+        self.groups[at].entries[index].got = bytes;
+        self.finish(at, index);
+        Ok(())
+    }
+
+    /// A piece has come.
+    fn piece(&mut self, slot: usize) -> Result<(), NetError> {
+        if self.deliver(slot)? {
+            self.free(slot);
+            return Ok(());
+        }
+        self.held |= 1 << slot;
+        // Others may have to get past it.
+        self.tell_all()
+    }
+
+    /// Looks whether pieces that nobody wanted are wanted now.
+    fn take_held(&mut self) -> Result<(), NetError> {
+        let mut held = self.held;
+        while held != 0 {
+            let slot = held.trailing_zeros() as usize;
+            held &= held - 1;
+            if self.deliver(slot)? {
+                self.held &= !(1 << slot);
+                self.free(slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a piece to where it is wanted; no if that is not known yet.
+    fn deliver(&mut self, slot: usize) -> Result<bool, NetError> {
+        let mut header = [0; HEADER_BYTES];
+        let offset = slot * self.settings.stride();
+        let Ok(()) = self.slots.region.read(offset, &mut header) else { return Err(nonsense()) };
+        let header = Header::decode(&header);
+        if header.bytes > self.settings.slot_bytes as u64 {
+            return Err(nonsense());
+        }
+        let Some((at, index)) = self.find(header.tag, header.ordinal) else { return Ok(false) };
+        let entry = &mut self.groups[at].entries[index];
+        // Longer messages are cut.
+        let room = entry.buffer.bytes as u64;
+        let bytes = header.bytes.min(room.saturating_sub(header.at)) as usize;
+        if let (Some((_, mr)), 1..) = (&entry.buffer.mr, bytes) {
+            let to = entry.buffer.offset + header.at as usize;
+            let region = &self.slots.region;
+            mr.with(|memory| memory.copy_from(to, region, offset + HEADER_BYTES, bytes))?;
+        }
+        entry.got += header.bytes as usize;
+        if entry.got as u64 >= header.total {
+            entry.got = header.total.min(room) as usize;
+            self.finish(at, index);
+        }
+        Ok(true)
+    }
+
+    /// The buffer for a message.
+    fn find(&self, tag: i32, ordinal: u32) -> Option<(usize, usize)> {
+        let mut waiting = self.waiting;
+        // The oldest first: mostly that is it.
+        let first = self.next % GROUPS as u32;
+        waiting = waiting.rotate_right(first);
+        while waiting != 0 {
+            let at = (waiting.trailing_zeros() + first) as usize % GROUPS;
+            waiting &= waiting - 1;
+            let group = &self.groups[at];
+            let found = group.entries[..group.count].iter().position(|entry| {
+                !entry.is_done && (entry.buffer.tag, entry.ordinal) == (tag, ordinal)
+            });
+            if let Some(index) = found {
+                return Some((at, index));
+            }
+        }
+        None
+    }
+
+    /// All has come for a buffer.
+    fn finish(&mut self, at: usize, index: usize) {
+        let group = &mut self.groups[at];
+        group.entries[index].is_done = true;
+        if let Stage::Waiting(left) = &mut group.stage {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.waiting &= !(1 << at);
+                self.untold &= !(1 << at);
+            }
+        }
+    }
+
+    /// A slot may be filled again. The peer is told of some at a time.
+    fn free(&mut self, slot: usize) {
+        self.freed |= 1 << slot;
+        if self.freed.count_ones() as usize * 4 >= self.settings.slots() {
+            self.tell_freed();
+        }
+    }
+
+    fn tell_freed(&mut self) {
+        let Some(remote) = self.ring.filter(|_| self.freed != 0) else { return };
+        let freed = std::mem::take(&mut self.freed);
+        self.line.post(WorkRequest::Put {
+            endpoint: self.line.endpoint,
+            local: LocalSlice { key: self.records.key, offset: 0, bytes: 0 },
+            tail: None,
+            grant: true,
+            remote,
+            remote_offset: 0,
+            immediate: Some(Name::Freed(freed).encode()),
+            id: OTHER_ID,
+        });
+    }
+
+    /// Grants all groups that were kept back.
+    fn tell_all(&mut self) -> Result<(), NetError> {
+        let first = self.next % GROUPS as u32;
+        let mut untold = self.untold.rotate_right(first);
+        while untold != 0 {
+            let at = (untold.trailing_zeros() + first) as usize % GROUPS;
+            untold &= untold - 1;
+            self.tell(at)?;
+        }
+        Ok(())
+    }
+
+    /// Grants a group.
+    fn tell(&mut self, at: usize) -> Result<(), NetError> {
+        let Some(remote) = self.ring else { return Ok(()) };
+        let mut wanted = [Wanted::default(); GROUP_MAX];
+        let count = self.groups[at].count;
+        for (index, wanted) in wanted.iter_mut().enumerate().take(count) {
+            let buffer = &self.groups[at].entries[index].buffer;
+            let (tag, offset, bytes) = (buffer.tag, buffer.offset as u64, buffer.bytes as u64);
+            let mr = buffer.mr.as_ref().map(|(id, mr)| (*id, Arc::clone(mr)));
+            let memory = mr.map_or(THROUGH_SLOTS, |(id, mr)| self.number(id, &mr));
+            let ordinal = self.groups[at].entries[index].ordinal;
+            *wanted = Wanted { tag, ordinal, memory, offset, bytes };
+        }
+        let (record, used) =
+            Record { group: self.groups[at].number & super::wire::NUMBER_MASK, count, wanted }
+                .encode();
+        let offset = at * RECORD_BYTES;
+        if self.records.region.write(offset, &record[..used]).is_err() {
+            return Err(nonsense());
+        }
+        self.untold &= !(1 << at);
+        self.telling |= 1 << at;
+        self.line.post(WorkRequest::Put {
+            endpoint: self.line.endpoint,
+            local: LocalSlice { key: self.records.key, offset, bytes: used },
+            tail: None,
+            grant: true,
+            remote,
+            remote_offset: offset,
+            immediate: Some(Name::Granted(self.groups[at].number).encode()),
+            id: at as u64,
+        });
+        self.tell_freed();
+        Ok(())
+    }
+
+    /// By which number the peer knows memory; [`THROUGH_SLOTS`] if it cannot.
+    fn number(&mut self, id: Id, mr: &Arc<Mr>) -> u32 {
+        if let Some(known) = self.known.iter().find(|known| known.mr == id) {
+            return known.number;
+        }
+        let number = self.numbers;
+        let told =
+            self.line.share(mr.key).and_then(|key| self.line.note(&Note::Memory(number, key)));
+        let number = if told.is_ok() { number } else { THROUGH_SLOTS };
+        self.numbers += u32::from(told.is_ok());
+        self.known.push(Known { mr: id, number });
+        number
+    }
+
+    /// Tells the peer of memory before it is granted.
+    pub(crate) fn introduce(&mut self, id: Id, mr: &Arc<Mr>) {
+        if self.line.lost.is_none() {
+            self.number(id, mr);
+        }
+    }
+
+    /// Memory will not be granted any more.
+    pub(crate) fn withdraw(&mut self, id: Id) {
+        let Some(at) = self.known.iter().position(|known| known.mr == id) else { return };
+        let known = self.known.swap_remove(at);
+        if known.number != THROUGH_SLOTS && self.line.lost.is_none() {
+            // A peer that cannot be told has no use for it.
+            let _ = self.line.note(&Note::Withdrawn(known.number));
+        }
+    }
+}
+
+fn nonsense() -> NetError {
+    NetError::remote("it said something that is no answer to a receiver")
+}

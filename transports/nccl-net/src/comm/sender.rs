@@ -1,0 +1,472 @@
+//! The sending side.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Connected, Device, Event, LocalSlice, RemoteMr, TransportError, WorkRequest,
+};
+
+use super::line::{Line, Own};
+use super::tags::Tags;
+use super::wire::{
+    GROUP_MAX, GROUPS, HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record, SLOTS_MAX,
+    THROUGH_SLOTS, Wanted,
+};
+use super::{Settings, judge};
+use crate::error::NetError;
+use crate::memory::Mr;
+use crate::table::RequestId;
+
+/// Requests of one communicator: NCCL's most, for each buffer of a group.
+const REQUESTS: usize = 256;
+/// Memory of the peer's that grants may name.
+const MEMORIES_MAX: usize = 1 << 16;
+/// The puts of pieces have the numbers behind those of requests.
+const PIECE_ID: u64 = REQUESTS as u64;
+
+/// A buffer of the peer's that no message has come for yet.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    wanted: Wanted,
+    group: u32,
+    index: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Vacant,
+    /// Not all of it has been posted.
+    Waiting,
+    /// Nothing of it is left to post; whether its put is not done.
+    Posted(bool),
+}
+
+#[derive(Debug)]
+struct Request {
+    id: RequestId,
+    stage: Stage,
+    mr: Option<Arc<Mr>>,
+    offset: usize,
+    bytes: usize,
+    tag: i32,
+    ordinal: u32,
+    grant: Option<Grant>,
+    /// Bytes of it that went in pieces; none before the first.
+    sent: Option<usize>,
+    began: Instant,
+    warned: bool,
+}
+
+/// The peer's slots.
+#[derive(Clone, Copy, Debug)]
+struct Slots {
+    mr: RemoteMr,
+    count: usize,
+    bytes: usize,
+    stride: usize,
+    /// Those that may be filled.
+    free: u32,
+}
+
+/// A sending communicator.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    line: Line,
+    settings: Settings,
+    /// Where the peer writes its grants.
+    ring: Own,
+    /// What pieces are sent from, slot by slot.
+    staging: Own,
+    /// Slots of it that are being sent from.
+    busy: u32,
+    slots: Option<Slots>,
+    memory: Vec<Option<RemoteMr>>,
+    tags: Tags,
+    grants: Vec<Grant>,
+    requests: Vec<Request>,
+    vacant: Vec<u8>,
+    /// Not all posted, in order.
+    waiting: VecDeque<u8>,
+}
+
+impl Sender {
+    /// Takes a connection over; ready for messages when the peer's slots are known.
+    pub(crate) fn new(
+        device: &Arc<dyn Device>,
+        connected: Connected,
+        settings: Settings,
+        now: Instant,
+    ) -> Result<Sender, NetError> {
+        let mut line = Line::new(device, connected, now)?;
+        let ring = Own::new(device, GROUPS * RECORD_BYTES)?;
+        let staging = Own::new(device, settings.slots() * settings.stride())?;
+        let key = line.share(ring.key)?;
+        line.note(&Note::Ring(key))?;
+        let request = |slot: usize| Request {
+            id: RequestId { slot: slot as u8, turn: 0 },
+            stage: Stage::Vacant,
+            mr: None,
+            offset: 0,
+            bytes: 0,
+            tag: 0,
+            ordinal: 0,
+            grant: None,
+            sent: None,
+            began: now,
+            warned: false,
+        };
+        Ok(Sender {
+            line,
+            settings,
+            ring,
+            staging,
+            busy: 0,
+            slots: None,
+            memory: Vec::with_capacity(GROUPS),
+            tags: Tags::default(),
+            grants: Vec::with_capacity(GROUPS * GROUP_MAX),
+            requests: (0..REQUESTS).map(request).collect(),
+            vacant: (0..REQUESTS).rev().map(|slot| slot as u8).collect(),
+            waiting: VecDeque::with_capacity(REQUESTS),
+        })
+    }
+
+    pub(crate) fn line(&mut self) -> &mut Line {
+        &mut self.line
+    }
+
+    /// Whether messages can be sent.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    /// Whether somebody waits for something.
+    pub(crate) fn has_work(&self) -> bool {
+        self.vacant.len() < REQUESTS || !self.line.is_drained()
+    }
+
+    /// Whether it still reads the caller's memory.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.line.lost.is_none()
+            && self.requests.iter().any(|request| matches!(request.stage, Stage::Posted(true)))
+    }
+
+    /// Whether what was posted has reached the peer.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.line.lost.is_some() || (!self.is_reading() && self.busy == 0 && self.line.is_drained())
+    }
+
+    /// Sends; none if there are too many requests already.
+    pub(crate) fn isend(
+        &mut self,
+        now: Instant,
+        mr: Option<Arc<Mr>>,
+        offset: usize,
+        bytes: usize,
+        tag: i32,
+    ) -> Result<Option<RequestId>, NetError> {
+        self.line.check()?;
+        let Some(slot) = self.vacant.pop() else { return Ok(None) };
+        let ordinal = self.tags.next(tag);
+        let found = self
+            .grants
+            .iter()
+            .position(|grant| (grant.wanted.tag, grant.wanted.ordinal) == (tag, ordinal));
+        let request = &mut self.requests[usize::from(slot)];
+        let id = request.id;
+        *request = Request {
+            id,
+            stage: Stage::Waiting,
+            mr,
+            offset,
+            bytes,
+            tag,
+            ordinal,
+            grant: found.map(|at| self.grants.swap_remove(at)),
+            sent: None,
+            began: now,
+            warned: false,
+        };
+        self.waiting.push_back(slot);
+        self.advance();
+        self.line.flush(now)?;
+        Ok(Some(id))
+    }
+
+    /// Whether a request is done, and of how many bytes it was.
+    pub(crate) fn test(&mut self, now: Instant, id: RequestId) -> Result<Option<usize>, NetError> {
+        self.known(id)?;
+        if self.requests[usize::from(id.slot)].stage != Stage::Posted(false) {
+            self.pump(now)?;
+        }
+        let Sender { requests, line, settings, .. } = self;
+        let request = &mut requests[usize::from(id.slot)];
+        if request.stage == Stage::Posted(false) {
+            request.stage = Stage::Vacant;
+            request.mr = None;
+            request.id = id.next();
+            self.vacant.push(id.slot);
+            return Ok(Some(request.bytes));
+        }
+        let Request { bytes, tag, stage, grant, .. } = *request;
+        let Request { began, warned, .. } = request;
+        judge(line, settings, now, *began, warned, || {
+            let why = match (stage, grant) {
+                (Stage::Waiting, None) => ", which the peer has posted no receive for,",
+                (Stage::Waiting, _) => ", which the peer has posted a receive for,",
+                _ => ", which has not been acknowledged,",
+            };
+            format!("a send of {bytes} bytes with tag {tag}{why} to")
+        })?;
+        Ok(None)
+    }
+
+    fn known(&self, id: RequestId) -> Result<(), NetError> {
+        let request = &self.requests[usize::from(id.slot)];
+        if request.id == id && request.stage != Stage::Vacant {
+            return Ok(());
+        }
+        Err(NetError::argument("a request of isend that is done already, or never was"))
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn pump(&mut self, now: Instant) -> Result<(), NetError> {
+        self.line.flush(now)?;
+        let events = self.line.poll(now)?;
+        for event in &events {
+            self.take(event);
+        }
+        let any = !events.is_empty();
+        self.line.give_back(events);
+        if any {
+            self.advance();
+            self.line.flush(now)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: &Event) {
+        let understood = match event {
+            Event::Done { id } => {
+                self.done(*id);
+                Ok(())
+            }
+            Event::Arrived { immediate, .. } => match Name::decode(*immediate) {
+                Some(Name::Granted(group)) => {
+                    self.granted(group);
+                    Ok(())
+                }
+                Some(Name::Freed(freed)) => self.freed(freed),
+                _ => Err(()),
+            },
+            Event::Note { bytes, .. } => self.noted(bytes),
+            Event::Lost { reason, .. } => {
+                self.line.lose(reason.clone());
+                Ok(())
+            }
+        };
+        if understood.is_err() {
+            self.line.lose("it said something that is no answer to a sender".to_owned());
+        }
+    }
+
+    /// A put is done.
+    fn done(&mut self, id: u64) {
+        if let Some(slot) = id.checked_sub(PIECE_ID) {
+            self.busy &= !(1 << (slot as usize % SLOTS_MAX));
+        } else if let Stage::Posted(reads) = &mut self.requests[id as usize].stage {
+            *reads = false;
+        }
+    }
+
+    /// The peer has granted a group.
+    fn granted(&mut self, group: u32) {
+        let mut record = [0; RECORD_BYTES];
+        let at = group as usize % GROUPS * RECORD_BYTES;
+        let read = self.ring.region.read(at, &mut record);
+        // One that is overwritten already was of a group whose messages had all been sent.
+        let record = read.ok().and_then(|()| Record::decode(&record));
+        let Some(record) = record.filter(|record| record.group == group) else { return };
+        for (index, wanted) in record.wanted[..record.count].iter().enumerate() {
+            let grant = Grant { wanted: *wanted, group, index };
+            if !self.tags.is_past(wanted.tag, wanted.ordinal) {
+                if self.grants.len() < GROUPS * GROUP_MAX {
+                    self.grants.push(grant);
+                }
+                continue;
+            }
+            // Its message waits, or went to a slot without it.
+            let name = (wanted.tag, wanted.ordinal);
+            let waiting = self.waiting.iter().map(|slot| usize::from(*slot));
+            let waiting = { waiting }.find(|slot| {
+                let request = &self.requests[*slot];
+                (request.tag, request.ordinal) == name && request.sent.is_none()
+            });
+            if let Some(slot) = waiting {
+                self.requests[slot].grant = Some(grant);
+            }
+        }
+    }
+
+    fn freed(&mut self, freed: u32) -> Result<(), ()> {
+        let slots = self.slots.as_mut().ok_or(())?;
+        if freed >> slots.count != 0 || freed & slots.free != 0 {
+            return Err(());
+        }
+        slots.free |= freed;
+        Ok(())
+    }
+
+    fn noted(&mut self, bytes: &[u8]) -> Result<(), ()> {
+        match Note::decode(bytes).ok_or(())? {
+            Note::Slots(count, slot_bytes, key) => {
+                let count = count as usize;
+                let bytes = usize::try_from(slot_bytes).map_err(|_| ())?;
+                let own = self.settings;
+                // The staging is divided in the same way.
+                if !(2..=own.slots()).contains(&count) || bytes != own.slot_bytes {
+                    self.line.lose(format!(
+                        "it has {count} slots of {bytes} bytes, this side {} of {}; set \
+                         FERROCCL_NET_SLOTS and FERROCCL_NET_SLOT_BYTES alike on all hosts",
+                        own.slots(),
+                        own.slot_bytes
+                    ));
+                    return Ok(());
+                }
+                let mr = self.line.import(&key).map_err(|_| ())?;
+                let free = (1 << count) - 1;
+                self.slots = Some(Slots { mr, count, bytes, stride: own.stride(), free });
+            }
+            Note::Memory(number, key) => {
+                let mr = self.line.import(&key).map_err(|_| ())?;
+                let at = number as usize;
+                if at >= MEMORIES_MAX {
+                    return Err(());
+                }
+                if self.memory.len() <= at {
+                    self.memory.resize(at + 1, None);
+                }
+                self.memory[at] = Some(mr);
+            }
+            Note::Withdrawn(number) => {
+                if let Some(mr) = self.memory.get_mut(number as usize).and_then(Option::take) {
+                    self.line.forget(mr);
+                }
+            }
+            Note::Peer(name) => self.line.peer = name,
+            Note::Ring(_) => return Err(()),
+        }
+        Ok(())
+    }
+
+    /// Posts what of the waiting messages can go.
+    fn advance(&mut self) {
+        let mut at = 0;
+        while let Some(slot) = self.waiting.get(at).copied() {
+            match self.send(slot) {
+                Ok(true) => {
+                    self.waiting.remove(at);
+                }
+                Ok(false) => at += 1,
+                Err(error) => self.line.lose(error.text),
+            }
+            if self.line.lost.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Posts as much of a message as can go. Returns whether that was all.
+    fn send(&mut self, slot: u8) -> Result<bool, NetError> {
+        let Some(slots) = self.slots else { return Ok(false) };
+        let request = &mut self.requests[usize::from(slot)];
+        if let Some(grant) = request.grant {
+            request.bytes = request.bytes.min(grant.wanted.bytes as usize);
+        }
+        let usable = slots.free & !self.busy;
+        // The slots that are kept for messages whose buffers are known.
+        let may_be_early = request.bytes <= slots.bytes
+            && usable.count_ones() as usize > slots.count / 2
+            && request.sent.is_none();
+        match request.grant {
+            _ if may_be_early => self.send_pieces(slot),
+            Some(grant) if grant.wanted.memory != THROUGH_SLOTS => self.send_whole(slot, grant),
+            Some(_) => self.send_pieces(slot),
+            None => Ok(false),
+        }
+    }
+
+    /// Puts a message where it is wanted; no if that memory is not known yet.
+    fn send_whole(&mut self, slot: u8, grant: Grant) -> Result<bool, NetError> {
+        let known = self.memory.get(grant.wanted.memory as usize).copied().flatten();
+        let Some(remote) = known else { return Ok(false) };
+        let request = &mut self.requests[usize::from(slot)];
+        let (key, offset) = match &request.mr {
+            Some(mr) => (mr.key, request.offset),
+            None => (self.staging.key, 0),
+        };
+        request.stage = Stage::Posted(true);
+        let bytes = request.bytes;
+        self.line.post(WorkRequest::Put {
+            endpoint: self.line.endpoint,
+            local: LocalSlice { key, offset, bytes },
+            tail: None,
+            grant: false,
+            remote,
+            remote_offset: grant.wanted.offset as usize,
+            immediate: Some(Name::Landed(grant.group, grant.index).encode()),
+            id: slot.into(),
+        });
+        Ok(true)
+    }
+
+    /// Puts a message into slots, as far as there are any. Returns whether that was all.
+    fn send_pieces(&mut self, slot: u8) -> Result<bool, NetError> {
+        loop {
+            let Some(slots) = &mut self.slots else { return Ok(false) };
+            let usable = slots.free & !self.busy;
+            if usable == 0 {
+                return Ok(false);
+            }
+            let to = usable.trailing_zeros() as usize;
+            let request = &mut self.requests[usize::from(slot)];
+            let at = request.sent.unwrap_or(0);
+            let bytes = (request.bytes - at).min(slots.bytes);
+            let (offset, remote) = (to * slots.stride, slots.mr);
+            let header = Header {
+                tag: request.tag,
+                ordinal: request.ordinal,
+                at: at as u64,
+                bytes: bytes as u64,
+                total: request.bytes as u64,
+            };
+            let region = &self.staging.region;
+            let broken = |error| NetError::from(TransportError::Usage(format!("{error}")));
+            region.write(offset, &header.encode()).map_err(broken)?;
+            if let Some(mr) = &request.mr {
+                let from = request.offset + at;
+                mr.with(|memory| region.copy_from(offset + HEADER_BYTES, memory, from, bytes))?;
+            }
+            slots.free &= !(1 << to);
+            self.busy |= 1 << to;
+            request.sent = Some(at + bytes);
+            let key = self.staging.key;
+            self.line.post(WorkRequest::Put {
+                endpoint: self.line.endpoint,
+                local: LocalSlice { key, offset, bytes: HEADER_BYTES + bytes },
+                tail: None,
+                grant: false,
+                remote,
+                remote_offset: offset,
+                immediate: Some(Name::Piece(to).encode()),
+                id: PIECE_ID + to as u64,
+            });
+            if at + bytes == request.bytes {
+                request.stage = Stage::Posted(false);
+                return Ok(true);
+            }
+        }
+    }
+}

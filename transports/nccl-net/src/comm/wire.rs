@@ -1,0 +1,324 @@
+//! What the two ends of a connection tell each other, as bytes: records of grants, headers of
+//! pieces, immediates, notes.
+
+use ccl_core::transport::{GRANT_BYTES_MAX, IMMEDIATE_MAX, RemoteKey};
+
+/// The most buffers in one group.
+pub(crate) const GROUP_MAX: usize = 8;
+/// Groups that a receiver may have outstanding.
+pub(crate) const GROUPS: usize = 64;
+/// Bytes of a grant's record.
+pub(crate) const RECORD_BYTES: usize = GRANT_BYTES_MAX;
+/// Bytes before a piece's payload.
+pub(crate) const HEADER_BYTES: usize = 64;
+/// The most slots of a receiver.
+pub(crate) const SLOTS_MAX: usize = 16;
+/// In the place of a number of memory: it cannot be reached, so the message comes through slots.
+pub(crate) const THROUGH_SLOTS: u32 = u32::MAX;
+
+/// The longest name of a peer that is shown.
+const PEER_CHARS_MAX: usize = 200;
+const ENTRY_BYTES: usize = 24;
+const _: () = assert!(8 + GROUP_MAX * ENTRY_BYTES <= RECORD_BYTES);
+/// Numbers of groups travel in so many bits.
+const NUMBER_BITS: u32 = 26;
+pub(crate) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
+
+/// Where one message is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) tag: i32,
+    /// Which of all buffers for that tag it is, modulo 2^32: that of the message of this number.
+    pub(crate) ordinal: u32,
+    /// The receiver's number for the memory, or [`THROUGH_SLOTS`].
+    pub(crate) memory: u32,
+    /// First byte there; 48 bits.
+    pub(crate) offset: u64,
+    /// Room for so many bytes; 48 bits.
+    pub(crate) bytes: u64,
+}
+
+/// A group of buffers, granted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// Its number, modulo 2^26.
+    pub(crate) group: u32,
+    pub(crate) count: usize,
+    pub(crate) wanted: [Wanted; GROUP_MAX],
+}
+
+impl Record {
+    /// With how many of its bytes matter.
+    pub(crate) fn encode(&self) -> ([u8; RECORD_BYTES], usize) {
+        let mut bytes = [0; RECORD_BYTES];
+        let word = (self.group & NUMBER_MASK) | (self.count as u32) << NUMBER_BITS;
+        bytes[..4].copy_from_slice(&word.to_le_bytes());
+        let entries = bytes[8..].chunks_exact_mut(ENTRY_BYTES);
+        for (entry, wanted) in entries.zip(&self.wanted[..self.count]) {
+            entry[..4].copy_from_slice(&wanted.tag.to_le_bytes());
+            entry[4..8].copy_from_slice(&wanted.ordinal.to_le_bytes());
+            entry[8..12].copy_from_slice(&wanted.memory.to_le_bytes());
+            entry[12..18].copy_from_slice(&wanted.offset.to_le_bytes()[..6]);
+            entry[18..24].copy_from_slice(&wanted.bytes.to_le_bytes()[..6]);
+        }
+        let used = 8 + self.count * ENTRY_BYTES;
+        let sum = sum(&bytes[..used]);
+        bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+        (bytes, used)
+    }
+
+    /// None if the bytes are no record, or not all of one record.
+    pub(crate) fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
+        let (word, rest) = bytes.split_first_chunk()?;
+        let (told, rest) = rest.split_first_chunk()?;
+        let word = u32::from_le_bytes(*word);
+        let (group, count) = (word & NUMBER_MASK, (word >> NUMBER_BITS) as usize);
+        if !(1..=GROUP_MAX).contains(&count)
+            || u32::from_le_bytes(*told) != sum(&bytes[..8 + count * ENTRY_BYTES])
+        {
+            return None;
+        }
+        let mut wanted = [Wanted::default(); GROUP_MAX];
+        for (wanted, entry) in wanted.iter_mut().zip(rest.chunks_exact(ENTRY_BYTES)).take(count) {
+            *wanted = Wanted {
+                tag: i32::from_le_bytes(*entry.first_chunk()?),
+                ordinal: u32::from_le_bytes(*entry[4..].first_chunk()?),
+                memory: u32::from_le_bytes(*entry[8..].first_chunk()?),
+                offset: u48(&entry[12..18]),
+                bytes: u48(&entry[18..24]),
+            };
+        }
+        Some(Record { group, count, wanted })
+    }
+}
+
+fn u48(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+}
+
+/// The sum over a record's bytes but its own. A record may be overwritten while it is read: then
+/// the sum does not fit, and another one is announced.
+fn sum(record: &[u8]) -> u32 {
+    let (words, _) = record.as_chunks();
+    let sum = words.iter().enumerate().fold(1u64, |sum, (at, word)| {
+        let word = u64::from_le_bytes(*word);
+        // The sum's own place, which is the upper half of the first word.
+        let word = if at == 0 { word & u64::from(u32::MAX) } else { word };
+        (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    });
+    (sum >> 32) as u32
+}
+
+/// What a piece in a slot says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) tag: i32,
+    /// Which of all messages with that tag it belongs to, modulo 2^32.
+    pub(crate) ordinal: u32,
+    /// First byte of the piece in the message.
+    pub(crate) at: u64,
+    /// Bytes of the piece.
+    pub(crate) bytes: u64,
+    /// Bytes of the message, as far as there is room for them.
+    pub(crate) total: u64,
+}
+
+impl Header {
+    pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..4].copy_from_slice(&self.tag.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.ordinal.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.at.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.total.to_le_bytes());
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Header {
+        let word = |at: usize| bytes[at..].first_chunk().copied().map_or(0, u64::from_le_bytes);
+        let first = word(0);
+        Header {
+            tag: first as i32,
+            ordinal: (first >> 32) as u32,
+            at: word(8),
+            bytes: word(16),
+            total: word(24),
+        }
+    }
+}
+
+/// An immediate, understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// To the receiver: a piece is in this slot.
+    Piece(usize),
+    /// To the sender: the record of this group is in its ring.
+    Granted(u32),
+    /// To the receiver: the message for this buffer of this group is where it was wanted.
+    Landed(u32, usize),
+    /// To the sender: these slots are free again.
+    Freed(u32),
+}
+
+const KIND_SHIFT: u32 = NUMBER_BITS;
+const _: () = assert!(IMMEDIATE_MAX >> KIND_SHIFT == 3, "two bits are left for the kind");
+
+impl Name {
+    pub(crate) fn encode(self) -> u32 {
+        let (kind, value) = match self {
+            Name::Piece(slot) => (0, slot as u32),
+            Name::Granted(group) => (1, group & NUMBER_MASK),
+            Name::Landed(group, index) => (2, (group << 3 | index as u32) & NUMBER_MASK),
+            Name::Freed(slots) => (3, slots & NUMBER_MASK),
+        };
+        kind << KIND_SHIFT | value
+    }
+
+    /// For [`Name::Landed`] the number of the group is that of 23 bits.
+    pub(crate) fn decode(immediate: u32) -> Option<Name> {
+        let value = immediate & NUMBER_MASK;
+        match immediate >> KIND_SHIFT {
+            0 => (value < SLOTS_MAX as u32).then_some(Name::Piece(value as usize)),
+            1 => Some(Name::Granted(value)),
+            2 => Some(Name::Landed(value >> 3, (value & 7) as usize)),
+            3 => (value >> SLOTS_MAX == 0).then_some(Name::Freed(value)),
+            _ => None,
+        }
+    }
+}
+
+/// What travels beside the data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// The sender's ring for grants.
+    Ring(RemoteKey),
+    /// The receiver's slots: how many, bytes of payload of each, their memory.
+    Slots(u32, u64, RemoteKey),
+    /// Memory that grants will name by this number.
+    Memory(u32, RemoteKey),
+    /// They will not name it any more.
+    Withdrawn(u32),
+    /// Who says this, for people.
+    Peer(String),
+}
+
+impl Note {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        match self {
+            Note::Ring(RemoteKey(key)) => {
+                bytes.push(1);
+                bytes.extend(key);
+            }
+            Note::Slots(count, slot_bytes, RemoteKey(key)) => {
+                bytes.push(2);
+                bytes.extend(count.to_le_bytes());
+                bytes.extend(slot_bytes.to_le_bytes());
+                bytes.extend(key);
+            }
+            Note::Memory(number, RemoteKey(key)) => {
+                bytes.push(3);
+                bytes.extend(number.to_le_bytes());
+                bytes.extend(key);
+            }
+            Note::Withdrawn(number) => {
+                bytes.push(4);
+                bytes.extend(number.to_le_bytes());
+            }
+            Note::Peer(name) => {
+                bytes.push(5);
+                bytes.extend(name.as_bytes());
+            }
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Note> {
+        let (kind, rest) = bytes.split_first()?;
+        let key = |rest: &[u8]| RemoteKey(rest.to_vec());
+        match kind {
+            1 => Some(Note::Ring(key(rest))),
+            2 => {
+                let (count, rest) = rest.split_first_chunk()?;
+                let (slot_bytes, rest) = rest.split_first_chunk()?;
+                let slot_bytes = u64::from_le_bytes(*slot_bytes);
+                Some(Note::Slots(u32::from_le_bytes(*count), slot_bytes, key(rest)))
+            }
+            3 => {
+                let (number, rest) = rest.split_first_chunk()?;
+                Some(Note::Memory(u32::from_le_bytes(*number), key(rest)))
+            }
+            4 => Some(Note::Withdrawn(u32::from_le_bytes(rest.try_into().ok()?))),
+            5 => {
+                let name = String::from_utf8_lossy(rest);
+                let shown = |c: &char| c.is_ascii_graphic() || *c == ' ';
+                Some(Note::Peer(name.chars().filter(shown).take(PEER_CHARS_MAX).collect()))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(count: usize) -> Record {
+        let mut wanted = [Wanted::default(); GROUP_MAX];
+        for (at, wanted) in wanted.iter_mut().take(count).enumerate() {
+            *wanted = Wanted {
+                tag: -7 * at as i32,
+                ordinal: u32::MAX - at as u32,
+                memory: at as u32,
+                offset: (1 << 48) - 1 - at as u64,
+                bytes: 1 << 40,
+            };
+        }
+        Record { group: 0x3ff_fff1, count, wanted }
+    }
+
+    #[test]
+    fn records_are_read_as_written_and_torn_ones_not_at_all() {
+        for count in 1..=GROUP_MAX {
+            let (bytes, used) = record(count).encode();
+            assert_eq!(Record::decode(&bytes), Some(record(count)));
+            for at in 0..used {
+                let mut torn = bytes;
+                torn[at] ^= 0x10;
+                assert_eq!(Record::decode(&torn), None, "byte {at} of {count} entries");
+            }
+        }
+        assert_eq!(Record::decode(&[0; RECORD_BYTES]), None);
+    }
+
+    #[test]
+    fn headers_names_and_notes_are_read_as_written() {
+        let header = Header { tag: -1, ordinal: 7, at: 1 << 41, bytes: 3, total: 1 << 42 };
+        assert_eq!(Header::decode(&header.encode()), header);
+        for name in [
+            Name::Piece(15),
+            Name::Granted(NUMBER_MASK),
+            Name::Landed(NUMBER_MASK >> 3, 7),
+            Name::Freed(0xffff),
+        ] {
+            assert!(name.encode() <= IMMEDIATE_MAX);
+            assert_eq!(Name::decode(name.encode()), Some(name));
+        }
+        assert_eq!(Name::decode(Name::Piece(16).encode()), None);
+        assert_eq!(Name::decode(Name::Freed(1 << 16).encode()), None);
+        assert_eq!(Name::decode(1 << 28), None);
+        let key = || RemoteKey(vec![1, 2, 3]);
+        for note in [
+            Note::Ring(key()),
+            Note::Slots(16, 1 << 40, key()),
+            Note::Memory(9, key()),
+            Note::Withdrawn(u32::MAX),
+            Note::Peer("host-7, process 9".to_owned()),
+        ] {
+            assert_eq!(Note::decode(&note.encode()), Some(note));
+        }
+        for short in [&[][..], &[0], &[2, 0], &[3, 1], &[4, 1, 2]] {
+            assert_eq!(Note::decode(short), None);
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! The configuration, from the environment of the process that NCCL runs in.
+
+use ccl_core::config::Config;
+use nccl_net_abi::NcclResult;
+
+use crate::error::NetError;
+
+/// Reads it.
+pub(crate) fn read() -> Result<Config, NetError> {
+    let config = Config::from_lookup(&|name| {
+        let value = std::env::var_os(name)?;
+        Some(value.to_string_lossy().into_owned())
+    });
+    config.map_err(|error| NetError::new(NcclResult::INVALID_USAGE, error.to_string()))
+}

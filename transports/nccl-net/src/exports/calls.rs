@@ -1,0 +1,362 @@
+//! The functions, each under the newest version whose signature it has.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+
+use nccl_net_abi::{
+    Attributes, CommConfig, DeviceHandle, HANDLE_BYTES, Logger, NcclResult, Profiler,
+};
+
+use super::{guard, id, null, put, region, registration, request, slice, with};
+use crate::comm::wire::GROUP_MAX;
+use crate::error::NetError;
+use crate::plugin::{self, Plugin};
+
+/// Of a communicator of NCCL: nothing is kept of it, but it must not be null.
+const CONTEXT: usize = 1 << 4;
+
+pub(super) unsafe extern "C" fn init_v12(
+    context: *mut *mut c_void,
+    _: u64,
+    _: *mut CommConfig,
+    logger: Logger,
+    _: Profiler,
+) -> NcclResult {
+    guard("init", || {
+        plugin::init(logger)?;
+        // SAFETY: NCCL wants the context there.
+        unsafe { put(context, std::ptr::without_provenance_mut(CONTEXT)) }
+    })
+}
+
+pub(super) unsafe extern "C" fn init_v10(logger: Logger, _: Profiler) -> NcclResult {
+    guard("init", || plugin::init(logger))
+}
+
+pub(super) unsafe extern "C" fn init_v9(logger: Logger) -> NcclResult {
+    guard("init", || plugin::init(logger))
+}
+
+pub(super) unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
+    with("devices", |plugin| {
+        let devices = plugin.devices.len() as c_int;
+        // SAFETY: NCCL wants the number there.
+        unsafe { put(count, devices) }
+    })
+}
+
+pub(super) unsafe extern "C" fn listen_v12(
+    _: *mut c_void,
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> NcclResult {
+    // SAFETY: the same, without a context.
+    unsafe { listen_v10(device, handle, comm) }
+}
+
+pub(super) unsafe extern "C" fn listen_v10(
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> NcclResult {
+    with("listen", |plugin| {
+        if handle.is_null() || comm.is_null() {
+            return Err(null("the handle or the listening communicator"));
+        }
+        let (bytes, id) = plugin.listen(device)?;
+        // SAFETY: a handle has room for that many bytes.
+        unsafe { put(handle.cast(), bytes) }?;
+        // SAFETY: NCCL wants the communicator there.
+        unsafe { put(comm, id.pointer()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn connect_v12(
+    _: *mut c_void,
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    side: *mut *mut DeviceHandle,
+) -> NcclResult {
+    // SAFETY: the same, without a context.
+    unsafe { connect_v9(device, handle, comm, side) }
+}
+
+pub(super) unsafe extern "C" fn connect_v10(
+    device: c_int,
+    _: *mut CommConfig,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    side: *mut *mut DeviceHandle,
+) -> NcclResult {
+    // SAFETY: the same, without a configuration.
+    unsafe { connect_v9(device, handle, comm, side) }
+}
+
+pub(super) unsafe extern "C" fn connect_v9(
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    _: *mut *mut DeviceHandle,
+) -> NcclResult {
+    with("connect", |plugin| {
+        // SAFETY: NCCL wants the communicator there, or null until there is one.
+        unsafe { put(comm, std::ptr::null_mut()) }?;
+        let handle: *mut [u8; HANDLE_BYTES] = handle.cast();
+        let mut handle = NonNull::new(handle).ok_or_else(|| null("the handle"))?;
+        // SAFETY: a handle has that many bytes, which are this call's alone.
+        let handle = unsafe { handle.as_mut() };
+        let Some(id) = plugin.connect(device, handle)? else { return Ok(()) };
+        // SAFETY: as above.
+        unsafe { put(comm, id.pointer()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn accept(
+    listener: *mut c_void,
+    comm: *mut *mut c_void,
+    _: *mut *mut DeviceHandle,
+) -> NcclResult {
+    with("accept", |plugin| {
+        // SAFETY: NCCL wants the communicator there, or null until there is one.
+        unsafe { put(comm, std::ptr::null_mut()) }?;
+        let Some(id) = plugin.accept(id(listener, "the listening communicator")?)? else {
+            return Ok(());
+        };
+        // SAFETY: as above.
+        unsafe { put(comm, id.pointer()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn register(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    kind: c_int,
+    mr: *mut *mut c_void,
+) -> NcclResult {
+    with("regMr", |plugin| {
+        let comm = id(comm, "the communicator")?;
+        if mr.is_null() {
+            return Err(null("where the registration goes"));
+        }
+        // SAFETY: NCCL vouches for memory until it deregisters it.
+        let region = unsafe { region(data, bytes) }?;
+        let registered = plugin.register(comm, region, kind)?;
+        // SAFETY: NCCL wants the registration there.
+        unsafe { put(mr, registered.pointer()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn deregister(comm: *mut c_void, mr: *mut c_void) -> NcclResult {
+    with("deregMr", |plugin| {
+        plugin.deregister(id(comm, "the communicator")?, id(mr, "the registration")?)
+    })
+}
+
+pub(super) unsafe extern "C" fn isend_v12(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    tag: c_int,
+    mr: *mut c_void,
+    _: *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    // SAFETY: the same, without an event of the profiler.
+    unsafe { isend_v9(comm, data, bytes, tag, mr, request) }
+}
+
+pub(super) unsafe extern "C" fn isend_v9(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    tag: c_int,
+    mr: *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    with("isend", |plugin| {
+        // SAFETY: NCCL wants the request there, or null if it cannot be taken.
+        unsafe { put(request, std::ptr::null_mut()) }?;
+        let comm = id(comm, "the sending communicator")?;
+        let sent = plugin.isend(comm, data.addr(), bytes, tag, registration(mr))?;
+        let Some(sent) = sent else { return Ok(()) };
+        // SAFETY: as above.
+        unsafe { put(request, comm.request(sent)) }
+    })
+}
+
+pub(super) unsafe extern "C" fn isend_v8(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: c_int,
+    tag: c_int,
+    mr: *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    let Ok(bytes) = usize::try_from(bytes) else {
+        return guard("isend", || Err(NetError::argument(format!("{bytes} bytes to send"))));
+    };
+    // SAFETY: the same, with another type of length.
+    unsafe { isend_v9(comm, data, bytes, tag, mr, request) }
+}
+
+pub(super) unsafe extern "C" fn irecv_v12(
+    comm: *mut c_void,
+    count: c_int,
+    data: *mut *mut c_void,
+    bytes: *mut usize,
+    tags: *mut c_int,
+    mrs: *mut *mut c_void,
+    _: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    // SAFETY: the same, without events of the profiler.
+    unsafe { irecv_v9(comm, count, data, bytes, tags, mrs, request) }
+}
+
+pub(super) unsafe extern "C" fn irecv_v9(
+    comm: *mut c_void,
+    count: c_int,
+    data: *mut *mut c_void,
+    bytes: *mut usize,
+    tags: *mut c_int,
+    mrs: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    with("irecv", |plugin| {
+        // SAFETY: NCCL has as many lengths as buffers.
+        let bytes = unsafe { slice(bytes, count, "lengths") }?;
+        // SAFETY: the rest as NCCL hands it in.
+        unsafe { receive(plugin, comm, data, bytes.iter().copied(), tags, mrs, request) }
+    })
+}
+
+pub(super) unsafe extern "C" fn irecv_v8(
+    comm: *mut c_void,
+    count: c_int,
+    data: *mut *mut c_void,
+    bytes: *mut c_int,
+    tags: *mut c_int,
+    mrs: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    with("irecv", |plugin| {
+        // SAFETY: NCCL has as many lengths as buffers.
+        let bytes = unsafe { slice(bytes, count, "lengths") }?;
+        if let Some(bytes) = bytes.iter().find(|bytes| **bytes < 0) {
+            return Err(NetError::argument(format!("{bytes} bytes to receive")));
+        }
+        let bytes = bytes.iter().map(|bytes| *bytes as usize);
+        // SAFETY: the rest as NCCL hands it in.
+        unsafe { receive(plugin, comm, data, bytes, tags, mrs, request) }
+    })
+}
+
+/// Receives into as many buffers as there are lengths.
+///
+/// # Safety
+///
+/// The arrays are null or have as many elements; `to` is null or may be written to.
+unsafe fn receive(
+    plugin: &Plugin,
+    comm: *mut c_void,
+    data: *mut *mut c_void,
+    bytes: impl ExactSizeIterator<Item = usize>,
+    tags: *mut c_int,
+    mrs: *mut *mut c_void,
+    to: *mut *mut c_void,
+) -> Result<(), NetError> {
+    // Whatever NCCL had put there: it wants the request there, or null if it cannot be taken.
+    // SAFETY: as above.
+    unsafe { put(to, std::ptr::null_mut()) }?;
+    let comm = id(comm, "the receiving communicator")?;
+    let count = bytes.len() as c_int;
+    // SAFETY: as above.
+    let data = unsafe { slice(data, count, "buffers") }?;
+    // SAFETY: as above.
+    let tags = unsafe { slice(tags, count, "tags") }?;
+    let none = [std::ptr::null_mut(); GROUP_MAX];
+    let mrs = match mrs.is_null() {
+        true => &none[..data.len().min(GROUP_MAX)],
+        // SAFETY: as above.
+        false => unsafe { slice(mrs, count, "registrations") }?,
+    };
+    let mut wanted = [(None, 0, 0, 0); GROUP_MAX];
+    let parts = data.iter().zip(bytes).zip(tags).zip(mrs);
+    for (wanted, (((data, bytes), tag), mr)) in wanted.iter_mut().zip(parts) {
+        *wanted = (registration(*mr), data.addr(), bytes, *tag);
+    }
+    let wanted = wanted.get(..data.len()).ok_or_else(|| {
+        NetError::argument(format!("{count} buffers in one irecv; {GROUP_MAX} at most"))
+    })?;
+    let Some(received) = plugin.irecv(comm, wanted)? else { return Ok(()) };
+    // SAFETY: as above.
+    unsafe { put(to, comm.request(received)) }
+}
+
+/// Memory of the host needs no flush.
+pub(super) unsafe extern "C" fn iflush(
+    comm: *mut c_void,
+    _: c_int,
+    _: *mut *mut c_void,
+    _: *mut c_int,
+    _: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    with("iflush", |_| {
+        id(comm, "the receiving communicator")?;
+        // SAFETY: NCCL wants the request there, or null for nothing to do.
+        unsafe { put(request, std::ptr::null_mut()) }
+    })
+}
+
+pub(super) unsafe extern "C" fn test(
+    pointer: *mut c_void,
+    done: *mut c_int,
+    sizes: *mut c_int,
+) -> NcclResult {
+    with("test", |plugin| {
+        // SAFETY: NCCL wants to know it there.
+        unsafe { put(done, 0) }?;
+        let (comm, request) = request(pointer)?;
+        let Some(tested) = plugin.test(comm, request)? else { return Ok(()) };
+        if let Some(sizes) = NonNull::new(sizes) {
+            for (at, size) in tested.sizes[..tested.count].iter().enumerate() {
+                // SAFETY: NCCL has as many sizes as the request has buffers.
+                let to = unsafe { sizes.add(at) };
+                // A longer transfer cannot be told: NCCL's are not.
+                let size = c_int::try_from(*size).unwrap_or(c_int::MAX);
+                // SAFETY: as above.
+                unsafe { to.write(size) };
+            }
+        }
+        // SAFETY: as above.
+        unsafe { put(done, 1) }
+    })
+}
+
+pub(super) unsafe extern "C" fn close_send(comm: *mut c_void) -> NcclResult {
+    with("closeSend", |plugin| plugin.close_sender(id(comm, "the sending communicator")?))
+}
+
+pub(super) unsafe extern "C" fn close_receive(comm: *mut c_void) -> NcclResult {
+    with("closeRecv", |plugin| plugin.close_receiver(id(comm, "the receiving communicator")?))
+}
+
+pub(super) unsafe extern "C" fn close_listen(comm: *mut c_void) -> NcclResult {
+    with("closeListen", |plugin| plugin.close_listener(id(comm, "the listening communicator")?))
+}
+
+pub(super) unsafe extern "C" fn finalize(_: *mut c_void) -> NcclResult {
+    with("finalize", |plugin| {
+        plugin.finalize();
+        Ok(())
+    })
+}
+
+/// A hint that changes nothing yet.
+pub(super) unsafe extern "C" fn set_attributes(_: *mut c_void, _: *mut Attributes) -> NcclResult {
+    NcclResult::SUCCESS
+}

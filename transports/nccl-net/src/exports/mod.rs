@@ -1,0 +1,122 @@
+//! What NCCL calls. Everything that C hands in is looked at here, and all `unsafe` of the plugin is
+//! here and in `log.rs`: pointers become numbers, slices and regions. No panic gets past.
+
+mod calls;
+mod v10;
+mod v11;
+mod v12;
+mod v8;
+mod v9;
+
+use std::ffi::{CStr, c_int, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ccl_memory::Region;
+use nccl_net_abi::{LogLevel, NcclResult, SUBSYSTEM_NET};
+
+pub use v8::NCCL_NET_PLUGIN_V8;
+pub use v9::NCCL_NET_PLUGIN_V9;
+pub use v10::NCCL_NET_PLUGIN_V10;
+pub use v11::NCCL_NET_PLUGIN_V11;
+pub use v12::NCCL_NET_PLUGIN_V12;
+
+use crate::error::NetError;
+use crate::log;
+use crate::plugin::{Plugin, plugin, read};
+use crate::table::{Id, RequestId};
+
+/// The name that `NCCL_NET` chooses this plugin by.
+pub const NAME: &CStr = c"ferroccl";
+
+/// A table of functions that C reads.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct Exported<T>(pub T);
+
+// SAFETY: a table has function pointers and the address of a static text, and is never written to.
+unsafe impl<T> Sync for Exported<T> {}
+
+/// Calls the plugin; what goes wrong is in NCCL's log, and a result.
+fn guard(what: &str, call: impl FnOnce() -> Result<(), NetError>) -> NcclResult {
+    let error = match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => return NcclResult::SUCCESS,
+        Ok(Err(error)) => error,
+        Err(_) => NetError::new(NcclResult::INTERNAL_ERROR, "a defect of the plugin"),
+    };
+    log::line(LogLevel::WARN, SUBSYSTEM_NET, &format!("{what}: {error}"));
+    error.result
+}
+
+/// The same for what needs the plugin.
+fn with(what: &str, call: impl FnOnce(&'static Plugin) -> Result<(), NetError>) -> NcclResult {
+    guard(what, || call(plugin()?))
+}
+
+fn null(what: &str) -> NetError {
+    NetError::argument(format!("{what} is a null pointer"))
+}
+
+/// Writes to where C wants something.
+///
+/// # Safety
+///
+/// `to` is null, or may be written to.
+unsafe fn put<T>(to: *mut T, value: T) -> Result<(), NetError> {
+    let to = NonNull::new(to).ok_or_else(|| null("where the result goes"))?;
+    // SAFETY: as above.
+    unsafe { to.write(value) };
+    Ok(())
+}
+
+/// What C has in an array.
+///
+/// # Safety
+///
+/// `from` is null, or points to `count` valid values that nobody changes meanwhile.
+unsafe fn slice<'a, T>(from: *const T, count: c_int, what: &str) -> Result<&'a [T], NetError> {
+    let count = usize::try_from(count)
+        .map_err(|_| NetError::argument(format!("{count} elements of {what}")))?;
+    let from = NonNull::new(from.cast_mut()).ok_or_else(|| null(what))?;
+    // SAFETY: as above.
+    Ok(unsafe { NonNull::slice_from_raw_parts(from, count).as_ref() })
+}
+
+/// Memory of the caller's.
+///
+/// # Safety
+///
+/// The bytes are valid until the memory is deregistered.
+unsafe fn region(data: *mut c_void, bytes: usize) -> Result<Region, NetError> {
+    let start = NonNull::new(data.cast()).ok_or_else(|| null("the memory to register"))?;
+    if bytes == 0 || start.addr().get().checked_add(bytes).is_none() {
+        return Err(NetError::argument(format!("{bytes} bytes of memory to register")));
+    }
+    // SAFETY: the caller vouches for the bytes until they are deregistered, and `Mr` reaches none
+    // after that.
+    Ok(unsafe { Region::new(start, bytes, Arc::new(())) })
+}
+
+/// Something of the plugin's that C holds.
+fn id(pointer: *mut c_void, what: &str) -> Result<Id, NetError> {
+    match read(pointer) {
+        Some((id, None)) => Ok(id),
+        _ if pointer.is_null() => Err(null(what)),
+        _ => Err(NetError::argument(format!("{what} that this plugin has never made"))),
+    }
+}
+
+/// A request of the plugin's that C holds.
+fn request(pointer: *mut c_void) -> Result<(Id, RequestId), NetError> {
+    match read(pointer) {
+        Some((id, Some(request))) => Ok((id, request)),
+        _ if pointer.is_null() => Err(null("the request")),
+        _ => Err(NetError::argument("a request that this plugin has never made")),
+    }
+}
+
+/// A registration that C holds, or none.
+fn registration(pointer: *mut c_void) -> Option<Id> {
+    id(pointer, "a registration").ok()
+}

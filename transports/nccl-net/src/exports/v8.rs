@@ -1,0 +1,60 @@
+//! Version 8 of the interface.
+
+use std::ffi::c_int;
+
+use nccl_net_abi::v8::{Net, Properties};
+use nccl_net_abi::{DEVICE_HOST, HOST, NcclResult};
+
+use super::{Exported, NAME, calls, put, with};
+use crate::comm::wire::GROUP_MAX;
+use crate::device::pointer;
+
+/// What NCCL loads.
+#[unsafe(export_name = "ncclNetPlugin_v8")]
+pub static NCCL_NET_PLUGIN_V8: Exported<Net> = Exported(Net {
+    name: NAME.as_ptr(),
+    init: Some(calls::init_v9),
+    devices: Some(calls::devices),
+    properties: Some(properties),
+    listen: Some(calls::listen_v10),
+    connect: Some(calls::connect_v9),
+    accept: Some(calls::accept),
+    register: Some(calls::register),
+    register_dma_buf: None,
+    deregister: Some(calls::deregister),
+    isend: Some(calls::isend_v8),
+    irecv: Some(calls::irecv_v8),
+    iflush: Some(calls::iflush),
+    test: Some(calls::test),
+    close_send: Some(calls::close_send),
+    close_receive: Some(calls::close_receive),
+    close_listen: Some(calls::close_listen),
+    device_registration: None,
+    consumed: None,
+});
+
+unsafe extern "C" fn properties(number: c_int, to: *mut Properties) -> NcclResult {
+    with("getProperties", |plugin| {
+        let device = plugin.device(number)?;
+        // SAFETY: NCCL wants them there.
+        unsafe {
+            put(
+                to,
+                Properties {
+                    name: device.name.as_ptr(),
+                    pci_path: pointer(device.pci_path.as_deref()),
+                    guid: device.guid,
+                    memory_kinds: HOST,
+                    registration_is_global: 1,
+                    speed_mbps: device.speed_mbps,
+                    port: device.port,
+                    latency_us: device.latency_us,
+                    comms_max: crate::comm::COMMS_MAX,
+                    receives_max: GROUP_MAX as c_int,
+                    device_type: DEVICE_HOST,
+                    device_version: 0,
+                },
+            )
+        }
+    })
+}

@@ -1,0 +1,121 @@
+//! The handle: what a listener is found by. NCCL carries it from rank to rank, and hands the same
+//! bytes to each call of `connect`, so that it also remembers the attempt.
+
+use ccl_core::transport::{Address, Secret};
+use nccl_net_abi::HANDLE_BYTES;
+use sha2::{Digest, Sha256};
+
+use crate::error::NetError;
+use crate::table::{Id, Kind};
+
+const MAGIC: [u8; 4] = *b"fccl";
+/// Of the handle, and of everything that the two ends of a connection tell each other.
+pub(crate) const VERSION: u8 = 1;
+const SEED_BYTES: usize = 16;
+const ATTEMPT: usize = 8;
+const SEED: usize = 16;
+const ADDRESS: usize = SEED + SEED_BYTES;
+
+/// What the secret of a listener is made of; random.
+pub(crate) type Seed = [u8; SEED_BYTES];
+
+/// A handle, understood.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Handle {
+    pub(crate) transport: u8,
+    pub(crate) seed: Seed,
+    pub(crate) address: Address,
+    /// The attempt to connect that was begun with it.
+    pub(crate) attempt: Option<Id>,
+}
+
+impl Handle {
+    /// What both ends prove to know.
+    pub(crate) fn secret(&self) -> Secret {
+        let mut hash = Sha256::new();
+        hash.update(b"ferroccl nccl-net");
+        hash.update([VERSION]);
+        hash.update(self.seed);
+        Secret(hash.finalize().into())
+    }
+
+    /// As bytes; none if the address is too long.
+    pub(crate) fn encode(&self) -> Option<[u8; HANDLE_BYTES]> {
+        let mut bytes = [0; HANDLE_BYTES];
+        bytes[..4].copy_from_slice(&MAGIC);
+        let Address(address) = &self.address;
+        bytes[4..7].copy_from_slice(&[VERSION, self.transport, u8::try_from(address.len()).ok()?]);
+        let attempt = self.attempt.map_or(0, Id::number);
+        bytes[ATTEMPT..SEED].copy_from_slice(&attempt.to_le_bytes());
+        bytes[SEED..ADDRESS].copy_from_slice(&self.seed);
+        bytes.get_mut(ADDRESS..ADDRESS + address.len())?.copy_from_slice(address);
+        Some(bytes)
+    }
+
+    /// From bytes.
+    pub(crate) fn decode(bytes: &[u8; HANDLE_BYTES]) -> Result<Handle, NetError> {
+        let no_handle = "these 128 bytes are no handle of ferroccl's: do all ranks use this plugin \
+                         (NCCL_NET_PLUGIN, NCCL_NET)?";
+        if bytes[..4] != MAGIC {
+            return Err(NetError::argument(no_handle));
+        }
+        if bytes[4] != VERSION {
+            return Err(NetError::argument(format!(
+                "the peer's plugin speaks version {}, this one {VERSION}: use the same \
+                 libnccl-net-ferroccl.so on all hosts",
+                bytes[4]
+            )));
+        }
+        let parts = (|| {
+            let attempt = u64::from_le_bytes(*bytes[ATTEMPT..].first_chunk()?);
+            let seed = *bytes[SEED..].first_chunk()?;
+            let address = bytes.get(ADDRESS..ADDRESS + usize::from(bytes[6]))?.to_vec();
+            Some((attempt, seed, Address(address)))
+        })();
+        let (attempt, seed, address) = parts.ok_or_else(|| NetError::argument(no_handle))?;
+        let attempt = Id::read(attempt).map(|(id, _)| id).filter(|id| id.kind == Kind::Attempt);
+        Ok(Handle { transport: bytes[5], seed, address, attempt })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Table;
+
+    /// Bytes of an address that fit.
+    const ADDRESS_BYTES_MAX: usize = HANDLE_BYTES - ADDRESS;
+
+    fn handle(address: usize) -> Handle {
+        let attempt = Table::new(Kind::Attempt).add(Box::new(())).unwrap();
+        let address = Address((0..address as u8).collect());
+        Handle { transport: 3, seed: [7; 16], address, attempt: Some(attempt) }
+    }
+
+    #[test]
+    fn handles_are_read_as_written() {
+        for address in [0, 1, ADDRESS_BYTES_MAX] {
+            let handle = handle(address);
+            let read = Handle::decode(&handle.encode().unwrap());
+            assert!(read.is_ok_and(|read| read == handle));
+        }
+        assert!(handle(ADDRESS_BYTES_MAX + 1).encode().is_none());
+    }
+
+    #[test]
+    fn what_is_no_handle_is_an_error_that_says_what_to_do() {
+        let error = |bytes: &[u8; HANDLE_BYTES]| {
+            Handle::decode(bytes).err().map(|error| error.text).unwrap_or_default()
+        };
+        assert!(error(&[0; HANDLE_BYTES]).contains("NCCL_NET_PLUGIN"));
+        let mut other = handle(3).encode().unwrap();
+        other[4] = 9;
+        assert!(error(&other).contains("version 9"));
+        let mut long = handle(3).encode().unwrap();
+        long[6] = 255;
+        assert!(error(&long).contains("no handle"));
+        let mut attempt = handle(3).encode().unwrap();
+        attempt[ATTEMPT..SEED].fill(0xff);
+        assert!(Handle::decode(&attempt).is_ok_and(|handle| handle.attempt.is_none()));
+    }
+}

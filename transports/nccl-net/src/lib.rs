@@ -1,0 +1,30 @@
+//! `libnccl-net-ferroccl.so`: ferroccl's transports as a network plugin of NCCL.
+//!
+//! ```text
+//! exports/   what NCCL calls, version by version: pointers become numbers, slices and regions
+//! plugin.rs  the same without C
+//! meeting.rs listening, connecting, accepting
+//! comm/      one direction of one connection: grants, slots, requests
+//! progress.rs the thread that goes on when NCCL does not call
+//! ```
+//!
+//! The devices, lanes and policies are those of the transports; here is only how NCCL's requests
+//! become puts. What NCCL holds are numbers ([`table`]), so that no pointer of its can lead astray.
+
+mod comm;
+mod config;
+mod device;
+mod error;
+mod exports;
+mod handle;
+mod log;
+mod meeting;
+mod memory;
+mod plugin;
+mod progress;
+mod table;
+
+pub use exports::{
+    Exported, NAME, NCCL_NET_PLUGIN_V8, NCCL_NET_PLUGIN_V9, NCCL_NET_PLUGIN_V10,
+    NCCL_NET_PLUGIN_V11, NCCL_NET_PLUGIN_V12,
+};

@@ -1,0 +1,58 @@
+//! Memory of the caller's that is registered.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use ccl_core::transport::{Device, MrKey};
+use ccl_memory::{Region, RegionError};
+
+use crate::error::NetError;
+
+/// A registration.
+#[derive(Debug)]
+pub(crate) struct Mr {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) key: MrKey,
+    region: Region,
+    /// Until it is withdrawn: then the caller may free that memory.
+    is_there: RwLock<bool>,
+}
+
+impl Mr {
+    pub(crate) fn new(device: &Arc<dyn Device>, region: Region) -> Result<Mr, NetError> {
+        let key = device.register(&region)?;
+        Ok(Mr { device: Arc::clone(device), key, region, is_there: RwLock::new(true) })
+    }
+
+    /// Where in it something begins that is so long.
+    pub(crate) fn offset(&self, address: usize, bytes: usize) -> Result<usize, NetError> {
+        let start = self.region.start().addr();
+        let offset = address.wrapping_sub(start);
+        let inside = offset <= self.region.bytes() && bytes <= self.region.bytes() - offset;
+        if address >= start && inside {
+            return Ok(offset);
+        }
+        Err(NetError::argument(format!(
+            "{bytes} bytes at {address:#x} do not lie in the registered {} at {start:#x}",
+            self.region.bytes()
+        )))
+    }
+
+    /// Does something with the memory while it is there.
+    pub(crate) fn with(
+        &self,
+        work: impl FnOnce(&Region) -> Result<(), RegionError>,
+    ) -> Result<(), NetError> {
+        let is_there = self.is_there.read().unwrap_or_else(PoisonError::into_inner);
+        if !*is_there {
+            let text = "memory was deregistered while a request for it was under way";
+            return Err(NetError::argument(text));
+        }
+        work(&self.region).map_err(|error| NetError::argument(error.to_string()))
+    }
+
+    /// The opposite of registering: when it returns, nothing is read or written there any more.
+    pub(crate) fn withdraw(&self) -> Result<(), NetError> {
+        *self.is_there.write().unwrap_or_else(PoisonError::into_inner) = false;
+        Ok(self.device.deregister(self.key)?)
+    }
+}

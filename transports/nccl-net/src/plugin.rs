@@ -1,0 +1,367 @@
+//! The plugin without C: numbers in, results out.
+
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ccl_core::config::Config;
+use ccl_core::transport::{Address, Device};
+use ccl_memory::Region;
+use ccl_wire::{fork, now, socket};
+use nccl_net_abi::{HANDLE_BYTES, HOST, LogLevel, Logger, NcclResult, SUBSYSTEM_INIT};
+
+use crate::comm::Settings;
+use crate::comm::receiver::{Buffer, Receiver, Sizes};
+use crate::comm::sender::Sender;
+use crate::comm::wire::GROUP_MAX;
+use crate::device::{self, NetDevice};
+use crate::error::NetError;
+use crate::handle::Handle;
+use crate::meeting::{Attempt, Listening, Manners};
+use crate::memory::Mr;
+use crate::progress::Progress;
+use crate::table::{Id, Kind, RequestId, Table};
+use crate::{config, log};
+
+/// How long closing may wait for memory of the caller's that is still being sent.
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Everything that there is in this process.
+#[derive(Debug)]
+pub(crate) struct Plugin {
+    pub(crate) devices: Vec<NetDevice>,
+    manners: Manners,
+    /// Which process of a family of forks this is.
+    generation: u32,
+    /// Communicators of NCCL that have been initialised and not finalised.
+    users: AtomicU32,
+    pub(crate) progress: Progress,
+    pub(crate) listeners: Table<Listening>,
+    pub(crate) attempts: Table<Attempt>,
+    pub(crate) senders: Table<Sender>,
+    pub(crate) receivers: Table<Receiver>,
+    memory: Table<Arc<Mr>>,
+}
+
+static PLUGIN: OnceLock<Plugin> = OnceLock::new();
+
+/// A request that has been tested.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tested {
+    pub(crate) count: usize,
+    pub(crate) sizes: Sizes,
+}
+
+/// A registration, and what C knows it by.
+type Found = (Id, Arc<Mr>);
+
+/// The plugin, once it has been initialised; an error in the child of a fork.
+pub(crate) fn plugin() -> Result<&'static Plugin, NetError> {
+    let uninitialised =
+        || NetError::new(NcclResult::INVALID_USAGE, "init() has not been called, or has failed");
+    let plugin = PLUGIN.get().ok_or_else(uninitialised)?;
+    if plugin.generation != fork::generation() {
+        let text = "this process was forked from one that uses the network: connections and \
+                    threads are its parent's; start processes anew instead (spawn, not fork)";
+        return Err(NetError::new(NcclResult::INVALID_USAGE, text));
+    }
+    Ok(plugin)
+}
+
+/// Prepares for one more communicator of NCCL.
+pub(crate) fn init(logger: Logger) -> Result<(), NetError> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    if PLUGIN.get().is_none() {
+        let config = config::read()?;
+        log::start(logger, ["debug", "trace"].contains(&config.debug.as_str()));
+        fork::watch();
+        let made = Plugin::new(&config)?;
+        let _ = PLUGIN.set(made);
+    }
+    plugin()?.users.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+impl Plugin {
+    fn new(config: &Config) -> Result<Plugin, NetError> {
+        let (devices, why) = device::find(config)?;
+        let names: Vec<&str> = devices.iter().map(NetDevice::name).collect();
+        let version = env!("CARGO_PKG_VERSION");
+        let found = match names.is_empty() {
+            true => format!("ferroccl {version} has no device to offer: {why}"),
+            false => format!("ferroccl {version} offers {}: {why}", names.join(", ")),
+        };
+        log::line(LogLevel::INFO, SUBSYSTEM_INIT, &found);
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let who = format!("process {} on host {host}", std::process::id());
+        let settings = Settings {
+            slots: config.net_slots.into(),
+            slot_bytes: config.net_slot_bytes.0,
+            timeout: config.net_timeout,
+            warn_after: config.net_warn_after,
+        };
+        Ok(Plugin {
+            devices,
+            manners: Manners { settings, join_within: config.join_timeout, who },
+            generation: fork::generation(),
+            users: AtomicU32::new(0),
+            progress: Progress::default(),
+            listeners: Table::new(Kind::Listener),
+            attempts: Table::new(Kind::Attempt),
+            senders: Table::new(Kind::Sender),
+            receivers: Table::new(Kind::Receiver),
+            memory: Table::new(Kind::Memory),
+        })
+    }
+
+    /// One communicator of NCCL is over; with the last one, the thread ends.
+    pub(crate) fn finalize(&self) {
+        let before = self
+            .users
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |users| users.checked_sub(1));
+        if before == Ok(1) {
+            self.progress.stop();
+        }
+    }
+
+    pub(crate) fn device(&self, number: i32) -> Result<&NetDevice, NetError> {
+        let device = usize::try_from(number).ok().and_then(|number| self.devices.get(number));
+        device.ok_or_else(|| {
+            let count = self.devices.len();
+            NetError::argument(format!("there is no device {number}; there are {count}"))
+        })
+    }
+
+    /// Listens: a handle for peers, and the listening communicator.
+    pub(crate) fn listen(&self, number: i32) -> Result<([u8; HANDLE_BYTES], Id), NetError> {
+        let device = self.device(number)?;
+        let (seed, address) = (socket::random()?, Address(Vec::new()));
+        let mut handle = Handle { transport: device.code, seed, address, attempt: None };
+        let listening = Listening::new(device, &mut handle, self.manners.clone())?;
+        let bytes = handle.encode().ok_or_else(|| {
+            let bytes = handle.address.0.len();
+            let text = format!(
+                "an address of {bytes} bytes does not fit a handle of NCCL's: choose interfaces \
+                 with FERROCCL_SOCKET_IFNAME"
+            );
+            NetError::new(NcclResult::INVALID_USAGE, text)
+        })?;
+        let id = self.listeners.add(Box::new(listening)).ok_or_else(too_many)?;
+        Ok((bytes, id))
+    }
+
+    /// Goes on connecting to whom the handle is of; the sending communicator, once it is ready.
+    pub(crate) fn connect(
+        &'static self,
+        number: i32,
+        bytes: &mut [u8; HANDLE_BYTES],
+    ) -> Result<Option<Id>, NetError> {
+        let device = self.device(number)?;
+        let mut handle = Handle::decode(bytes)?;
+        let now = now();
+        let known = handle.attempt.and_then(|id| self.attempts.with(id, |_| id));
+        let id = match known {
+            Some(id) => id,
+            None => {
+                let attempt = Attempt::new(device, &handle, self.manners.clone(), now)?;
+                let id = self.attempts.add(Box::new(attempt)).ok_or_else(too_many)?;
+                handle.attempt = Some(id);
+                *bytes = handle.encode().unwrap_or(*bytes);
+                // It also looks after attempts that nobody asks for any more.
+                self.start()?;
+                id
+            }
+        };
+        let polled =
+            self.attempts.with(id, |attempt| attempt.poll(now)).ok_or_else(|| gone("connect"))?;
+        match polled {
+            Ok(None) => Ok(None),
+            Ok(Some(sender)) => {
+                self.attempts.remove(id);
+                Ok(Some(self.senders.add(sender).ok_or_else(too_many)?))
+            }
+            Err(error) => {
+                self.attempts.remove(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// The next receiving communicator, once there is one.
+    pub(crate) fn accept(&'static self, listener: Id) -> Result<Option<Id>, NetError> {
+        let accepted = self.listeners.with(listener, |listening| listening.accept(now()));
+        let Some(receiver) = accepted.ok_or_else(|| gone("a listening communicator"))?? else {
+            return Ok(None);
+        };
+        self.start()?;
+        Ok(Some(self.receivers.add(receiver).ok_or_else(too_many)?))
+    }
+
+    fn start(&'static self) -> Result<(), NetError> {
+        self.progress.start(self).map_err(|error| {
+            let text = format!("a thread cannot be started: {error}; look at `ulimit -u`");
+            NetError::new(NcclResult::SYSTEM_ERROR, text)
+        })
+    }
+
+    /// Registers memory with a communicator's device.
+    pub(crate) fn register(&self, comm: Id, region: Region, kind: i32) -> Result<Id, NetError> {
+        if kind != HOST {
+            return Err(NetError::argument(format!(
+                "memory of kind {kind}: only memory of the host (1) is offered"
+            )));
+        }
+        // May take long: not under the communicator's lock.
+        let mr = Arc::new(Mr::new(&self.device_of(comm)?, region)?);
+        let id = self.memory.add(Box::new(Arc::clone(&mr))).ok_or_else(too_many)?;
+        self.receivers.with(comm, |receiver| receiver.introduce(id, &mr));
+        Ok(id)
+    }
+
+    /// The opposite.
+    pub(crate) fn deregister(&self, comm: Id, mr: Id) -> Result<(), NetError> {
+        self.device_of(comm)?;
+        let found = self.memory.remove(mr).ok_or_else(|| gone("a registration"))?;
+        found.withdraw()?;
+        self.receivers.with(comm, |receiver| receiver.withdraw(mr));
+        Ok(())
+    }
+
+    fn device_of(&self, comm: Id) -> Result<Arc<dyn Device>, NetError> {
+        let sender = self.senders.with(comm, |sender| Arc::clone(&sender.line().device));
+        let device = sender
+            .or_else(|| self.receivers.with(comm, |receiver| Arc::clone(&receiver.line().device)));
+        device.ok_or_else(|| gone("a communicator"))
+    }
+
+    /// The registration of so many bytes, and where they lie in it; none is needed for nothing.
+    fn locate(
+        &self,
+        mr: Option<Id>,
+        address: usize,
+        bytes: usize,
+    ) -> Result<(Option<Found>, usize), NetError> {
+        if bytes == 0 {
+            return Ok((None, 0));
+        }
+        let id = mr.ok_or_else(|| NetError::argument("a transfer without registered memory"))?;
+        let found = self.memory.with(id, |mr| Arc::clone(mr));
+        let mr = found.ok_or_else(|| gone("a registration"))?;
+        let offset = mr.offset(address, bytes)?;
+        Ok((Some((id, mr)), offset))
+    }
+
+    /// Sends; none if there are too many requests already.
+    pub(crate) fn isend(
+        &self,
+        comm: Id,
+        address: usize,
+        bytes: usize,
+        tag: i32,
+        mr: Option<Id>,
+    ) -> Result<Option<RequestId>, NetError> {
+        let (mr, offset) = self.locate(mr, address, bytes)?;
+        let sent = self.senders.with(comm, |sender| {
+            check_device(mr.as_ref(), &sender.line().device)?;
+            sender.isend(now(), mr.map(|(_, mr)| mr), offset, bytes, tag)
+        });
+        let sent = sent.ok_or_else(|| gone("a sending communicator"))?;
+        self.progress.wake();
+        sent
+    }
+
+    /// Receives; none if there are too many requests already.
+    pub(crate) fn irecv(
+        &self,
+        comm: Id,
+        wanted: &[(Option<Id>, usize, usize, i32)],
+    ) -> Result<Option<RequestId>, NetError> {
+        if !(1..=GROUP_MAX).contains(&wanted.len()) {
+            let count = wanted.len();
+            return Err(NetError::argument(format!(
+                "{count} buffers in one irecv; 1 to {GROUP_MAX} are possible"
+            )));
+        }
+        let mut buffers: [Buffer; GROUP_MAX] = Default::default();
+        for (buffer, (mr, address, bytes, tag)) in buffers.iter_mut().zip(wanted) {
+            let (mr, offset) = self.locate(*mr, *address, *bytes)?;
+            *buffer = Buffer { mr, offset, bytes: *bytes, tag: *tag };
+        }
+        let received = self.receivers.with(comm, |receiver| {
+            let device = Arc::clone(&receiver.line().device);
+            buffers.iter().try_for_each(|buffer| check_device(buffer.mr.as_ref(), &device))?;
+            receiver.irecv(now(), &buffers[..wanted.len()])
+        });
+        let received = received.ok_or_else(|| gone("a receiving communicator"))?;
+        self.progress.wake();
+        received
+    }
+
+    /// Whether a request is done.
+    pub(crate) fn test(&self, comm: Id, request: RequestId) -> Result<Option<Tested>, NetError> {
+        let missing = || gone("the communicator of a request");
+        if comm.kind == Kind::Sender {
+            let tested = self.senders.with(comm, |sender| sender.test(now(), request));
+            let bytes = tested.ok_or_else(missing)??;
+            return Ok(bytes.map(|bytes| {
+                let mut sizes = [0; GROUP_MAX];
+                sizes[0] = bytes;
+                Tested { count: 1, sizes }
+            }));
+        }
+        let tested = self.receivers.with(comm, |receiver| receiver.test(now(), request));
+        let done = tested.ok_or_else(missing)??;
+        Ok(done.map(|(count, sizes)| Tested { count, sizes }))
+    }
+
+    /// Closes a sending communicator. What is under way still arrives.
+    pub(crate) fn close_sender(&self, comm: Id) -> Result<(), NetError> {
+        let mut sender = self.senders.remove(comm).ok_or_else(|| gone("a sending communicator"))?;
+        let until = now() + CLOSE_WITHIN;
+        // After this call the caller's memory is its own again.
+        while sender.is_reading() && now() < until && sender.pump(now()).is_ok() {
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        if sender.is_reading() {
+            sender.line().cut();
+        }
+        self.progress.close_sender(sender);
+        Ok(())
+    }
+
+    /// Closes a receiving communicator.
+    pub(crate) fn close_receiver(&self, comm: Id) -> Result<(), NetError> {
+        let receiver = self.receivers.remove(comm);
+        self.progress.close_receiver(receiver.ok_or_else(|| gone("a receiving communicator"))?);
+        Ok(())
+    }
+
+    /// Closes a listening communicator. Connections that it has made stay.
+    pub(crate) fn close_listener(&self, comm: Id) -> Result<(), NetError> {
+        self.listeners.remove(comm).map(drop).ok_or_else(|| gone("a listening communicator"))
+    }
+}
+
+fn check_device(mr: Option<&Found>, device: &Arc<dyn Device>) -> Result<(), NetError> {
+    match mr {
+        Some((_, mr)) if !Arc::ptr_eq(&mr.device, device) => {
+            Err(NetError::argument("memory that was registered with another device"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn gone(what: &str) -> NetError {
+    NetError::argument(format!("{what} that is closed already, or never was"))
+}
+
+fn too_many() -> NetError {
+    NetError::new(NcclResult::SYSTEM_ERROR, "there are more than 2^20 of that kind already")
+}
+
+/// What C has given for something of the plugin's: which of which kind, and which request of it.
+pub(crate) fn read(pointer: *mut c_void) -> Option<(Id, Option<RequestId>)> {
+    Id::read(pointer.addr() as u64)
+}

@@ -1,0 +1,172 @@
+//! The thread that does what nobody asks for: communicators with something to do make progress
+//! also when NCCL does not call, and what is closed is drained. One for the process.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+
+use crate::comm::receiver::Receiver;
+use crate::comm::sender::Sender;
+use crate::plugin::Plugin;
+
+/// Communicators that were looked at so lately need no other look.
+const PUMP_AFTER: Duration = Duration::from_micros(500);
+/// How often those are looked at that have nothing to do: a break is mended by both sides.
+const IDLE_EVERY: Duration = Duration::from_millis(100);
+/// Without anything to do for so long, the thread sleeps until it is woken.
+const AWAKE: Duration = Duration::from_millis(50);
+/// How long what is closed may take to reach the peer.
+const DRAIN_WITHIN: Duration = Duration::from_secs(4);
+
+/// A communicator that NCCL has closed.
+#[derive(Debug)]
+enum Closed {
+    Sender(Box<Sender>),
+    Receiver(Box<Receiver>),
+}
+
+impl Closed {
+    /// Whether nothing of it is under way any more.
+    fn is_over(&mut self, now: Instant) -> bool {
+        let (pumped, drained) = match self {
+            Closed::Sender(sender) => (sender.pump(now), sender.is_drained()),
+            Closed::Receiver(receiver) => {
+                let pumped = receiver.pump(now);
+                (pumped, receiver.line().is_drained())
+            }
+        };
+        pumped.is_err() || drained
+    }
+}
+
+/// The thread, and what it is told.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    closed: Mutex<Vec<(Instant, Closed)>>,
+    running: Mutex<Option<(JoinHandle<()>, Thread)>>,
+    stops: AtomicBool,
+    sleeps: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Progress {
+    /// Starts the thread, unless it runs.
+    pub(crate) fn start(&self, plugin: &'static Plugin) -> std::io::Result<()> {
+        let mut running = lock(&self.running);
+        if running.is_none() {
+            self.stops.store(false, Ordering::Relaxed);
+            let builder = std::thread::Builder::new().name("ferroccl net".to_owned());
+            let handle = builder.spawn(move || plugin.progress.run(plugin))?;
+            let thread = handle.thread().clone();
+            *running = Some((handle, thread));
+        }
+        Ok(())
+    }
+
+    /// Ends the thread, once what is closed is drained.
+    pub(crate) fn stop(&self) {
+        let Some((handle, thread)) = lock(&self.running).take() else { return };
+        self.stops.store(true, Ordering::Relaxed);
+        thread.unpark();
+        // Its panics are its own: there are none, and nobody could do anything about them.
+        let _ = handle.join();
+    }
+
+    /// There is something to do.
+    #[inline]
+    pub(crate) fn wake(&self) {
+        if self.sleeps.load(Ordering::Relaxed)
+            && let Some((_, thread)) = &*lock(&self.running)
+        {
+            thread.unpark();
+        }
+    }
+
+    pub(crate) fn close_sender(&self, sender: Box<Sender>) {
+        lock(&self.closed).push((ccl_wire::now() + DRAIN_WITHIN, Closed::Sender(sender)));
+        self.wake();
+    }
+
+    pub(crate) fn close_receiver(&self, receiver: Box<Receiver>) {
+        lock(&self.closed).push((ccl_wire::now() + DRAIN_WITHIN, Closed::Receiver(receiver)));
+        self.wake();
+    }
+
+    fn run(&self, plugin: &Plugin) {
+        let mut busy_at = ccl_wire::now();
+        loop {
+            let now = ccl_wire::now();
+            if look(plugin, now) | self.drain(now) {
+                busy_at = now;
+            }
+            if self.stops.load(Ordering::Relaxed) && lock(&self.closed).is_empty() {
+                return;
+            }
+            if now.since(busy_at) < AWAKE {
+                std::thread::sleep(PUMP_AFTER);
+                continue;
+            }
+            self.sleeps.store(true, Ordering::Relaxed);
+            std::thread::park_timeout(IDLE_EVERY);
+            self.sleeps.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks after what is closed. Returns whether there is any.
+    fn drain(&self, now: Instant) -> bool {
+        let mut closed = lock(&self.closed);
+        let mut over = Vec::new();
+        let mut at = 0;
+        while at < closed.len() {
+            let (until, one) = &mut closed[at];
+            if one.is_over(now) || now >= *until {
+                over.push(closed.swap_remove(at));
+            } else {
+                at += 1;
+            }
+        }
+        let any = !closed.is_empty() || !over.is_empty();
+        drop(closed);
+        // Saying farewell may take a moment.
+        drop(over);
+        any
+    }
+}
+
+/// Looks after communicators that nobody else does. Returns whether any has something to do.
+fn look(plugin: &Plugin, now: Instant) -> bool {
+    let mut busy = false;
+    let wait = |works: bool| if works { PUMP_AFTER } else { IDLE_EVERY };
+    plugin.senders.for_each_idle(|_, sender| {
+        let works = sender.has_work();
+        busy |= works;
+        if now.since(sender.line().pumped) >= wait(works)
+            && let Err(error) = sender.pump(now)
+        {
+            sender.line().lose(error.text);
+        }
+    });
+    plugin.receivers.for_each_idle(|_, receiver| {
+        let works = receiver.has_work();
+        busy |= works;
+        if now.since(receiver.line().pumped) >= wait(works)
+            && let Err(error) = receiver.pump(now)
+        {
+            receiver.line().lose(error.text);
+        }
+    });
+    let mut forgotten = Vec::new();
+    plugin.attempts.for_each_idle(|id, attempt| {
+        if attempt.is_forgotten(now) {
+            forgotten.push(id);
+        }
+    });
+    forgotten.into_iter().for_each(|id| drop(plugin.attempts.remove(id)));
+    busy
+}

@@ -1,0 +1,295 @@
+//! The plugin as NCCL sees it: through its tables, with both sides in this process. What any plugin
+//! must do is tested by `ferroccl netcheck`; here is what is this plugin's own.
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{c_int, c_void};
+    use std::ptr::null_mut;
+    use std::sync::Mutex;
+    use std::time::{Duration, Instant};
+
+    use nccl_net_abi::v12::{Net, Properties};
+    use nccl_net_abi::{HANDLE_BYTES, HOST, NcclResult};
+    use nccl_net_ferroccl::NCCL_NET_PLUGIN_V12;
+
+    const NET: &Net = &NCCL_NET_PLUGIN_V12.0;
+    const DEADLINE: Duration = Duration::from_secs(20);
+    /// The plugin's state is the process's.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+    fn ok(result: NcclResult) {
+        assert_eq!(result, NcclResult::SUCCESS, "{}", result.name());
+    }
+
+    /// Asks until there is an answer.
+    fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+        let since = Instant::now();
+        loop {
+            if let Some(answer) = ask() {
+                return answer;
+            }
+            assert!(since.elapsed() < DEADLINE, "{what}: no answer in time");
+            std::thread::yield_now();
+        }
+    }
+
+    /// A pair of communicators, and a registration of one buffer with each.
+    struct Pair {
+        listener: *mut c_void,
+        sender: *mut c_void,
+        receiver: *mut c_void,
+        from: Vec<u8>,
+        into: Vec<u8>,
+        out: *mut c_void,
+        back: *mut c_void,
+    }
+
+    fn init() {
+        let mut context = null_mut();
+        // SAFETY: without a logger or a profiler.
+        ok(unsafe { (NET.init.unwrap())(&mut context, 7, null_mut(), None, None) });
+        assert!(!context.is_null());
+    }
+
+    fn register(comm: *mut c_void, memory: &mut [u8]) -> *mut c_void {
+        let mut mr = null_mut();
+        let (start, bytes) = (memory.as_mut_ptr().cast(), memory.len());
+        // SAFETY: the memory lives longer than its registration.
+        ok(unsafe { (NET.register.unwrap())(comm, start, bytes, HOST, &mut mr) });
+        mr
+    }
+
+    impl Pair {
+        fn new(bytes: usize) -> Pair {
+            init();
+            let (mut handle, mut listener) = ([0u8; HANDLE_BYTES], null_mut());
+            let start = handle.as_mut_ptr().cast();
+            // SAFETY: a handle of the right size.
+            ok(unsafe { (NET.listen.unwrap())(null_mut(), 0, start, &mut listener) });
+            let (mut sender, mut receiver): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
+            until("meeting", || {
+                if sender.is_null() {
+                    let (net, handle) = (NET.connect.unwrap(), handle.as_mut_ptr().cast());
+                    // SAFETY: a handle of the right size.
+                    ok(unsafe { net(null_mut(), 0, handle, &mut sender, null_mut()) });
+                }
+                if receiver.is_null() {
+                    // SAFETY: the communicator's place is this call's.
+                    ok(unsafe { (NET.accept.unwrap())(listener, &mut receiver, null_mut()) });
+                }
+                (!sender.is_null() && !receiver.is_null()).then_some(())
+            });
+            let mut from: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+            let mut into = vec![0; bytes];
+            let (out, back) = (register(sender, &mut from), register(receiver, &mut into));
+            Pair { listener, sender, receiver, from, into, out, back }
+        }
+
+        fn isend(&mut self, at: usize, bytes: usize, tag: c_int) -> *mut c_void {
+            let data = self.from[at..at + bytes].as_mut_ptr().cast();
+            let mut request = null_mut();
+            let (comm, mr) = (self.sender, self.out);
+            let isend = NET.isend.unwrap();
+            // SAFETY: the buffer is registered and stays.
+            ok(unsafe { isend(comm, data, bytes, tag, mr, null_mut(), &mut request) });
+            request
+        }
+
+        fn irecv(&mut self, parts: &[(usize, usize, c_int)]) -> *mut c_void {
+            let start = self.into.as_mut_ptr();
+            let mut data: Vec<*mut c_void> =
+                parts.iter().map(|(at, ..)| start.wrapping_add(*at).cast()).collect();
+            let mut bytes: Vec<usize> = parts.iter().map(|(_, bytes, _)| *bytes).collect();
+            let mut tags: Vec<c_int> = parts.iter().map(|(.., tag)| *tag).collect();
+            let mut mrs = vec![self.back; parts.len()];
+            let (count, mut request) = (parts.len() as c_int, null_mut());
+            let (data, bytes) = (data.as_mut_ptr(), bytes.as_mut_ptr());
+            let (tags, mrs) = (tags.as_mut_ptr(), mrs.as_mut_ptr());
+            let (comm, irecv) = (self.receiver, NET.irecv.unwrap());
+            // SAFETY: arrays of that many elements, and buffers that are registered and stay.
+            ok(unsafe { irecv(comm, count, data, bytes, tags, mrs, null_mut(), &mut request) });
+            request
+        }
+
+        fn close(self) {
+            // SAFETY: registrations and communicators of this pair, once each.
+            ok(unsafe { (NET.deregister.unwrap())(self.sender, self.out) });
+            // SAFETY: as above.
+            ok(unsafe { (NET.deregister.unwrap())(self.receiver, self.back) });
+            // SAFETY: as above.
+            ok(unsafe { (NET.close_send.unwrap())(self.sender) });
+            // SAFETY: as above.
+            ok(unsafe { (NET.close_receive.unwrap())(self.receiver) });
+            // SAFETY: as above.
+            ok(unsafe { (NET.close_listen.unwrap())(self.listener) });
+            // SAFETY: the context is not looked at.
+            ok(unsafe { (NET.finalize.unwrap())(null_mut()) });
+        }
+    }
+
+    fn tested(request: *mut c_void) -> Option<Vec<usize>> {
+        let (mut done, mut sizes) = (0, [-1; 8]);
+        // SAFETY: room for as many sizes as a group has.
+        ok(unsafe { (NET.test.unwrap())(request, &mut done, sizes.as_mut_ptr()) });
+        let sizes = sizes.iter().take_while(|size| **size >= 0).map(|size| *size as usize);
+        (done == 1).then(|| sizes.collect())
+    }
+
+    /// Tests two requests until both are done; what the second one says.
+    fn both(one: *mut c_void, other: *mut c_void) -> Vec<usize> {
+        let (mut first, mut second) = (None, None);
+        until("a transfer", || {
+            first = first.take().or_else(|| tested(one));
+            second = second.take().or_else(|| tested(other));
+            (first.is_some() && second.is_some()).then_some(())
+        });
+        second.unwrap()
+    }
+
+    #[test]
+    fn devices_are_described() {
+        let _turn = ONE_AT_A_TIME.lock();
+        init();
+        let mut count = 0;
+        // SAFETY: the number's place is this call's.
+        ok(unsafe { (NET.devices.unwrap())(&mut count) });
+        assert!(count > 0);
+        let mut properties = std::mem::MaybeUninit::<Properties>::uninit();
+        // SAFETY: the properties' place is this call's.
+        ok(unsafe { (NET.properties.unwrap())(0, properties.as_mut_ptr()) });
+        // SAFETY: the call has succeeded.
+        let properties = unsafe { properties.assume_init() };
+        assert!(properties.speed_mbps > 0 && properties.receives_max == 8);
+        // SAFETY: as above.
+        let beyond = unsafe { (NET.properties.unwrap())(count, &mut { properties }) };
+        assert_eq!(beyond, NcclResult::INVALID_ARGUMENT);
+        // SAFETY: the context is not looked at.
+        ok(unsafe { (NET.finalize.unwrap())(null_mut()) });
+    }
+
+    #[test]
+    fn messages_of_all_lengths_arrive_whichever_side_is_first() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let mut pair = Pair::new(3 << 20);
+        for bytes in [0, 1, 127, 8191, 8192, 8193, 65_536, (2 << 20) + 3] {
+            for sender_first in [true, false] {
+                pair.into.fill(0);
+                let first = sender_first.then(|| pair.isend(5, bytes, 3));
+                let wanted = pair.irecv(&[(7, bytes + 9, 3)]);
+                let sent = first.unwrap_or_else(|| pair.isend(5, bytes, 3));
+                assert_eq!(both(sent, wanted), [bytes], "{bytes} bytes");
+                assert!(pair.into[7..7 + bytes] == pair.from[5..5 + bytes], "{bytes} bytes");
+                assert!(pair.into[7 + bytes..7 + bytes + 9].iter().all(|byte| *byte == 0));
+            }
+        }
+        pair.close();
+    }
+
+    #[test]
+    fn longer_messages_than_are_wanted_are_cut() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let mut pair = Pair::new(1 << 20);
+        for (bytes, room) in [(100, 10), (8192, 1), (100_000, 99_999), (100_000, 8000)] {
+            pair.into.fill(0);
+            let wanted = pair.irecv(&[(0, room, 0)]);
+            let sent = pair.isend(0, bytes, 0);
+            assert_eq!(both(sent, wanted), [room]);
+            assert!(pair.into[..room] == pair.from[..room]);
+            assert!(pair.into[room..].iter().all(|byte| *byte == 0));
+        }
+        pair.close();
+    }
+
+    #[test]
+    fn groups_are_matched_by_tag_and_messages_that_nobody_wants_are_in_nobodys_way() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let mut pair = Pair::new(1 << 20);
+        // More of tag 9 than there are slots for, before anybody wants them.
+        let early: Vec<_> = (0..40).map(|at| pair.isend(at * 100, 100, 9)).collect();
+        let group: Vec<_> = (0..8).map(|at| (at * 30_000, 30_000, at as c_int % 4)).collect();
+        let wanted = pair.irecv(&group);
+        // Tags in another order; equal ones are matched in theirs.
+        let order = [3, 1, 0, 2, 7, 6, 5, 4];
+        let sent: Vec<_> =
+            order.map(|at| pair.isend(at * 30_000, 20_000 + at, at as c_int % 4)).into();
+        let mut sizes = Vec::new();
+        for request in sent {
+            until("a send", || tested(request));
+        }
+        until("the group", || tested(wanted).map(|told| sizes = told));
+        for (place, at) in [3, 1, 0, 2].iter().flat_map(|tag| [(*tag, *tag), (tag + 4, tag + 4)]) {
+            let bytes = 20_000 + at;
+            assert_eq!(sizes[place], bytes);
+            let (to, from) = (place * 30_000, at * 30_000);
+            assert!(pair.into[to..to + bytes] == pair.from[from..from + bytes], "{place}");
+        }
+        for (at, request) in early.into_iter().enumerate() {
+            let wanted = pair.irecv(&[(at * 100, 100, 9)]);
+            assert_eq!(both(request, wanted), [100]);
+        }
+        assert!(pair.into[..4000] == pair.from[..4000]);
+        pair.close();
+    }
+
+    #[test]
+    fn all_that_may_be_under_way_is() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let bytes = 20_000;
+        let mut pair = Pair::new(64 * bytes);
+        for _ in 0..3 {
+            let wanted: Vec<_> = (0..64).map(|at| pair.irecv(&[(at * bytes, bytes, 1)])).collect();
+            assert!(wanted.iter().all(|request| !request.is_null()));
+            assert!(pair.irecv(&[(0, 1, 1)]).is_null(), "one too many");
+            let sent: Vec<_> = (0..64).map(|at| pair.isend(at * bytes, bytes, 1)).collect();
+            for (sent, wanted) in sent.into_iter().zip(wanted) {
+                assert_eq!(both(sent, wanted), [bytes]);
+            }
+            assert!(pair.into == pair.from);
+            pair.into.fill(0);
+        }
+        pair.close();
+    }
+
+    #[test]
+    fn what_nobody_tests_moves_nevertheless() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let mut pair = Pair::new(8 << 20);
+        let sent = pair.isend(0, 8 << 20, 1);
+        let wanted = pair.irecv(&[(0, 8 << 20, 1)]);
+        until("the last byte", || {
+            std::thread::sleep(Duration::from_millis(1));
+            (pair.into.last() == pair.from.last()).then_some(())
+        });
+        assert_eq!(both(sent, wanted), [8 << 20]);
+        pair.close();
+    }
+
+    #[test]
+    fn what_means_nothing_is_an_error_and_no_crash() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let mut pair = Pair::new(100);
+        let request = pair.irecv(&[(0, 100, 1)]);
+        let sent = pair.isend(0, 100, 1);
+        both(sent, request);
+        let (mut done, test) = (0, NET.test.unwrap());
+        let strange = std::ptr::without_provenance_mut(0x1234_5678);
+        for bad in [null_mut(), request, sent, strange, pair.sender] {
+            // SAFETY: the request is never followed.
+            let result = unsafe { test(bad, &mut done, null_mut()) };
+            assert_eq!((result, done), (NcclResult::INVALID_ARGUMENT, 0), "{bad:?}");
+        }
+        for bad in [null_mut(), strange, pair.receiver] {
+            // SAFETY: the communicator is never followed.
+            let result = unsafe { (NET.close_send.unwrap())(bad) };
+            assert_eq!(result, NcclResult::INVALID_ARGUMENT);
+        }
+        let (sender, receiver) = (pair.sender, pair.receiver);
+        pair.close();
+        // SAFETY: as above.
+        let twice = unsafe { (NET.close_send.unwrap())(sender) };
+        assert_eq!(twice, NcclResult::INVALID_ARGUMENT);
+        // SAFETY: as above.
+        let twice = unsafe { (NET.close_receive.unwrap())(receiver) };
+        assert_eq!(twice, NcclResult::INVALID_ARGUMENT);
+    }
+}
