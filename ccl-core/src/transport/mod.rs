@@ -293,15 +293,8 @@ pub trait Lane: Send + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// When there is no such endpoint, the note is too long, or memory is mapped
-    /// ([`Caps::mapped`]): there is nothing then that needs notes.
-    fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
-        let (EndpointId(number), bytes) = (endpoint, bytes.len());
-        Err(TransportError::Usage(format!(
-            "a note of {bytes} bytes for endpoint {number}: this transport maps memory and takes \
-             no notes"
-        )))
-    }
+    /// When there is no such endpoint, or the note is too long.
+    fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError>;
 
     /// Has a put that is not done read its [`WorkRequest::Put::tail`] from here from now on: the
     /// same bytes, in another place. When this returns, nothing reads them in the first place any

@@ -3,23 +3,14 @@
 use ccl_core::transport::{Event, NOTE_BYTES_MAX};
 
 use crate::pair::{Pair, pattern};
-use crate::{Fixture, Outcome, PASSED, Point, Verdict, ensure, failed};
+use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "notes arrive once, in order, between puts", check: arrive },
     Point { name: "notes that are too long are refused", check: refused },
 ];
 
-/// Whether the transport has notes at all.
-fn skipped(fixture: &dyn Fixture) -> Option<Verdict> {
-    let mapped = fixture.device(0).caps().mapped;
-    mapped.then_some(Verdict::Skipped("memory is mapped, which needs no notes"))
-}
-
 fn arrive(fixture: &dyn Fixture) -> Outcome {
-    if let Some(skipped) = skipped(fixture) {
-        return Ok(skipped);
-    }
     let pair = &mut Pair::new(fixture, 64)?;
     let text = |number: u64| pattern(number, number as usize * 131 % (NOTE_BYTES_MAX + 1));
     let expected: Vec<_> = (0..100).map(text).chain([pattern(9, NOTE_BYTES_MAX)]).collect();
@@ -56,9 +47,6 @@ fn arrive(fixture: &dyn Fixture) -> Outcome {
 }
 
 fn refused(fixture: &dyn Fixture) -> Outcome {
-    if let Some(skipped) = skipped(fixture) {
-        return Ok(skipped);
-    }
     let pair = &mut Pair::new(fixture, 64)?;
     let end = &mut pair.ends[0];
     let long = end.lane.note(end.endpoint, &vec![0; NOTE_BYTES_MAX + 1]);

@@ -1,15 +1,15 @@
 //! A lane: puts are copies into the peer's memory, immediates go through a ring.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Imported, Lane, MrKey, NamedMemory, Registry, RemoteKey,
-    RemoteMr, Slice, TransportError, Understood, WorkRequest, take,
+    Connected, EndpointId, Event, Imported, Lane, MrKey, NOTE_BYTES_MAX, NamedMemory, Registry,
+    RemoteKey, RemoteMr, Slice, TransportError, Understood, WorkRequest, take,
 };
 use ccl_memory::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -20,8 +20,11 @@ use crate::handshake::{Link, RING, random};
 use crate::wire::{self, Offer, Received};
 use crate::{DESCRIPTORS, memory, os};
 
-/// How often it is checked whether the peers still live.
+/// How often it is checked whether the peers still live, and what their sockets have brought.
 const CHECK_EVERY: Duration = Duration::from_millis(10);
+/// For so long after a peer has come that is checked all the time: it may have things to say before
+/// anything can be put.
+const FRESH: Duration = Duration::from_millis(50);
 
 /// Pieces of memory of a peer that are remembered until they are mapped.
 const OFFERS_MAX: usize = 1 << 16;
@@ -68,6 +71,11 @@ struct Endpoint {
     waiting: usize,
     /// Puts that are done and not yet reported.
     unreported: usize,
+    /// Notes that the socket has not taken, and notes from the peer that are not yet reported.
+    unsaid: VecDeque<Vec<u8>>,
+    notes: Vec<Vec<u8>>,
+    /// When it was polled first.
+    came: Option<Instant>,
     /// Why the peer is lost, once that is known.
     lost: Option<String>,
     /// Whether that has been reported.
@@ -82,6 +90,9 @@ impl Endpoint {
             offered: BTreeMap::new(),
             waiting: 0,
             unreported: 0,
+            unsaid: VecDeque::new(),
+            notes: Vec::new(),
+            came: None,
             lost: None,
             reported: false,
         }
@@ -166,7 +177,10 @@ impl Endpoint {
                 Received::Nothing => return Ok(false),
                 Received::Closed => return Ok(true),
                 Received::Malformed => return Err(self.refused("it sent a malformed message")),
-                Received::Message(message, file) => self.take_offer(&message, file)?,
+                Received::Message(message, file) => match message.strip_prefix(wire::NOTE) {
+                    Some(note) => self.notes.push(note.to_vec()),
+                    None => self.take_offer(&message, file)?,
+                },
             }
         }
         Err(self.refused("it shares more pieces of memory than are allowed"))
@@ -202,7 +216,29 @@ impl Endpoint {
         }
     }
 
-    /// Looks whether the peer still lives; one system call.
+    /// Has the socket take notes, as far as it does.
+    fn say(&mut self) {
+        while let Some(note) = self.unsaid.front() {
+            match wire::send(self.link.socket.as_fd(), note, None) {
+                Ok(()) => self.unsaid.pop_front(),
+                Err(Errno::AGAIN) => return,
+                // That the peer is gone is noticed elsewhere.
+                Err(_) => return self.unsaid.clear(),
+            };
+        }
+    }
+
+    /// Takes in what the socket has brought, as far as there is room for it.
+    fn look(&mut self) {
+        if self.waiting < WAITING_MAX
+            && self.offered.len() < OFFERS_MAX
+            && let Err(error) = self.receive_offers()
+        {
+            self.lost.get_or_insert(error.to_string());
+        }
+    }
+
+    /// Looks whether the peer still lives; one system call if it does and has said nothing.
     fn check_alive(&mut self) {
         let socket = self.link.socket.as_fd();
         let process = self.link.peer.process.as_ref();
@@ -210,13 +246,19 @@ impl Endpoint {
             Some(process) => PollFd::new(process, PollFlags::IN),
             None => PollFd::from_borrowed_fd(socket, PollFlags::RDHUP),
         };
-        let mut watched = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP), watch_process];
+        let flags = PollFlags::RDHUP | PollFlags::IN;
+        let mut watched = [PollFd::from_borrowed_fd(socket, flags), watch_process];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         if !matches!(poll(&mut watched, Some(&at_once)), Ok(1..)) {
             return;
         }
-        let [hung_up, ended] = watched.map(|watched| !watched.revents().is_empty());
-        let ended = ended && process.is_some();
+        let [said, ended] = watched.map(|watched| watched.revents());
+        let hung_up = said.intersects(PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR);
+        let ended = !ended.is_empty() && process.is_some();
+        // What it said before it went counts.
+        if said.contains(PollFlags::IN) {
+            self.look();
+        }
         let name = &self.link.peer.name;
         if ended {
             self.lost = Some(format!("{name} has ended; look into its log for the reason"));
@@ -359,6 +401,21 @@ impl Lane for ShmLane {
         take(work, |request| self.put(request))
     }
 
+    fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
+        if bytes.len() > NOTE_BYTES_MAX {
+            let bytes = bytes.len();
+            return Err(TransportError::Usage(format!(
+                "a note of {bytes} bytes; at most {NOTE_BYTES_MAX} are possible"
+            )));
+        }
+        let peer = self.endpoint(endpoint)?;
+        if peer.lost.is_none() {
+            peer.unsaid.push_back([wire::NOTE, bytes].concat());
+            peer.say();
+        }
+        Ok(())
+    }
+
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         self.refresh();
         events.extend(self.done.drain(..).map(|id| Event::Done { id }));
@@ -372,11 +429,15 @@ impl Lane for ShmLane {
             if endpoint.reported {
                 continue;
             }
+            let is_fresh = now.since(*endpoint.came.get_or_insert(now)) < FRESH;
             // The look at the peer comes first: what it sent before it died is then in the ring.
-            if check && endpoint.lost.is_none() {
+            if (check || is_fresh) && endpoint.lost.is_none() {
+                endpoint.say();
                 endpoint.check_alive();
             }
             let id = EndpointId(number as u32);
+            let notes = endpoint.notes.drain(..);
+            events.extend(notes.map(|bytes| Event::Note { endpoint: id, bytes }));
             endpoint.arrivals(id, events);
             if let Some(reason) = &endpoint.lost {
                 endpoint.reported = true;

@@ -5,7 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ccl_core::transport::TransportError;
+use ccl_core::transport::{NOTE_BYTES_MAX, TransportError};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -44,8 +44,10 @@ impl Drop for Socket {
     }
 }
 
-/// The longest message.
-pub(crate) const MESSAGE_BYTES: usize = 128;
+/// How a message begins that is a note.
+pub(crate) const NOTE: &[u8] = b"note";
+/// The longest message: a note.
+pub(crate) const MESSAGE_BYTES: usize = NOTE.len() + NOTE_BYTES_MAX;
 
 /// What a look at the socket gives.
 #[derive(Debug)]
