@@ -210,7 +210,7 @@ config! {
     net_slots: u8 = 16, "FERROCCL_NET_SLOTS", None, false,
         "Within NCCL: slots of each connection for messages that come before their receive is \
          known, 2 to 16. Alike on all hosts.";
-    net_slot_bytes: Bytes = Bytes(8 << 10), "FERROCCL_NET_SLOT_BYTES", None, false,
+    net_slot_bytes: Bytes = Bytes(16 << 10), "FERROCCL_NET_SLOT_BYTES", None, false,
         "Within NCCL: payload of a slot. Messages up to this length do not wait for their receive. \
          Alike on all hosts.";
     net_warn_after: Duration = Duration::from_secs(60), "FERROCCL_NET_WARN_AFTER", None, false,

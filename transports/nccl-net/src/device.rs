@@ -65,7 +65,10 @@ pub(crate) fn find(config: &Config) -> Result<(Vec<NetDevice>, String), NetError
         Ok(Arc::new(VerbsTransport::new(options)))
     };
     let tcp = || -> Arc<dyn Transport> {
-        Arc::new(TcpTransport::new(ccl_transport_tcp::Options::from_config(config)))
+        let options = ccl_transport_tcp::Options::from_config(config);
+        // NCCL goes on sooner; what a break may cost, it costs with NCCL's own sockets, too.
+        let options = ccl_transport_tcp::Options { done_when_written: true, ..options };
+        Arc::new(TcpTransport::new(options))
     };
     match config.transport.as_str() {
         "tcp" => Ok((of(&tcp(), TCP, config), "FERROCCL_TRANSPORT=tcp".to_owned())),

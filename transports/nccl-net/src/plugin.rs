@@ -215,9 +215,7 @@ impl Plugin {
         }
         // May take long: not under the communicator's lock.
         let mr = Arc::new(Mr::new(&self.device_of(comm)?, region)?);
-        let id = self.memory.add(Box::new(Arc::clone(&mr))).ok_or_else(too_many)?;
-        self.receivers.with(comm, |receiver| receiver.introduce(id, &mr));
-        Ok(id)
+        self.memory.add(Box::new(mr)).ok_or_else(too_many)
     }
 
     /// The opposite.

@@ -144,7 +144,7 @@ fn look(plugin: &Plugin, now: Instant) -> bool {
     let mut busy = false;
     let wait = |works: bool| if works { PUMP_AFTER } else { IDLE_EVERY };
     plugin.senders.for_each_idle(|_, sender| {
-        let works = sender.has_work();
+        let works = sender.has_work(now);
         busy |= works;
         if now.since(sender.line().pumped) >= wait(works)
             && let Err(error) = sender.pump(now)
@@ -153,7 +153,7 @@ fn look(plugin: &Plugin, now: Instant) -> bool {
         }
     });
     plugin.receivers.for_each_idle(|_, receiver| {
-        let works = receiver.has_work();
+        let works = receiver.has_work(now);
         busy |= works;
         if now.since(receiver.line().pumped) >= wait(works)
             && let Err(error) = receiver.pump(now)

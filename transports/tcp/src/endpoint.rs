@@ -79,18 +79,26 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(crate) fn new(link: Link) -> Endpoint {
+    /// `gives_back` says whether puts are done as soon as they are written.
+    pub(crate) fn new(link: Link, gives_back: bool) -> Endpoint {
         Endpoint {
             id: link.id,
             peer: link.peer,
             way: link.way,
-            stripes: link.stripes.into_iter().map(Stripe::new).collect(),
+            stripes: stripes(link.stripes, gives_back),
             turn: 0,
             inbox: Inbox::default(),
             lost: None,
             reported: false,
             arrivals: Vec::with_capacity(AT_ONCE),
             done: Vec::with_capacity(AT_ONCE),
+        }
+    }
+
+    /// Tells of puts that are done because they are written.
+    pub(crate) fn tell_written(&mut self, events: &mut Vec<Event>) {
+        for stripe in &mut self.stripes {
+            events.extend(stripe.outgoing.take_written().map(|id| Event::Done { id }));
         }
     }
 
@@ -318,6 +326,10 @@ impl Endpoint {
         }
         self.inbox.clear();
     }
+}
+
+fn stripes(wires: Vec<Wire>, gives_back: bool) -> Vec<Stripe> {
+    wires.into_iter().map(|wire| Stripe::new(wire, gives_back)).collect()
 }
 
 fn take_resumed(acceptor: &Mutex<Acceptor>, link: LinkId, now: Instant) -> Vec<(u16, Wire)> {

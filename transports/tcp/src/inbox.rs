@@ -1,5 +1,7 @@
 //! What a peer may write to, and where that goes instead for a while.
 
+use std::collections::BTreeMap;
+
 use ccl_core::transport::{LocalSlice, MrKey};
 use ccl_memory::{Region, RegionError};
 
@@ -20,9 +22,11 @@ struct Redirect {
 /// Memory that is shared with one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
-    /// By the peer's number for it; none where it was withdrawn.
-    regions: Vec<Option<Region>>,
-    keys: Vec<MrKey>,
+    /// By the peer's number for it.
+    regions: BTreeMap<u32, Region>,
+    numbers: BTreeMap<MrKey, u32>,
+    /// Numbers from here on are nobody's; others that are not there were withdrawn.
+    next: u32,
     /// Until a put has come for them.
     redirects: Vec<Redirect>,
 }
@@ -113,33 +117,42 @@ impl Unfinished<'_> {
 impl Inbox {
     /// Lets the peer write to registered memory. Returns its number for it.
     pub(crate) fn share(&mut self, key: MrKey, region: Region) -> u32 {
-        let known = self.keys.iter().position(|known| *known == key);
-        let memory = known.unwrap_or_else(|| {
-            self.regions.push(Some(region));
-            self.keys.push(key);
-            self.keys.len() - 1
-        });
-        memory as u32
+        let next = self.next;
+        let number = *self.numbers.entry(key).or_insert(next);
+        if number == next {
+            self.regions.insert(number, region);
+            self.next += 1;
+        }
+        number
     }
 
     /// Forgets memory that is not registered any more.
     pub(crate) fn withdraw(&mut self, is_registered: impl Fn(MrKey) -> bool) {
-        for (region, key) in self.regions.iter_mut().zip(&self.keys) {
-            region.take_if(|_| !is_registered(*key));
-        }
+        let regions = &mut self.regions;
+        self.numbers.retain(|key, number| {
+            let stays = is_registered(*key);
+            if !stays {
+                regions.remove(number);
+            }
+            stays
+        });
     }
 
     /// Forgets all of it.
     pub(crate) fn clear(&mut self) {
         self.regions.clear();
-        self.keys.clear();
+        self.numbers.clear();
+        self.next = 0;
         self.redirects.clear();
     }
 
     /// Where a put's bytes go; none if nobody wants them any more.
     pub(crate) fn target(&self, header: &Header) -> Result<Option<Target>, String> {
         let outside = "it wrote to memory that was not shared with it";
-        let region = self.regions.get(header.memory as usize).ok_or(outside)?;
+        if header.memory >= self.next {
+            return Err(outside.to_owned());
+        }
+        let region = self.regions.get(&header.memory);
         let (Some(region), Ok(offset)) = (region, usize::try_from(header.offset)) else {
             return Ok(None);
         };
@@ -203,9 +216,8 @@ impl Inbox {
 
     /// The peer's number for shared memory that these bytes lie in.
     fn memory(&self, slice: LocalSlice) -> Option<u32> {
-        let memory = self.keys.iter().position(|known| *known == slice.key)?;
-        let region = self.regions.get(memory)?.as_ref()?;
-        region.part(slice.offset, slice.bytes).ok()?;
-        u32::try_from(memory).ok()
+        let memory = *self.numbers.get(&slice.key)?;
+        self.regions.get(&memory)?.part(slice.offset, slice.bytes).ok()?;
+        Some(memory)
     }
 }

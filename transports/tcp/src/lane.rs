@@ -46,6 +46,7 @@ pub(crate) struct TcpLane {
     memory: NamedMemory<(), Shared>,
     writing: Arc<RwLock<()>>,
     resume_within: Duration,
+    gives_back: bool,
     /// Whether stripes may hold what the kernel knows nothing of.
     encrypts: bool,
     /// The child of a fork has the same sockets, and must say nothing on them.
@@ -74,6 +75,7 @@ impl TcpLane {
             memory: NamedMemory::new(registry, caps(options)),
             writing,
             resume_within: options.resume_within,
+            gives_back: options.done_when_written,
             encrypts,
             process: rustix::process::getpid(),
             epoll,
@@ -124,7 +126,7 @@ impl TcpLane {
         if peer.outstanding() >= DEPTH_MAX {
             return Ok(false);
         }
-        peer.put(Put { header, source, tail, id: Some(id) });
+        peer.put(Put { header, source, tail, id: Some(id), kept: true });
         Ok(true)
     }
 
@@ -258,7 +260,7 @@ impl Lane for TcpLane {
         let number = u32::try_from(self.endpoints.len())
             .map_err(|_| TransportError::Usage("a lane has 2^32 endpoints at most".to_owned()))?;
         self.sockets += link.stripes.len();
-        self.endpoints.push(Some(Endpoint::new(*link)));
+        self.endpoints.push(Some(Endpoint::new(*link, self.gives_back)));
         self.watch();
         Ok(EndpointId(number))
     }
@@ -292,6 +294,10 @@ impl Lane for TcpLane {
         Ok(known.unwrap_or_else(|| self.memory.import(at, shared)))
     }
 
+    fn forget(&mut self, at: EndpointId, mr: RemoteMr) {
+        self.memory.give_back(at, mr);
+    }
+
     fn map(&mut self, at: EndpointId, _: &RemoteKey) -> Result<Region, TransportError> {
         let peer = &self.endpoint(at)?.peer;
         Err(TransportError::Usage(format!(
@@ -321,7 +327,7 @@ impl Lane for TcpLane {
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_none() {
             // One stripe for all, which keeps them in order.
-            peer.stripes[0].outgoing.push(Put { header, source, tail: None, id: None });
+            peer.stripes[0].outgoing.push(Put { header, source, tail: None, id: None, kept: true });
         }
         Ok(())
     }
@@ -365,6 +371,10 @@ impl Lane for TcpLane {
             endpoint.tell(now);
         }
         self.write(now);
+        if self.gives_back {
+            let endpoints = self.endpoints.iter_mut().flatten();
+            endpoints.for_each(|endpoint| endpoint.tell_written(events));
+        }
         self.read(now, events);
         self.troubled |= self.has_trouble();
         self.look_after(now, events);
@@ -376,6 +386,9 @@ impl Lane for TcpLane {
             return Some(Instant::ZERO);
         }
         let stripes = self.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.stripes);
+        if self.gives_back && stripes.clone().any(|stripe| stripe.outgoing.has_written()) {
+            return Some(Instant::ZERO);
+        }
         let untold = stripes.filter_map(|stripe| stripe.untold_since).min();
         let check = (self.sockets > 0).then(|| self.checked + CHECK_EVERY);
         untold.map(|since| since + TELL_AFTER).into_iter().chain(check).min()

@@ -19,8 +19,8 @@
 //!
 //! # Broken connections
 //!
-//! A put is done when the peer has acknowledged its frame; until then its bytes stay where they
-//! are. So when a connection breaks and the peer lives, the side that had connected connects
+//! A put is done when the peer has acknowledged its frame (unless [`Options::done_when_written`]);
+//! until then its bytes stay where they are. So when a connection breaks and the peer lives, the side that had connected connects
 //! again, both tell how many frames they have, and what was lost is sent again: nothing is lost,
 //! nothing is written twice after it was seen. A peer that nobody answers for is gone at once; one
 //! that does not come back within [`Options::resume_within`] is too.
@@ -74,13 +74,23 @@ pub struct Options {
     /// The kernel's name of a congestion control; empty for its own choice, but `reno` where that
     /// is `bbr`, whose pacing delays the bursts of collectives.
     pub congestion: String,
+    /// Whether a put is done when the kernel has its bytes, instead of when the peer has: their
+    /// memory is given back sooner, and a break in which some of them are lost is not mended.
+    pub done_when_written: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
         let resume_within = Duration::from_secs(3);
         let (interfaces, congestion) = (String::new(), String::new());
-        Options { interfaces, sockets: 1, resume_within, tls: false, congestion }
+        Options {
+            interfaces,
+            sockets: 1,
+            resume_within,
+            tls: false,
+            congestion,
+            done_when_written: false,
+        }
     }
 }
 
@@ -94,6 +104,7 @@ impl Options {
             resume_within: config.dead_after,
             tls: config.tls,
             congestion: config.congestion.clone(),
+            done_when_written: false,
         }
     }
 }

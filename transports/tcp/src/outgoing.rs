@@ -20,8 +20,10 @@ pub(crate) struct Put {
     pub(crate) source: Region,
     /// What follows it.
     pub(crate) tail: Option<Region>,
-    /// None for a note, of whose end nobody is told.
+    /// None for a note, of whose end nobody is told, and once that has been told.
     pub(crate) id: Option<u64>,
+    /// Whether the bytes are still there.
+    pub(crate) kept: bool,
 }
 
 impl Put {
@@ -47,10 +49,14 @@ pub(crate) struct Outgoing {
     said_written: usize,
     /// Frames that the peer has acknowledged, modulo 2^32.
     acknowledged: u32,
+    /// Whether puts are done as soon as they are written.
+    gives_back: bool,
+    /// Those that are, and that nobody has been told of.
+    written_out: Vec<u64>,
 }
 
 impl Outgoing {
-    pub(crate) fn new() -> Outgoing {
+    pub(crate) fn new(gives_back: bool) -> Outgoing {
         Outgoing {
             queue: VecDeque::with_capacity(FRAMES_PER_WRITE),
             sent: 0,
@@ -59,7 +65,19 @@ impl Outgoing {
             said: VecDeque::with_capacity(FRAMES_PER_WRITE),
             said_written: 0,
             acknowledged: 0,
+            gives_back,
+            written_out: Vec::with_capacity(FRAMES_PER_WRITE),
         }
+    }
+
+    /// Puts that are done because they are written.
+    pub(crate) fn take_written(&mut self) -> impl Iterator<Item = u64> + '_ {
+        self.written_out.drain(..)
+    }
+
+    /// Whether there are such.
+    pub(crate) fn has_written(&self) -> bool {
+        !self.written_out.is_empty()
     }
 
     /// Puts that are not acknowledged.
@@ -118,6 +136,13 @@ impl Outgoing {
         self.sent = self.queue.len();
         self.acknowledge(received, done)?;
         self.sent = 0;
+        let lost = self.queue.iter().filter(|put| !put.kept).count();
+        if lost > 0 {
+            return Err(format!(
+                "has not received {lost} messages that had left this side when the connection \
+                 broke, and whose memory was given back"
+            ));
+        }
         Ok(())
     }
 
@@ -195,7 +220,7 @@ impl Outgoing {
 
     fn took(&mut self, mut count: usize, headers: &[[u8; HEADER_BYTES]]) {
         for header in headers {
-            let Some(put) = self.queue.get(self.sent) else { return };
+            let Some(put) = self.queue.get_mut(self.sent) else { return };
             let left = put.frame_bytes() - self.written;
             if count < left {
                 self.written += count;
@@ -204,6 +229,12 @@ impl Outgoing {
             }
             count -= left;
             (self.sent, self.written) = (self.sent + 1, 0);
+            if self.gives_back
+                && let Some(id) = put.id.take()
+            {
+                put.kept = false;
+                self.written_out.push(id);
+            }
         }
     }
 }

@@ -47,10 +47,10 @@ pub(crate) struct Stripe {
 }
 
 impl Stripe {
-    pub(crate) fn new(wire: Wire) -> Stripe {
+    pub(crate) fn new(wire: Wire, gives_back: bool) -> Stripe {
         Stripe {
             wire: Some(wire),
-            outgoing: Outgoing::new(),
+            outgoing: Outgoing::new(gives_back),
             incoming: Incoming::new(),
             broken: None,
             resuming: false,

@@ -59,10 +59,11 @@ fn read(wire: &mut Wire, bytes: usize) -> Vec<u8> {
 #[test]
 fn a_stripe_is_not_drained_before_the_socket_has_all() {
     let [one, mut other] = wires();
-    let mut stripe = Stripe::new(one);
+    let mut stripe = Stripe::new(one, false);
     let bytes = 250_000;
     let header = Header { bytes: bytes as u32, ..Header::bare(Kind::Put, 0) };
-    stripe.outgoing.push(Put { header, source: Region::private(bytes), tail: None, id: Some(1) });
+    let source = Region::private(bytes);
+    stripe.outgoing.push(Put { header, source, tail: None, id: Some(1), kept: true });
     stripe.write().unwrap();
     assert!(stripe.outgoing.is_drained(), "all of it is encrypted");
     assert!(!stripe.is_drained(), "and not all of it has gone");
@@ -75,6 +76,27 @@ fn a_stripe_is_not_drained_before_the_socket_has_all() {
         seen += read(&mut other, 50_000).len();
     }
     assert!(seen > bytes);
+}
+
+#[test]
+fn what_is_done_when_it_is_written_cannot_be_sent_again() {
+    for (received, outcome) in [(2, true), (1, false), (0, false)] {
+        let [one, _other] = wires();
+        let mut stripe = Stripe::new(one, true);
+        let header = Header { bytes: 9, ..Header::bare(Kind::Put, 0) };
+        for id in [7, 8] {
+            let source = Region::private(64).part(0, 9).unwrap();
+            stripe.outgoing.push(Put { header, source, tail: None, id: Some(id), kept: true });
+        }
+        stripe.write().unwrap();
+        assert_eq!(stripe.outgoing.take_written().collect::<Vec<_>>(), [7, 8]);
+        let [again, _other] = wires();
+        stripe.comes_back(again);
+        let mut done = Vec::new();
+        let resumed = stripe.outgoing.resume(received, &mut done);
+        assert_eq!(resumed.is_ok(), outcome, "{received} of 2 were received: {resumed:?}");
+        assert!(done.is_empty(), "nothing is done twice");
+    }
 }
 
 /// A lane of so many sockets, to whose last one a note has come together with what was read before.

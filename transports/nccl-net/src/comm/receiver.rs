@@ -95,6 +95,8 @@ pub(crate) struct Receiver {
     /// Sets of slots: with pieces for no buffer yet, and free without the peer knowing.
     held: u32,
     freed: u32,
+    /// Whether messages came past the slots since the peer was told of them for certain.
+    has_landed: bool,
     tags: Tags,
     known: Vec<Known>,
     numbers: u32,
@@ -136,6 +138,7 @@ impl Receiver {
             untold_since: now,
             held: 0,
             freed: 0,
+            has_landed: false,
             tags: Tags::default(),
             known: Vec::new(),
             numbers: 0,
@@ -152,8 +155,8 @@ impl Receiver {
     }
 
     /// Whether somebody waits for something.
-    pub(crate) fn has_work(&self) -> bool {
-        self.waiting != 0 || !self.line.is_drained()
+    pub(crate) fn has_work(&self, now: Instant) -> bool {
+        self.waiting != 0 || !self.line.is_drained() || self.line.is_due(now)
     }
 
     /// Receives into so many buffers, at most [`GROUP_MAX`] and at least one; none if there are too
@@ -226,6 +229,10 @@ impl Receiver {
             }
             group.stage = Stage::Vacant;
             group.id = id.next();
+            // Nothing may go that way for a while that could carry the acknowledgement.
+            if self.waiting == 0 && std::mem::take(&mut self.has_landed) {
+                line.conclude(now);
+            }
             return Ok(Some((group.count, sizes)));
         }
         let Group { entries, count, began, warned, .. } = group;
@@ -288,6 +295,7 @@ impl Receiver {
             return Err(nonsense());
         }
         self.groups[at].entries[index].got = bytes;
+        self.has_landed = true;
         self.finish(at, index);
         Ok(())
     }
@@ -460,13 +468,6 @@ impl Receiver {
         self.numbers += u32::from(told.is_ok());
         self.known.push(Known { mr: id, number });
         number
-    }
-
-    /// Tells the peer of memory before it is granted.
-    pub(crate) fn introduce(&mut self, id: Id, mr: &Arc<Mr>) {
-        if self.line.lost.is_none() {
-            self.number(id, mr);
-        }
     }
 
     /// Memory will not be granted any more.

@@ -1,6 +1,6 @@
 //! The sending side.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use ccl_core::time::Instant;
@@ -21,7 +21,7 @@ use crate::table::RequestId;
 
 /// Requests of one communicator: NCCL's most, for each buffer of a group.
 const REQUESTS: usize = 256;
-/// Memory of the peer's that grants may name.
+/// Pieces of memory of the peer's that grants may name at a time.
 const MEMORIES_MAX: usize = 1 << 16;
 /// The puts of pieces have the numbers behind those of requests.
 const PIECE_ID: u64 = REQUESTS as u64;
@@ -82,7 +82,8 @@ pub(crate) struct Sender {
     /// Slots of it that are being sent from.
     busy: u32,
     slots: Option<Slots>,
-    memory: Vec<Option<RemoteMr>>,
+    /// The peer's memory, by its numbers.
+    memory: BTreeMap<u32, RemoteMr>,
     tags: Tags,
     grants: Vec<Grant>,
     requests: Vec<Request>,
@@ -124,7 +125,7 @@ impl Sender {
             staging,
             busy: 0,
             slots: None,
-            memory: Vec::with_capacity(GROUPS),
+            memory: BTreeMap::new(),
             tags: Tags::default(),
             grants: Vec::with_capacity(GROUPS * GROUP_MAX),
             requests: (0..REQUESTS).map(request).collect(),
@@ -143,8 +144,8 @@ impl Sender {
     }
 
     /// Whether somebody waits for something.
-    pub(crate) fn has_work(&self) -> bool {
-        self.vacant.len() < REQUESTS || !self.line.is_drained()
+    pub(crate) fn has_work(&self, now: Instant) -> bool {
+        self.vacant.len() < REQUESTS || !self.line.is_drained() || self.line.is_due(now)
     }
 
     /// Whether it still reads the caller's memory.
@@ -340,18 +341,14 @@ impl Sender {
                 self.slots = Some(Slots { mr, count, bytes, stride: own.stride(), free });
             }
             Note::Memory(number, key) => {
-                let mr = self.line.import(&key).map_err(|_| ())?;
-                let at = number as usize;
-                if at >= MEMORIES_MAX {
+                if self.memory.len() >= MEMORIES_MAX {
                     return Err(());
                 }
-                if self.memory.len() <= at {
-                    self.memory.resize(at + 1, None);
-                }
-                self.memory[at] = Some(mr);
+                let mr = self.line.import(&key).map_err(|_| ())?;
+                self.memory.insert(number, mr);
             }
             Note::Withdrawn(number) => {
-                if let Some(mr) = self.memory.get_mut(number as usize).and_then(Option::take) {
+                if let Some(mr) = self.memory.remove(&number) {
                     self.line.forget(mr);
                 }
             }
@@ -400,8 +397,7 @@ impl Sender {
 
     /// Puts a message where it is wanted; no if that memory is not known yet.
     fn send_whole(&mut self, slot: u8, grant: Grant) -> Result<bool, NetError> {
-        let known = self.memory.get(grant.wanted.memory as usize).copied().flatten();
-        let Some(remote) = known else { return Ok(false) };
+        let Some(remote) = self.memory.get(&grant.wanted.memory).copied() else { return Ok(false) };
         let request = &mut self.requests[usize::from(slot)];
         let (key, offset) = match &request.mr {
             Some(mr) => (mr.key, request.offset),

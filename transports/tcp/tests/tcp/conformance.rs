@@ -14,10 +14,7 @@ use ccl_transport_tcp::{DEVICE, Options, TcpTransport, now};
 struct Tcp([Arc<dyn Device>; 2]);
 
 impl Tcp {
-    fn new(interfaces: &str, sockets: u32, tls: bool) -> Tcp {
-        let interfaces = interfaces.to_owned();
-        let resume_within = Duration::from_secs(1);
-        let options = Options { interfaces, sockets, resume_within, tls, ..Options::default() };
+    fn new(options: Options) -> Tcp {
         let open = || TcpTransport::new(options.clone()).open(&DeviceId(DEVICE.into())).unwrap();
         Tcp([open(), open()])
     }
@@ -46,8 +43,17 @@ impl Fixture for Tcp {
     }
 }
 
+fn options(interfaces: &str, sockets: u32, tls: bool) -> Options {
+    let (interfaces, resume_within) = (interfaces.to_owned(), Duration::from_secs(1));
+    Options { interfaces, sockets, resume_within, tls, ..Options::default() }
+}
+
 fn passes(interfaces: &str, sockets: u32, tls: bool) {
-    let report = ccl_transport_conformance::run(|| Box::new(Tcp::new(interfaces, sockets, tls)));
+    passes_with(&options(interfaces, sockets, tls));
+}
+
+fn passes_with(options: &Options) {
+    let report = ccl_transport_conformance::run(|| Box::new(Tcp::new(options.clone())));
     println!("{report}");
     assert!(report.passed(), "{report}");
 }
@@ -60,6 +66,12 @@ fn tcp_passes_the_suite() {
 #[test]
 fn tcp_with_several_sockets_passes_the_suite() {
     passes("127.0.0.1", 3, false);
+}
+
+#[test]
+fn tcp_whose_puts_are_done_when_they_are_written_passes_the_suite() {
+    let options = options("127.0.0.1", 2, false);
+    passes_with(&Options { done_when_written: true, ..options });
 }
 
 #[test]
