@@ -188,6 +188,10 @@ impl<F: Faults> Lane for FaultInjector<F> {
         self.lane.poll_timeout()
     }
 
+    fn is_acknowledged(&self) -> bool {
+        self.lane.is_acknowledged()
+    }
+
     fn is_drained(&self) -> bool {
         self.pending.is_empty() && self.lane.is_drained()
     }

@@ -379,6 +379,12 @@ pub trait Lane: Send + fmt::Debug {
         true
     }
 
+    /// Whether the peers have everything that was posted, also what was [done](Event::Done) before
+    /// they had it.
+    fn is_acknowledged(&self) -> bool {
+        true
+    }
+
     /// This side has what it waited for, and may not poll again for long: peers that wait to have
     /// much memory back ([`Event::Done`]) are told at once.
     fn conclude(&mut self, now: Instant) {

@@ -6,13 +6,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ccl_core::config::Config;
-use ccl_core::transport::{Device, DeviceInfo, Transport};
+use ccl_core::transport::{Device, DeviceId, DeviceInfo, Transport};
+use ccl_transport_shm::ShmTransport;
 use ccl_transport_tcp::TcpTransport;
 use ccl_transport_verbs::VerbsTransport;
 use nccl_net_abi::NcclResult;
 use sha2::{Digest, Sha256};
 
 use crate::error::NetError;
+use crate::handle::HostTag;
 
 /// How long the link of a port may be away.
 const LINK_WITHIN: Duration = Duration::from_secs(3);
@@ -22,6 +24,7 @@ const SPEED_MBPS: i32 = 10_000;
 /// Which transport a handle is of.
 const TCP: u8 = 1;
 const VERBS: u8 = 2;
+const SHM: u8 = 3;
 
 /// A device.
 #[derive(Debug)]
@@ -38,6 +41,9 @@ pub(crate) struct NetDevice {
     pub(crate) info: DeviceInfo,
     transport: Arc<dyn Transport>,
     opened: Mutex<Option<Arc<dyn Device>>>,
+    /// What reaches processes of the same host, if that is another one, and how this host is called
+    /// among those that are one machine.
+    pub(crate) near: Option<(HostTag, Arc<dyn Device>)>,
 }
 
 impl NetDevice {
@@ -70,7 +76,9 @@ pub(crate) fn find(config: &Config) -> Result<(Vec<NetDevice>, String), NetError
         let options = ccl_transport_tcp::Options { done_when_written: true, ..options };
         Arc::new(TcpTransport::new(options))
     };
+    let shm = || -> Arc<dyn Transport> { Arc::new(ShmTransport::new()) };
     match config.transport.as_str() {
+        "shm" => Ok((of(&shm(), SHM, config), "FERROCCL_TRANSPORT=shm".to_owned())),
         "tcp" => Ok((of(&tcp(), TCP, config), "FERROCCL_TRANSPORT=tcp".to_owned())),
         "verbs" => {
             let transport = verbs()?;
@@ -93,7 +101,7 @@ pub(crate) fn find(config: &Config) -> Result<(Vec<NetDevice>, String), NetError
         }
         name => Err(NetError::new(
             NcclResult::INVALID_USAGE,
-            format!("FERROCCL_TRANSPORT={name}: within NCCL there are auto, tcp and verbs"),
+            format!("FERROCCL_TRANSPORT={name}: within NCCL there are auto, shm, tcp and verbs"),
         )),
     }
 }
@@ -130,7 +138,18 @@ fn describe(
         info,
         transport: Arc::clone(transport),
         opened: Mutex::new(None),
+        near: near(config),
     })
+}
+
+/// Shared memory, unless something else is asked for.
+fn near(config: &Config) -> Option<(HostTag, Arc<dyn Device>)> {
+    if config.transport != "auto" {
+        return None;
+    }
+    let device = ShmTransport::new().open(&DeviceId(ccl_transport_shm::DEVICE.to_owned())).ok()?;
+    let digest: [u8; 32] = Sha256::digest(config.host_id.as_bytes()).into();
+    Some((*digest.first_chunk()?, device))
 }
 
 /// The PCI function of the fastest interface that TCP tells its peers of, and its megabits per

@@ -2,6 +2,7 @@
 //! bytes to each call of `connect`, so that it also remembers the attempt.
 
 use ccl_core::transport::{Address, Secret};
+use ccl_wire::Place;
 use nccl_net_abi::HANDLE_BYTES;
 use sha2::{Digest, Sha256};
 
@@ -19,12 +20,17 @@ const ADDRESS: usize = SEED + SEED_BYTES;
 /// What the secret of a listener is made of; random.
 pub(crate) type Seed = [u8; SEED_BYTES];
 
+/// What tells hosts apart that are one machine.
+pub(crate) type HostTag = [u8; 4];
+
 /// A handle, understood.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Handle {
     pub(crate) transport: u8,
     pub(crate) seed: Seed,
     pub(crate) address: Address,
+    /// Where processes of the same host find it; with what that host is called.
+    pub(crate) near: Option<(HostTag, Address)>,
     /// The attempt to connect that was begun with it.
     pub(crate) attempt: Option<Id>,
 }
@@ -39,16 +45,45 @@ impl Handle {
         Secret(hash.finalize().into())
     }
 
-    /// As bytes; none if the address is too long.
+    /// As bytes, if need be with fewer addresses: the later ones are the less likely ones.
+    pub(crate) fn fit(&mut self) -> Option<[u8; HANDLE_BYTES]> {
+        loop {
+            if let Some(bytes) = self.encode() {
+                return Some(bytes);
+            }
+            match Place::decode(&self.address) {
+                Ok(mut place) if place.addresses.len() > 1 => {
+                    place.addresses.pop();
+                    self.address = place.encode();
+                }
+                _ => {
+                    self.near.take()?;
+                }
+            }
+        }
+    }
+
+    /// As bytes; none if the addresses are too long.
     pub(crate) fn encode(&self) -> Option<[u8; HANDLE_BYTES]> {
         let mut bytes = [0; HANDLE_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
         let Address(address) = &self.address;
-        bytes[4..7].copy_from_slice(&[VERSION, self.transport, u8::try_from(address.len()).ok()?]);
+        let near = match &self.near {
+            Some((tag, Address(address))) => [&tag[..], address].concat(),
+            None => Vec::new(),
+        };
+        bytes[4..ATTEMPT].copy_from_slice(&[
+            VERSION,
+            self.transport,
+            u8::try_from(address.len()).ok()?,
+            u8::try_from(near.len()).ok()?,
+        ]);
         let attempt = self.attempt.map_or(0, Id::number);
         bytes[ATTEMPT..SEED].copy_from_slice(&attempt.to_le_bytes());
         bytes[SEED..ADDRESS].copy_from_slice(&self.seed);
-        bytes.get_mut(ADDRESS..ADDRESS + address.len())?.copy_from_slice(address);
+        let behind = ADDRESS + address.len();
+        bytes.get_mut(ADDRESS..behind)?.copy_from_slice(address);
+        bytes.get_mut(behind..behind + near.len())?.copy_from_slice(&near);
         Some(bytes)
     }
 
@@ -69,12 +104,15 @@ impl Handle {
         let parts = (|| {
             let attempt = u64::from_le_bytes(*bytes[ATTEMPT..].first_chunk()?);
             let seed = *bytes[SEED..].first_chunk()?;
-            let address = bytes.get(ADDRESS..ADDRESS + usize::from(bytes[6]))?.to_vec();
-            Some((attempt, seed, Address(address)))
+            let behind = ADDRESS + usize::from(bytes[6]);
+            let address = bytes.get(ADDRESS..behind)?.to_vec();
+            let near = bytes.get(behind..behind + usize::from(bytes[7]))?;
+            let near = near.split_first_chunk().map(|(tag, near)| (*tag, Address(near.to_vec())));
+            Some((attempt, seed, Address(address), near))
         })();
-        let (attempt, seed, address) = parts.ok_or_else(|| NetError::argument(no_handle))?;
+        let (attempt, seed, address, near) = parts.ok_or_else(|| NetError::argument(no_handle))?;
         let attempt = Id::read(attempt).map(|(id, _)| id).filter(|id| id.kind == Kind::Attempt);
-        Ok(Handle { transport: bytes[5], seed, address, attempt })
+        Ok(Handle { transport: bytes[5], seed, address, near, attempt })
     }
 }
 
@@ -89,7 +127,25 @@ mod tests {
     fn handle(address: usize) -> Handle {
         let attempt = Table::new(Kind::Attempt).add(Box::new(())).unwrap();
         let address = Address((0..address as u8).collect());
-        Handle { transport: 3, seed: [7; 16], address, attempt: Some(attempt) }
+        Handle { transport: 3, seed: [7; 16], address, near: None, attempt: Some(attempt) }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_left_out() {
+        let at = |port: u16| ([10, 0, 0, 1], port).into();
+        let place = Place { token: [9; 16], addresses: (0..20).map(at).collect() };
+        let near = Some(([1; 4], Address(vec![5; 44])));
+        let mut handle = Handle { address: place.encode(), near, ..handle(0) };
+        let read = Handle::decode(&handle.fit().unwrap()).unwrap_or_else(|error| panic!("{error}"));
+        let found = Place::decode(&read.address).unwrap();
+        assert!(found.addresses.len() >= 3 && found.token == place.token);
+        assert_eq!(found.addresses, place.addresses[..found.addresses.len()]);
+        assert!(read.near == handle.near && read.near.is_some());
+        handle.address = Address(vec![1; 90]);
+        let read = Handle::decode(&handle.fit().unwrap()).unwrap_or_else(|error| panic!("{error}"));
+        assert!(read.near.is_none() && read.address.0.len() == 90);
+        handle.address = Address(vec![1; 99]);
+        assert!(handle.fit().is_none());
     }
 
     #[test]

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{Connecting, Device, Listener, TransportError};
+use ccl_core::transport::{Address, Connected, Connecting, Listener, Secret, TransportError};
 
 use crate::comm::Settings;
+use crate::comm::line::Way;
 use crate::comm::receiver::Receiver;
 use crate::comm::sender::Sender;
 use crate::comm::wire::Note;
@@ -16,6 +17,9 @@ use crate::handle::{Handle, VERSION};
 
 /// What the connecting side says first.
 const HELLO: [u8; 5] = [b'n', b'c', b'c', b'l', VERSION];
+
+/// How the way between processes of one host is called.
+const SHARED_MEMORY: &str = "shared memory";
 
 /// What all connections have in common.
 #[derive(Clone, Debug)]
@@ -30,11 +34,10 @@ pub(crate) struct Manners {
 /// A listening communicator.
 #[derive(Debug)]
 pub(crate) struct Listening {
-    device: Arc<dyn Device>,
-    name: String,
-    listener: Box<dyn Listener>,
+    /// With what each is listened, and how that is called.
+    listeners: Vec<(Way, String, Box<dyn Listener>)>,
     manners: Manners,
-    joining: Vec<(Instant, Box<Receiver>)>,
+    joining: Vec<(Instant, String, Box<Receiver>)>,
     /// Strangers that have been told of.
     told: u64,
 }
@@ -45,34 +48,43 @@ impl Listening {
         handle: &mut Handle,
         manners: Manners,
     ) -> Result<Listening, NetError> {
-        let opened = device.open()?;
-        let listener = opened.listen(&handle.secret())?;
+        let home = device.open()?;
+        let secret = handle.secret();
+        let listener = home.listen(&secret)?;
         handle.address = listener.address();
-        let (name, joining) = (device.name().to_owned(), Vec::new());
-        Ok(Listening { device: opened, name, listener, manners, joining, told: 0 })
+        let way = Way { device: Arc::clone(&home), home: Arc::clone(&home) };
+        let mut listeners = vec![(way, device.name().to_owned(), listener)];
+        if let Some((tag, near)) = &device.near {
+            let listener = near.listen(&secret)?;
+            handle.near = Some((*tag, listener.address()));
+            let way = Way { device: Arc::clone(near), home };
+            listeners.push((way, SHARED_MEMORY.to_owned(), listener));
+        }
+        Ok(Listening { listeners, manners, joining: Vec::new(), told: 0 })
     }
 
     /// A connection that is ready, if there is one.
     pub(crate) fn accept(&mut self, now: Instant) -> Result<Option<Box<Receiver>>, NetError> {
-        while let Some(connected) = self.listener.poll(now)? {
-            if connected.hello != HELLO {
-                tracing::warn!("a peer with another version was refused: use one everywhere");
-                continue;
+        for (way, name, listener) in &mut self.listeners {
+            while let Some(connected) = listener.poll(now)? {
+                if connected.hello != HELLO {
+                    tracing::warn!("a peer with another version was refused: use one everywhere");
+                    continue;
+                }
+                let receiver = Receiver::new(way, connected, self.manners.settings, now);
+                let mut receiver = Box::new(receiver?);
+                receiver.line().note(&Note::Peer(self.manners.who.clone()))?;
+                let until = now + self.manners.join_within;
+                self.joining.push((until, name.clone(), receiver));
             }
-            let receiver = Receiver::new(&self.device, connected, self.manners.settings, now);
-            let mut receiver = Box::new(receiver?);
-            receiver.line().note(&Note::Peer(self.manners.who.clone()))?;
-            self.joining.push((now + self.manners.join_within, receiver));
         }
         self.tell_of_strangers();
         for at in 0..self.joining.len() {
-            let (until, receiver) = &mut self.joining[at];
+            let (until, name, receiver) = &mut self.joining[at];
             receiver.pump(now)?;
             if receiver.is_ready() {
-                let (_, mut receiver) = self.joining.swap_remove(at);
-                let peer = &receiver.line().peer;
-                tracing::info!("receiving from {peer} over {}", self.name);
-                return Ok(Some(receiver));
+                tracing::info!("receiving from {} over {name}", receiver.line().peer);
+                return Ok(Some(self.joining.swap_remove(at).2));
             }
             // Whoever goes away before it has begun is nobody's loss.
             let gone = receiver.line().lost.clone();
@@ -87,13 +99,12 @@ impl Listening {
     }
 
     fn tell_of_strangers(&mut self) {
-        let rejected = self.listener.rejected();
+        let rejected = self.listeners.iter().map(|(.., listener)| listener.rejected()).sum();
         if rejected > self.told {
             let more = rejected - self.told;
             tracing::warn!(
-                "{more} connections to a listener of {} were dropped: they did not prove that they \
-                 belong to this job (a port scanner, or another job's ranks)",
-                self.name
+                "{more} connections to a listener were dropped: they did not prove that they belong \
+                 to this job (a port scanner, or another job's ranks)"
             );
             self.told = rejected;
         }
@@ -103,8 +114,9 @@ impl Listening {
 /// A connection in the making.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    device: Arc<dyn Device>,
-    name: String,
+    ways: Vec<(Way, String, Address)>,
+    secret: Secret,
+    /// Over the last of the ways.
     connecting: Option<Box<dyn Connecting>>,
     sender: Option<Box<Sender>>,
     manners: Manners,
@@ -125,12 +137,48 @@ impl Attempt {
                 device.name()
             )));
         }
-        let opened = device.open()?;
-        let until = now + manners.join_within;
-        let connecting = opened.connect(&handle.address, &handle.secret(), &HELLO, until)?;
-        let name = device.name().to_owned();
-        let connecting = Some(connecting);
-        Ok(Attempt { device: opened, name, connecting, sender: None, manners, began: now })
+        let home = device.open()?;
+        let way = Way { device: Arc::clone(&home), home: Arc::clone(&home) };
+        let mut ways = vec![(way, device.name().to_owned(), handle.address.clone())];
+        if let (Some((own, near)), Some((tag, address))) = (&device.near, &handle.near)
+            && own == tag
+        {
+            let way = Way { device: Arc::clone(near), home };
+            ways.push((way, SHARED_MEMORY.to_owned(), address.clone()));
+        }
+        let secret = handle.secret();
+        let (connecting, sender) = (None, None);
+        Ok(Attempt { ways, secret, connecting, sender, manners, began: now })
+    }
+
+    /// Goes on connecting, over the next way if one leads nowhere.
+    fn connect(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
+        let until = self.began + self.manners.join_within;
+        loop {
+            let connecting = match &mut self.connecting {
+                Some(connecting) => connecting,
+                None => {
+                    let Some((way, _, address)) = self.ways.last() else { return Ok(None) };
+                    match way.device.connect(address, &self.secret, &HELLO, until) {
+                        Ok(connecting) => self.connecting.insert(connecting),
+                        Err(error) if self.ways.len() == 1 => return Err(error),
+                        // That of another host, mostly.
+                        Err(_) => {
+                            self.ways.pop();
+                            continue;
+                        }
+                    }
+                }
+            };
+            match connecting.poll(now) {
+                Err(error) if self.ways.len() > 1 => {
+                    tracing::info!("shared memory is not used: {error}");
+                    self.connecting = None;
+                    self.ways.pop();
+                }
+                polled => return polled,
+            }
+        }
     }
 
     /// Whether nobody has asked for it for long.
@@ -140,18 +188,19 @@ impl Attempt {
 
     /// The connection, once it is ready.
     pub(crate) fn poll(&mut self, now: Instant) -> Result<Option<Box<Sender>>, NetError> {
-        if let Some(connecting) = &mut self.connecting {
-            let Some(connected) = connecting.poll(now)? else { return Ok(None) };
+        if self.sender.is_none() {
+            let Some(connected) = self.connect(now)? else { return Ok(None) };
             self.connecting = None;
-            let sender = Sender::new(&self.device, connected, self.manners.settings, now)?;
+            let Some((way, ..)) = self.ways.last() else { return Ok(None) };
+            let sender = Sender::new(way, connected, self.manners.settings, now)?;
             let sender = self.sender.insert(Box::new(sender));
             sender.line().note(&Note::Peer(self.manners.who.clone()))?;
         }
         let Some(sender) = &mut self.sender else { return Ok(None) };
         sender.pump(now)?;
         if sender.is_ready() {
-            let peer = &sender.line().peer;
-            tracing::info!("sending to {peer} over {}", self.name);
+            let name = self.ways.last().map_or("", |(_, name, _)| name);
+            tracing::info!("sending to {} over {name}", sender.line().peer);
             return Ok(self.sender.take());
         }
         sender.line().check()?;

@@ -138,14 +138,12 @@ impl Plugin {
     pub(crate) fn listen(&self, number: i32) -> Result<([u8; HANDLE_BYTES], Id), NetError> {
         let device = self.device(number)?;
         let (seed, address) = (socket::random()?, Address(Vec::new()));
-        let mut handle = Handle { transport: device.code, seed, address, attempt: None };
+        let mut handle =
+            Handle { transport: device.code, seed, address, near: None, attempt: None };
         let listening = Listening::new(device, &mut handle, self.manners.clone())?;
-        let bytes = handle.encode().ok_or_else(|| {
-            let bytes = handle.address.0.len();
-            let text = format!(
-                "an address of {bytes} bytes does not fit a handle of NCCL's: choose interfaces \
-                 with FERROCCL_SOCKET_IFNAME"
-            );
+        let bytes = handle.fit().ok_or_else(|| {
+            let text = "this host's address does not fit a handle of NCCL's: choose interfaces \
+                        with FERROCCL_SOCKET_IFNAME";
             NetError::new(NcclResult::INVALID_USAGE, text)
         })?;
         let id = self.listeners.add(Box::new(listening)).ok_or_else(too_many)?;
@@ -228,9 +226,9 @@ impl Plugin {
     }
 
     fn device_of(&self, comm: Id) -> Result<Arc<dyn Device>, NetError> {
-        let sender = self.senders.with(comm, |sender| Arc::clone(&sender.line().device));
+        let sender = self.senders.with(comm, |sender| Arc::clone(&sender.line().home));
         let device = sender
-            .or_else(|| self.receivers.with(comm, |receiver| Arc::clone(&receiver.line().device)));
+            .or_else(|| self.receivers.with(comm, |receiver| Arc::clone(&receiver.line().home)));
         device.ok_or_else(|| gone("a communicator"))
     }
 
@@ -262,7 +260,7 @@ impl Plugin {
     ) -> Result<Option<RequestId>, NetError> {
         let (mr, offset) = self.locate(mr, address, bytes)?;
         let sent = self.senders.with(comm, |sender| {
-            check_device(mr.as_ref(), &sender.line().device)?;
+            check_device(mr.as_ref(), &sender.line().home)?;
             sender.isend(now(), mr.map(|(_, mr)| mr), offset, bytes, tag)
         });
         let sent = sent.ok_or_else(|| gone("a sending communicator"))?;
@@ -288,7 +286,7 @@ impl Plugin {
             *buffer = Buffer { mr, offset, bytes: *bytes, tag: *tag };
         }
         let received = self.receivers.with(comm, |receiver| {
-            let device = Arc::clone(&receiver.line().device);
+            let device = Arc::clone(&receiver.line().home);
             buffers.iter().try_for_each(|buffer| check_device(buffer.mr.as_ref(), &device))?;
             receiver.irecv(now(), &buffers[..wanted.len()])
         });

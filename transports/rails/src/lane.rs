@@ -821,6 +821,10 @@ impl Lane for RailsLane {
             && self.lanes.iter().all(|lane| lane.is_drained())
     }
 
+    fn is_acknowledged(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.is_acknowledged())
+    }
+
     fn conclude(&mut self, now: Instant) {
         self.lanes.iter_mut().for_each(|lane| lane.conclude(now));
     }

@@ -398,6 +398,11 @@ impl Lane for TcpLane {
         self.endpoints.iter().flatten().all(|endpoint| endpoint.is_drained())
     }
 
+    fn is_acknowledged(&self) -> bool {
+        let mut open = self.endpoints.iter().flatten().filter(|peer| peer.lost.is_none());
+        open.all(|peer| peer.outstanding() == 0)
+    }
+
     fn conclude(&mut self, now: Instant) {
         self.endpoints.iter_mut().flatten().for_each(Endpoint::tell_of_much);
         self.write(now);

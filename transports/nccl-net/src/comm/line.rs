@@ -41,6 +41,14 @@ impl Drop for Own {
     }
 }
 
+/// What a connection is made with.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub(crate) device: Arc<dyn Device>,
+    /// What the caller's memory is registered with.
+    pub(crate) home: Arc<dyn Device>,
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Line {
@@ -48,6 +56,9 @@ pub(crate) struct Line {
     lane: Box<dyn Lane>,
     pub(crate) endpoint: EndpointId,
     pub(crate) device: Arc<dyn Device>,
+    /// What the caller's memory is registered with: the same, unless that is memory which both
+    /// sides map, which the caller's never is.
+    pub(crate) home: Arc<dyn Device>,
     outbox: Vec<WorkRequest>,
     events: Vec<Event>,
     /// The other side, as it calls itself.
@@ -62,7 +73,7 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn new(
-        device: &Arc<dyn Device>,
+        Way { device, home }: &Way,
         connected: Connected,
         now: Instant,
     ) -> Result<Line, TransportError> {
@@ -72,6 +83,7 @@ impl Line {
             lane,
             endpoint,
             device: Arc::clone(device),
+            home: Arc::clone(home),
             outbox: Vec::with_capacity(AT_ONCE),
             events: Vec::with_capacity(AT_ONCE),
             peer: "the peer".to_owned(),
@@ -89,6 +101,19 @@ impl Line {
     /// The peer's memory.
     pub(crate) fn import(&mut self, key: &RemoteKey) -> Result<RemoteMr, TransportError> {
         self.lane.import(self.endpoint, key)
+    }
+
+    /// The peer's memory, to write to, where that can be.
+    pub(crate) fn map(&mut self, key: &RemoteKey) -> Result<Option<Region>, TransportError> {
+        if !self.device.caps().mapped {
+            return Ok(None);
+        }
+        self.lane.map(self.endpoint, key).map(Some)
+    }
+
+    /// Whether the peer can be let write to the caller's memory.
+    pub(crate) fn reaches_home(&self) -> bool {
+        Arc::ptr_eq(&self.device, &self.home) && !self.device.caps().mapped
     }
 
     /// Memory that nothing is put to any more.
@@ -135,6 +160,11 @@ impl Line {
     /// Whether nothing that was posted is in need of another look.
     pub(crate) fn is_drained(&self) -> bool {
         self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_drained())
+    }
+
+    /// Whether the peer has everything that was posted.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_acknowledged())
     }
 
     /// Whether it is to be looked at soon even if nobody asks.

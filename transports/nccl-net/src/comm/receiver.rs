@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{Connected, Device, Event, LocalSlice, RemoteMr, WorkRequest};
+use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, WorkRequest};
 
-use super::line::{Line, Own};
+use super::line::{Line, Own, Way};
 use super::tags::Tags;
 use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record, THROUGH_SLOTS,
@@ -105,14 +105,14 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Takes a connection over; ready for buffers when the peer's ring is known.
     pub(crate) fn new(
-        device: &Arc<dyn Device>,
+        way: &Way,
         connected: Connected,
         settings: Settings,
         now: Instant,
     ) -> Result<Receiver, NetError> {
-        let mut line = Line::new(device, connected, now)?;
-        let slots = Own::new(device, settings.slots() * settings.stride())?;
-        let records = Own::new(device, GROUPS * RECORD_BYTES)?;
+        let mut line = Line::new(way, connected, now)?;
+        let slots = Own::new(&way.device, settings.slots() * settings.stride())?;
+        let records = Own::new(&way.device, GROUPS * RECORD_BYTES)?;
         let key = line.share(slots.key)?;
         line.note(&Note::Slots(settings.slots() as u32, settings.slot_bytes as u64, key))?;
         let group = |at: usize| Group {
@@ -460,6 +460,9 @@ impl Receiver {
     fn number(&mut self, id: Id, mr: &Arc<Mr>) -> u32 {
         if let Some(known) = self.known.iter().find(|known| known.mr == id) {
             return known.number;
+        }
+        if !self.line.reaches_home() {
+            return THROUGH_SLOTS;
         }
         let number = self.numbers;
         let told =

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{
-    Connected, Device, Event, LocalSlice, RemoteMr, TransportError, WorkRequest,
-};
+use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, TransportError, WorkRequest};
+use ccl_memory::Region;
 
-use super::line::{Line, Own};
+use super::line::{Line, Own, Way};
 use super::tags::Tags;
 use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record, SLOTS_MAX,
@@ -60,9 +59,11 @@ struct Request {
 }
 
 /// The peer's slots.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Slots {
     mr: RemoteMr,
+    /// Where they can be written to at once.
+    mapped: Option<Region>,
     count: usize,
     bytes: usize,
     stride: usize,
@@ -95,14 +96,14 @@ pub(crate) struct Sender {
 impl Sender {
     /// Takes a connection over; ready for messages when the peer's slots are known.
     pub(crate) fn new(
-        device: &Arc<dyn Device>,
+        way: &Way,
         connected: Connected,
         settings: Settings,
         now: Instant,
     ) -> Result<Sender, NetError> {
-        let mut line = Line::new(device, connected, now)?;
-        let ring = Own::new(device, GROUPS * RECORD_BYTES)?;
-        let staging = Own::new(device, settings.slots() * settings.stride())?;
+        let mut line = Line::new(way, connected, now)?;
+        let ring = Own::new(&way.device, GROUPS * RECORD_BYTES)?;
+        let staging = Own::new(&way.device, settings.slots() * settings.stride())?;
         let key = line.share(ring.key)?;
         line.note(&Note::Ring(key))?;
         let request = |slot: usize| Request {
@@ -156,7 +157,8 @@ impl Sender {
 
     /// Whether what was posted has reached the peer.
     pub(crate) fn is_drained(&self) -> bool {
-        self.line.lost.is_some() || (!self.is_reading() && self.busy == 0 && self.line.is_drained())
+        self.line.lost.is_some()
+            || (!self.is_reading() && self.busy == 0 && self.line.is_acknowledged())
     }
 
     /// Sends; none if there are too many requests already.
@@ -337,8 +339,9 @@ impl Sender {
                     return Ok(());
                 }
                 let mr = self.line.import(&key).map_err(|_| ())?;
-                let free = (1 << count) - 1;
-                self.slots = Some(Slots { mr, count, bytes, stride: own.stride(), free });
+                let mapped = self.line.map(&key).map_err(|_| ())?;
+                let (stride, free) = (own.stride(), (1 << count) - 1);
+                self.slots = Some(Slots { mr, mapped, count, bytes, stride, free });
             }
             Note::Memory(number, key) => {
                 if self.memory.len() >= MEMORIES_MAX {
@@ -377,7 +380,7 @@ impl Sender {
 
     /// Posts as much of a message as can go. Returns whether that was all.
     fn send(&mut self, slot: u8) -> Result<bool, NetError> {
-        let Some(slots) = self.slots else { return Ok(false) };
+        let Some(slots) = &self.slots else { return Ok(false) };
         let request = &mut self.requests[usize::from(slot)];
         if let Some(grant) = request.grant {
             request.bytes = request.bytes.min(grant.wanted.bytes as usize);
@@ -438,20 +441,22 @@ impl Sender {
                 bytes: bytes as u64,
                 total: request.bytes as u64,
             };
-            let region = &self.staging.region;
+            let region = slots.mapped.as_ref().unwrap_or(&self.staging.region);
             let broken = |error| NetError::from(TransportError::Usage(format!("{error}")));
             region.write(offset, &header.encode()).map_err(broken)?;
             if let Some(mr) = &request.mr {
                 let from = request.offset + at;
                 mr.with(|memory| region.copy_from(offset + HEADER_BYTES, memory, from, bytes))?;
             }
+            // What was written there itself is only announced.
+            let put_bytes = if slots.mapped.is_some() { 0 } else { HEADER_BYTES + bytes };
             slots.free &= !(1 << to);
             self.busy |= 1 << to;
             request.sent = Some(at + bytes);
             let key = self.staging.key;
             self.line.post(WorkRequest::Put {
                 endpoint: self.line.endpoint,
-                local: LocalSlice { key, offset, bytes: HEADER_BYTES + bytes },
+                local: LocalSlice { key, offset, bytes: put_bytes },
                 tail: None,
                 grant: false,
                 remote,
