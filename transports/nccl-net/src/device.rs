@@ -18,6 +18,8 @@ use crate::handle::HostTag;
 
 /// How long the link of a port may be away.
 const LINK_WITHIN: Duration = Duration::from_secs(3);
+/// Room of a completion queue: more than a connection can have with any policy.
+const COMPLETIONS: u32 = 1 << 13;
 /// What NCCL assumes of a card of which nothing is known.
 const SPEED_MBPS: i32 = 10_000;
 
@@ -68,6 +70,8 @@ impl NetDevice {
 pub(crate) fn find(config: &Config) -> Result<(Vec<NetDevice>, String), NetError> {
     let verbs = || -> Result<Arc<dyn Transport>, NetError> {
         let options = ccl_transport_verbs::Options::from_config(config, LINK_WITHIN)?;
+        // Each lane has one connection.
+        let options = ccl_transport_verbs::Options { completions: COMPLETIONS, ..options };
         Ok(Arc::new(VerbsTransport::new(options)))
     };
     let tcp = || -> Arc<dyn Transport> {

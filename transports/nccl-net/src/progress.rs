@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 
+use crate::comm::line::Line;
 use crate::comm::receiver::Receiver;
 use crate::comm::sender::Sender;
 use crate::plugin::Plugin;
@@ -142,20 +143,21 @@ impl Progress {
 /// Looks after communicators that nobody else does. Returns whether any has something to do.
 fn look(plugin: &Plugin, now: Instant) -> bool {
     let mut busy = false;
-    let wait = |works: bool| if works { PUMP_AFTER } else { IDLE_EVERY };
-    plugin.senders.for_each_idle(|_, sender| {
-        let works = sender.has_work(now);
+    let mut is_late = |line: &mut Line, works: bool| {
         busy |= works;
-        if now.since(sender.line().pumped) >= wait(works)
+        now.since(line.pumped) >= if works { PUMP_AFTER } else { IDLE_EVERY }
+    };
+    plugin.senders.for_each_idle(|_, sender| {
+        let works = sender.has_work();
+        if is_late(sender.line(), works)
             && let Err(error) = sender.pump(now)
         {
             sender.line().lose(error.text);
         }
     });
     plugin.receivers.for_each_idle(|_, receiver| {
-        let works = receiver.has_work(now);
-        busy |= works;
-        if now.since(receiver.line().pumped) >= wait(works)
+        let works = receiver.has_work();
+        if is_late(receiver.line(), works)
             && let Err(error) = receiver.pump(now)
         {
             receiver.line().lose(error.text);

@@ -1,7 +1,6 @@
 //! One connection: a lane of its own, what is to be posted to it, and when it last moved.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
@@ -15,9 +14,6 @@ use crate::error::NetError;
 
 /// What mostly comes at once: room for it is made beforehand, so that calls need not allocate.
 const AT_ONCE: usize = 64;
-
-/// What is to be looked at within this time is in need of somebody who does.
-const SOON: Duration = Duration::from_millis(1);
 
 /// Memory of the connection's own.
 #[derive(Debug)]
@@ -165,11 +161,6 @@ impl Line {
     /// Whether the peer has everything that was posted.
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_acknowledged())
-    }
-
-    /// Whether it is to be looked at soon even if nobody asks.
-    pub(crate) fn is_due(&self, now: Instant) -> bool {
-        self.lost.is_none() && self.lane.poll_timeout().is_some_and(|at| at <= now + SOON)
     }
 
     /// This side has what it waited for: the peer may have its memory back.

@@ -155,8 +155,8 @@ impl Receiver {
     }
 
     /// Whether somebody waits for something.
-    pub(crate) fn has_work(&self, now: Instant) -> bool {
-        self.waiting != 0 || !self.line.is_drained() || self.line.is_due(now)
+    pub(crate) fn has_work(&self) -> bool {
+        self.waiting != 0 || !self.line.is_drained()
     }
 
     /// Receives into so many buffers, at most [`GROUP_MAX`] and at least one; none if there are too
@@ -345,7 +345,8 @@ impl Receiver {
             mr.with(|memory| memory.copy_from(to, region, offset + HEADER_BYTES, bytes))?;
         }
         entry.got += header.bytes as usize;
-        if entry.got as u64 >= header.total {
+        // A piece behind the end: the message was put where it was wanted, in parts.
+        if entry.got as u64 >= header.total || header.at >= header.total {
             entry.got = header.total.min(room) as usize;
             self.finish(at, index);
         }

@@ -40,6 +40,15 @@ enum Stage {
     Waiting,
     /// Nothing of it is left to post; whether its put is not done.
     Posted(bool),
+    /// So many puts are not done, which the peer will be told of when they are.
+    Parts(usize),
+}
+
+impl Stage {
+    /// Whether the caller's memory is read.
+    fn is_reading(self) -> bool {
+        matches!(self, Stage::Posted(true) | Stage::Parts(_))
+    }
 }
 
 #[derive(Debug)]
@@ -52,7 +61,7 @@ struct Request {
     tag: i32,
     ordinal: u32,
     grant: Option<Grant>,
-    /// Bytes of it that went in pieces; none before the first.
+    /// Bytes of it that need not go in pieces any more; none before the first piece.
     sent: Option<usize>,
     began: Instant,
     warned: bool,
@@ -145,14 +154,13 @@ impl Sender {
     }
 
     /// Whether somebody waits for something.
-    pub(crate) fn has_work(&self, now: Instant) -> bool {
-        self.vacant.len() < REQUESTS || !self.line.is_drained() || self.line.is_due(now)
+    pub(crate) fn has_work(&self) -> bool {
+        self.vacant.len() < REQUESTS || !self.line.is_drained()
     }
 
     /// Whether it still reads the caller's memory.
     pub(crate) fn is_reading(&self) -> bool {
-        self.line.lost.is_none()
-            && self.requests.iter().any(|request| matches!(request.stage, Stage::Posted(true)))
+        self.line.lost.is_none() && self.requests.iter().any(|request| request.stage.is_reading())
     }
 
     /// Whether what was posted has reached the peer.
@@ -279,8 +287,19 @@ impl Sender {
     fn done(&mut self, id: u64) {
         if let Some(slot) = id.checked_sub(PIECE_ID) {
             self.busy &= !(1 << (slot as usize % SLOTS_MAX));
-        } else if let Stage::Posted(reads) = &mut self.requests[id as usize].stage {
-            *reads = false;
+            return;
+        }
+        let request = &mut self.requests[id as usize];
+        match &mut request.stage {
+            Stage::Posted(reads) => *reads = false,
+            Stage::Parts(left) if *left > 1 => *left -= 1,
+            Stage::Parts(_) => {
+                // All of it is there: what is left is a piece without bytes.
+                request.stage = Stage::Waiting;
+                request.sent = Some(request.bytes);
+                self.waiting.push_back(id as u8);
+            }
+            Stage::Vacant | Stage::Waiting => {}
         }
     }
 
@@ -391,7 +410,7 @@ impl Sender {
             && usable.count_ones() as usize > slots.count / 2
             && request.sent.is_none();
         match request.grant {
-            _ if may_be_early => self.send_pieces(slot),
+            _ if may_be_early || request.sent.is_some() => self.send_pieces(slot),
             Some(grant) if grant.wanted.memory != THROUGH_SLOTS => self.send_whole(slot, grant),
             Some(_) => self.send_pieces(slot),
             None => Ok(false),
@@ -406,18 +425,32 @@ impl Sender {
             Some(mr) => (mr.key, request.offset),
             None => (self.staging.key, 0),
         };
-        request.stage = Stage::Posted(true);
-        let bytes = request.bytes;
-        self.line.post(WorkRequest::Put {
-            endpoint: self.line.endpoint,
-            local: LocalSlice { key, offset, bytes },
+        let (bytes, most) = (request.bytes, self.line.device.caps().message_bytes_max);
+        let endpoint = self.line.endpoint;
+        let put = |local, at: usize, immediate| WorkRequest::Put {
+            endpoint,
+            local,
             tail: None,
             grant: false,
             remote,
-            remote_offset: grant.wanted.offset as usize,
-            immediate: Some(Name::Landed(grant.group, grant.index).encode()),
+            remote_offset: grant.wanted.offset as usize + at,
+            immediate,
             id: slot.into(),
-        });
+        };
+        if bytes > most {
+            // A receiver that knows nothing of parts is told when all are there.
+            request.stage = Stage::Parts(bytes.div_ceil(most));
+            for at in (0..bytes).step_by(most) {
+                let local = LocalSlice { key, offset: offset + at, bytes: most.min(bytes - at) };
+                let part = put(local, at, None);
+                self.line.post(part);
+            }
+            return Ok(true);
+        }
+        request.stage = Stage::Posted(true);
+        let name = Name::Landed(grant.group, grant.index).encode();
+        let whole = put(LocalSlice { key, offset, bytes }, 0, Some(name));
+        self.line.post(whole);
         Ok(true)
     }
 
