@@ -6,8 +6,13 @@ use super::source::Source;
 
 /// Where reading environment variables is the job: the configuration, and joining from a
 /// launcher's variables. Prefixes of paths.
-const ENVIRONMENT_READERS: [&str; 4] =
-    ["ccl-core/src/config", "src/config", "src/launch", "xtask/"];
+const ENVIRONMENT_READERS: [&str; 5] = [
+    "ccl-core/src/config",
+    "src/config",
+    "src/launch",
+    "transports/nccl-net/reference/src/config.rs",
+    "xtask/",
+];
 
 const ENVIRONMENT_READS: [&str; 4] = ["env::var", "env::var_os", "env::vars", "env::vars_os"];
 

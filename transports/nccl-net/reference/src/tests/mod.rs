@@ -1,0 +1,5 @@
+//! Two communicators in one process, through the table of version 12.
+
+mod messages;
+mod misuse;
+mod table;
