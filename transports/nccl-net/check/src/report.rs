@@ -11,7 +11,7 @@ use crate::points::{Kind, Point};
 /// Warnings of the plugin that are shown of a failed point.
 const WARNINGS_SHOWN: usize = 5;
 /// Where the second column begins.
-const NAME_COLUMNS: usize = 36;
+const NAME_COLUMNS: usize = 38;
 
 /// One line of the table.
 #[derive(Clone, Debug, Serialize)]

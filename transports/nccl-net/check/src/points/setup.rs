@@ -33,7 +33,7 @@ fn loads_and_names(side: &Side) -> Outcome {
     let net = side.init(&plugin)?;
     let count = net.devices()?;
     demand(count > 0, || format!("devices gives {count}, expected at least 1"))?;
-    side.note(format!("{count} devices"));
+    side.note(if count == 1 { "1 device".to_owned() } else { format!("{count} devices") });
     std::mem::forget(plugin);
     Ok(())
 }

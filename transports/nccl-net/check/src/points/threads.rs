@@ -37,7 +37,7 @@ fn four_threads(side: &Side) -> Outcome {
         let join = |thread: std::thread::ScopedJoinHandle<Outcome>| {
             thread.join().unwrap_or_else(|_| failed("a thread panicked"))
         };
-        threads.into_iter().map(join).collect::<Outcome>()
+        threads.into_iter().try_for_each(join)
     })?;
     side.meet()?;
     links.into_iter().try_for_each(Link::close)
