@@ -13,11 +13,11 @@ use crate::points::Point;
 Host memory only; no NCCL and no GPU is needed. The exit status is 0 if nothing failed, 1 if a point
 failed, 2 if nothing could be checked. A variable that the plugin reads is set as for NCCL.
 Examples:
-  netcheck ./libnccl-net-x.so
-  netcheck ./libnccl-net-x.so --only in_order,close_in_flight --api v10
-  netcheck ./libnccl-net-x.so --performance-only --sizes 8,64k,16M
-  netcheck ./libnccl-net-x.so --skip-performance --json report.json
-  netcheck --list")]
+  ferroccl netcheck ./libnccl-net-x.so
+  ferroccl netcheck ./libnccl-net-x.so --only in_order,close_in_flight --api v10
+  ferroccl netcheck ./libnccl-net-x.so --performance-only --sizes 8,64k,16M
+  ferroccl netcheck ./libnccl-net-x.so --skip-performance --contract-only --json -
+  ferroccl netcheck --list")]
 pub struct Arguments {
     /// The plugin
     #[arg(required_unless_present = "list")]

@@ -62,16 +62,18 @@ impl Plugin {
     pub(crate) fn open(path: &Path, wanted: Option<Api>) -> Result<Plugin, String> {
         // SAFETY: the plugin's initialisers are what the user asked to be run.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
-        let library = library.map_err(|error| format!("dlopen refused the library: {error}"))?;
+        let library = library.map_err(|error| {
+            let reason = std::error::Error::source(&error).map(ToString::to_string);
+            format!("dlopen refused the library: {}", reason.unwrap_or(error.to_string()))
+        })?;
         let exported: Vec<Api> =
             Api::NEWEST_FIRST.into_iter().filter(|api| table(&library, *api).is_some()).collect();
         let api = wanted.or(exported.first().copied()).filter(|api| exported.contains(api));
         let Some(api) = api else {
-            let versions = match wanted {
-                Some(api) => api.to_string(),
-                None => "v12, v11, v10, v9 or v8".to_owned(),
-            };
-            return Err(format!("the library exports no symbol ncclNetPlugin_ with {versions}"));
+            return Err(match wanted {
+                Some(api) => format!("the library exports no symbol ncclNetPlugin_{api}"),
+                None => "the library exports none of the symbols ncclNetPlugin_v8 to _v12".into(),
+            });
         };
         let calls = table(&library, api).unwrap_or_else(|| Err("its table is gone".to_owned()))?;
         Ok(Plugin { library, calls, exported, api })

@@ -69,7 +69,7 @@ pub(crate) enum Verdict {
     Skipped(String),
     /// It broke the contract, and how.
     Failed(String),
-    /// The peer knows more.
+    /// It waited for its peer, which knows more.
     PeerEnded,
 }
 

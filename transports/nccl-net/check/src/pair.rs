@@ -161,7 +161,7 @@ impl Pair {
             matches!(process.verdict, Some(Verdict::Failed(_) | Verdict::Skipped(_)))
                 || (process.status.is_some() && process.verdict.is_none() && !process.is_doomed)
         });
-        let mut failures = Vec::new();
+        let (mut failures, mut has_waited) = (Vec::new(), false);
         for process in &mut self.processes {
             let was_killed = process.status.is_none();
             if was_killed {
@@ -174,8 +174,12 @@ impl Pair {
                 }
                 Verdict::Failed(why) => failures.push(why),
                 Verdict::Skipped(why) => self.report.verdict = Verdict::Skipped(why),
-                Verdict::Passed | Verdict::PeerEnded => {}
+                Verdict::PeerEnded => has_waited = true,
+                Verdict::Passed => {}
             }
+        }
+        if failures.is_empty() && has_waited && self.report.verdict == Verdict::Passed {
+            failures.push("both processes waited for each other".to_owned());
         }
         if !failures.is_empty() {
             self.report.verdict = Verdict::Failed(failures.join("; "));
@@ -199,8 +203,12 @@ impl Process {
         if let Some(stderr) = child.stderr.take() {
             let words = Arc::clone(&words);
             in_lines(stderr, move |line| {
+                let line = String::from_utf8_lossy(line).trim_end().to_owned();
+                if line.is_empty() {
+                    return;
+                }
                 let mut words = words.lock().unwrap_or_else(PoisonError::into_inner);
-                words.push_back(String::from_utf8_lossy(line).trim_end().to_owned());
+                words.push_back(line);
                 if words.len() > LAST_WORDS {
                     words.pop_front();
                 }

@@ -48,7 +48,7 @@ impl Line {
     }
 
     /// Of a point that was not run.
-    pub(crate) fn skipped(point: &Point, why: &str) -> Line {
+    pub(crate) fn not_run(point: &Point, why: &str) -> Line {
         Line {
             point: point.name,
             demand: point.demand,

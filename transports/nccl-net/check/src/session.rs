@@ -75,38 +75,37 @@ fn check(
     };
     let library = arguments.library().display().to_string();
     let mut summary = Summary { library, ..Summary::default() };
-    let mut cannot_load = None;
+    let mut is_usable = true;
     for (at, point) in chosen.iter().enumerate() {
-        let line = match cannot_load {
-            Some(why) => Line::skipped(point, why),
-            None => {
-                progress(&format!("[{}/{}] {}", at + 1, chosen.len(), point.name));
-                let report = pair::run(point, arguments, again)?;
-                progress("");
-                Line::of(point, &report)
-            }
-        };
-        // Nothing can be said of a plugin that cannot be opened.
-        if at == 0 && chosen.len() > 1 && line.has_failed() && *point == &points::ALL[0] {
-            cannot_load = Some("the plugin cannot be used, see above");
-        }
+        progress(&format!("[{}/{}] {}", at + 1, chosen.len(), point.name));
+        let report = pair::run(point, arguments, again)?;
+        progress("");
+        let line = Line::of(point, &report);
         show(&line.text());
+        is_usable = !(line.has_failed() && **point == points::ALL[0]);
         summary.points.push(line);
+        if !is_usable {
+            // Nothing more can be said of a plugin that cannot be opened.
+            let left = &chosen[at + 1..];
+            let not_run = left.iter().map(|point| Line::not_run(point, "the plugin is not usable"));
+            summary.points.extend(not_run);
+            break;
+        }
     }
     if !summary.points.is_empty() {
         show(&summary.verdict());
     }
     let is_measured = !arguments.skip_performance && arguments.only.is_empty();
-    if is_measured && cannot_load.is_none() {
+    if is_measured && is_usable {
         progress("measuring");
         let report = pair::run(&performance::POINT, arguments, again)?;
         progress("");
-        if let Verdict::Failed(why) = report.verdict {
-            show(&format!("\nNothing more can be measured: {why}\n"));
-            summary.performance_failed = Some(why);
-        }
         show(&format!("\n{}", report::columns()));
         report.rows.iter().for_each(|row| show(&report::row(row)));
+        if let Verdict::Failed(why) | Verdict::Skipped(why) = report.verdict {
+            show(&format!("The rest was not measured: {why}\n"));
+            summary.performance_failed = Some(why);
+        }
         summary.performance = report.rows;
     }
     Ok(summary)

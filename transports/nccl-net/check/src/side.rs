@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -148,10 +148,8 @@ impl Side {
         match inbox.recv_timeout(self.watch.left()) {
             Ok(Down::Heard(value)) => serde_json::from_value(value)
                 .map_err(|error| Stop::Failed(format!("the peer told something else: {error}"))),
-            Ok(Down::PeerEnded) | Err(RecvTimeoutError::Disconnected) => Err(Stop::PeerEnded),
-            Err(RecvTimeoutError::Timeout) => {
-                failed(self.watch.too_long(&format!("the {}", self.role.other().name())))
-            }
+            // Whether it has ended or takes too long: it knows why.
+            Ok(Down::PeerEnded) | Err(_) => Err(Stop::PeerEnded),
         }
     }
 

@@ -12,7 +12,7 @@ pub(crate) enum Stop {
     Failed(String),
     /// The point says nothing about this plugin, and why.
     Skipped(String),
-    /// The other process has ended early: it has the reason.
+    /// The other process has ended early or is late: it has the reason.
     PeerEnded,
 }
 

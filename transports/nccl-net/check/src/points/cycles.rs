@@ -19,6 +19,7 @@ pub(super) const LISTEN_CLOSE: Point = Point::alone(
     |side| {
         let net = side.net()?;
         let cycle = || net.listen()?.0.close().map_err(Stop::from);
+        side.step("listen and closeListen, for the first times");
         (0..50).try_for_each(|_| cycle())?;
         let before = Holdings::now();
         let cycles = if side.arguments.full { 10_000 } else { 1_000 };
