@@ -40,7 +40,12 @@ fn layer(dir: &str) -> Option<Layer> {
 
 /// Whether the tests of a transport may use that crate of their own layer.
 fn serves_tests(dir: &str) -> bool {
-    let helps = ["transports/conformance", "transports/sim", "transports/verbs/soft"];
+    let helps = [
+        "transports/conformance",
+        "transports/sim",
+        "transports/verbs/soft",
+        "transports/nccl-net/reference",
+    ];
     helps.contains(&dir) || dir.starts_with("kernels/")
 }
 

@@ -1,5 +1,5 @@
-//! Opening a plugin as NCCL does: by path, with all its symbols resolved and none of them visible to
-//! others, and the newest interface that it exports.
+//! Opening a plugin as NCCL does: by path, with all its symbols resolved and none of them visible
+//! to others, and the newest interface that it exports.
 
 use std::fmt;
 use std::path::Path;

@@ -211,7 +211,7 @@ pub(crate) fn accepted(call: &'static str, result: NcclResult) -> Result<(), Ref
 fn canary(call: &str, buffer: &HandleBuffer) -> Outcome {
     match buffer[HANDLE_BYTES..].iter().position(|byte| *byte != CANARY) {
         Some(at) => failed(format!(
-            "{call} wrote to byte {} behind the start of the handle, which has {HANDLE_BYTES} bytes",
+            "{call} wrote to byte {} of the handle, which has {HANDLE_BYTES} bytes",
             HANDLE_BYTES + at
         )),
         None => Ok(()),

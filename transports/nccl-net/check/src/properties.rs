@@ -6,8 +6,8 @@ use std::ptr;
 
 use nccl_net_abi::{NcclResult, v8, v9, v11, v12};
 
-/// What there is to know of a device. A field that a version does not have is what NCCL takes in its
-/// place.
+/// What there is to know of a device. A field that a version does not have is what NCCL takes in
+/// its place.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Properties {
     pub(crate) name: Option<String>,

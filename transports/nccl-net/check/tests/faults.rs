@@ -1,61 +1,131 @@
 //! The tester finds nothing wrong with the reference plugin, and each fault that is planted in it.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+#[cfg(test)]
+mod faults {
+    use std::path::{Path, PathBuf};
+    use std::process::{Command, Output};
 
-use serde_json::Value;
+    // Named, so that cargo builds the plugin.
+    use nccl_net_reference as _;
+    use serde_json::Value;
 
-// Named, so that cargo builds the plugin.
-use nccl_net_reference as _;
+    /// The variable that plants a fault.
+    const FAULT: &str = "REFERENCE_NET_FAULT";
 
-/// The variable that plants a fault.
-const FAULT: &str = "REFERENCE_NET_FAULT";
+    /// The reference plugin, which lies where cargo puts libraries: beside the tests.
+    fn plugin() -> PathBuf {
+        let test = std::env::current_exe().unwrap();
+        let plugin = test.parent().unwrap().join("libnccl_net_reference.so");
+        assert!(plugin.exists(), "{} is not there", plugin.display());
+        plugin
+    }
 
-/// The reference plugin, which lies where cargo puts libraries: beside the tests.
-fn plugin() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let plugin = test.parent().unwrap().join("libnccl_net_reference.so");
-    assert!(plugin.exists(), "{} is not there", plugin.display());
-    plugin
-}
+    fn netcheck(plugin: &Path, fault: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netcheck"));
+        command.arg(plugin).args(arguments).env(FAULT, fault).output().unwrap()
+    }
 
-fn netcheck(plugin: &Path, fault: &str, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_netcheck"));
-    command.arg(plugin).args(arguments).env(FAULT, fault).output().unwrap()
-}
+    fn text(bytes: &[u8]) -> String {
+        String::from_utf8_lossy(bytes).into_owned()
+    }
 
-/// What failed, with the reason; everything else passed or was skipped.
-fn failures(fault: &str, arguments: &[&str]) -> Vec<(String, String)> {
-    let arguments = [arguments, &["--skip-performance", "--json", "-"]].concat();
-    let output = netcheck(&plugin(), fault, &arguments);
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let points = report["points"].as_array().unwrap();
-    let text = |point: &Value, key: &str| point[key].as_str().unwrap_or_default().to_owned();
-    let failed: Vec<(String, String)> = points
-        .iter()
-        .filter(|point| point["outcome"] == "failed")
-        .map(|point| (text(point, "point"), text(point, "why")))
-        .collect();
-    let status = i32::from(!failed.is_empty());
-    assert_eq!(output.status.code(), Some(status), "{}", String::from_utf8_lossy(&output.stderr));
-    failed
-}
+    /// What failed, with the reason; everything else passed or was skipped.
+    fn failures(plugin: &Path, fault: &str, arguments: &[&str]) -> Vec<(String, String)> {
+        let arguments = [arguments, &["--skip-performance", "--json", "-"]].concat();
+        let output = netcheck(plugin, fault, &arguments);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let field = |point: &Value, key: &str| point[key].as_str().unwrap_or_default().to_owned();
+        let points = report["points"].as_array().unwrap().iter();
+        let failed: Vec<(String, String)> = points
+            .filter(|point| point["outcome"] == "failed")
+            .map(|point| (field(point, "point"), field(point, "why")))
+            .collect();
+        let status = i32::from(!failed.is_empty());
+        assert_eq!(output.status.code(), Some(status), "{}", text(&output.stderr));
+        failed
+    }
 
-/// Expects that with this fault that point fails, with a reason that has these words.
-fn finds(fault: &str, point: &str, words: &str) {
-    let failed = failures(fault, &["--only", point, "--timeout", "5"]);
-    let [(_, why)] = failed.as_slice() else { panic!("{fault} is not found by {point}") };
-    assert!(why.contains(words), "{fault} is found by {point}, but it says: {why}");
-}
+    /// Expects that with this fault that point fails, with a reason that has these words.
+    fn finds(fault: &str, point: &str, words: &str) {
+        let failed = failures(&plugin(), fault, &["--only", point, "--timeout", "4"]);
+        let [(_, why)] = failed.as_slice() else { panic!("{point} does not find {fault}") };
+        assert!(why.contains(words), "{point} finds {fault}, but it says: {why}");
+    }
 
-#[test]
-fn the_reference_keeps_the_contract() {
-    assert_eq!(failures("", &[]), []);
-}
+    #[test]
+    fn the_reference_keeps_the_contract_in_all_versions() {
+        assert_eq!(failures(&plugin(), "", &[]), []);
+        for api in ["v11", "v10", "v9", "v8"] {
+            assert_eq!(failures(&plugin(), "", &["--api", api]), [], "{api}");
+        }
+    }
 
-#[test]
-fn it_does_so_in_all_versions() {
-    for api in ["v11", "v10", "v9", "v8"] {
-        assert_eq!(failures("", &["--api", api]), [], "{api}");
+    #[test]
+    fn calls_that_block_are_found() {
+        let point = "listen_connect_accept_never_block";
+        finds("blocking_connect", point, "connect blocked for");
+        finds("blocking_accept", point, "accept blocked for");
+    }
+
+    #[test]
+    fn wrong_data_sizes_and_places_are_found() {
+        finds("corrupt", "in_order", "other data");
+        finds("wrong_size", "send_receive", "expected 1");
+        finds("zero_hang", "zero_sizes", "message 0 of 14 (0 bytes)");
+        finds("no_truncation", "truncation", "the message that is cut off");
+        finds("tag_order", "grouped_receives", "tag");
+        finds("tag_order", "wrong_tag_waits", "tag");
+        finds("double_completion", "send_receive", "nothing had arrived");
+    }
+
+    #[test]
+    fn requests_that_are_not_served_are_found() {
+        finds("few_requests", "thirty_two_in_flight", "irecv took 8 requests");
+        finds("progress_only_in_test", "isend_progresses_without_test", "did not end");
+        finds("registration_race", "registration_during_transfers", "returned nccl");
+        finds("wrong_result_on_null", "null_arguments", "returned ncclSuccess");
+    }
+
+    #[test]
+    fn endings_and_strangers_that_do_harm_are_found() {
+        finds("reset_on_close", "close_in_flight", "message");
+        finds("handle_reuse", "several_connections_from_one_listener", "accept");
+        finds("stranger_kills", "stranger_on_port", "because a stranger connected");
+    }
+
+    #[test]
+    fn what_is_not_given_back_is_found() {
+        finds("leak_descriptors", "listen_close_cycles", "file descriptors leak");
+        finds("leak_threads", "finalize_joins_threads", "run on after finalize");
+    }
+
+    #[test]
+    fn what_is_no_plugin_ends_at_once() {
+        for (library, words) in [("/no/such.so", "No such file"), ("libc.so.6", "exports none")] {
+            let failed = failures(Path::new(library), "", &[]);
+            let [(point, why)] = failed.as_slice() else { panic!("{failed:?}") };
+            assert_eq!(point, "loads_and_names");
+            assert!(why.contains(words), "{why}");
+        }
+        let output = netcheck(&plugin(), "", &["--only", "no_such_point"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains("--list"));
+    }
+
+    #[test]
+    fn the_examples_of_its_help_work() {
+        let help = Command::new(env!("CARGO_BIN_EXE_netcheck")).arg("--help").output().unwrap();
+        let help = text(&help.stdout);
+        let plugin = plugin();
+        let examples = help.lines().filter_map(|line| line.strip_prefix("  ferroccl netcheck "));
+        let mut count = 0;
+        for example in examples {
+            let arguments = example.replace("./libnccl-net-x.so", plugin.to_str().unwrap());
+            let mut command = Command::new(env!("CARGO_BIN_EXE_netcheck"));
+            let output = command.args(arguments.split(' ')).output().unwrap();
+            assert!(output.status.success(), "{example}: {}", text(&output.stdout));
+            count += 1;
+        }
+        assert_eq!(count, 5, "{help}");
     }
 }

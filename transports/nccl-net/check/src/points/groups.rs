@@ -174,7 +174,8 @@ fn interleaved(_receives_max: usize) -> Plan {
 
 pub(super) const WRONG_TAG_WAITS: Point = Point::pair(
     "wrong_tag_waits",
-    "A send whose tag is in no group that was posted waits for one that has it, and takes no other.",
+    "A send whose tag is in no group that was posted waits for one that has it, and goes to no \
+     other.",
     |side| {
         let (link, _) = open(side)?;
         let memory = link.memory(2 * STRIDE)?;
