@@ -2,16 +2,24 @@
 
 use std::env;
 
+use crate::fault::Fault;
+
 /// What can be set.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Config {
     /// `NCCL_SOCKET_IFNAME`: names of interfaces to use, or their beginnings.
     pub(crate) interfaces: String,
+    /// `REFERENCE_NET_FAULT`: what is done wrong.
+    pub(crate) fault: Option<Fault>,
 }
 
 impl Config {
     /// Of this process.
     pub(crate) fn read() -> Config {
-        Config { interfaces: env::var("NCCL_SOCKET_IFNAME").unwrap_or_default() }
+        let value = |name| env::var(name).unwrap_or_default();
+        Config {
+            interfaces: value("NCCL_SOCKET_IFNAME"),
+            fault: Fault::parse(&value("REFERENCE_NET_FAULT")),
+        }
     }
 }

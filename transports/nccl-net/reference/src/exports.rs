@@ -8,6 +8,7 @@ use std::ptr::{null_mut, without_provenance_mut};
 
 use nccl_net_abi::{Attributes, CommConfig, DeviceHandle, Logger, NcclResult, Profiler};
 
+use crate::fault::Fault;
 use crate::handle::Handle;
 use crate::plugin::{GROUP_MAX, Outcome, Plugin};
 
@@ -21,6 +22,16 @@ pub(crate) fn entry(work: impl FnOnce(&'static Plugin) -> Outcome<()>) -> NcclRe
         Ok(Err(result)) => result,
         Err(_) => NcclResult::INTERNAL_ERROR,
     }
+}
+
+/// Does the work of a call on a communicator, request or context.
+fn on(handle: *mut c_void, work: impl FnOnce(&'static Plugin) -> Outcome<()>) -> NcclResult {
+    entry(|plugin| {
+        if handle.is_null() && plugin.has(Fault::WrongResultOnNull) {
+            return Ok(());
+        }
+        work(plugin)
+    })
 }
 
 /// Where a result goes.
@@ -88,7 +99,7 @@ pub(crate) unsafe extern "C" fn listen(
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> NcclResult {
-    entry(|plugin| {
+    on(context, |plugin| {
         plugin.check_context(number(context))?;
         // SAFETY: the caller has 128 bytes for the handle, and wants the communicator there.
         unsafe { listen_anywhere(plugin, device, handle, comm) }
@@ -124,7 +135,7 @@ pub(crate) unsafe extern "C" fn connect(
     comm: *mut *mut c_void,
     _device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    entry(|plugin| {
+    on(context, |plugin| {
         plugin.check_context(number(context))?;
         // SAFETY: the caller has a handle, and wants the communicator there.
         unsafe { connect_anywhere(plugin, device, handle, comm) }
@@ -158,7 +169,7 @@ pub(crate) unsafe extern "C" fn accept(
     comm: *mut *mut c_void,
     _device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    entry(|plugin| {
+    on(listener, |plugin| {
         // SAFETY: the caller wants the communicator there.
         let comm = unsafe { place(comm) }?;
         comm.write(null_mut());
@@ -174,7 +185,7 @@ pub(crate) unsafe extern "C" fn register(
     kind: c_int,
     registration: *mut *mut c_void,
 ) -> NcclResult {
-    entry(|plugin| {
+    on(comm, |plugin| {
         // SAFETY: the caller wants the registration there.
         let registration = unsafe { place(registration) }?;
         let id = plugin.register(number(comm), data.addr(), bytes, kind)?;
@@ -187,7 +198,7 @@ pub(crate) unsafe extern "C" fn deregister(
     comm: *mut c_void,
     registration: *mut c_void,
 ) -> NcclResult {
-    entry(|plugin| plugin.deregister(number(comm), number(registration)))
+    on(comm, |plugin| plugin.deregister(number(comm), number(registration)))
 }
 
 pub(crate) unsafe extern "C" fn isend(
@@ -199,7 +210,7 @@ pub(crate) unsafe extern "C" fn isend(
     _event: *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    entry(|plugin| {
+    on(comm, |plugin| {
         // SAFETY: the caller wants the request there.
         let request = unsafe { place(request) }?;
         request.write(null_mut());
@@ -220,7 +231,7 @@ pub(crate) unsafe extern "C" fn irecv(
     _events: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    entry(|plugin| {
+    on(comm, |plugin| {
         let count = usize::try_from(count).ok().filter(|count| (1..=GROUP_MAX).contains(count));
         let count = count.ok_or(NcclResult::INVALID_ARGUMENT)?;
         // SAFETY: the caller has so many.
@@ -254,7 +265,7 @@ pub(crate) unsafe extern "C" fn iflush(
     _registrations: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
-    entry(|plugin| {
+    on(comm, |plugin| {
         // SAFETY: the caller wants the request there.
         let request = unsafe { place(request) }?;
         request.write(null_mut());
@@ -267,7 +278,7 @@ pub(crate) unsafe extern "C" fn test(
     done: *mut c_int,
     sizes: *mut c_int,
 ) -> NcclResult {
-    entry(|plugin| {
+    on(request, |plugin| {
         // SAFETY: the caller wants to know there whether it is done.
         let done = unsafe { place(done) }?;
         done.write(0);
@@ -286,24 +297,24 @@ pub(crate) unsafe extern "C" fn test(
 }
 
 pub(crate) unsafe extern "C" fn close_send(comm: *mut c_void) -> NcclResult {
-    entry(|plugin| plugin.close_send(number(comm)))
+    on(comm, |plugin| plugin.close_send(number(comm)))
 }
 
 pub(crate) unsafe extern "C" fn close_receive(comm: *mut c_void) -> NcclResult {
-    entry(|plugin| plugin.close_receive(number(comm)))
+    on(comm, |plugin| plugin.close_receive(number(comm)))
 }
 
 pub(crate) unsafe extern "C" fn close_listen(comm: *mut c_void) -> NcclResult {
-    entry(|plugin| plugin.close_listen(number(comm)))
+    on(comm, |plugin| plugin.close_listen(number(comm)))
 }
 
 pub(crate) unsafe extern "C" fn finalize(context: *mut c_void) -> NcclResult {
-    entry(|plugin| plugin.finalize(number(context)))
+    on(context, |plugin| plugin.finalize(number(context)))
 }
 
 pub(crate) unsafe extern "C" fn set_attributes(
     context: *mut c_void,
     _attributes: *mut Attributes,
 ) -> NcclResult {
-    entry(|plugin| plugin.check_context(number(context)))
+    on(context, |plugin| plugin.check_context(number(context)))
 }

@@ -11,17 +11,22 @@
 //! # Who moves data
 //!
 //! Whoever calls `isend`, `irecv` or `test` moves what it can without waiting. Communicators that
-//! nobody calls for are driven by one thread per process (`plugin.rs`), which also finishes what was
-//! in flight when a communicator was closed.
+//! nobody calls for are driven by one thread per process (`plugin.rs`), which also finishes what
+//! was in flight when a communicator was closed.
 //!
 //! # Tags
 //!
 //! The sender sends in order, whatever the tags. The k-th message of a tag belongs to the k-th
 //! receive posted for it. A message that nobody waits for stays in the socket, unless a receive for
 //! another tag waits behind it: then it is put aside (`receiver.rs`).
+//!
+//! # Faults
+//!
+//! `REFERENCE_NET_FAULT` names a violation of NCCL's contract (`fault.rs`) that is then committed.
 
 mod config;
 mod exports;
+mod fault;
 mod frame;
 mod handle;
 mod listener;

@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use nccl_net_abi::NcclResult;
@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::rand::{GetRandomFlags, getrandom};
 
+use crate::fault::Fault;
 use crate::handle::{Handle, Hello, Token, hello};
 use crate::plugin::Outcome;
 
@@ -20,6 +21,9 @@ const HELLO_DEADLINE: Duration = Duration::from_secs(5);
 const STRANGERS_MAX: usize = 256;
 /// The most connections that one call takes.
 const TAKEN_MAX: usize = 64;
+
+/// For so long [`Fault::BlockingConnect`] and [`Fault::BlockingAccept`] block.
+const BLOCKED: Duration = Duration::from_secs(3);
 
 /// A connection that has not proved yet that it knows the handle.
 #[derive(Debug)]
@@ -45,9 +49,11 @@ impl Stranger {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => return Seen::Wrong,
         }
-        if self.read == expected.len() && self.hello == *expected {
+        if self.hello[..self.read] != expected[..self.read] {
+            Seen::Wrong
+        } else if self.read == expected.len() {
             Seen::Peer
-        } else if self.read == expected.len() || self.since.elapsed() > HELLO_DEADLINE {
+        } else if self.since.elapsed() > HELLO_DEADLINE {
             Seen::Wrong
         } else {
             Seen::Unknown
@@ -61,33 +67,62 @@ pub(crate) struct Listener {
     socket: TcpListener,
     expected: Hello,
     strangers: Vec<Stranger>,
+    fault: Option<Fault>,
+    has_accepted: bool,
 }
 
 impl Listener {
     /// Listens at an address, with the handle that leads to it.
-    pub(crate) fn open(ip: IpAddr) -> Outcome<(Listener, Handle)> {
+    pub(crate) fn open(ip: IpAddr, fault: Option<Fault>) -> Outcome<(Listener, Handle)> {
         let mut token: Token = [0; 16];
         let random = getrandom(&mut token, GetRandomFlags::empty());
         random.ok().filter(|bytes| *bytes == token.len()).ok_or(NcclResult::SYSTEM_ERROR)?;
         let socket = TcpListener::bind((ip, 0)).or(Err(NcclResult::SYSTEM_ERROR))?;
         socket.set_nonblocking(true).or(Err(NcclResult::SYSTEM_ERROR))?;
         let address = socket.local_addr().or(Err(NcclResult::SYSTEM_ERROR))?;
-        let listener = Listener { socket, expected: hello(&token), strangers: Vec::new() };
+        let (expected, strangers) = (hello(&token), Vec::new());
+        let listener = Listener { socket, expected, strangers, fault, has_accepted: false };
         Ok((listener, Handle::new(address, &token)))
     }
 
     /// A connection whose hello is right, if there is one.
     pub(crate) fn accept(&mut self) -> Outcome<Option<TcpStream>> {
+        if self.has_accepted && self.fault == Some(Fault::HandleReuse) {
+            return Err(NcclResult::INVALID_USAGE);
+        }
         self.take_new()?;
         let mut at = 0;
         while let Some(stranger) = self.strangers.get_mut(at) {
             match stranger.look(&self.expected) {
-                Seen::Peer => return Ok(Some(self.strangers.remove(at).socket)),
+                Seen::Peer => {
+                    self.has_accepted = true;
+                    return Ok(Some(self.strangers.remove(at).socket));
+                }
+                Seen::Wrong if self.fault == Some(Fault::StrangerKills) => {
+                    return Err(NcclResult::REMOTE_ERROR);
+                }
                 Seen::Wrong => drop(self.strangers.remove(at)),
                 Seen::Unknown => at += 1,
             }
         }
         Ok(None)
+    }
+
+    /// Waits a while for a connection.
+    pub(crate) fn accept_blocking(&mut self) -> Outcome<Option<TcpStream>> {
+        let since = Instant::now();
+        loop {
+            let found = self.accept()?;
+            if found.is_some() || since.elapsed() > BLOCKED {
+                return Ok(found);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A descriptor that nobody closes.
+    pub(crate) fn leak(&self) {
+        let _: Option<RawFd> = self.socket.try_clone().ok().map(IntoRawFd::into_raw_fd);
     }
 
     fn take_new(&mut self) -> Outcome<()> {
@@ -165,4 +200,24 @@ fn connect(address: SocketAddr) -> Result<OwnedFd, Errno> {
 fn prepare(socket: &TcpStream) -> std::io::Result<()> {
     socket.set_nonblocking(true)?;
     socket.set_nodelay(true)
+}
+
+/// Waits a while for what [`admit`] says.
+pub(crate) fn wait_for_admission(socket: &TcpStream) -> std::io::Result<()> {
+    socket.set_nonblocking(false)?;
+    socket.set_read_timeout(Some(BLOCKED))?;
+    let mut reader = socket;
+    // If nothing came, it goes on as if it had.
+    let _ = reader.read(&mut [0]);
+    socket.set_nonblocking(true)
+}
+
+/// Tells the peer that it was accepted.
+pub(crate) fn admit(mut socket: &TcpStream) -> std::io::Result<()> {
+    socket.write(&[1]).map(|_| ())
+}
+
+/// Has the end of the socket reset its connection.
+pub(crate) fn reset(socket: &TcpStream) {
+    let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
 }

@@ -10,8 +10,9 @@ use ccl_wire::interface::{Filter, addresses};
 use nccl_net_abi::{HOST, NcclResult, TRANSFER_BYTES_MAX};
 
 use crate::config::Config;
+use crate::fault::Fault;
 use crate::handle::Handle;
-use crate::listener::{Attempt, Listener};
+use crate::listener::{Attempt, Listener, admit, reset, wait_for_admission};
 use crate::memory::{Registration, Span};
 use crate::receiver::{Receiver, Sizes};
 use crate::registry::Registry;
@@ -22,6 +23,11 @@ use crate::slots::Ticket;
 pub(crate) const GROUP_MAX: usize = 8;
 /// One call moves about so much, then others have their turn.
 pub(crate) const CALL_BYTES_MAX: usize = 4 << 20;
+
+/// Requests that [`Fault::FewRequests`] has room for.
+pub(crate) const FEW: usize = 8;
+/// So long [`Fault::RegistrationRace`] finds no registration when there is another one.
+const REBUILDING: Duration = Duration::from_millis(1);
 
 /// How often the thread looks whether there is something to do.
 const TICK: Duration = Duration::from_millis(1);
@@ -47,6 +53,13 @@ impl Side {
         match self {
             Side::Send(sender) => sender.progress(),
             Side::Receive(receiver) => receiver.progress(),
+        }
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Side::Send(sender) => sender.socket(),
+            Side::Receive(receiver) => receiver.socket(),
         }
     }
 
@@ -128,6 +141,7 @@ pub(crate) struct Plugin {
     attempts: Registry<Mutex<Attempt>>,
     links: Registry<Link>,
     registrations: Registry<Registration>,
+    is_rebuilding: AtomicBool,
     lingering: Mutex<Vec<Lingering>>,
     helper: Mutex<Helper>,
 }
@@ -142,6 +156,7 @@ impl Plugin {
             attempts: Registry::new(),
             links: Registry::new(),
             registrations: Registry::new(),
+            is_rebuilding: AtomicBool::new(false),
             lingering: Mutex::new(Vec::new()),
             helper: Mutex::new(Helper::default()),
         }
@@ -153,8 +168,16 @@ impl Plugin {
         PLUGIN.get_or_init(|| Plugin::new(Config::read()))
     }
 
+    /// Whether that is to be done wrong.
+    pub(crate) fn has(&self, fault: Fault) -> bool {
+        self.config.fault == Some(fault)
+    }
+
     /// A context.
     pub(crate) fn init(&'static self) -> Outcome<u64> {
+        if self.has(Fault::Unknown) {
+            return Err(NcclResult::INVALID_USAGE);
+        }
         self.address()?;
         let mut helper = lock(&self.helper);
         if helper.thread.is_none() {
@@ -176,6 +199,9 @@ impl Plugin {
         if helper.wanted == 0
             && let Some(thread) = helper.thread.take()
         {
+            if self.has(Fault::LeakThreads) {
+                return Ok(());
+            }
             helper.stop.store(true, Ordering::Relaxed);
             thread.thread().unpark();
             return thread.join().or(Err(NcclResult::INTERNAL_ERROR));
@@ -198,7 +224,7 @@ impl Plugin {
 
     /// A listening communicator, with its handle.
     pub(crate) fn listen(&self) -> Outcome<(u64, Handle)> {
-        let (listener, handle) = Listener::open(self.address()?)?;
+        let (listener, handle) = Listener::open(self.address()?, self.config.fault)?;
         Ok((self.listeners.insert(Mutex::new(listener)), handle))
     }
 
@@ -220,15 +246,28 @@ impl Plugin {
             self.attempts.remove(handle.attempt());
             handle.set_attempt(0);
         }
-        Ok(socket?.map(|socket| self.links.insert(Link::new(Side::Send(Sender::new(socket))))))
+        let Some(socket) = socket? else { return Ok(None) };
+        if self.has(Fault::BlockingConnect) {
+            wait_for_admission(&socket).or(Err(NcclResult::SYSTEM_ERROR))?;
+        }
+        let side = Side::Send(Sender::new(socket, self.config.fault));
+        Ok(Some(self.links.insert(Link::new(side))))
     }
 
     /// A receiving communicator, once somebody has connected who knows the handle.
     pub(crate) fn accept(&self, listener: u64) -> Outcome<Option<u64>> {
         let listener = self.listeners.find(listener).ok_or(NcclResult::INVALID_ARGUMENT)?;
-        let socket: Option<TcpStream> = lock(&listener).accept()?;
-        let side = socket.map(|socket| Side::Receive(Box::new(Receiver::new(socket))));
-        Ok(side.map(|side| self.links.insert(Link::new(side))))
+        let mut listener = lock(&listener);
+        let socket = match self.has(Fault::BlockingAccept) {
+            true => listener.accept_blocking()?,
+            false => listener.accept()?,
+        };
+        let Some(socket) = socket else { return Ok(None) };
+        if self.has(Fault::BlockingConnect) {
+            admit(&socket).or(Err(NcclResult::REMOTE_ERROR))?;
+        }
+        let side = Side::Receive(Box::new(Receiver::new(socket, self.config.fault)));
+        Ok(Some(self.links.insert(Link::new(side))))
     }
 
     /// A registration of memory of the host.
@@ -243,13 +282,24 @@ impl Plugin {
         if kind != HOST || (start == 0 && bytes > 0) {
             return Err(NcclResult::INVALID_ARGUMENT);
         }
+        self.rebuild();
         Ok(self.registrations.insert(Registration::new(start, bytes)))
+    }
+
+    /// With the fault, transfers of other threads fail meanwhile.
+    fn rebuild(&self) {
+        if self.has(Fault::RegistrationRace) {
+            self.is_rebuilding.store(true, Ordering::Relaxed);
+            std::thread::sleep(REBUILDING);
+            self.is_rebuilding.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Ends a registration. Its memory is left alone from here on, whatever is in flight.
     pub(crate) fn deregister(&self, comm: u64, registration: u64) -> Outcome<()> {
         self.links.find(comm).ok_or(NcclResult::INVALID_ARGUMENT)?;
         let gone = self.registrations.remove(registration).ok_or(NcclResult::INVALID_ARGUMENT)?;
+        self.rebuild();
         // Requests hold on to the registration that their memory lies in.
         if Arc::strong_count(&gone) > 1 {
             for link in self.links.select(|_| true) {
@@ -275,6 +325,9 @@ impl Plugin {
         bytes: usize,
         registration: u64,
     ) -> Outcome<Span> {
+        if self.is_rebuilding.load(Ordering::Relaxed) {
+            return Err(NcclResult::INTERNAL_ERROR);
+        }
         let within = match bytes {
             0 => None,
             1..=TRANSFER_BYTES_MAX => {
@@ -332,7 +385,11 @@ impl Plugin {
 
     /// Ends a listening communicator.
     pub(crate) fn close_listen(&self, listener: u64) -> Outcome<()> {
-        self.listeners.remove(listener).map(|_| ()).ok_or(NcclResult::INVALID_ARGUMENT)
+        let listener = self.listeners.remove(listener).ok_or(NcclResult::INVALID_ARGUMENT)?;
+        if self.has(Fault::LeakDescriptors) {
+            lock(&listener).leak();
+        }
+        Ok(())
     }
 
     /// Ends a sending communicator. What was posted is sent.
@@ -350,7 +407,12 @@ impl Plugin {
         let side = lock(&link.side).take_if(|side| is_meant(side));
         let mut side = side.ok_or(NcclResult::INVALID_ARGUMENT)?;
         self.links.remove(comm);
+        if self.has(Fault::ResetOnClose) {
+            reset(side.socket());
+            return Ok(());
+        }
         if let Side::Send(sender) = &mut side {
+            sender.look_for_peer();
             sender.progress();
             sender.release(None);
         }
@@ -384,6 +446,9 @@ impl Plugin {
     /// Moves data of communicators that nobody calls for; whether there was any.
     fn drive(&self, looks_for_peers: bool) -> bool {
         let mut moved = false;
+        if self.has(Fault::ProgressOnlyInTest) {
+            return moved;
+        }
         for link in self.links.select(Link::is_alone) {
             // Who is in a call moves data.
             let Ok(mut side) = link.side.try_lock() else { continue };

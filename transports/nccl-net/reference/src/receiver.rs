@@ -5,16 +5,21 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nccl_net_abi::{NcclResult, REQUESTS_MAX};
 
+use crate::fault::Fault;
 use crate::frame::{self, FRAME_BYTES, Frame};
 use crate::memory::{Registration, Span};
-use crate::plugin::{CALL_BYTES_MAX, GROUP_MAX, Outcome};
+use crate::plugin::{CALL_BYTES_MAX, FEW, GROUP_MAX, Outcome};
 use crate::slots::{Slots, Ticket};
 
 /// Bytes that nobody wants are read in pieces of so many.
 const WASTE_BYTES: usize = 64 << 10;
+
+/// [`Fault::Corrupt`] leaves shorter messages alone.
+const CORRUPT_BYTES_MIN: usize = 64 << 10;
 
 /// Bytes received by each part of a request.
 pub(crate) type Sizes = [usize; GROUP_MAX];
@@ -104,19 +109,22 @@ pub(crate) struct Receiver {
     frame: Frame,
     reading: Reading,
     broken: Option<NcclResult>,
+    fault: Option<Fault>,
 }
 
 impl Receiver {
     /// Over a socket that does not block, on which the hello was read.
-    pub(crate) fn new(socket: TcpStream) -> Receiver {
+    pub(crate) fn new(socket: TcpStream, fault: Option<Fault>) -> Receiver {
+        let room = if fault == Some(Fault::FewRequests) { FEW } else { REQUESTS_MAX };
         Receiver {
             socket,
-            requests: Slots::new(REQUESTS_MAX),
+            requests: Slots::new(room),
             posted: VecDeque::new(),
             aside: VecDeque::new(),
             frame: [0; FRAME_BYTES],
             reading: Reading::Frame(0),
             broken: None,
+            fault,
         }
     }
 
@@ -126,7 +134,7 @@ impl Receiver {
         let parts = pieces.len();
         let group = Group { parts, missing: parts, sizes: [0; GROUP_MAX], is_cancelled: false };
         let Some(ticket) = self.requests.insert(group) else {
-            self.progress();
+            self.progress_unasked();
             return Ok(None);
         };
         for (part, (span, tag)) in pieces.into_iter().enumerate() {
@@ -139,7 +147,7 @@ impl Receiver {
                 None => self.posted.push_back(entry),
             }
         }
-        self.progress();
+        self.progress_unasked();
         Ok(Some(ticket))
     }
 
@@ -157,6 +165,13 @@ impl Receiver {
     fn is_done(&mut self, ticket: Ticket) -> Outcome<bool> {
         let group = self.requests.find(ticket).ok_or(NcclResult::INVALID_ARGUMENT)?;
         if group.is_cancelled { Err(NcclResult::INVALID_USAGE) } else { Ok(group.missing == 0) }
+    }
+
+    /// Progress without a `test`.
+    fn progress_unasked(&mut self) {
+        if self.fault != Some(Fault::ProgressOnlyInTest) {
+            self.progress();
+        }
     }
 
     /// Reads what can be read without waiting; whether that was anything.
@@ -205,15 +220,24 @@ impl Receiver {
     /// A frame was read, and somebody waits: finds out where its message goes.
     fn begin(&mut self) -> Outcome<()> {
         let (tag, bytes, inline) = frame::decode(&self.frame).ok_or(NcclResult::REMOTE_ERROR)?;
-        let mut target = match self.posted.iter().position(|entry| entry.tag == tag) {
+        let mut target = match self.wanted(tag) {
             Some(at) => self.posted.remove(at).map(Target::Entry),
             None => aside(bytes).map(Target::Aside),
         }
         .ok_or(NcclResult::SYSTEM_ERROR)?;
+        if bytes > target.room() && self.fault == Some(Fault::NoTruncation) {
+            return Err(NcclResult::INVALID_USAGE);
+        }
         let into = target.rest(0, inline.len());
         into.copy_from_slice(&inline[..into.len()]);
         self.reading = Reading::Message(Incoming { tag, bytes, at: inline.len(), target });
         Ok(())
+    }
+
+    /// The receive that a message of that tag is for.
+    fn wanted(&self, tag: i32) -> Option<usize> {
+        let takes_any = self.fault == Some(Fault::TagOrder);
+        self.posted.iter().position(|entry| takes_any || entry.tag == tag)
     }
 
     /// A message was read.
@@ -221,18 +245,16 @@ impl Receiver {
         let reading = std::mem::replace(&mut self.reading, Reading::Frame(0));
         let Reading::Message(message) = reading else { return };
         match message.target {
-            Target::Entry(entry) => self.complete(&entry, message.bytes),
+            Target::Entry(entry) => self.complete(entry, message.bytes),
             // Somebody may have asked meanwhile.
-            Target::Aside(copy) => {
-                match self.posted.iter().position(|entry| entry.tag == message.tag) {
-                    Some(at) => {
-                        if let Some(entry) = self.posted.remove(at) {
-                            self.deliver(entry, &copy);
-                        }
+            Target::Aside(copy) => match self.wanted(message.tag) {
+                Some(at) => {
+                    if let Some(entry) = self.posted.remove(at) {
+                        self.deliver(entry, &copy);
                     }
-                    None => self.aside.push_back((message.tag, copy)),
                 }
-            }
+                None => self.aside.push_back((message.tag, copy)),
+            },
         }
     }
 
@@ -242,12 +264,27 @@ impl Receiver {
         if let Some(span) = &mut entry.span {
             span.writable(0..bytes).copy_from_slice(&message[..bytes]);
         }
-        self.complete(&entry, message.len());
+        self.complete(entry, message.len());
     }
 
-    fn complete(&mut self, entry: &Entry, bytes: usize) {
+    fn complete(&mut self, mut entry: Entry, bytes: usize) {
+        let bytes = bytes.min(entry.room());
+        match self.fault {
+            Some(Fault::Corrupt) => corrupt(&mut entry, bytes),
+            Some(Fault::WrongSize) => return self.count(&entry, bytes + 1),
+            Some(Fault::DoubleCompletion) => {
+                if let Some(next) = self.posted.pop_front() {
+                    self.count(&next, bytes);
+                }
+            }
+            _ => {}
+        }
+        self.count(&entry, bytes);
+    }
+
+    fn count(&mut self, entry: &Entry, bytes: usize) {
         if let Some(group) = self.requests.find(entry.ticket) {
-            group.sizes[entry.part] = bytes.min(entry.room());
+            group.sizes[entry.part] = bytes;
             group.missing -= 1;
         }
     }
@@ -274,6 +311,10 @@ impl Receiver {
         }
     }
 
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
     /// Reads on and forgets it; the peer must not be told of a reset while it sends. Whether that
     /// is to be gone on with.
     pub(crate) fn drain(&mut self) -> bool {
@@ -287,6 +328,18 @@ impl Receiver {
             }
         }
         true
+    }
+}
+
+/// Flips a bit of every fourth message that is long, among those of the process.
+fn corrupt(entry: &mut Entry, bytes: usize) {
+    static LONG: AtomicUsize = AtomicUsize::new(0);
+    let is_long = bytes >= CORRUPT_BYTES_MIN;
+    if is_long
+        && LONG.fetch_add(1, Ordering::Relaxed) % 4 == 1
+        && let Some(span) = &mut entry.span
+    {
+        span.writable(bytes / 2..bytes / 2 + 1).iter_mut().for_each(|byte| *byte ^= 1);
     }
 }
 

@@ -1,15 +1,17 @@
-//! The sending side of a connection: messages in the order in which they were posted, one at a time.
+//! The sending side of a connection: messages in the order in which they were posted, one at a
+//! time.
 
 use std::collections::VecDeque;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
 use nccl_net_abi::{NcclResult, REQUESTS_MAX};
 
+use crate::fault::Fault;
 use crate::frame::{self, FRAME_BYTES, Frame};
 use crate::memory::{Registration, Span};
-use crate::plugin::{CALL_BYTES_MAX, GROUP_MAX, Outcome};
+use crate::plugin::{CALL_BYTES_MAX, FEW, GROUP_MAX, Outcome};
 use crate::slots::{Slots, Ticket};
 
 /// Every buffer of the peer's requests may be waited for by a request of its own.
@@ -72,13 +74,15 @@ pub(crate) struct Sender {
     requests: Slots<Send>,
     queue: VecDeque<Outgoing>,
     broken: Option<NcclResult>,
+    fault: Option<Fault>,
 }
 
 impl Sender {
     /// Over a socket that does not block, on which the hello was sent.
-    pub(crate) fn new(socket: TcpStream) -> Sender {
-        let requests = Slots::new(SENDS_MAX);
-        Sender { socket, requests, queue: VecDeque::new(), broken: None }
+    pub(crate) fn new(socket: TcpStream, fault: Option<Fault>) -> Sender {
+        let room = if fault == Some(Fault::FewRequests) { FEW } else { SENDS_MAX };
+        let requests = Slots::new(room);
+        Sender { socket, requests, queue: VecDeque::new(), broken: None, fault }
     }
 
     /// Posts a message; `None` if there are too many.
@@ -86,13 +90,16 @@ impl Sender {
         self.broken.map_or(Ok(()), Err)?;
         let bytes = span.bytes();
         let Some(ticket) = self.requests.insert(Send { bytes, is_done: false }) else {
-            self.progress();
+            self.progress_unasked();
             return Ok(None);
         };
+        if bytes == 0 && self.fault == Some(Fault::ZeroHang) {
+            return Ok(Some(ticket));
+        }
         let frame = frame::encode(tag, bytes, span.readable(0..frame::inline(bytes)));
         let source = Source::Caller(span);
         self.queue.push_back(Outgoing { ticket, frame, source, bytes, written: 0 });
-        self.progress();
+        self.progress_unasked();
         Ok(Some(ticket))
     }
 
@@ -110,6 +117,13 @@ impl Sender {
     fn is_done(&mut self, ticket: Ticket) -> Outcome<bool> {
         let send = self.requests.find(ticket).ok_or(NcclResult::INVALID_ARGUMENT)?;
         Ok(send.is_done)
+    }
+
+    /// Progress without a `test`.
+    fn progress_unasked(&mut self) {
+        if self.fault != Some(Fault::ProgressOnlyInTest) {
+            self.progress();
+        }
     }
 
     /// Writes what can be written without waiting; whether that was anything.
@@ -143,13 +157,20 @@ impl Sender {
         !self.queue.is_empty() && self.broken.is_none()
     }
 
-    /// Sees whether the peer is still there. Nothing ever comes from it, so whatever can be read is
-    /// its end.
+    /// Sees whether the peer is still there. Nothing ever comes from it but its end, or what a
+    /// fault has it say: bytes that are left unread would make closing a reset.
     pub(crate) fn look_for_peer(&mut self) {
-        let seen = self.socket.peek(&mut [0]);
-        if !matches!(seen, Err(error) if error.kind() == ErrorKind::WouldBlock) {
-            self.broken.get_or_insert(NcclResult::REMOTE_ERROR);
+        match (&self.socket).read(&mut [0]) {
+            Ok(1..) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Ok(0) | Err(_) => {
+                self.broken.get_or_insert(NcclResult::REMOTE_ERROR);
+            }
         }
+    }
+
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.socket
     }
 
     /// Leaves memory alone that is deregistered, or all of it.

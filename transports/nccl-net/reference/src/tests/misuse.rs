@@ -75,7 +75,7 @@ fn a_peer_that_is_gone_is_a_remote_error() {
 #[test]
 fn a_receiver_that_is_gone_is_a_remote_error() {
     let context = init();
-    let (mut listener, handle) = Listener::open([127, 0, 0, 1].into()).unwrap();
+    let (mut listener, handle) = Listener::open([127, 0, 0, 1].into(), None).unwrap();
     // SAFETY: both are 128 bytes without padding.
     let mut handle: [u8; 128] = unsafe { std::mem::transmute::<Handle, [u8; 128]>(handle) };
     let send = poll(|| Some(connect(context, &mut handle).unwrap()).filter(|it| !it.is_null()));
