@@ -156,16 +156,29 @@ impl<'a> Flight<'a> {
         what: impl Display,
         mut call: impl FnMut(&Comm) -> Result<Option<Opaque>, Refusal>,
     ) -> Outcome {
-        let (side, comm) = (self.link.side, self.link.comm);
-        let request = side.until(format_args!("a request for {what}"), || {
-            let request = call(&comm)?;
-            if request.is_none() {
-                self.test_all()?;
-            }
-            Ok(request)
-        })?;
-        self.requests.push_back((request, None));
-        Ok(())
+        let side = self.link.side;
+        side.until(format_args!("a request for {what}"), || {
+            Ok(self.try_post(&mut call)?.then_some(()))
+        })
+    }
+
+    /// Makes a call, and says whether it gave a request; if not, tests the others.
+    pub(crate) fn try_post(
+        &mut self,
+        call: impl FnOnce(&Comm) -> Result<Option<Opaque>, Refusal>,
+    ) -> Outcome<bool> {
+        let request = call(&self.link.comm)?;
+        if request.is_none() {
+            self.test_all()?;
+        }
+        self.requests.extend(request.map(|request| (request, None)));
+        Ok(request.is_some())
+    }
+
+    /// Whether all are done.
+    pub(crate) fn is_done(&mut self) -> Outcome<bool> {
+        self.test_all()?;
+        Ok(self.requests.iter().all(|(_, done)| done.is_some()))
     }
 
     /// The sizes of the oldest, as soon as it is done.

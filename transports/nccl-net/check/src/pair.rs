@@ -14,7 +14,7 @@ use crate::messages::{Down, Role, Row, Up, Verdict};
 use crate::points::{Act, Point};
 
 /// How long the others may take when one has failed: they may have seen something too.
-const GRACE: Duration = Duration::from_secs(1);
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 /// How long a process may take to exit, and to notice itself that it has taken too long.
 const EXIT: Duration = Duration::from_secs(3);
 /// Lines of a process that died which are shown.
@@ -123,12 +123,15 @@ impl Pair {
             Up::Measured(row) => self.report.rows.push(row),
             Up::Doomed => self.processes[at].is_doomed = true,
             Up::Done(verdict) => {
-                let is_passed = verdict == Verdict::Passed;
                 self.processes[at].verdict.get_or_insert(verdict);
-                if !is_passed {
-                    self.ended_early(at);
-                } else if self.processes.iter().all(Process::is_decided) {
-                    self.end_within(EXIT);
+                let has_passed =
+                    |process: &Process| matches!(process.verdict, None | Some(Verdict::Passed));
+                let has_all_passed = self.processes.iter().all(has_passed);
+                match (self.processes.iter().all(Process::is_decided), has_all_passed) {
+                    (true, true) => self.end_within(EXIT),
+                    (true, false) => self.end_within(Duration::ZERO),
+                    (false, true) => {}
+                    (false, false) => self.ended_early(at),
                 }
             }
         }

@@ -17,6 +17,7 @@ use crate::library::Plugin;
 use crate::log;
 use crate::messages::{Down, Role, Up, Verdict};
 use crate::net::Net;
+use crate::pair;
 use crate::points::{Act, Point};
 use crate::stop::{Outcome, Stop, failed};
 use crate::watch::Watch;
@@ -54,12 +55,18 @@ pub(crate) fn run(point: &Point, role: Role, arguments: &Arguments) -> ExitCode 
         (Act::Alone(act), _) | (Act::Pair { receive: act, .. }, Role::Receiver) => act(&side),
         (Act::Pair { send: act, .. }, Role::Sender) => act(&side),
     };
-    side.write(&Up::Done(match outcome {
+    let verdict = match outcome {
         Ok(()) => Verdict::Passed,
-        Err(Stop::Failed(why)) => Verdict::Failed(why),
+        Err(Stop::Failed(why)) => Verdict::Failed(side.watch.with_step(why)),
         Err(Stop::Skipped(why)) => Verdict::Skipped(why),
         Err(Stop::PeerEnded) => Verdict::PeerEnded,
-    }));
+    };
+    let is_passed = verdict == Verdict::Passed;
+    side.write(&Up::Done(verdict));
+    if !is_passed {
+        // The end of this process would look to the peer like a fault of its own. It is killed.
+        std::thread::sleep(pair::GRACE * 2);
+    }
     ExitCode::SUCCESS
 }
 

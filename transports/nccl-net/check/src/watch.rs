@@ -64,6 +64,14 @@ impl Watch {
         )
     }
 
+    /// A reason, with the step if it does not name it.
+    pub(crate) fn with_step(&self, why: String) -> String {
+        if why.contains("last step: ") {
+            return why;
+        }
+        format!("{why}; last step: {}", self.lock().step)
+    }
+
     /// What is wrong if nobody can say it because the process is stuck in a call of the plugin.
     pub(crate) fn stuck(&self) -> Option<String> {
         let doing = self.lock();

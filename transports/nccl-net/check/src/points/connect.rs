@@ -227,8 +227,12 @@ fn both_ways(side: &Side) -> Outcome {
     sends.memory.fill(7);
     let received = into.post_receive(&[receives.part(0, 4096, TAG)], "the message")?;
     let sent = out.post_send(&sends.part(0, 4096, TAG), "the message")?;
-    into.finish(received, "the message received")?;
-    out.finish(sent, "the message sent")?;
+    let (mut is_received, mut is_sent) = (false, false);
+    side.until("test to say that both are done", || {
+        is_received = is_received || net.test(received)?.is_some();
+        is_sent = is_sent || net.test(sent)?.is_some();
+        Ok((is_received && is_sent).then_some(()))
+    })?;
     receives.memory.verify(7, 4096, 4096)?;
     side.meet()?;
     out.close()?;

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::Point;
 use super::connect::exchange;
 use crate::link::{Flight, Link, TAG};
@@ -10,51 +12,99 @@ use crate::side::Side;
 use crate::stop::{Outcome, demand};
 use crate::stream::Stream;
 
-/// How long the receiver does nothing while the sender closes.
-const A_WHILE: Duration = Duration::from_millis(500);
 /// How long closing may take that must not wait for the peer.
 const CLOSING: Duration = Duration::from_secs(2);
 
-/// Messages, and the bytes of each: more than sockets take.
+/// Messages at once, and the bytes of long ones.
 const MESSAGES: usize = 8;
 const BYTES: usize = 512 << 10;
 
+/// Bytes of each message: less than sockets take, more than the receiver's takes, and more than
+/// both do.
+const ROUNDS: [usize; 3] = [4 << 10, 64 << 10, BYTES];
+/// How long sends get to be done while the receiving process is stopped.
+const STOPPED: Duration = Duration::from_millis(300);
+
 pub(super) const CLOSE_IN_FLIGHT: Point = Point::pair(
     "close_in_flight",
-    "A sender that closes as soon as its sends are done loses nothing: what is on its way is \
-     drained, not reset.",
+    "A sender that closes as soon as its sends are done loses nothing, however slow the receiver \
+     is: what is on its way is drained, not reset.",
     |side| {
         let net = side.net()?;
-        let link = Link::open(side, &net)?;
-        let memory = link.memory(MESSAGES * BYTES)?;
-        let mut flight = Flight::new(link);
-        for at in 0..MESSAGES {
-            let part = memory.part(at * BYTES, BYTES, TAG);
-            flight.post("a message", |comm| comm.irecv(&[part]))?;
-        }
-        side.step("receives are posted, and not tested while the sender sends and closes");
-        side.meet()?;
-        std::thread::sleep(A_WHILE);
-        side.step("test, after the sender has closed");
-        for at in 0..MESSAGES {
-            flight.finish_oldest(format_args!("message {at} of {MESSAGES}"))?;
-            let message = memory.memory.part(at * BYTES..(at + 1) * BYTES);
-            message
-                .verify(1 + at as u64, BYTES, BYTES)
-                .map_err(|stop| stop.of(&format!("message {at} of {MESSAGES}"), None))?;
-        }
-        link.close()
+        ROUNDS.into_iter().try_for_each(|bytes| receive_late(&Link::open(side, &net)?, bytes))
     },
     |side| {
         let net = side.net()?;
-        let link = Link::open(side, &net)?;
-        side.meet()?;
-        Stream::of(MESSAGES, BYTES).send(&link)?;
-        link.close()?;
-        side.step("finalize, right after closing");
+        ROUNDS.into_iter().try_for_each(|bytes| send_and_close(&Link::open(side, &net)?, bytes))?;
         Ok(net.finalize()?)
     },
 );
+
+/// Posts receives, is stopped while the sender sends and closes, and expects all.
+fn receive_late(link: &Link, bytes: usize) -> Outcome {
+    let side = link.side;
+    let memory = link.memory(MESSAGES * bytes)?;
+    let mut flight = Flight::new(*link);
+    for at in 0..MESSAGES {
+        let part = memory.part(at * bytes, bytes, TAG);
+        flight.post("a message", |comm| comm.irecv(&[part]))?;
+    }
+    side.step("receives are posted; the process is stopped while the sender closes");
+    side.tell(&std::process::id())?;
+    side.hear::<()>()?;
+    side.step("test, after the sender has closed");
+    for at in 0..MESSAGES {
+        let name = format!("message {at} of {MESSAGES} ({bytes} bytes)");
+        flight.finish_oldest(&name)?;
+        let message = memory.memory.part(at * bytes..(at + 1) * bytes);
+        message.verify(at as u64, bytes, bytes).map_err(|stop| stop.of(&name, None))?;
+    }
+    link.close()?;
+    side.meet()
+}
+
+/// Sends to a process that is stopped, lets it go on only if nothing is done otherwise, and closes
+/// as soon as all is done.
+fn send_and_close(link: &Link, bytes: usize) -> Outcome {
+    let side = link.side;
+    let memory = link.memory(MESSAGES * bytes)?;
+    let message = |at: usize| memory.part(at * bytes, bytes, TAG);
+    (0..MESSAGES).for_each(|at| message(at).memory.fill(at as u64));
+    let receiver: i32 = side.hear()?;
+    side.step("sending to a process that is stopped");
+    signal(receiver, Signal::STOP)?;
+    let mut flight = Flight::new(*link);
+    let is_done = side.poll_for(STOPPED, || {
+        while flight.len() < MESSAGES {
+            let part = message(flight.len());
+            if !flight.try_post(|comm| comm.isend(&part))? {
+                return Ok(false);
+            }
+        }
+        flight.is_done()
+    })?;
+    if !is_done {
+        signal(receiver, Signal::CONT)?;
+    }
+    for at in flight.len()..MESSAGES {
+        flight.post("a message", |comm| comm.isend(&message(at)))?;
+    }
+    for _ in 0..MESSAGES {
+        flight.finish_oldest("a message")?;
+    }
+    link.close()?;
+    // For a reset, if there is one, to arrive.
+    std::thread::sleep(Duration::from_millis(50));
+    signal(receiver, Signal::CONT)?;
+    side.tell(&())?;
+    side.meet()
+}
+
+/// Stops the peer or lets it go on.
+fn signal(peer: i32, signal: Signal) -> Outcome {
+    let sent = Pid::from_raw(peer).map(|peer| kill_process(peer, signal));
+    demand(matches!(sent, Some(Ok(()))), || format!("the receiver could not be sent {signal:?}"))
+}
 
 pub(super) const CLOSE_WITH_REQUESTS: Point = Point::pair(
     "close_with_requests_in_flight",
