@@ -72,7 +72,9 @@ pub(crate) fn run(point: &Point, role: Role, arguments: &Arguments) -> ExitCode 
 
 impl Side {
     fn new(point: &Point, role: Role, arguments: &Arguments) -> std::io::Result<Side> {
-        // Nothing is left behind, whatever becomes of the process that started this one.
+        // Nothing is left behind, whatever becomes of the process that started this one. Should it
+        // end before this line, the end of its pipe says so; where this process is stopped, only
+        // this does.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // Plugins print: what they print must not come between our lines.
         let up = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
@@ -240,16 +242,18 @@ fn write(up: &Mutex<File>, message: &Up) {
     let _ = up.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
 }
 
-/// Reads what the peer tells, so that waiting for it can have a deadline.
+/// Reads what the peer tells, so that waiting for it can have a deadline. When the pipe ends, the
+/// process that started this one has ended, and this one does.
 fn read_in_background() -> std::io::Result<Receiver<Down>> {
     let (to_inbox, inbox) = channel();
     std::thread::Builder::new().name("netcheck inbox".to_owned()).spawn(move || {
-        for line in BufReader::new(std::io::stdin()).lines() {
-            let message = line.ok().and_then(|line| serde_json::from_str(&line).ok());
-            if message.is_none_or(|message| to_inbox.send(message).is_err()) {
-                return;
+        for line in BufReader::new(std::io::stdin()).lines().map_while(Result::ok) {
+            if let Ok(message) = serde_json::from_str(&line) {
+                // Nobody looks any more when the point has ended.
+                let _ = to_inbox.send(message);
             }
         }
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
     })?;
     Ok(inbox)
 }
