@@ -1,4 +1,4 @@
-//! The `ferroccl` command: what the library would do, and why.
+//! The `ferroccl` command: what the library would do, and why; and what plugins do wrong.
 
 use std::error::Error;
 use std::io::Write;
