@@ -82,7 +82,7 @@ mod faults {
         finds("no_truncation", "truncation", "receiving 1000 bytes of 2000");
         finds("tag_order", "grouped_receives", "tag");
         finds("tag_order", "wrong_tag_waits", "tag");
-        finds("double_completion", "send_receive", "nothing had arrived");
+        finds("double_completion", "thirty_two_in_flight", "nothing had arrived");
     }
 
     #[test]
