@@ -30,6 +30,9 @@ mod matrix;
 #[cfg(test)]
 mod messages;
 #[cfg(test)]
+#[cfg(feature = "cli")]
+mod nccl_net;
+#[cfg(test)]
 mod network;
 #[cfg(test)]
 #[cfg(feature = "cli")]

@@ -1,4 +1,4 @@
-//! The `ferroccl` command: what the library would do, and why.
+//! The `ferroccl` command: what the library would do, and why; and what plugins do wrong.
 
 use std::error::Error;
 use std::io::Write;
@@ -9,7 +9,8 @@ use ferroccl::communicator::{Call, Hosts, config_from_environment, explain};
 use ferroccl::perf::sizes::parse_size;
 use ferroccl::{Collective, DataType, Rank, ReduceOp};
 
-/// Explains collectives, shows the configuration, and tells what running ranks are doing.
+/// Explains collectives, shows the configuration, tells what running ranks are doing, and checks
+/// plugins for NCCL.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -19,7 +20,8 @@ Examples:
   ferroccl explain all_to_all --bytes 1k --ranks 32 --rank 3 --json
   FERROCCL_ALGO=ring ferroccl explain all_gather --bytes 1M --ranks 4
   ferroccl config
-  ferroccl status"
+  ferroccl status
+  ferroccl netcheck ./libnccl-net-x.so"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -32,6 +34,8 @@ enum Command {
     Explain(Explain),
     /// What the ranks of this user on this machine are doing, and who holds up the others
     Status(Status),
+    /// Whether a network plugin for NCCL keeps the contract, point by point, and how fast it is
+    Netcheck(ccl_netcheck::Arguments),
     /// Every tunable: its variable, value, default and meaning
     Config {
         /// Print JSON
@@ -94,6 +98,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Explain(arguments) => show_plan(&arguments),
         Command::Status(arguments) => show_status(&arguments),
+        Command::Netcheck(arguments) => return ccl_netcheck::run(&arguments, &["netcheck"]),
         Command::Config { json } => show_config(json),
     };
     match result {

@@ -133,10 +133,10 @@ pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: SOFTROCE,
         what: "RDMA between devices in software, in that machine: conformance, collectives, perf \
-               programs, packets, faults",
+               programs, packets, faults, the plugin for NCCL",
         needs: "the same, and libibverbs and tcpdump; where it cannot install them, it fails: \
                 nothing else sees packets of RDMA",
-        budget_s: 220,
+        budget_s: 270,
         tests_min: 10,
         steps: &[
             // What one of the tests runs.
@@ -154,14 +154,16 @@ pub(crate) const SUITES: &[Suite] = &[
                 "--",
                 "devices_of_this_machine",
                 "rdma::",
+                "nccl_net::over_rdma",
             ],
         ],
     },
     Suite {
         name: "rest",
-        what: "conformance of the transports, ranks as threads and processes, documentation",
+        what: "conformance of the transports and of plugins for NCCL, ranks as threads and processes, \
+               documentation",
         needs: NAMESPACES,
-        budget_s: 490,
+        budget_s: 520,
         tests_min: 1,
         steps: &[
             &[

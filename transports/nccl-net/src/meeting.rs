@@ -99,7 +99,8 @@ impl Listening {
     }
 
     fn tell_of_strangers(&mut self) {
-        let rejected = self.listeners.iter().map(|(.., listener)| listener.rejected()).sum();
+        let rejected = self.listeners.iter();
+        let rejected = rejected.map(|(.., listener)| listener.rejected()).sum();
         if rejected > self.told {
             let more = rejected - self.told;
             tracing::warn!(

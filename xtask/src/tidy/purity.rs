@@ -6,11 +6,12 @@ use super::source::Source;
 
 /// Where reading environment variables is the job: the configuration, and joining from a
 /// launcher's variables. Prefixes of paths.
-const ENVIRONMENT_READERS: [&str; 5] = [
+const ENVIRONMENT_READERS: [&str; 6] = [
     "ccl-core/src/config",
     "src/config",
     "src/launch",
     "transports/nccl-net/src/config.rs",
+    "transports/nccl-net/reference/src/config.rs",
     "xtask/",
 ];
 

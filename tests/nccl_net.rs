@@ -1,0 +1,103 @@
+//! The plugin for NCCL keeps the contract, over each transport: what `ferroccl netcheck` says of it,
+//! as users run it.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+// Named, so that cargo builds the plugin.
+use nccl_net_ferroccl as _;
+
+use crate::rdma;
+
+/// The plugin, which lies where cargo puts libraries: beside the tests.
+fn plugin() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let plugin = test.parent().unwrap().join("libnccl_net_ferroccl.so");
+    assert!(plugin.exists(), "{} is not there", plugin.display());
+    plugin
+}
+
+/// Runs the tester. Nothing may fail, and nothing may be skipped but what is named.
+fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)], skipped: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+    command.arg("netcheck").arg(plugin()).args(arguments);
+    command.args(["--skip-performance", "--timeout", "60"]);
+    let Output { status, stdout, stderr } =
+        command.envs(variables.iter().copied()).output().unwrap();
+    let said = String::from_utf8_lossy(&stdout);
+    println!("{said}{}", String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{arguments:?} {variables:?}");
+    let found = said.lines().filter(|line| line.contains(" skipped: "));
+    let found = found.filter_map(|line| line.split_whitespace().next());
+    assert_eq!(BTreeSet::from_iter(found), BTreeSet::from_iter(skipped.iter().copied()));
+}
+
+/// Versions whose calls differ from those of the newest one, which is taken if none is named; with
+/// what they do not have.
+const VERSIONS: [(&str, &[&str]); 3] = [
+    (
+        "v8",
+        &[
+            "attributes_accepted",
+            "optional_completion",
+            "init_finalize_cycles",
+            "finalize_joins_threads",
+        ],
+    ),
+    ("v10", &["attributes_accepted", "init_finalize_cycles", "finalize_joins_threads"]),
+    ("v11", &[]),
+];
+/// One device has no other to be crossed with.
+const ONE_DEVICE: &str = "cross_device";
+
+#[test]
+fn over_tcp() {
+    let tcp = ("FERROCCL_TRANSPORT", "tcp");
+    keeps_the_contract(&[], &[tcp], &[ONE_DEVICE]);
+    for (version, lacks) in VERSIONS {
+        keeps_the_contract(&["--api", version], &[tcp], &[&[ONE_DEVICE], lacks].concat());
+    }
+    let sockets = ("FERROCCL_SOCKETS", "3");
+    keeps_the_contract(&["--contract-only"], &[tcp, sockets], &[ONE_DEVICE]);
+}
+
+#[test]
+fn over_shared_memory() {
+    let shm = ("FERROCCL_TRANSPORT", "shm");
+    // It has no port that a stranger could find.
+    let skipped = [ONE_DEVICE, "stranger_on_port"];
+    keeps_the_contract(&[], &[shm], &skipped);
+    for (version, lacks) in VERSIONS {
+        keeps_the_contract(&["--api", version], &[shm], &[&skipped[..], lacks].concat());
+    }
+}
+
+#[test]
+fn over_whatever_is_best() {
+    keeps_the_contract(&["--full"], &[("FERROCCL_IB_HCA", "none")], &[ONE_DEVICE]);
+}
+
+#[test]
+fn over_rdma() {
+    let Some((devices, _turn)) = rdma::devices("over_rdma") else { return };
+    let verbs = ("FERROCCL_TRANSPORT", "verbs");
+    let devices = devices.join(",");
+    let devices = ("FERROCCL_IB_HCA", devices.as_str());
+    keeps_the_contract(&[], &[verbs, devices], &[]);
+    for (version, lacks) in VERSIONS {
+        keeps_the_contract(&["--api", version, "--contract-only"], &[verbs, devices], lacks);
+    }
+}
+
+#[test]
+fn slots_that_are_few_and_short_do() {
+    let few = [("FERROCCL_NET_SLOTS", "2"), ("FERROCCL_NET_SLOT_BYTES", "64")];
+    for transport in ["shm", "tcp"] {
+        let transport = ("FERROCCL_TRANSPORT", transport);
+        let only = "send_receive,truncation,in_order,grouped_receives,equal_tags_in_a_group,\
+                    tags_interleaved_over_groups,wrong_tag_waits,thirty_two_in_flight,zero_sizes";
+        let variables = [few[0], few[1], transport];
+        keeps_the_contract(&["--only", only], &variables, &[]);
+    }
+}

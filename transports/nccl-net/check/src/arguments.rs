@@ -1,0 +1,138 @@
+//! What the user wants.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::library::Api;
+use crate::messages::Role;
+use crate::points::Point;
+
+/// Does a network plugin keep NCCL's contract? Drives it from two processes, and tells.
+#[derive(Clone, Debug, clap::Parser)]
+#[command(after_help = "\
+Host memory only; no NCCL and no GPU is needed. The exit status is 0 if nothing failed, 1 if a point
+failed, 2 if nothing could be checked. A variable that the plugin reads is set as for NCCL.
+Examples:
+  ferroccl netcheck ./libnccl-net-x.so
+  ferroccl netcheck ./libnccl-net-x.so --only in_order,close_in_flight --api v10
+  ferroccl netcheck ./libnccl-net-x.so --performance-only --sizes 8,64k,16M
+  ferroccl netcheck ./libnccl-net-x.so --skip-performance --contract-only --json -
+  ferroccl netcheck --list")]
+pub struct Arguments {
+    /// The plugin
+    #[arg(required_unless_present = "list")]
+    library: Option<PathBuf>,
+    /// The version of the interface, instead of the newest that it has
+    #[arg(long)]
+    pub(crate) api: Option<Api>,
+    /// Only these points (see --list)
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
+    /// Print the points and what each demands
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Seconds that a point may take; some may take a multiple
+    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = parse_seconds)]
+    timeout: Duration,
+    /// The device of the plugin, on both sides
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) device: i32,
+    /// Leave out what NCCL itself never does
+    #[arg(long)]
+    pub(crate) contract_only: bool,
+    /// Longer: 1 GiB in one message, 10,000 listeners
+    #[arg(long)]
+    pub(crate) full: bool,
+    /// Measure nothing
+    #[arg(long, conflicts_with = "performance_only")]
+    pub(crate) skip_performance: bool,
+    /// Check nothing, only measure
+    #[arg(long, conflicts_with = "only")]
+    pub(crate) performance_only: bool,
+    /// Bytes of the messages that are measured, such as 8,64k,16M
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size,
+          default_value = "8,1k,8k,64k,512k,4M,32M")]
+    pub(crate) sizes: Vec<usize>,
+    /// Print JSON to a file, or to standard output (-) in place of the table
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// This process is one of the two of a point
+    #[arg(long, hide = true)]
+    pub(crate) side: Option<Role>,
+}
+
+impl Arguments {
+    /// The plugin; nothing only where the points are listed.
+    pub(crate) fn library(&self) -> &Path {
+        self.library.as_deref().unwrap_or(Path::new(""))
+    }
+
+    /// How long that point may take.
+    pub(crate) fn timeout(&self, point: &Point) -> Duration {
+        self.timeout * point.patience
+    }
+
+    /// The arguments of a process that runs a side of that point.
+    pub(crate) fn of_side(&self, point: &Point, role: Role) -> Vec<std::ffi::OsString> {
+        let sizes: Vec<String> = self.sizes.iter().map(usize::to_string).collect();
+        let mut arguments = vec![
+            self.library().into(),
+            "--side".into(),
+            role.name().into(),
+            "--only".into(),
+            point.name.into(),
+            "--device".into(),
+            self.device.to_string().into(),
+            "--timeout".into(),
+            self.timeout.as_secs_f64().to_string().into(),
+            "--sizes".into(),
+            sizes.join(",").into(),
+        ];
+        if let Some(api) = self.api {
+            arguments.extend(["--api".into(), api.name().into()]);
+        }
+        if self.full {
+            arguments.push("--full".into());
+        }
+        arguments
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds
+        .filter(|time| (0.1..86_400.0).contains(&time.as_secs_f64()))
+        .ok_or_else(|| "write seconds from 0.1 to 86400, such as 20".to_owned())
+}
+
+/// Bytes, with `k`, `M` or `G` for powers of 1024.
+fn parse_size(text: &str) -> Result<usize, String> {
+    let (number, shift) = match text.trim_end_matches(|c: char| c.is_ascii_alphabetic()) {
+        number if number.len() == text.len() => (number, 0),
+        number => match text[number.len()..].to_ascii_lowercase().as_str() {
+            "k" => (number, 10),
+            "m" => (number, 20),
+            "g" => (number, 30),
+            unit => return Err(format!("\"{unit}\" is no unit: write k, M or G, such as 64k")),
+        },
+    };
+    let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes
+        .filter(|bytes| (1..=1 << 30).contains(bytes))
+        .ok_or_else(|| "write a size from 1 to 1G, such as 8, 64k or 16M".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units_and_limits() {
+        assert_eq!(parse_size("8"), Ok(8));
+        assert_eq!(parse_size("64k"), Ok(64 << 10));
+        assert_eq!(parse_size("1G"), Ok(1 << 30));
+        for wrong in ["", "k", "0", "2G", "8x", "-1", "99999999999999999999G"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

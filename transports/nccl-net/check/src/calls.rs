@@ -1,0 +1,389 @@
+//! The functions of a plugin, the same for all versions of the interface: where versions differ,
+//! there is an enum of their signatures, and here is what is made of the arguments.
+//!
+//! What a plugin hands out (contexts, communicators, registrations, requests) goes through here as
+//! numbers that nobody looks into. Whether a plugin survives what it is given is what this program
+//! finds out, in a process that was started for it: that is why these functions are safe to call.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr;
+
+use nccl_net_abi::{
+    Accept, Attributes, Close, CommConfig, ConnectV9, ConnectV10, ConnectV12, DeregMr, Devices,
+    Finalize, HANDLE_BYTES, InitV9, InitV10, InitV12, IrecvV8, IrecvV9, IrecvV12, IsendV8, IsendV9,
+    IsendV12, ListenV10, ListenV12, NcclResult, RegMr, SetAttributes, Test, v8, v9, v10, v11, v12,
+};
+
+use crate::log::logger;
+use crate::memory::Memory;
+use crate::properties::{Describe, Properties, text};
+
+/// Whatever a plugin hands out.
+pub(crate) type Opaque = usize;
+
+/// Groups are no longer than this: NCCL's own limit of operations that share one.
+pub(crate) const GROUP_MAX: usize = 64;
+
+/// A handle, and behind it bytes that must stay as they are.
+pub(crate) type HandleBuffer = [u8; 2 * HANDLE_BYTES];
+
+/// What one call of `irecv` or `isend` is told of a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// The buffer.
+    pub(crate) memory: Memory,
+    /// Its registration.
+    pub(crate) registration: Opaque,
+    /// Which send belongs to which receive.
+    pub(crate) tag: i32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Init {
+    V12(InitV12),
+    V10(InitV10),
+    V9(InitV9),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Listen {
+    V12(ListenV12),
+    V10(ListenV10),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Connect {
+    V12(ConnectV12),
+    V10(ConnectV10),
+    V9(ConnectV9),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Isend {
+    V12(IsendV12),
+    V9(IsendV9),
+    V8(IsendV8),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Irecv {
+    V12(IrecvV12),
+    V9(IrecvV9),
+    V8(IrecvV8),
+}
+
+/// A plugin's functions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Calls {
+    name: *const c_char,
+    init: Init,
+    devices: Devices,
+    properties: Describe,
+    listen: Listen,
+    connect: Connect,
+    accept: Accept,
+    register: RegMr,
+    deregister: DeregMr,
+    isend: Isend,
+    irecv: Irecv,
+    test: Test,
+    close_send: Close,
+    close_receive: Close,
+    close_listen: Close,
+    finalize: Option<Finalize>,
+    set_attributes: Option<SetAttributes>,
+}
+
+// SAFETY: the one pointer in it is the plugin's name, which lives and stays as it is as long as the
+// plugin is open.
+unsafe impl Send for Calls {}
+// SAFETY: likewise; and a plugin's functions may be called from any thread.
+unsafe impl Sync for Calls {}
+
+/// From the table of one version, whose own signatures are named.
+macro_rules! from_table {
+    (@contexts with, $table:ident) => {
+        (Some(needed($table.finalize, "finalize")?), $table.set_attributes)
+    };
+    (@contexts without, $table:ident) => {
+        (None, None)
+    };
+    ($version:ident, $init:ident, $properties:ident, $listen:ident, $connect:ident, $send:ident,
+     $receive:ident, $contexts:ident) => {
+        /// Of that version, or the sentence that a function is missing.
+        pub(crate) fn $version(table: &$version::Net) -> Result<Calls, String> {
+            // NCCL calls it for memory of devices only, but takes no table without it.
+            needed(table.iflush, "iflush")?;
+            let (finalize, set_attributes) = from_table!(@contexts $contexts, table);
+            Ok(Calls {
+                name: table.name,
+                init: Init::$init(needed(table.init, "init")?),
+                devices: needed(table.devices, "devices")?,
+                properties: Describe::$properties(needed(table.properties, "getProperties")?),
+                listen: Listen::$listen(needed(table.listen, "listen")?),
+                connect: Connect::$connect(needed(table.connect, "connect")?),
+                accept: needed(table.accept, "accept")?,
+                register: needed(table.register, "regMr")?,
+                deregister: needed(table.deregister, "deregMr")?,
+                isend: Isend::$send(needed(table.isend, "isend")?),
+                irecv: Irecv::$receive(needed(table.irecv, "irecv")?),
+                test: needed(table.test, "test")?,
+                close_send: needed(table.close_send, "closeSend")?,
+                close_receive: needed(table.close_receive, "closeRecv")?,
+                close_listen: needed(table.close_listen, "closeListen")?,
+                finalize,
+                set_attributes,
+            })
+        }
+    };
+}
+
+fn needed<T>(function: Option<T>, name: &str) -> Result<T, String> {
+    function.ok_or_else(|| format!("{name} is NULL in the table of functions, but NCCL calls it"))
+}
+
+impl Calls {
+    from_table!(v12, V12, V12, V12, V12, V12, V12, with);
+    from_table!(v11, V12, V11, V12, V12, V12, V12, with);
+    from_table!(v10, V10, V9, V10, V10, V12, V12, without);
+    from_table!(v9, V9, V9, V10, V9, V9, V9, without);
+    from_table!(v8, V9, V8, V10, V9, V8, V8, without);
+
+    /// Its name, before anything is called.
+    pub(crate) fn name(&self) -> Option<String> {
+        text(self.name)
+    }
+
+    /// Whether it has contexts, which `init` makes and `finalize` ends: from version 11 on.
+    pub(crate) fn has_contexts(&self) -> bool {
+        self.finalize.is_some()
+    }
+
+    /// The context, if it has any, else 0.
+    pub(crate) fn init(&self, hash: u64, traffic_class: i32) -> (NcclResult, Opaque) {
+        let mut config = CommConfig { traffic_class };
+        let mut context = ptr::null_mut();
+        let result = match self.init {
+            // SAFETY: the places live on the stack for the length of the call.
+            Init::V12(init) => unsafe {
+                init(&raw mut context, hash, &raw mut config, logger(), None)
+            },
+            // SAFETY: a logger, and no profiler, as before NCCL 2.26.
+            Init::V10(init) => unsafe { init(logger(), None) },
+            // SAFETY: a logger.
+            Init::V9(init) => unsafe { init(logger()) },
+        };
+        (result, number(context))
+    }
+
+    /// How many.
+    pub(crate) fn devices(&self) -> (NcclResult, i32) {
+        let mut count = -1;
+        // SAFETY: the place lives on the stack for the length of the call.
+        let result = unsafe { (self.devices)(&raw mut count) };
+        (result, count)
+    }
+
+    /// Of one device.
+    pub(crate) fn properties(&self, device: i32) -> Result<Properties, NcclResult> {
+        self.properties.of(device)
+    }
+
+    /// Writes the handle, and gives the listening communicator.
+    pub(crate) fn listen(
+        &self,
+        context: Opaque,
+        device: i32,
+        handle: &mut HandleBuffer,
+    ) -> (NcclResult, Opaque) {
+        let mut listener = ptr::null_mut();
+        let handle = handle.as_mut_ptr().cast();
+        let result = match self.listen {
+            // SAFETY: the handle has twice the bytes that a plugin may write.
+            Listen::V12(listen) => unsafe {
+                listen(pointer(context), device, handle, &raw mut listener)
+            },
+            // SAFETY: likewise.
+            Listen::V10(listen) => unsafe { listen(device, handle, &raw mut listener) },
+        };
+        (result, number(listener))
+    }
+
+    /// The sending communicator, or 0 if it is not there yet. To be called again with the same
+    /// handle, in which plugins keep what they are at.
+    pub(crate) fn connect(
+        &self,
+        context: Opaque,
+        device: i32,
+        handle: &mut HandleBuffer,
+    ) -> (NcclResult, Opaque) {
+        let mut config = CommConfig { traffic_class: nccl_net_abi::UNDEFINED };
+        let (mut comm, mut device_handle) = (ptr::null_mut(), ptr::null_mut());
+        let (handle, place) = (handle.as_mut_ptr().cast(), &raw mut comm);
+        let result = match self.connect {
+            // SAFETY: the places live on the stack for the length of the call; the handle has twice
+            // the bytes that a plugin may write.
+            Connect::V12(connect) => unsafe {
+                connect(pointer(context), device, handle, place, &raw mut device_handle)
+            },
+            // SAFETY: likewise.
+            Connect::V10(connect) => unsafe {
+                connect(device, &raw mut config, handle, place, &raw mut device_handle)
+            },
+            // SAFETY: likewise.
+            Connect::V9(connect) => unsafe {
+                connect(device, handle, place, &raw mut device_handle)
+            },
+        };
+        (result, number(comm))
+    }
+
+    /// The receiving communicator, or 0 if it is not there yet.
+    pub(crate) fn accept(&self, listener: Opaque) -> (NcclResult, Opaque) {
+        let (mut comm, mut device_handle) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the places live on the stack for the length of the call.
+        let result =
+            unsafe { (self.accept)(pointer(listener), &raw mut comm, &raw mut device_handle) };
+        (result, number(comm))
+    }
+
+    /// The registration of memory of that kind.
+    pub(crate) fn register(&self, comm: Opaque, memory: Memory, kind: i32) -> (NcclResult, Opaque) {
+        let mut registration = ptr::null_mut();
+        let (address, bytes) = (memory.address(), memory.len());
+        // SAFETY: the memory is never freed.
+        let result =
+            unsafe { (self.register)(pointer(comm), address, bytes, kind, &raw mut registration) };
+        (result, number(registration))
+    }
+
+    /// Ends a registration.
+    pub(crate) fn deregister(&self, comm: Opaque, registration: Opaque) -> NcclResult {
+        // SAFETY: what the plugin handed out, or what it has to refuse.
+        unsafe { (self.deregister)(pointer(comm), pointer(registration)) }
+    }
+
+    /// The request, or 0 if it cannot be taken now.
+    pub(crate) fn isend(&self, comm: Opaque, part: &Part) -> (NcclResult, Opaque) {
+        let (address, bytes, tag) = (part.memory.address(), part.memory.len(), part.tag);
+        let (comm, registration) = (pointer(comm), pointer(part.registration));
+        let mut request = ptr::null_mut();
+        let place = &raw mut request;
+        let result = match self.isend {
+            // SAFETY: the memory is never freed; no event of a profiler that there is not.
+            Isend::V12(isend) => unsafe {
+                isend(comm, address, bytes, tag, registration, ptr::null_mut(), place)
+            },
+            // SAFETY: the memory is never freed.
+            Isend::V9(isend) => unsafe { isend(comm, address, bytes, tag, registration, place) },
+            // SAFETY: likewise; NCCL sends no more through this version than fits.
+            Isend::V8(isend) => unsafe {
+                isend(comm, address, bytes as c_int, tag, registration, place)
+            },
+        };
+        (result, number(request))
+    }
+
+    /// The request, or 0 if it cannot be taken now. Before the call, its place holds `preset`.
+    /// At most [`GROUP_MAX`] parts.
+    pub(crate) fn irecv(
+        &self,
+        comm: Opaque,
+        parts: &[Part],
+        preset: Opaque,
+    ) -> (NcclResult, Opaque) {
+        let parts = &parts[..parts.len().min(GROUP_MAX)];
+        let count = parts.len() as c_int;
+        let mut addresses = [ptr::null_mut(); GROUP_MAX];
+        let mut registrations = [ptr::null_mut(); GROUP_MAX];
+        let mut events = [ptr::null_mut(); GROUP_MAX];
+        let (mut bytes, mut bytes_v8) = ([0; GROUP_MAX], [0; GROUP_MAX]);
+        let mut tags = [0; GROUP_MAX];
+        for (at, part) in parts.iter().enumerate() {
+            addresses[at] = part.memory.address();
+            registrations[at] = pointer(part.registration);
+            bytes[at] = part.memory.len();
+            bytes_v8[at] = part.memory.len() as c_int;
+            tags[at] = part.tag;
+        }
+        let (addresses, tags) = (addresses.as_mut_ptr(), tags.as_mut_ptr());
+        let (registrations, events) = (registrations.as_mut_ptr(), events.as_mut_ptr());
+        let (comm, bytes, bytes_v8) = (pointer(comm), bytes.as_mut_ptr(), bytes_v8.as_mut_ptr());
+        let mut request = pointer(preset);
+        let place = &raw mut request;
+        let result = match self.irecv {
+            // SAFETY: all arrays have `count` entries; the memory is never freed.
+            Irecv::V12(irecv) => unsafe {
+                irecv(comm, count, addresses, bytes, tags, registrations, events, place)
+            },
+            // SAFETY: likewise.
+            Irecv::V9(irecv) => unsafe {
+                irecv(comm, count, addresses, bytes, tags, registrations, place)
+            },
+            // SAFETY: likewise.
+            Irecv::V8(irecv) => unsafe {
+                irecv(comm, count, addresses, bytes_v8, tags, registrations, place)
+            },
+        };
+        (result, number(request))
+    }
+
+    /// Whether it is done, and then the bytes of each part where they are asked for.
+    pub(crate) fn test(
+        &self,
+        request: Opaque,
+        sizes: Option<&mut [c_int; GROUP_MAX]>,
+    ) -> (NcclResult, c_int) {
+        let mut done = 0;
+        let sizes = sizes.map_or(ptr::null_mut(), |sizes| sizes.as_mut_ptr());
+        // SAFETY: there is room for the sizes of the longest group.
+        let result = unsafe { (self.test)(pointer(request), &raw mut done, sizes) };
+        (result, done)
+    }
+
+    /// Closes a sending communicator.
+    pub(crate) fn close_send(&self, comm: Opaque) -> NcclResult {
+        // SAFETY: what the plugin handed out, or what it has to refuse.
+        unsafe { (self.close_send)(pointer(comm)) }
+    }
+
+    /// Closes a receiving communicator.
+    pub(crate) fn close_receive(&self, comm: Opaque) -> NcclResult {
+        // SAFETY: likewise.
+        unsafe { (self.close_receive)(pointer(comm)) }
+    }
+
+    /// Closes a listening communicator.
+    pub(crate) fn close_listen(&self, listener: Opaque) -> NcclResult {
+        // SAFETY: likewise.
+        unsafe { (self.close_listen)(pointer(listener)) }
+    }
+
+    /// Ends a context, if there are any.
+    pub(crate) fn finalize(&self, context: Opaque) -> NcclResult {
+        match self.finalize {
+            // SAFETY: likewise.
+            Some(finalize) => unsafe { finalize(pointer(context)) },
+            None => NcclResult::SUCCESS,
+        }
+    }
+
+    /// Says what is about to be done; `None` if the plugin does not want to know.
+    pub(crate) fn set_attributes(
+        &self,
+        context: Opaque,
+        mut attributes: Attributes,
+    ) -> Option<NcclResult> {
+        let set = self.set_attributes?;
+        // SAFETY: the attributes live on the stack for the length of the call.
+        Some(unsafe { set(pointer(context), &raw mut attributes) })
+    }
+}
+
+fn pointer(number: Opaque) -> *mut c_void {
+    ptr::with_exposed_provenance_mut(number)
+}
+
+fn number(pointer: *mut c_void) -> Opaque {
+    pointer.expose_provenance()
+}

@@ -1,0 +1,22 @@
+//! A child that does nothing, as programs fork to run a command.
+
+use crate::stop::{Outcome, failed};
+
+/// Forks a child that ends at once, and waits for its end.
+pub(crate) fn fork_and_reap() -> Outcome {
+    // SAFETY: the child only ends, which may be done in the child of a process with threads.
+    let child = unsafe { libc::fork() };
+    match child {
+        -1 => failed("the system refused to fork"),
+        0 => {
+            // SAFETY: ends the child without running what the plugin registered for the end.
+            unsafe { libc::_exit(0) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: the status lives on the stack; the child ends at once, so this does not hang.
+            let reaped = unsafe { libc::waitpid(child, &raw mut status, 0) };
+            if reaped == child { Ok(()) } else { failed("the forked child could not be reaped") }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! A connection in one direction, its memory, and how NCCL drives it: what cannot be taken now is
+//! tried again while what is in flight is tested.
+
+use std::collections::VecDeque;
+use std::fmt::Display;
+
+use crate::calls::{Opaque, Part};
+use crate::memory::Memory;
+use crate::messages::Role;
+use crate::net::{Comm, Net, Sizes};
+use crate::side::Side;
+use crate::stop::{Outcome, Refusal, failed};
+
+/// The tag where tags do not matter.
+pub(crate) const TAG: i32 = 3;
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link<'a> {
+    /// The process that has it.
+    pub(crate) side: &'a Side,
+    /// What the plugin made.
+    pub(crate) comm: Comm,
+}
+
+/// Memory and its registration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Registered {
+    /// The memory.
+    pub(crate) memory: Memory,
+    /// The plugin's name for it.
+    pub(crate) registration: Opaque,
+}
+
+impl Registered {
+    /// Some of it, as a buffer for a transfer.
+    pub(crate) fn part(&self, start: usize, bytes: usize, tag: i32) -> Part {
+        let memory = self.memory.part(start..start + bytes);
+        Part { memory, registration: self.registration, tag }
+    }
+}
+
+impl<'a> Link<'a> {
+    /// One connection, from the sender to the receiver.
+    pub(crate) fn open(side: &'a Side, net: &Net) -> Outcome<Link<'a>> {
+        match side.role {
+            Role::Receiver => Link::receiving(side, net),
+            Role::Sender => Link::sending(side, net),
+        }
+    }
+
+    /// The end that listens: as NCCL, it closes the listener as soon as it has the connection.
+    pub(crate) fn receiving(side: &'a Side, net: &Net) -> Outcome<Link<'a>> {
+        side.step("listening");
+        let (listener, handle) = net.listen()?;
+        side.tell(&handle)?;
+        side.step("accepting");
+        let comm = side.until("accept to give a communicator", || Ok(listener.accept()?))?;
+        listener.close()?;
+        Ok(Link { side, comm })
+    }
+
+    /// The end that connects, to the handle that the peer tells.
+    pub(crate) fn sending(side: &'a Side, net: &Net) -> Outcome<Link<'a>> {
+        let handle: Vec<u8> = side.hear()?;
+        Link::to(side, net, &handle)
+    }
+
+    /// The end that connects, to that handle.
+    pub(crate) fn to(side: &'a Side, net: &Net, handle: &[u8]) -> Outcome<Link<'a>> {
+        side.step("connecting");
+        let mut dial = net.dial(handle);
+        let comm = side.until("connect to give a communicator", || dial.poll())?;
+        side.step("connected");
+        Ok(Link { side, comm })
+    }
+
+    /// New memory, registered.
+    pub(crate) fn memory(&self, bytes: usize) -> Outcome<Registered> {
+        self.registered(Memory::new(bytes))
+    }
+
+    /// Registers memory.
+    pub(crate) fn registered(&self, memory: Memory) -> Outcome<Registered> {
+        Ok(Registered { memory, registration: self.comm.register(memory)? })
+    }
+
+    /// Sends, as soon as the plugin takes it.
+    pub(crate) fn post_send(&self, part: &Part, what: impl Display) -> Outcome<Opaque> {
+        self.side.until(format_args!("isend to take {what}"), || Ok(self.comm.isend(part)?))
+    }
+
+    /// Receives a group, as soon as the plugin takes it.
+    pub(crate) fn post_receive(&self, parts: &[Part], what: impl Display) -> Outcome<Opaque> {
+        self.side.until(format_args!("irecv to take {what}"), || Ok(self.comm.irecv(parts)?))
+    }
+
+    /// Tests until it is done.
+    pub(crate) fn finish(&self, request: Opaque, what: impl Display) -> Outcome<Sizes> {
+        self.side.until(format_args!("test to say that {what} is done"), || {
+            Ok(self.comm.net.test(request)?)
+        })
+    }
+
+    /// Sends one message, to its end.
+    pub(crate) fn send(&self, part: &Part, what: impl Display) -> Outcome {
+        let request = self.post_send(part, &what)?;
+        self.finish(request, what).map(|_| ())
+    }
+
+    /// Receives one message, to its end; its bytes.
+    pub(crate) fn receive(&self, part: Part, what: impl Display) -> Outcome<usize> {
+        let request = self.post_receive(&[part], &what)?;
+        let sizes = self.finish(request, &what)?;
+        received(&sizes, 0, what)
+    }
+
+    /// Closes it.
+    pub(crate) fn close(self) -> Outcome {
+        self.side.step("closing");
+        Ok(self.comm.close()?)
+    }
+}
+
+/// The bytes that `test` reports for a part of a receive.
+pub(crate) fn received(sizes: &Sizes, part: usize, what: impl Display) -> Outcome<usize> {
+    usize::try_from(sizes[part]).or_else(|_| match sizes[part] {
+        i32::MIN => failed(format!(
+            "test said that {what} is done, and did not write the size of part {part}"
+        )),
+        size => failed(format!("test reported {size} bytes for part {part} of {what}")),
+    })
+}
+
+/// Requests in flight, in their order.
+#[derive(Debug)]
+pub(crate) struct Flight<'a> {
+    link: Link<'a>,
+    requests: VecDeque<(Opaque, Option<Sizes>)>,
+}
+
+impl<'a> Flight<'a> {
+    /// Nothing yet.
+    pub(crate) fn new(link: Link<'a>) -> Flight<'a> {
+        Flight { link, requests: VecDeque::new() }
+    }
+
+    /// How many are in flight, or done and not asked for.
+    pub(crate) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Makes a call until it gives a request, and tests the others meanwhile, as NCCL does.
+    pub(crate) fn post(
+        &mut self,
+        what: impl Display,
+        mut call: impl FnMut(&Comm) -> Result<Option<Opaque>, Refusal>,
+    ) -> Outcome {
+        let side = self.link.side;
+        side.until(format_args!("a request for {what}"), || {
+            Ok(self.try_post(&mut call)?.then_some(()))
+        })
+    }
+
+    /// Makes a call, and says whether it gave a request; if not, tests the others.
+    pub(crate) fn try_post(
+        &mut self,
+        call: impl FnOnce(&Comm) -> Result<Option<Opaque>, Refusal>,
+    ) -> Outcome<bool> {
+        let request = call(&self.link.comm)?;
+        if request.is_none() {
+            self.test_all()?;
+        }
+        self.requests.extend(request.map(|request| (request, None)));
+        Ok(request.is_some())
+    }
+
+    /// Whether all are done.
+    pub(crate) fn is_done(&mut self) -> Outcome<bool> {
+        self.test_all()?;
+        Ok(self.requests.iter().all(|(_, done)| done.is_some()))
+    }
+
+    /// The sizes of the oldest, as soon as it is done.
+    pub(crate) fn finish_oldest(&mut self, what: impl Display) -> Outcome<Sizes> {
+        let side = self.link.side;
+        side.until(format_args!("test to say that {what} is done"), || {
+            if let Some((_, Some(sizes))) = self.requests.front() {
+                let sizes = *sizes;
+                self.requests.pop_front();
+                return Ok(Some(sizes));
+            }
+            self.test_all()?;
+            Ok(None)
+        })
+    }
+
+    /// Tests each that is not known to be done, the newest first: any order is allowed.
+    fn test_all(&mut self) -> Outcome {
+        for (request, done) in self.requests.iter_mut().rev().filter(|(_, done)| done.is_none()) {
+            *done = self.link.comm.net.test(*request)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! Memory that a plugin reads and writes, and patterns to tell whether it did so rightly.
+//!
+//! It is made of atomics, because a plugin with a defect writes to it when it should not, and is
+//! never freed, because such a plugin does so late. A process lives for one point only.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::stop::{Outcome, failed};
+
+/// In memory that nothing has been received in.
+const UNTOUCHED: u8 = 0xA5;
+/// Bytes behind every place where something is received, which must stay untouched.
+pub(crate) const GUARD: usize = 64;
+
+/// Some bytes, for as long as the process lives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Memory(&'static [AtomicU8]);
+
+impl Memory {
+    /// So many bytes, untouched.
+    pub(crate) fn new(bytes: usize) -> Memory {
+        let memory: Vec<AtomicU8> = (0..bytes).map(|_| AtomicU8::new(UNTOUCHED)).collect();
+        Memory(memory.leak())
+    }
+
+    /// How many bytes.
+    pub(crate) fn len(self) -> usize {
+        self.0.len()
+    }
+
+    /// Some of it. The range must lie within.
+    pub(crate) fn part(self, range: Range<usize>) -> Memory {
+        Memory(&self.0[range])
+    }
+
+    /// Where it is.
+    pub(crate) fn address(self) -> *mut std::ffi::c_void {
+        self.0.as_ptr().cast_mut().cast()
+    }
+
+    /// Writes the message of that seed.
+    pub(crate) fn fill(self, seed: u64) {
+        for (index, bytes) in self.0.chunks(8).enumerate() {
+            for (byte, value) in bytes.iter().zip(word(seed, index)) {
+                byte.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Forgets what was in it.
+    pub(crate) fn clear(self) {
+        self.0.iter().for_each(|byte| byte.store(UNTOUCHED, Ordering::Relaxed));
+    }
+
+    /// Whether it holds the message of that seed.
+    pub(crate) fn holds(self, seed: u64) -> bool {
+        self.first_wrong(seed).is_none()
+    }
+
+    /// Expects the message of that seed in its first `sent` bytes, and nothing behind `posted`.
+    pub(crate) fn verify(self, seed: u64, sent: usize, posted: usize) -> Outcome {
+        if let Some((at, expected, found)) = self.part(0..sent).first_wrong(seed) {
+            let what = if found == UNTOUCHED { "as if nothing had arrived" } else { "other data" };
+            return failed(format!(
+                "byte {at} of {sent} received is {found:#04x} ({what}), expected {expected:#04x}"
+            ));
+        }
+        let behind = self.0[posted..].iter().position(|b| b.load(Ordering::Relaxed) != UNTOUCHED);
+        match behind {
+            Some(at) => failed(format!(
+                "the byte {at} bytes behind a receive buffer of {posted} bytes was written to"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Where it differs from the message of that seed, what should be there, and what is.
+    fn first_wrong(self, seed: u64) -> Option<(usize, u8, u8)> {
+        self.0.chunks(8).enumerate().find_map(|(index, bytes)| {
+            let pairs = bytes.iter().zip(word(seed, index)).enumerate();
+            pairs
+                .map(|(at, (byte, expected))| (at, expected, byte.load(Ordering::Relaxed)))
+                .find(|(_, expected, found)| expected != found)
+                .map(|(at, expected, found)| (index * 8 + at, expected, found))
+        })
+    }
+}
+
+/// Eight bytes of the message of that seed: a counter whose bits are stirred, so that neighbours
+/// have nothing in common.
+fn word(seed: u64, index: usize) -> [u8; 8] {
+    let mut bits = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(index as u64 + 1);
+    for _ in 0..2 {
+        bits ^= bits >> 32;
+        bits = bits.wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    }
+    (bits ^ (bits >> 32)).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_known_by_its_seed_and_its_place() {
+        let memory = Memory::new(100 + GUARD);
+        memory.part(0..100).fill(1);
+        assert!(memory.verify(1, 100, 100).is_ok());
+        assert!(memory.verify(1, 37, 100).is_ok());
+        assert!(memory.verify(2, 100, 100).is_err());
+        assert!(memory.part(8..100).verify(1, 80, 92).is_err());
+    }
+
+    #[test]
+    fn what_is_written_behind_a_buffer_is_seen() {
+        let memory = Memory::new(100 + GUARD);
+        memory.part(0..101).fill(1);
+        assert!(memory.verify(1, 100, 100).is_err());
+        memory.clear();
+        assert!(memory.verify(1, 0, 0).is_ok());
+        assert!(memory.verify(1, 1, 100).is_err());
+    }
+}

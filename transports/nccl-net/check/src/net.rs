@@ -1,0 +1,219 @@
+//! A plugin after `init`, and the communicators that it makes: what NCCL does with them, with
+//! refusals as errors.
+//!
+//! Nothing here is closed by itself, and everything can be copied: some points close what others
+//! still use, or use what is closed.
+
+use std::ffi::c_int;
+
+use nccl_net_abi::{Attributes, HANDLE_BYTES, HOST, NcclResult};
+
+use crate::calls::{Calls, GROUP_MAX, HandleBuffer, Opaque, Part};
+use crate::memory::Memory;
+use crate::properties::Properties;
+use crate::stop::{Outcome, Refusal, failed};
+
+/// Behind a handle, where a plugin must not write.
+const CANARY: u8 = 0x5C;
+
+/// What finds a listener.
+pub(crate) type Handle = Vec<u8>;
+
+/// A plugin after `init`, and one of its devices.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Net {
+    /// Its functions.
+    pub(crate) calls: Calls,
+    context: Opaque,
+    /// What listens and connects.
+    pub(crate) device: i32,
+}
+
+impl Net {
+    /// Calls `init`.
+    pub(crate) fn init(calls: Calls, device: i32) -> Result<Net, Refusal> {
+        let (result, context) = calls.init(0x0123_4567_89AB_CDEF, nccl_net_abi::UNDEFINED);
+        accepted("init", result)?;
+        Ok(Net { calls, context, device })
+    }
+
+    /// The same plugin on another device.
+    pub(crate) fn on(self, device: i32) -> Net {
+        Net { device, ..self }
+    }
+
+    /// How many devices there are.
+    pub(crate) fn devices(&self) -> Result<i32, Refusal> {
+        let (result, count) = self.calls.devices();
+        accepted("devices", result).map(|()| count)
+    }
+
+    /// Of the device.
+    pub(crate) fn properties(&self) -> Result<Properties, Refusal> {
+        let properties = self.calls.properties(self.device);
+        properties.map_err(|result| Refusal { call: "getProperties", result })
+    }
+
+    /// The listener, and what finds it.
+    pub(crate) fn listen(&self) -> Outcome<(Listener, Handle)> {
+        let mut buffer = [CANARY; 2 * HANDLE_BYTES];
+        let (result, raw) = self.calls.listen(self.context, self.device, &mut buffer);
+        accepted("listen", result)?;
+        if raw == 0 {
+            return failed("listen returned success and no communicator; expected one at once");
+        }
+        canary("listen", &buffer)?;
+        Ok((Listener { net: *self, raw }, buffer[..HANDLE_BYTES].to_vec()))
+    }
+
+    /// What connects to the listener with that handle. To be polled.
+    pub(crate) fn dial(&self, handle: &[u8]) -> Dial {
+        let mut buffer = [CANARY; 2 * HANDLE_BYTES];
+        for (place, byte) in buffer[..HANDLE_BYTES].iter_mut().zip(handle) {
+            *place = *byte;
+        }
+        Dial { net: *self, buffer }
+    }
+
+    /// Whether the request is done, and then the bytes of its parts.
+    pub(crate) fn test(&self, request: Opaque) -> Result<Option<Sizes>, Refusal> {
+        let mut sizes = [c_int::MIN; GROUP_MAX];
+        let (result, done) = self.calls.test(request, Some(&mut sizes));
+        accepted("test", result)?;
+        Ok((done != 0).then_some(sizes))
+    }
+
+    /// Says what is about to be done; `None` if the plugin does not want to know.
+    pub(crate) fn set_attributes(&self, attributes: Attributes) -> Option<NcclResult> {
+        self.calls.set_attributes(self.context, attributes)
+    }
+
+    /// Ends the context.
+    pub(crate) fn finalize(self) -> Result<(), Refusal> {
+        accepted("finalize", self.calls.finalize(self.context))
+    }
+}
+
+/// The bytes of each part of a request; the least integer where the plugin wrote nothing.
+pub(crate) type Sizes = [c_int; GROUP_MAX];
+
+/// A listening communicator.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listener {
+    net: Net,
+    raw: Opaque,
+}
+
+impl Listener {
+    /// The next connection, if it is there.
+    pub(crate) fn accept(&self) -> Result<Option<Comm>, Refusal> {
+        let (result, raw) = self.net.calls.accept(self.raw);
+        accepted("accept", result)?;
+        Ok((raw != 0).then_some(Comm { net: self.net, raw, way: Way::Receives }))
+    }
+
+    /// Closes it.
+    pub(crate) fn close(self) -> Result<(), Refusal> {
+        accepted("closeListen", self.net.calls.close_listen(self.raw))
+    }
+}
+
+/// A connection that is being made.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    net: Net,
+    buffer: HandleBuffer,
+}
+
+impl Dial {
+    /// Calls `connect` once more.
+    pub(crate) fn poll(&mut self) -> Outcome<Option<Comm>> {
+        Ok(self.try_poll()?.map_or_else(Err, Ok)?)
+    }
+
+    /// The same, with the plugin's refusal told from a handle that it wrote behind.
+    pub(crate) fn try_poll(&mut self) -> Outcome<Result<Option<Comm>, Refusal>> {
+        let net = self.net;
+        let (result, raw) = net.calls.connect(net.context, net.device, &mut self.buffer);
+        canary("connect", &self.buffer)?;
+        let comm = (raw != 0).then_some(Comm { net, raw, way: Way::Sends });
+        Ok(accepted("connect", result).map(|()| comm))
+    }
+}
+
+/// Which way data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Sends,
+    Receives,
+}
+
+/// A communicator that sends or receives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Comm {
+    /// The plugin that made it.
+    pub(crate) net: Net,
+    /// What the plugin calls it.
+    pub(crate) raw: Opaque,
+    way: Way,
+}
+
+impl Comm {
+    /// Registers memory of the host.
+    pub(crate) fn register(&self, memory: Memory) -> Result<Opaque, Refusal> {
+        let (result, registration) = self.net.calls.register(self.raw, memory, HOST);
+        accepted("regMr", result).map(|()| registration)
+    }
+
+    /// Ends a registration.
+    pub(crate) fn deregister(&self, registration: Opaque) -> Result<(), Refusal> {
+        accepted("deregMr", self.net.calls.deregister(self.raw, registration))
+    }
+
+    /// Sends, if it can be taken now.
+    pub(crate) fn isend(&self, part: &Part) -> Result<Option<Opaque>, Refusal> {
+        let (result, request) = self.net.calls.isend(self.raw, part);
+        accepted("isend", result)?;
+        Ok((request != 0).then_some(request))
+    }
+
+    /// Receives a group, if it can be taken now.
+    pub(crate) fn irecv(&self, parts: &[Part]) -> Result<Option<Opaque>, Refusal> {
+        self.irecv_over(parts, 0)
+    }
+
+    /// The same, with something in the place where the request goes.
+    pub(crate) fn irecv_over(
+        &self,
+        parts: &[Part],
+        preset: Opaque,
+    ) -> Result<Option<Opaque>, Refusal> {
+        let (result, request) = self.net.calls.irecv(self.raw, parts, preset);
+        accepted("irecv", result)?;
+        Ok((request != 0).then_some(request))
+    }
+
+    /// Closes it.
+    pub(crate) fn close(self) -> Result<(), Refusal> {
+        match self.way {
+            Way::Sends => accepted("closeSend", self.net.calls.close_send(self.raw)),
+            Way::Receives => accepted("closeRecv", self.net.calls.close_receive(self.raw)),
+        }
+    }
+}
+
+/// Success, or the refusal of that call.
+pub(crate) fn accepted(call: &'static str, result: NcclResult) -> Result<(), Refusal> {
+    if result == NcclResult::SUCCESS { Ok(()) } else { Err(Refusal { call, result }) }
+}
+
+/// Expects that the call wrote nothing behind the handle.
+fn canary(call: &str, buffer: &HandleBuffer) -> Outcome {
+    match buffer[HANDLE_BYTES..].iter().position(|byte| *byte != CANARY) {
+        Some(at) => failed(format!(
+            "{call} wrote to byte {} of the handle, which has {HANDLE_BYTES} bytes",
+            HANDLE_BYTES + at
+        )),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,132 @@
+//! How fast messages go, between two processes of one machine: a guide when a plugin changes, and
+//! no word about a network.
+
+use std::time::{Duration, Instant};
+
+use crate::link::{Flight, Link, Registered, TAG};
+use crate::messages::{Role, Row, Up};
+use crate::net::Net;
+use crate::points::{Act, Kind, Point};
+use crate::side::Side;
+use crate::stop::{Outcome, skipped};
+
+/// Looks like a point, but demands nothing.
+pub(crate) const POINT: Point = Point {
+    name: "performance",
+    demand: "Messages of all sizes arrive, in both directions.",
+    kind: Kind::Contract,
+    patience: 10,
+    act: Act::Pair { receive: measure, send: measure },
+};
+
+/// As many as NCCL has in flight.
+const IN_FLIGHT: usize = 8;
+/// The bytes that are moved for one figure, as far as the number of messages allows.
+const LATENCY_BYTES: usize = 64 << 20;
+const BANDWIDTH_BYTES: usize = 512 << 20;
+
+fn measure(side: &Side) -> Outcome {
+    let net = side.net()?;
+    let bytes_max = side.arguments.sizes.iter().copied().max().unwrap_or(8);
+    if bytes_max > net.properties()?.transfer_bytes_max {
+        return skipped("the largest size is more than the plugin takes in one transfer");
+    }
+    let both = Both::open(side, &net, bytes_max)?;
+    for &bytes in &side.arguments.sizes {
+        side.step(&format!("round trips of {bytes} bytes"));
+        let mut times = both.round_trips(bytes)?;
+        times.sort_unstable();
+        side.step(&format!("a stream of messages of {bytes} bytes"));
+        let bandwidth_gbps = both.stream(bytes)?;
+        if side.role == Role::Sender {
+            let microseconds = |time: Duration| time.as_secs_f64() * 1e6;
+            side.write(&Up::Measured(Row {
+                bytes,
+                latency_us: microseconds(times[times.len() / 2]),
+                latency_p99_us: microseconds(times[times.len() * 99 / 100]),
+                bandwidth_gbps,
+            }));
+        }
+    }
+    side.meet()?;
+    both.there.close()?;
+    both.back.close()
+}
+
+/// A connection in each direction, and its memory.
+struct Both<'a> {
+    /// From the sender to the receiver.
+    there: Link<'a>,
+    back: Link<'a>,
+    memory_there: Registered,
+    memory_back: Registered,
+    stride: usize,
+}
+
+impl<'a> Both<'a> {
+    fn open(side: &'a Side, net: &Net, bytes_max: usize) -> Outcome<Both<'a>> {
+        let there = Link::open(side, net)?;
+        let back = match side.role {
+            Role::Receiver => Link::sending(side, net)?,
+            Role::Sender => Link::receiving(side, net)?,
+        };
+        let stride = bytes_max.next_multiple_of(4096);
+        let memory_there = there.memory(stride * IN_FLIGHT)?;
+        let memory_back = back.memory(stride)?;
+        Ok(Both { there, back, memory_there, memory_back, stride })
+    }
+
+    /// Half of each of several round trips.
+    fn round_trips(&self, bytes: usize) -> Outcome<Vec<Duration>> {
+        let rounds = (LATENCY_BYTES / bytes).clamp(20, 2000);
+        let there = self.memory_there.part(0, bytes, TAG);
+        let back = self.memory_back.part(0, bytes, TAG);
+        let mut times = Vec::with_capacity(rounds);
+        // The first ones find everything cold.
+        for round in 0..rounds + rounds / 10 {
+            let start = Instant::now();
+            match self.there.side.role {
+                Role::Sender => {
+                    let answer = self.back.post_receive(&[back], "the answer")?;
+                    self.there.send(&there, "the question")?;
+                    self.back.finish(answer, "the answer")?;
+                }
+                Role::Receiver => {
+                    self.there.receive(there, "the question")?;
+                    self.back.send(&back, "the answer")?;
+                }
+            }
+            if round >= rounds / 10 {
+                times.push(start.elapsed() / 2);
+            }
+        }
+        Ok(times)
+    }
+
+    /// 10^9 bytes a second.
+    fn stream(&self, bytes: usize) -> Outcome<f64> {
+        let messages = (BANDWIDTH_BYTES / bytes).clamp(16, 4000);
+        let mut flight = Flight::new(self.there);
+        let start = Instant::now();
+        for message in 0..messages {
+            if flight.len() == IN_FLIGHT {
+                flight.finish_oldest("a message of the stream")?;
+            }
+            let part = self.memory_there.part(message % IN_FLIGHT * self.stride, bytes, TAG);
+            flight.post("a message of the stream", |comm| match self.there.side.role {
+                Role::Sender => comm.isend(&part),
+                Role::Receiver => comm.irecv(&[part]),
+            })?;
+        }
+        while flight.len() > 0 {
+            flight.finish_oldest("a message of the stream")?;
+        }
+        // What is sent counts when it has arrived.
+        let answer = self.memory_back.part(0, 1, TAG);
+        match self.there.side.role {
+            Role::Sender => self.back.receive(answer, "the word that all has arrived").map(drop)?,
+            Role::Receiver => self.back.send(&answer, "the word that all has arrived")?,
+        }
+        Ok((messages * bytes) as f64 / start.elapsed().as_secs_f64() / 1e9)
+    }
+}

@@ -1,0 +1,234 @@
+//! Closing, and peers that end.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::Point;
+use super::connect::exchange;
+use crate::link::{Flight, Link, TAG};
+use crate::messages::Role;
+use crate::side::Side;
+use crate::stop::{Outcome, demand};
+use crate::stream::Stream;
+
+/// How long closing may take that must not wait for the peer.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// Messages at once, and the bytes of long ones.
+const MESSAGES: usize = 8;
+const BYTES: usize = 512 << 10;
+
+/// Bytes of each message: less than sockets take, more than the receiver's takes, and more than
+/// both do.
+const ROUNDS: [usize; 3] = [4 << 10, 64 << 10, BYTES];
+/// How long sends get to be done while the receiving process is stopped.
+const STOPPED: Duration = Duration::from_millis(300);
+
+pub(super) const CLOSE_IN_FLIGHT: Point = Point::pair(
+    "close_in_flight",
+    "A sender that closes as soon as its sends are done loses nothing, however slow the receiver \
+     is: what is on its way is drained, not reset.",
+    |side| {
+        let net = side.net()?;
+        ROUNDS.into_iter().try_for_each(|bytes| receive_late(&Link::open(side, &net)?, bytes))
+    },
+    |side| {
+        let net = side.net()?;
+        ROUNDS.into_iter().try_for_each(|bytes| send_and_close(&Link::open(side, &net)?, bytes))?;
+        Ok(net.finalize()?)
+    },
+);
+
+/// Posts receives, is stopped while the sender sends and closes, and expects all.
+fn receive_late(link: &Link, bytes: usize) -> Outcome {
+    let side = link.side;
+    let memory = link.memory(MESSAGES * bytes)?;
+    let mut flight = Flight::new(*link);
+    for at in 0..MESSAGES {
+        let part = memory.part(at * bytes, bytes, TAG);
+        flight.post("a message", |comm| comm.irecv(&[part]))?;
+    }
+    side.step("receives are posted; the process is stopped while the sender closes");
+    side.tell(&std::process::id())?;
+    side.hear::<()>()?;
+    side.step("test, after the sender has closed");
+    for at in 0..MESSAGES {
+        let name = format!("message {at} of {MESSAGES} ({bytes} bytes)");
+        flight.finish_oldest(&name)?;
+        let message = memory.memory.part(at * bytes..(at + 1) * bytes);
+        message.verify(at as u64, bytes, bytes).map_err(|stop| stop.of(&name, None))?;
+    }
+    link.close()?;
+    side.meet()
+}
+
+/// Sends to a process that is stopped, lets it go on only if nothing is done otherwise, and closes
+/// as soon as all is done.
+fn send_and_close(link: &Link, bytes: usize) -> Outcome {
+    let side = link.side;
+    let memory = link.memory(MESSAGES * bytes)?;
+    let message = |at: usize| memory.part(at * bytes, bytes, TAG);
+    (0..MESSAGES).for_each(|at| message(at).memory.fill(at as u64));
+    let receiver: i32 = side.hear()?;
+    side.step("sending to a process that is stopped");
+    signal(receiver, Signal::STOP)?;
+    let mut flight = Flight::new(*link);
+    let is_done = side.poll_for(STOPPED, || {
+        while flight.len() < MESSAGES {
+            let part = message(flight.len());
+            if !flight.try_post(|comm| comm.isend(&part))? {
+                return Ok(false);
+            }
+        }
+        flight.is_done()
+    })?;
+    if !is_done {
+        signal(receiver, Signal::CONT)?;
+    }
+    for at in flight.len()..MESSAGES {
+        flight.post("a message", |comm| comm.isend(&message(at)))?;
+    }
+    for _ in 0..MESSAGES {
+        flight.finish_oldest("a message")?;
+    }
+    link.close()?;
+    // For a reset, if there is one, to arrive.
+    std::thread::sleep(Duration::from_millis(50));
+    signal(receiver, Signal::CONT)?;
+    side.tell(&())?;
+    side.meet()
+}
+
+/// Stops the peer or lets it go on.
+fn signal(peer: i32, signal: Signal) -> Outcome {
+    let sent = Pid::from_raw(peer).map(|peer| kill_process(peer, signal));
+    demand(matches!(sent, Some(Ok(()))), || format!("the receiver could not be sent {signal:?}"))
+}
+
+pub(super) const CLOSE_WITH_REQUESTS: Point = Point::pair(
+    "close_with_requests_in_flight",
+    "When NCCL aborts, communicators are closed with requests in flight: that does not wait for \
+     the peer.",
+    close_with_requests,
+    close_with_requests,
+);
+
+fn close_with_requests(side: &Side) -> Outcome {
+    let net = side.net()?;
+    let (receives, sends) = (Link::open(side, &net)?, Link::open(side, &net)?);
+    let other = Link::open(side, &net)?;
+    let link = if side.role == Role::Receiver { receives } else { sends };
+    let memory = link.memory(BYTES)?;
+    for _ in 0..4 {
+        let part = memory.part(0, BYTES, TAG);
+        let _unanswered = match side.role {
+            Role::Receiver => link.comm.irecv(&[part])?,
+            Role::Sender => link.comm.isend(&part)?,
+        };
+    }
+    side.meet()?;
+    side.step("closing, with requests in flight");
+    for link in [receives, sends] {
+        let start = Instant::now();
+        // An error may be what it says; what counts is that it returns.
+        let _may_be_refused = side.watch.call("close", || link.comm.close());
+        let taken = start.elapsed();
+        demand(taken < CLOSING, || {
+            format!("closing took {} s, expected it not to wait", taken.as_secs_f64())
+        })?;
+        if side.role == Role::Sender {
+            // First one side closes, then the other.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    exchange(&other)
+}
+
+pub(super) const RECEIVER_KILLED: Point = Point::pair(
+    "receiver_killed",
+    "When the receiving process is killed, isend or test returns an error in time: a lost message \
+     must not become a hang.",
+    |side| {
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        Stream::of(20, BYTES).receive(&link)?;
+        // What has not arrived when its sender dies may be lost: that is no violation.
+        side.meet()?;
+        side.die()
+    },
+    |side| {
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        Stream::of(20, BYTES).send(&link)?;
+        side.meet()?;
+        side.step("sending to a process that was killed");
+        let memory = link.memory(BYTES)?;
+        let part = memory.part(0, BYTES, TAG);
+        let mut request = None;
+        // Some may be done, into buffers of the system; not without end.
+        let error = side.until("an error, as the receiver is dead", || {
+            let step = match request {
+                None => link.comm.isend(&part).map(|taken| request = taken),
+                Some(sent) => net.test(sent).map(|done| {
+                    if done.is_some() {
+                        request = None;
+                    }
+                }),
+            };
+            Ok(step.err())
+        })?;
+        side.note(error.to_string());
+        close_after_error(&link)
+    },
+);
+
+pub(super) const SENDER_KILLED: Point = Point::pair(
+    "sender_killed",
+    "When the sending process is killed, test of a receive returns an error in time, and never \
+     says that it is done.",
+    |side| {
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        Stream::of(20, BYTES).receive(&link)?;
+        // What has not arrived when its sender dies may be lost: that is no violation.
+        side.meet()?;
+        let memory = link.memory(BYTES)?;
+        let part = memory.part(0, BYTES, TAG);
+        side.step("receiving from a process that was killed");
+        let mut request = None;
+        let error = side.until("an error, as the sender is dead", || match request {
+            None => match link.comm.irecv(&[part]) {
+                Ok(taken) => {
+                    request = taken;
+                    Ok(None)
+                }
+                Err(refusal) => Ok(Some(refusal)),
+            },
+            Some(request) => match net.test(request) {
+                Ok(None) => Ok(None),
+                Ok(Some(_)) => {
+                    demand(false, || "test said that a receive is done that nobody sent".to_owned())
+                        .map(|()| None)
+                }
+                Err(refusal) => Ok(Some(refusal)),
+            },
+        })?;
+        side.note(error.to_string());
+        close_after_error(&link)
+    },
+    |side| {
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        Stream::of(20, BYTES).send(&link)?;
+        side.meet()?;
+        side.die()
+    },
+);
+
+/// Closing neither hangs nor crashes, whatever it returns.
+fn close_after_error(link: &Link) -> Outcome {
+    link.side.step("closing, after the error");
+    let _may_be_refused = link.side.watch.call("close", || link.comm.close());
+    Ok(())
+}

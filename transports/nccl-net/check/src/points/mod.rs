@@ -1,0 +1,174 @@
+//! What NCCL demands of a network plugin, point by point.
+
+mod connect;
+mod cycles;
+mod endings;
+mod groups;
+mod registration;
+mod requests;
+mod robustness;
+mod setup;
+mod strangers;
+mod threads;
+mod transfer;
+
+use crate::side::Side;
+use crate::stop::Outcome;
+
+/// One thing that NCCL demands.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Point {
+    /// By which users choose it.
+    pub(crate) name: &'static str,
+    /// What the contract says, in a sentence.
+    pub(crate) demand: &'static str,
+    /// Who demands it.
+    pub(crate) kind: Kind,
+    /// How many times the usual time it may take.
+    pub(crate) patience: u32,
+    /// How it is found out.
+    pub(crate) act: Act,
+}
+
+impl PartialEq for Point {
+    fn eq(&self, other: &Point) -> bool {
+        self.name == other.name
+    }
+}
+
+/// Who demands a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// NCCL does it, or it happens where NCCL runs.
+    Contract,
+    /// NCCL never does it; a plugin that survives it is easier to live with.
+    Robustness,
+}
+
+impl Kind {
+    /// In JSON.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Contract => "contract",
+            Kind::Robustness => "robustness",
+        }
+    }
+}
+
+/// How a point is found out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Act {
+    /// In one process.
+    Alone(fn(&Side) -> Outcome),
+    /// In two.
+    Pair {
+        /// In the process that listens.
+        receive: fn(&Side) -> Outcome,
+        /// In the process that connects.
+        send: fn(&Side) -> Outcome,
+    },
+}
+
+impl Point {
+    /// Part of the contract, found out in one process.
+    const fn alone(name: &'static str, demand: &'static str, act: fn(&Side) -> Outcome) -> Point {
+        Point { name, demand, kind: Kind::Contract, patience: 1, act: Act::Alone(act) }
+    }
+
+    /// Part of the contract, found out in two processes.
+    const fn pair(
+        name: &'static str,
+        demand: &'static str,
+        receive: fn(&Side) -> Outcome,
+        send: fn(&Side) -> Outcome,
+    ) -> Point {
+        let act = Act::Pair { receive, send };
+        Point { name, demand, kind: Kind::Contract, patience: 1, act }
+    }
+
+    /// What NCCL itself never does.
+    const fn robustness(self) -> Point {
+        Point { kind: Kind::Robustness, ..self }
+    }
+
+    /// It may take so many times the usual time.
+    const fn patient(self, times: u32) -> Point {
+        Point { patience: times, ..self }
+    }
+}
+
+/// All of them, in the order in which they are run: the simple ones first, so that the first that
+/// fails says most.
+pub(crate) const ALL: &[Point] = &[
+    setup::LOADS_AND_NAMES,
+    setup::PROPERTIES,
+    setup::DEVICES_STABLE,
+    setup::ATTRIBUTES_ACCEPTED,
+    connect::HANDLE_IS_128_BYTES,
+    connect::NEVER_BLOCK,
+    connect::GIVES_UP,
+    connect::SEVERAL_FROM_ONE_LISTENER,
+    connect::LISTENERS_HAVE_OWN_HANDLES,
+    connect::BOTH_WAYS_AT_ONCE,
+    connect::CROSS_DEVICE,
+    transfer::SEND_RECEIVE,
+    transfer::LARGE,
+    transfer::ZERO_SIZES,
+    transfer::SEND_SMALLER_THAN_RECEIVE,
+    transfer::TRUNCATION,
+    transfer::IN_ORDER,
+    transfer::ISEND_WITHOUT_TEST,
+    groups::GROUPED_RECEIVES,
+    groups::EQUAL_TAGS,
+    groups::INTERLEAVED_TAGS,
+    groups::WRONG_TAG_WAITS,
+    requests::THIRTY_TWO_IN_FLIGHT,
+    requests::OPTIONAL_COMPLETION_HINT,
+    requests::NULL_IS_RETRIED,
+    requests::TEST_SEMANTICS,
+    registration::DURING_TRANSFERS,
+    registration::FROM_OTHER_COMM,
+    registration::PARTS_AND_OVERLAPS,
+    registration::DEREGISTER_IN_FLIGHT,
+    threads::FOUR_THREADS,
+    threads::CALLS_FROM_OTHER_THREADS,
+    threads::FORK_AFTER_INIT,
+    endings::CLOSE_IN_FLIGHT,
+    endings::CLOSE_WITH_REQUESTS,
+    endings::RECEIVER_KILLED,
+    endings::SENDER_KILLED,
+    strangers::STRANGER_ON_PORT,
+    strangers::BAD_HANDLE,
+    cycles::LISTEN_CLOSE,
+    cycles::CONNECTIONS_CYCLE,
+    cycles::INIT_FINALIZE,
+    cycles::FINALIZE_JOINS_THREADS,
+    cycles::DLCLOSE,
+    robustness::IDLE_COSTS_NOTHING,
+    robustness::NULL_ARGUMENTS,
+    robustness::NO_SUCH_DEVICE,
+    robustness::REQUEST_AFTER_COMPLETION,
+    robustness::DOUBLE_CLOSE,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_demands_are_sentences() {
+        for (at, point) in ALL.iter().enumerate() {
+            assert!(ALL[..at].iter().all(|other| other.name != point.name), "{}", point.name);
+            assert!(
+                point.name.chars().all(|c| c.is_ascii_lowercase()
+                    || c == '_'
+                    || c == '1'
+                    || c == '2'
+                    || c == '8'),
+                "{}",
+                point.name
+            );
+            assert!(point.demand.ends_with('.'), "{}", point.demand);
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! What becomes of requests.
+
+use std::time::Duration;
+
+use nccl_net_abi::{OPTIONAL_COMPLETION, REQUESTS_MAX};
+
+use super::Point;
+use crate::calls::Part;
+use crate::library::Api;
+use crate::link::{Link, TAG, received};
+use crate::memory::GUARD;
+use crate::messages::Role;
+use crate::net::accepted;
+use crate::side::Side;
+use crate::stop::{Outcome, demand, failed, skipped};
+use crate::stream::Stream;
+
+/// How long one side does nothing, for the other to go ahead as far as it can.
+const A_WHILE: Duration = Duration::from_millis(300);
+/// How long a plugin may take to make room for what it must have room for.
+const SOON: Duration = Duration::from_secs(2);
+
+/// Bytes of a message, and from one slot to the next.
+const BYTES: usize = 64 << 10;
+const STRIDE: usize = BYTES + GUARD;
+
+pub(super) const THIRTY_TWO_IN_FLIGHT: Point = Point::pair(
+    "thirty_two_in_flight",
+    "A communicator takes 32 receives before anything is sent, and 32 sends for them, and they may \
+     be tested in any order.",
+    |side| {
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        let memory = link.memory(REQUESTS_MAX * STRIDE)?;
+        side.step("irecv 32 times, before anything is sent");
+        let parts = |at: usize| memory.part(at * STRIDE, BYTES, TAG);
+        let requests = take_all("irecv", side, |at| Ok(link.comm.irecv(&[parts(at)])?))?;
+        side.meet()?;
+        side.step("test, the last first");
+        for (at, request) in requests.into_iter().enumerate().rev() {
+            let sizes = link.finish(request, format_args!("receive {at}"))?;
+            let bytes = received(&sizes, 0, format_args!("receive {at}"))?;
+            demand(bytes == BYTES, || format!("test reported {bytes} bytes, expected {BYTES}"))?;
+            let slot = memory.memory.part(at * STRIDE..(at + 1) * STRIDE);
+            slot.verify(at as u64, BYTES, BYTES)
+                .map_err(|stop| stop.of(&format!("receive {at}"), None))?;
+        }
+        side.meet()?;
+        link.close()
+    },
+    |side| {
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        let memory = link.memory(REQUESTS_MAX * STRIDE)?;
+        let part = |at: usize| memory.part(at * STRIDE, BYTES, TAG);
+        (0..REQUESTS_MAX).for_each(|at| part(at).memory.fill(at as u64));
+        side.meet()?;
+        side.step("isend 32 times, for receives that are posted");
+        let requests = take_all("isend", side, |at| Ok(link.comm.isend(&part(at))?))?;
+        side.step("test, the last first");
+        for (at, request) in requests.into_iter().enumerate().rev() {
+            link.finish(request, format_args!("send {at}"))?;
+        }
+        side.meet()?;
+        link.close()
+    },
+);
+
+/// As many requests as NCCL has, without one being tested.
+fn take_all(
+    call: &str,
+    side: &Side,
+    mut take: impl FnMut(usize) -> Outcome<Option<usize>>,
+) -> Outcome<Vec<usize>> {
+    let mut requests = Vec::new();
+    let all = side.poll_for(SOON, || {
+        while requests.len() < REQUESTS_MAX {
+            match take(requests.len())? {
+                Some(request) => requests.push(request),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    })?;
+    demand(all, || {
+        let (taken, seconds) = (requests.len(), SOON.as_secs());
+        format!(
+            "{call} took {taken} requests and no more for {seconds} s, expected it to take \
+             {REQUESTS_MAX}"
+        )
+    })?;
+    for (at, request) in requests.iter().enumerate() {
+        let other = requests[..at].iter().position(|other| other == request);
+        demand(other.is_none(), || format!("{call} gave the same request twice, while in flight"))?;
+    }
+    Ok(requests)
+}
+
+pub(super) const OPTIONAL_COMPLETION_HINT: Point = Point::pair(
+    "optional_completion",
+    "irecv with the hint 0x1 in the place of the request writes a request or NULL there.",
+    |side| {
+        if side.plugin()?.api < Api::V9 {
+            return skipped("the hint came with version 9");
+        }
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        let memory = link.memory(BYTES + GUARD)?;
+        for seed in 0..16 {
+            side.step(&format!("irecv with the hint, message {seed}"));
+            memory.memory.clear();
+            let part = memory.part(0, BYTES, TAG);
+            let request = side.until("irecv to take a message", || {
+                let request = link.comm.irecv_over(&[part], OPTIONAL_COMPLETION)?;
+                if request == Some(OPTIONAL_COMPLETION) {
+                    return failed(
+                        "irecv left 0x1 in the place of the request: NCCL would test it",
+                    );
+                }
+                Ok(request)
+            })?;
+            side.tell(&())?;
+            // With the hint, done may come before the data: NCCL looks at these itself.
+            let mut is_done = false;
+            side.until("the request to be done and the data to be right", || {
+                is_done = is_done || net.test(request)?.is_some();
+                Ok((is_done && part.memory.holds(seed)).then_some(()))
+            })?;
+            memory.memory.verify(seed, BYTES, BYTES)?;
+            side.meet()?;
+        }
+        link.close()
+    },
+    |side| {
+        if side.plugin()?.api < Api::V9 {
+            return skipped("the hint came with version 9");
+        }
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        let memory = link.memory(BYTES)?;
+        for seed in 0..16 {
+            side.hear::<()>()?;
+            memory.memory.fill(seed);
+            link.send(&memory.part(0, BYTES, TAG), "the message")?;
+            side.meet()?;
+        }
+        link.close()
+    },
+);
+
+pub(super) const NULL_IS_RETRIED: Point = Point::pair(
+    "null_request_is_retried",
+    "isend and irecv that come too early or are too many give NULL or a request, and all become \
+     real in the end.",
+    eager,
+    eager,
+);
+
+/// First the sender goes ahead, then the receiver: 32 at once are as many as NCCL asks for.
+fn eager(side: &Side) -> Outcome {
+    let net = side.net()?;
+    let link = Link::open(side, &net)?;
+    let stream = Stream { in_flight: REQUESTS_MAX, ..Stream::of(200, 10_000) };
+    for ahead in [Role::Sender, Role::Receiver] {
+        side.step(&format!("the {} goes ahead", ahead.name()));
+        if side.role != ahead {
+            std::thread::sleep(A_WHILE);
+        }
+        match side.role {
+            Role::Receiver => stream.receive(&link)?,
+            Role::Sender => stream.send(&link)?,
+        }
+        side.meet()?;
+    }
+    link.close()
+}
+
+pub(super) const TEST_SEMANTICS: Point = Point::pair(
+    "test_semantics",
+    "test says done when the data is there and not before; it fills in the sizes of the parts and \
+     no more; of a send they may be NULL.",
+    |side| {
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        let memory = link.memory(STRIDE)?;
+        let part: Part = memory.part(0, BYTES, TAG);
+        for seed in 0..50 {
+            memory.memory.clear();
+            let request = link.post_receive(&[part], "a message")?;
+            side.step("test, before anything is sent");
+            for _ in 0..100 {
+                let done = net.test(request)?;
+                demand(done.is_none(), || {
+                    "test said that a receive is done before anything was sent".to_owned()
+                })?;
+            }
+            side.tell(&())?;
+            side.step("test, while it is sent");
+            let sizes = link.finish(request, "the message")?;
+            memory.memory.verify(seed, BYTES, BYTES)?;
+            let bytes = received(&sizes, 0, "the message")?;
+            demand(bytes == BYTES, || {
+                format!("test reported {bytes} bytes received, expected {BYTES}")
+            })?;
+            demand(sizes[1..].iter().all(|size| *size == i32::MIN), || {
+                "test wrote behind the one size that a receive of one buffer has".to_owned()
+            })?;
+        }
+        side.meet()?;
+        link.close()
+    },
+    |side| {
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        let memory = link.memory(BYTES)?;
+        let part = memory.part(0, BYTES, TAG);
+        for seed in 0..50 {
+            memory.memory.fill(seed);
+            side.hear::<()>()?;
+            let request = link.post_send(&part, "a message")?;
+            side.step("test of a send, with NULL for the sizes");
+            side.until("test to say that the send is done", || {
+                let (result, done) = net.calls.test(request, None);
+                accepted("test", result)?;
+                Ok((done != 0).then_some(()))
+            })?;
+        }
+        side.meet()?;
+        link.close()
+    },
+);

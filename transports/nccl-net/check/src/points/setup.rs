@@ -1,0 +1,197 @@
+//! Before any connection.
+
+use nccl_net_abi::{Attributes, CUDA, DEVICE_HOST, DMA_BUF, Fan, HOST, NcclResult};
+
+use super::Point;
+use crate::library::Api;
+use crate::properties::Properties;
+use crate::side::Side;
+use crate::stop::{Outcome, Stop, demand, skipped};
+
+/// A plugin whose device side NCCL's kernels know, and the version that they know.
+const DEVICE_UNPACK: (i32, i32) = (1, 7);
+
+pub(super) const LOADS_AND_NAMES: Point = Point::alone(
+    "loads_and_names",
+    "dlopen finds a table of functions with a name and no mandatory function missing; init \
+     succeeds and there is a device.",
+    loads_and_names,
+);
+
+fn loads_and_names(side: &Side) -> Outcome {
+    let plugin = side.plugin()?;
+    side.step("reading the name, before init");
+    let name = plugin.calls.name();
+    let name = name.ok_or_else(|| {
+        Stop::Failed("the table's name is NULL, expected one: NCCL reads it before init".into())
+    })?;
+    demand(!name.is_empty() && name.chars().all(|c| c.is_ascii_graphic()), || {
+        format!("the name {name:?} cannot be given in NCCL_NET: expected visible ASCII")
+    })?;
+    let exported: Vec<&str> = plugin.exported.iter().map(|api| api.name()).collect();
+    side.note(format!("{name} {}, exports {}", plugin.api, exported.join(" ")));
+    let net = side.init(&plugin)?;
+    let count = net.devices()?;
+    demand(count > 0, || format!("devices gives {count}, expected at least 1"))?;
+    side.note(if count == 1 { "1 device".to_owned() } else { format!("{count} devices") });
+    std::mem::forget(plugin);
+    Ok(())
+}
+
+pub(super) const PROPERTIES: Point = Point::alone(
+    "properties",
+    "getProperties fills every field for each device, within what NCCL accepts.",
+    |side| {
+        let net = side.net()?;
+        let mut seen: Vec<Properties> = Vec::new();
+        for device in 0..net.devices()? {
+            side.step(&format!("getProperties of device {device}"));
+            let properties = net.on(device).properties()?;
+            let wrong = wrong_fields(device, &properties);
+            demand(wrong.is_empty(), || format!("device {device}: {}", wrong.join("; ")))?;
+            let is_plain = |properties: &Properties| properties.parts.0 == 1;
+            for (other, earlier) in seen.iter().enumerate() {
+                demand(earlier.name != properties.name, || {
+                    let name = properties.name.as_deref().unwrap_or_default();
+                    format!("devices {other} and {device} have the same name, {name}")
+                })?;
+                let same = (earlier.guid, earlier.port) == (properties.guid, properties.port);
+                demand(!(same && is_plain(earlier) && is_plain(&properties)), || {
+                    format!(
+                        "devices {other} and {device} have the same guid and port, so NCCL takes \
+                         them for one"
+                    )
+                })?;
+            }
+            seen.push(properties);
+        }
+        if let Some(first) = seen.first() {
+            let Properties { receives_max, speed_mbps, .. } = first;
+            side.note(format!("groups of up to {receives_max}, {speed_mbps} Mb/s"));
+        }
+        Ok(())
+    },
+);
+
+/// What is wrong with each field.
+fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> {
+    let Properties { memory_kinds, device_type, device_version, latency_us, .. } = *properties;
+    let (parts, part) = (properties.parts.0, properties.parts.1.first().copied());
+    let parts_max = properties.parts.1.len() as i32;
+    let transfer = properties.transfer_bytes_max;
+    let is_flag = |value: i32| value == 0 || value == 1;
+    let fields: [(bool, String); 14] = [
+        (
+            properties.name.as_deref().is_some_and(|name| !name.is_empty()),
+            "name is NULL or empty, expected one that no other device has".to_owned(),
+        ),
+        (
+            memory_kinds & HOST != 0 && memory_kinds & !(HOST | CUDA | DMA_BUF) == 0,
+            format!(
+                "ptrSupport is {memory_kinds:#x}, expected HOST (1), with CUDA (2), DMABUF (4)"
+            ),
+        ),
+        (
+            is_flag(properties.registration_is_global),
+            format!("regIsGlobal is {}, expected 0 or 1", properties.registration_is_global),
+        ),
+        (
+            is_flag(properties.force_flush),
+            format!("forceFlush is {}, expected 0 or 1", properties.force_flush),
+        ),
+        (properties.speed_mbps > 0, format!("speed is {} Mb/s", properties.speed_mbps)),
+        (properties.port >= 0, format!("port is {}", properties.port)),
+        (
+            latency_us.is_finite() && latency_us >= 0.0,
+            format!("latency is {latency_us} us, expected 0 or more"),
+        ),
+        (
+            properties.comms_max > 0,
+            format!("maxComms is {}, expected 1 or more", properties.comms_max),
+        ),
+        (
+            properties.receives_max > 0,
+            format!("maxRecvs is {}, expected 1 or more", properties.receives_max),
+        ),
+        (
+            (device_type, device_version) == (DEVICE_HOST, 0)
+                || (device_type, device_version) == DEVICE_UNPACK,
+            format!(
+                "netDeviceType is {device_type} of version {device_version}, expected 0 (HOST) of \
+                 version 0"
+            ),
+        ),
+        (
+            (1..=parts_max).contains(&parts) && (parts > 1 || part == Some(device)),
+            format!("vProps has {parts} devices, first {part:?}, expected 1, which is {device}"),
+        ),
+        (
+            (1..=nccl_net_abi::TRANSFER_BYTES_MAX).contains(&transfer),
+            format!("maxP2pBytes is {transfer}, expected 1 to 1 TiB: connecting would fail"),
+        ),
+        (properties.rail >= -1, format!("railId is {}, expected -1 or more", properties.rail)),
+        (properties.plane >= -1, format!("planeId is {}, expected -1 or more", properties.plane)),
+    ];
+    fields.into_iter().filter(|(holds, _)| !holds).map(|(_, wrong)| wrong).collect()
+}
+
+pub(super) const DEVICES_STABLE: Point = Point::alone(
+    "devices_stable",
+    "devices and getProperties say the same whenever they are called.",
+    |side| {
+        let net = side.net()?;
+        let count = net.devices()?;
+        let all = || (0..count).map(|device| net.on(device).properties());
+        let before: Vec<Properties> = all().collect::<Result<_, _>>()?;
+        let (listener, _) = net.listen()?;
+        for _ in 0..100 {
+            let now = net.devices()?;
+            demand(now == count, || format!("devices gave {count}, later {now}"))?;
+        }
+        let after: Vec<Properties> = all().collect::<Result<_, _>>()?;
+        let changed = before.iter().zip(&after).position(|(before, after)| before != after);
+        if let Some(device) = changed {
+            let (before, after) = (&before[device], &after[device]);
+            demand(false, || format!("device {device} was {before:?}, later {after:?}"))?;
+        }
+        Ok(listener.close()?)
+    },
+);
+
+pub(super) const ATTRIBUTES_ACCEPTED: Point = Point::alone(
+    "attributes_accepted",
+    "A traffic class at init and hints by setNetAttr are taken or ignored, not refused.",
+    |side| {
+        let net = side.net()?;
+        if side.plugin()?.api >= Api::V11 {
+            side.step("init with traffic class 104");
+            let (result, context) = net.calls.init(1, 104);
+            demand(result == NcclResult::SUCCESS, || {
+                format!("init with traffic class 104 returned {}", result.name())
+            })?;
+            let ended = net.calls.finalize(context);
+            demand(ended == NcclResult::SUCCESS, || {
+                format!("finalize returned {} for the second of two contexts", ended.name())
+            })?;
+        }
+        side.step("setNetAttr");
+        let fan = |most| Fan { peers_max: most, peers_min: 1, flows_max: most, flows_min: 1 };
+        for most in [-1, 1, 64] {
+            let attributes = Attributes {
+                send: fan(most),
+                receive: fan(most),
+                operations: 1,
+                algorithms: 2,
+                protocols: 4,
+            };
+            match net.set_attributes(attributes) {
+                None => return skipped("setNetAttr is NULL, as it may be"),
+                Some(NcclResult::SUCCESS) => {}
+                Some(result) => demand(false, || {
+                    format!("setNetAttr is a hint, but returned {}", result.name())
+                })?,
+            }
+        }
+        Ok(())
+    },
+);

@@ -1,0 +1,186 @@
+//! Who connects without being a peer, and handles that are none.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use nccl_net_abi::HANDLE_BYTES;
+
+use super::Point;
+use super::connect::exchange;
+use crate::link::Link;
+use crate::net::{Handle, Listener};
+use crate::side::Side;
+use crate::stop::{Outcome, Stop, failed, skipped};
+
+/// How long something is polled that must not come true.
+const A_WHILE: Duration = Duration::from_millis(200);
+
+pub(super) const STRANGER_ON_PORT: Point = Point::pair(
+    "stranger_on_port",
+    "Whoever connects to the port of a listener without being a peer (a scanner, another program) \
+     is turned away, and peers connect as if nothing had been.",
+    |side| {
+        let net = side.net()?;
+        let (listener, handle) = net.listen()?;
+        let ports = listening();
+        if ports.is_empty() {
+            return skipped("the plugin listens on no TCP port");
+        }
+        let mut held = Vec::new();
+        for at in ports {
+            side.step(&format!("strangers connect to {at}"));
+            held.extend(strangers(at));
+            turned_away(side, &listener)?;
+        }
+        side.tell(&handle)?;
+        side.step("accepting a peer, while strangers hold connections");
+        let comm = side.until("accept to give a communicator, in spite of strangers", || {
+            listener
+                .accept()
+                .map_err(|refusal| Stop::Failed(format!("{refusal} because a stranger connected")))
+        })?;
+        listener.close()?;
+        exchange(&Link { side, comm })
+    },
+    |side| {
+        let net = side.net()?;
+        exchange(&Link::open(side, &net)?)
+    },
+);
+
+/// Expects that `accept` says that nobody is there.
+fn turned_away(side: &Side, listener: &Listener) -> Outcome {
+    side.step("accept, when strangers have connected");
+    side.poll_for(A_WHILE, || match side.promptly("accept", || Ok(listener.accept()))? {
+        Ok(None) => Ok(false),
+        Ok(Some(_)) => failed("accept gave a communicator for a stranger's connection"),
+        Err(refusal) => {
+            failed(format!("{refusal} because a stranger connected, expected it to be turned away"))
+        }
+    })?;
+    Ok(())
+}
+
+/// What strangers do; those connections that they hold on to.
+fn strangers(at: SocketAddr) -> Vec<TcpStream> {
+    let connect = || TcpStream::connect_timeout(&at, Duration::from_secs(1)).ok();
+    // Comes and goes.
+    drop(connect());
+    let says = |what: &[u8]| {
+        connect().map(|mut stream| {
+            // If it is turned away before it has said all, that is well.
+            let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
+            let _ = stream.write_all(what);
+            stream
+        })
+    };
+    // Talks and goes; the second does not even wait for an answer to what it said.
+    drop(says(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    if let Some(stream) = says(&[0xFF; 64 << 10]) {
+        let _ = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
+    }
+    // Silent; begins something and goes on no further; talks nonsense and stays.
+    let stay = [connect(), says(&[0]), says(&[0; 4096]), says(&[0x5A; 300])];
+    stay.into_iter().flatten().collect()
+}
+
+/// Where this process listens.
+fn listening() -> Vec<SocketAddr> {
+    let sockets: BTreeSet<String> = fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok())
+        .filter_map(|link| {
+            Some(link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())
+        })
+        .collect();
+    let mut found = Vec::new();
+    for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
+        for line in fs::read_to_string(table).unwrap_or_default().lines().skip(1) {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let (Some(local), Some(&"0A"), Some(inode)) =
+                (fields.get(1), fields.get(3), fields.get(9))
+            else {
+                continue;
+            };
+            if sockets.contains(*inode) {
+                found.extend(address(local));
+            }
+        }
+    }
+    found
+}
+
+/// An address as the kernel prints it: words of the host's order in hexadecimal, and the port. The
+/// address of all interfaces is reached by that of the loopback.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let mut bytes = Vec::new();
+    for at in (0..ip.len()).step_by(8) {
+        bytes.extend(u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
+    }
+    let ip = match *bytes.as_slice() {
+        [a, b, c, d] => IpAddr::V4(Ipv4Addr::new(a, b, c, d)),
+        _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)),
+    };
+    let ip = match ip {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+pub(super) const BAD_HANDLE: Point = Point::pair(
+    "bad_handle",
+    "connect with bytes that no listener wrote (zeros, noise) returns an error or stays not ready, \
+     and good ones still work.",
+    |side| {
+        let net = side.net()?;
+        exchange(&Link::open(side, &net)?)
+    },
+    |side| {
+        let net = side.net()?;
+        let good: Handle = side.hear()?;
+        let noise = |seed: u32| (0..HANDLE_BYTES as u32).map(move |at| (at * 167 + seed) as u8);
+        let bad: [(&str, Handle); 4] = [
+            ("zeros", vec![0; HANDLE_BYTES]),
+            ("ones", vec![0xFF; HANDLE_BYTES]),
+            ("noise", noise(91).collect()),
+            ("the complement of a good one", good.iter().map(|byte| !byte).collect()),
+        ];
+        for (what, handle) in bad {
+            side.step(&format!("connect with a handle of {what}"));
+            let mut dial = net.dial(&handle);
+            side.poll_for(A_WHILE, || match side.promptly("connect", || dial.try_poll())? {
+                Ok(None) => Ok(false),
+                Err(_) => Ok(true),
+                Ok(Some(_)) => failed(format!("connect made a communicator of {what}")),
+            })?;
+        }
+        exchange(&Link::to(side, &net, &good)?)
+    },
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_kernel_are_read() {
+        let (local, all) = ("0100007F:1F90", "00000000000000000000000000000000:0050");
+        assert_eq!(address(local), Some("127.0.0.1:8080".parse().unwrap()));
+        assert_eq!(address(all), Some("[::1]:80".parse().unwrap()));
+        assert_eq!(address("x"), None);
+    }
+
+    #[test]
+    fn own_listeners_are_found() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(listening().contains(&listener.local_addr().unwrap()));
+    }
+}

@@ -1,0 +1,199 @@
+//! One message at a time or many: data, sizes, order.
+
+use super::Point;
+use crate::link::{Link, TAG};
+use crate::memory::GUARD;
+use crate::messages::Role;
+use crate::side::Side;
+use crate::stop::{Outcome, demand, skipped};
+use crate::stream::Stream;
+
+/// Around the sizes at which plugins change how they send: inline, eager, in packets, in pieces.
+const SIZES: [usize; 22] = [
+    0,
+    1,
+    7,
+    8,
+    9,
+    63,
+    64,
+    65,
+    127,
+    128,
+    129,
+    511,
+    1025,
+    4095,
+    4096,
+    4097,
+    8193,
+    65_535,
+    65_536,
+    65_537,
+    262_147,
+    (1 << 20) + 3,
+];
+
+/// The stream over one connection, then the end.
+fn run(side: &Side, stream: &Stream) -> Outcome {
+    let net = side.net()?;
+    let link = Link::open(side, &net)?;
+    match side.role {
+        Role::Receiver => stream.receive(&link)?,
+        Role::Sender => stream.send(&link)?,
+    }
+    side.meet()?;
+    link.close()
+}
+
+pub(super) const SEND_RECEIVE: Point = Point::pair(
+    "send_receive",
+    "Messages of any size arrive whole, in receives of just that size, and nothing is written \
+     behind them.",
+    send_receive,
+    send_receive,
+);
+
+fn send_receive(side: &Side) -> Outcome {
+    let net = side.net()?;
+    let link = Link::open(side, &net)?;
+    for bytes in SIZES {
+        side.step(&format!("a message of {bytes} bytes"));
+        let stream = Stream { seed: bytes as u64, ..Stream::of(2, bytes) };
+        match side.role {
+            Role::Receiver => stream.receive(&link)?,
+            Role::Sender => stream.send(&link)?,
+        }
+    }
+    side.meet()?;
+    link.close()
+}
+
+pub(super) const LARGE: Point = Point::pair(
+    "large",
+    "A message of 256 MiB arrives whole; with --full, one of 1 GiB, the longest that NCCL sends.",
+    large,
+    large,
+)
+.patient(3);
+
+fn large(side: &Side) -> Outcome {
+    let bytes = if side.arguments.full { 1 << 30 } else { 256 << 20 };
+    let bytes_max = side.net()?.properties()?.transfer_bytes_max;
+    if bytes > bytes_max {
+        return skipped(format!("the plugin takes {bytes_max} bytes at most"));
+    }
+    run(side, &Stream { in_flight: 1, ..Stream::of(1, bytes) })
+}
+
+pub(super) const ZERO_SIZES: Point = Point::pair(
+    "zero_sizes",
+    "Messages of no bytes are messages: they arrive, keep their place, and have size 0.",
+    |side| run(side, &zero_sizes()),
+    |side| run(side, &zero_sizes()),
+);
+
+fn zero_sizes() -> Stream {
+    let sizes = [0, 0, 5, 0, 100, 0, 0, 0, 0, 0, 0, 0, 3000, 0];
+    Stream { sizes: sizes.to_vec(), in_flight: 8, seed: 40 }
+}
+
+pub(super) const SEND_SMALLER_THAN_RECEIVE: Point = Point::pair(
+    "send_smaller_than_receive",
+    "A receive may be longer than its send: test reports the bytes that were sent.",
+    |side| run(side, &Stream::of_odd_sizes(60, 20_000, 70)),
+    |side| run(side, &Stream::of_odd_sizes(60, 20_000, 70)),
+);
+
+/// Sent, and received of it.
+const TRUNCATED: [(usize, usize); 4] = [(2000, 1000), (100, 99), (1 << 20, 70_000), (64, 0)];
+
+pub(super) const TRUNCATION: Point = Point::pair(
+    "truncation",
+    "Where registrations are global, a send that is longer than its receive is cut off: what fits \
+     arrives, and test reports that.",
+    |side| {
+        let net = side.net()?;
+        if net.properties()?.registration_is_global == 0 {
+            return skipped("registrations are not global");
+        }
+        let link = Link::open(side, &net)?;
+        for (seed, (sent, room)) in TRUNCATED.into_iter().enumerate() {
+            side.step(&format!("receiving {room} bytes of {sent}"));
+            let memory = link.memory(room + GUARD)?;
+            let bytes = link.receive(memory.part(0, room, TAG), "the message that is cut off")?;
+            demand(bytes == room, || {
+                format!("{sent} bytes were sent to a receive of {room}: test reported {bytes}")
+            })?;
+            memory.memory.verify(seed as u64, room, room)?;
+        }
+        side.meet()?;
+        link.close()
+    },
+    |side| {
+        let net = side.net()?;
+        if net.properties()?.registration_is_global == 0 {
+            return skipped("registrations are not global");
+        }
+        let link = Link::open(side, &net)?;
+        for (seed, (sent, _)) in TRUNCATED.into_iter().enumerate() {
+            side.step(&format!("sending {sent} bytes to a shorter receive"));
+            let memory = link.memory(sent)?;
+            memory.memory.fill(seed as u64);
+            link.send(&memory.part(0, sent, TAG), "the message that is cut off")?;
+        }
+        side.meet()?;
+        link.close()
+    },
+);
+
+pub(super) const IN_ORDER: Point = Point::pair(
+    "in_order",
+    "Messages arrive in the order in which they were sent, long and short ones mixed.",
+    |side| run(side, &in_order()),
+    |side| run(side, &in_order()),
+);
+
+/// Long and short messages in turns; enough of each length to see one in the place of another.
+fn in_order() -> Stream {
+    let size = |index: usize| [16, 300_000, 64, 9000, 16, 70_000, 8, 64][index % 8];
+    Stream { sizes: (0..400).map(size).collect(), in_flight: 8, seed: 1000 }
+}
+
+/// As many as NCCL has in flight at most.
+const UNTESTED: usize = nccl_net_abi::REQUESTS_MAX;
+
+pub(super) const ISEND_WITHOUT_TEST: Point = Point::pair(
+    "isend_progresses_without_test",
+    "What isend has taken is sent, though nobody calls test on the sending side.",
+    |side| {
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        side.step("receiving what the sender never tests");
+        Stream { in_flight: UNTESTED, ..Stream::of(UNTESTED, 4096) }.receive(&link)?;
+        side.step("all has arrived");
+        side.meet()?;
+        side.meet()?;
+        link.close()
+    },
+    |side| {
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        let memory = link.memory(UNTESTED * 4096)?;
+        let mut requests = Vec::new();
+        for index in 0..UNTESTED {
+            side.step(&format!("isend {index}, without any test"));
+            let part = memory.part(index * 4096, 4096, TAG);
+            part.memory.fill(1 + index as u64);
+            requests.push(link.post_send(&part, format_args!("message {index}"))?);
+        }
+        side.step("waiting for the receiver to have all, without any test");
+        side.meet()?;
+        side.step("test, when all has arrived");
+        for request in requests {
+            link.finish(request, "a message that has arrived")?;
+        }
+        side.meet()?;
+        link.close()
+    },
+);

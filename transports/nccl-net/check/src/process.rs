@@ -1,0 +1,79 @@
+//! What a process holds: to see whether a plugin gives back what it took.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::side::Side;
+use crate::stop::{Outcome, failed};
+
+/// Growth of memory that no single object explains: allocators keep some.
+const MEMORY_SLACK_BYTES: usize = 16 << 20;
+
+/// What this process holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holdings {
+    descriptors: usize,
+    threads: usize,
+    memory_bytes: usize,
+}
+
+impl Holdings {
+    /// Now.
+    pub(crate) fn now() -> Holdings {
+        Holdings {
+            descriptors: entries("/proc/self/fd"),
+            threads: threads(),
+            memory_bytes: resident_bytes(),
+        }
+    }
+
+    /// Expects that no more is held than now, after a moment for what ends by itself.
+    pub(crate) fn demand_no_growth(self, side: &Side, after: &str) -> Outcome {
+        let mut growth = self.growth();
+        for _ in 0..100 {
+            if growth.is_none() || side.watch.is_over() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            growth = self.growth();
+        }
+        growth.map_or(Ok(()), |growth| failed(format!("{growth} after {after}")))
+    }
+
+    fn growth(self) -> Option<String> {
+        let now = Holdings::now();
+        if now.descriptors > self.descriptors {
+            let (before, after) = (self.descriptors, now.descriptors);
+            return Some(format!("file descriptors leak: from {before} to {after}"));
+        }
+        if now.threads > self.threads {
+            return Some(format!("threads leak: from {} to {}", self.threads, now.threads));
+        }
+        let grown = now.memory_bytes.saturating_sub(self.memory_bytes);
+        (grown > MEMORY_SLACK_BYTES)
+            .then(|| format!("memory leaks: {} MiB more than before", grown >> 20))
+    }
+}
+
+/// How many threads there are.
+pub(crate) fn threads() -> usize {
+    entries("/proc/self/task")
+}
+
+/// The time that all threads of this process have computed.
+pub(crate) fn computed() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+fn entries(directory: &str) -> usize {
+    fs::read_dir(directory).map_or(0, Iterator::count)
+}
+
+fn resident_bytes() -> usize {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok());
+    pages.unwrap_or(0) * rustix::param::page_size()
+}

@@ -1,0 +1,148 @@
+//! The outcome for people and for programs.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::messages::{Row, Verdict};
+use crate::pair::Report;
+use crate::points::{Kind, Point};
+
+/// Warnings of the plugin that are shown of a failed point.
+const WARNINGS_SHOWN: usize = 5;
+/// Where the second column begins.
+const NAME_COLUMNS: usize = 38;
+
+/// One line of the table.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Line {
+    point: &'static str,
+    demand: &'static str,
+    kind: &'static str,
+    /// `passed`, `failed` or `skipped`.
+    outcome: &'static str,
+    why: Option<String>,
+    notes: Vec<String>,
+    warnings: Vec<String>,
+    seconds: f64,
+}
+
+impl Line {
+    /// Of a point that was run.
+    pub(crate) fn of(point: &Point, report: &Report) -> Line {
+        let (outcome, why) = match &report.verdict {
+            Verdict::Passed | Verdict::PeerEnded => ("passed", None),
+            Verdict::Failed(why) => ("failed", Some(why.clone())),
+            Verdict::Skipped(why) => ("skipped", Some(why.clone())),
+        };
+        Line {
+            point: point.name,
+            demand: point.demand,
+            kind: point.kind.name(),
+            outcome,
+            why,
+            notes: report.notes.clone(),
+            warnings: report.log.clone(),
+            seconds: report.took.as_secs_f64(),
+        }
+    }
+
+    /// Of a point that was not run.
+    pub(crate) fn not_run(point: &Point, why: &str) -> Line {
+        Line {
+            point: point.name,
+            demand: point.demand,
+            kind: point.kind.name(),
+            outcome: "skipped",
+            why: Some(why.to_owned()),
+            notes: Vec::new(),
+            warnings: Vec::new(),
+            seconds: 0.0,
+        }
+    }
+
+    /// Whether the contract is broken.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.outcome == "failed"
+    }
+
+    /// For people; of a failed point, also what is demanded and what the plugin warned of.
+    pub(crate) fn text(&self) -> String {
+        let name = self.point;
+        let mut text = format!("{name:<NAME_COLUMNS$} ");
+        match (&self.why, self.outcome) {
+            (Some(why), "failed") => {
+                let _ = write!(text, "FAILED: {why}\n    demanded: {}\n", self.demand);
+                for warning in self.warnings.iter().take(WARNINGS_SHOWN) {
+                    let _ = writeln!(text, "    the plugin warned: {warning}");
+                }
+                if self.warnings.len() > WARNINGS_SHOWN {
+                    let more = self.warnings.len() - WARNINGS_SHOWN;
+                    let _ = writeln!(text, "    and of {more} things more");
+                }
+            }
+            (Some(why), _) => {
+                let _ = writeln!(text, "skipped: {why}");
+            }
+            (None, _) if self.notes.is_empty() => text.push_str("passed\n"),
+            (None, _) => {
+                let _ = writeln!(text, "passed ({})", self.notes.join("; "));
+            }
+        }
+        text
+    }
+}
+
+/// All that came out.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Summary {
+    /// The file of the plugin.
+    pub(crate) library: String,
+    /// One for each point.
+    pub(crate) points: Vec<Line>,
+    /// One for each size.
+    pub(crate) performance: Vec<Row>,
+    /// Why nothing was measured.
+    pub(crate) performance_failed: Option<String>,
+}
+
+impl Summary {
+    /// Whether anything is wrong.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.performance_failed.is_some() || self.points.iter().any(Line::has_failed)
+    }
+
+    /// The last line.
+    pub(crate) fn verdict(&self) -> String {
+        let count = |outcome| self.points.iter().filter(|line| line.outcome == outcome).count();
+        let (passed, failed, skipped) = (count("passed"), count("failed"), count("skipped"));
+        format!("{passed} passed, {failed} failed, {skipped} skipped\n")
+    }
+}
+
+/// Above the rows of what was measured.
+pub(crate) fn columns() -> String {
+    format!(
+        "{:>12}  {:>12}  {:>12}  {:>12}\n{:>12}  {:>12}  {:>12}  {:>12}\n",
+        "size", "latency", "of 99 in 100", "bandwidth", "(B)", "(us)", "(us)", "(GB/s)"
+    )
+}
+
+/// One size.
+pub(crate) fn row(row: &Row) -> String {
+    let Row { bytes, latency_us, latency_p99_us, bandwidth_gbps } = row;
+    format!("{bytes:>12}  {latency_us:>12.2}  {latency_p99_us:>12.2}  {bandwidth_gbps:>12.3}\n")
+}
+
+/// The points, and what each demands.
+pub(crate) fn list(points: &[Point]) -> String {
+    let mut text = String::new();
+    for point in points {
+        let kind = match point.kind {
+            Kind::Contract => "",
+            Kind::Robustness => " [left out by --contract-only]",
+        };
+        let _ = writeln!(text, "{}{kind}\n    {}", point.name, point.demand);
+    }
+    text
+}

@@ -1,0 +1,126 @@
+//! The points one after another, what is printed of them, and the exit status.
+
+use std::io::{IsTerminal as _, Write as _};
+use std::process::ExitCode;
+
+use crate::arguments::Arguments;
+use crate::messages::Verdict;
+use crate::points::{self, Kind, Point};
+use crate::report::{self, Line, Summary};
+use crate::{pair, performance, side};
+
+/// Checks a plugin and prints what came out. `again` are the arguments by which this program, when
+/// it is started again, comes here: none, or a subcommand.
+#[must_use]
+pub fn run(arguments: &Arguments, again: &[&str]) -> ExitCode {
+    let chosen = match choose(arguments) {
+        Ok(chosen) => chosen,
+        Err(why) => {
+            eprintln!("netcheck: {why}");
+            return ExitCode::from(2);
+        }
+    };
+    if let (Some(role), Some(point)) = (arguments.side, chosen.first()) {
+        return side::run(point, role, arguments);
+    }
+    if arguments.list {
+        print(&report::list(points::ALL));
+        return ExitCode::SUCCESS;
+    }
+    let result = check(arguments, &chosen, again).and_then(|summary| {
+        if let Some(path) = &arguments.json {
+            let text = serde_json::to_string_pretty(&summary)? + "\n";
+            match path.as_os_str() == "-" {
+                true => print(&text),
+                false => std::fs::write(path, text)?,
+            }
+        }
+        Ok(summary)
+    });
+    match result {
+        Ok(summary) if summary.has_failed() => ExitCode::FAILURE,
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("netcheck: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The points that are to be run.
+fn choose(arguments: &Arguments) -> Result<Vec<&'static Point>, String> {
+    let by_name = |name: &String| {
+        let mut known = points::ALL.iter().chain([&performance::POINT]);
+        known.find(|point| point.name == name).ok_or_else(|| {
+            format!("there is no point \"{name}\"; netcheck --list prints all of them")
+        })
+    };
+    if !arguments.only.is_empty() {
+        return arguments.only.iter().map(by_name).collect();
+    }
+    let all = points::ALL.iter().filter(|_| !arguments.performance_only);
+    Ok(all.filter(|point| !arguments.contract_only || point.kind == Kind::Contract).collect())
+}
+
+fn check(
+    arguments: &Arguments,
+    chosen: &[&Point],
+    again: &[&str],
+) -> Result<Summary, std::io::Error> {
+    let is_quiet = arguments.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    let show = |text: &str| {
+        if !is_quiet {
+            print(text)
+        }
+    };
+    let library = arguments.library().display().to_string();
+    let mut summary = Summary { library, ..Summary::default() };
+    let mut is_usable = true;
+    for (at, point) in chosen.iter().enumerate() {
+        progress(&format!("[{}/{}] {}", at + 1, chosen.len(), point.name));
+        let report = pair::run(point, arguments, again)?;
+        progress("");
+        let line = Line::of(point, &report);
+        show(&line.text());
+        is_usable = !(line.has_failed() && **point == points::ALL[0]);
+        summary.points.push(line);
+        if !is_usable {
+            // Nothing more can be said of a plugin that cannot be opened.
+            let left = &chosen[at + 1..];
+            let not_run = left.iter().map(|point| Line::not_run(point, "the plugin is not usable"));
+            summary.points.extend(not_run);
+            break;
+        }
+    }
+    if !summary.points.is_empty() {
+        show(&summary.verdict());
+    }
+    let is_measured = !arguments.skip_performance && arguments.only.is_empty();
+    if is_measured && is_usable {
+        progress("measuring");
+        let report = pair::run(&performance::POINT, arguments, again)?;
+        progress("");
+        show(&format!("\n{}", report::columns()));
+        report.rows.iter().for_each(|row| show(&report::row(row)));
+        if let Verdict::Failed(why) | Verdict::Skipped(why) = report.verdict {
+            show(&format!("The rest was not measured: {why}\n"));
+            summary.performance_failed = Some(why);
+        }
+        summary.performance = report.rows;
+    }
+    Ok(summary)
+}
+
+/// A reader that has seen enough (head) is no error.
+fn print(text: &str) {
+    let mut out = std::io::stdout();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// What is being done, where a person is looking.
+fn progress(what: &str) {
+    let mut err = std::io::stderr();
+    if err.is_terminal() {
+        let _ = write!(err, "\r\x1b[K{what}").and_then(|()| err.flush());
+    }
+}

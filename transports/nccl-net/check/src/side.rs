@@ -1,0 +1,259 @@
+//! One of the two processes of a point, seen from inside: its steps, its peer, its deadline.
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::arguments::Arguments;
+use crate::library::Plugin;
+use crate::log;
+use crate::messages::{Down, Role, Up, Verdict};
+use crate::net::Net;
+use crate::pair;
+use crate::points::{Act, Point};
+use crate::stop::{Outcome, Stop, failed};
+use crate::watch::Watch;
+
+/// Calls that must not block return within this. One slower one is forgiven: the machine may have
+/// had other things to do.
+const PROMPT: Duration = Duration::from_millis(100);
+/// So often a wait looks without giving up its processor.
+const EAGER_POLLS: u32 = 2000;
+
+/// This process.
+#[derive(Debug)]
+pub(crate) struct Side {
+    /// Which of the two it is.
+    pub(crate) role: Role,
+    /// What the user wants.
+    pub(crate) arguments: Arguments,
+    /// What it does, and until when it may.
+    pub(crate) watch: Arc<Watch>,
+    up: Arc<Mutex<File>>,
+    inbox: Mutex<Receiver<Down>>,
+    slow_calls: Mutex<u32>,
+}
+
+/// Runs a point's part in this process, and tells the process that started it what came of it.
+pub(crate) fn run(point: &Point, role: Role, arguments: &Arguments) -> ExitCode {
+    let side = match Side::new(point, role, arguments) {
+        Ok(side) => side,
+        Err(error) => {
+            eprintln!("this process has no pipes to the one that started it: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let outcome = match (point.act, role) {
+        (Act::Alone(act), _) | (Act::Pair { receive: act, .. }, Role::Receiver) => act(&side),
+        (Act::Pair { send: act, .. }, Role::Sender) => act(&side),
+    };
+    let verdict = match outcome {
+        Ok(()) => Verdict::Passed,
+        Err(Stop::Failed(why)) => Verdict::Failed(side.watch.with_step(why)),
+        Err(Stop::Skipped(why)) => Verdict::Skipped(why),
+        Err(Stop::PeerEnded) => Verdict::PeerEnded,
+    };
+    let is_passed = verdict == Verdict::Passed;
+    side.write(&Up::Done(verdict));
+    if !is_passed {
+        // The end of this process would look to the peer like a fault of its own. It is killed.
+        std::thread::sleep(pair::GRACE * 2);
+    }
+    ExitCode::SUCCESS
+}
+
+impl Side {
+    fn new(point: &Point, role: Role, arguments: &Arguments) -> std::io::Result<Side> {
+        // Nothing is left behind, whatever becomes of the process that started this one. Should it
+        // end before this line, the end of its pipe says so; where this process is stopped, only
+        // this does.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // Plugins print: what they print must not come between our lines.
+        let up = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
+        rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
+        let up = Arc::new(Mutex::new(File::from(up)));
+        let watch = Arc::new(Watch::new(arguments.timeout(point)));
+        let to_log = Arc::clone(&up);
+        log::to(Box::new(move |line| write(&to_log, &Up::Log(line))));
+        let inbox = Mutex::new(read_in_background()?);
+        let (stuck, to_report) = (Arc::clone(&watch), Arc::clone(&up));
+        std::thread::Builder::new().name("netcheck watch".to_owned()).spawn(move || {
+            loop {
+                std::thread::sleep(Duration::from_millis(20));
+                if let Some(why) = stuck.stuck() {
+                    return write(&to_report, &Up::Done(Verdict::Failed(why)));
+                }
+            }
+        })?;
+        let (arguments, slow_calls) = (arguments.clone(), Mutex::new(0));
+        Ok(Side { role, arguments, watch, up, inbox, slow_calls })
+    }
+
+    /// Opens the library, without calling anything.
+    pub(crate) fn plugin(&self) -> Outcome<Plugin> {
+        self.step("opening the library");
+        let plugin = Plugin::open(self.arguments.library(), self.arguments.api);
+        plugin.map_err(Stop::Failed)
+    }
+
+    /// Opens the library for the life of the process, calls `init`, and takes the device.
+    pub(crate) fn net(&self) -> Outcome<Net> {
+        let plugin: &'static Plugin = Box::leak(Box::new(self.plugin()?));
+        self.init(plugin)
+    }
+
+    /// Calls `init` and takes the device.
+    pub(crate) fn init(&self, plugin: &Plugin) -> Outcome<Net> {
+        self.step("init");
+        let net = Net::init(plugin.calls, self.arguments.device)?;
+        let count = net.devices()?;
+        if self.arguments.device >= count {
+            return failed(format!(
+                "there is no device {}: devices gives {count}",
+                self.arguments.device
+            ));
+        }
+        Ok(net)
+    }
+
+    /// From now on it does this. For whoever reads why it failed.
+    pub(crate) fn step(&self, step: &str) {
+        self.watch.step(step);
+        self.write(&Up::Step(step.to_owned()));
+    }
+
+    /// Shows something beside the outcome.
+    pub(crate) fn note(&self, note: String) {
+        self.write(&Up::Note(note));
+    }
+
+    /// Kills this process. Only its peer says how the point ends.
+    pub(crate) fn die(&self) -> Outcome {
+        self.write(&Up::Doomed);
+        let this: Pid = rustix::process::getpid();
+        let killed = rustix::process::kill_process(this, Signal::KILL);
+        failed(format!("this process could not be killed: {killed:?}"))
+    }
+
+    /// Tells the peer something.
+    pub(crate) fn tell(&self, what: &impl Serialize) -> Outcome {
+        let value = serde_json::to_value(what);
+        let value = value.map_err(|error| Stop::Failed(format!("cannot tell: {error}")))?;
+        self.write(&Up::Tell(value));
+        Ok(())
+    }
+
+    /// What the peer tells.
+    pub(crate) fn hear<T: DeserializeOwned>(&self) -> Outcome<T> {
+        let inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        match inbox.recv_timeout(self.watch.left()) {
+            Ok(Down::Heard(value)) => serde_json::from_value(value)
+                .map_err(|error| Stop::Failed(format!("the peer told something else: {error}"))),
+            // Whether it has ended or takes too long: it knows why.
+            Ok(Down::PeerEnded) | Err(_) => Err(Stop::PeerEnded),
+        }
+    }
+
+    /// Waits until the peer is here too.
+    pub(crate) fn meet(&self) -> Outcome {
+        self.tell(&())?;
+        self.hear()
+    }
+
+    /// Polls until there is something, or the time is over.
+    pub(crate) fn until<T>(
+        &self,
+        what: impl Display,
+        mut poll: impl FnMut() -> Outcome<Option<T>>,
+    ) -> Outcome<T> {
+        for polls in 0_u32.. {
+            if let Some(found) = poll()? {
+                return Ok(found);
+            }
+            if polls < EAGER_POLLS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            if polls % 64 == 0 && self.watch.is_over() {
+                break;
+            }
+        }
+        failed(self.watch.too_long(&what.to_string()))
+    }
+
+    /// Polls for so long, whatever comes of it.
+    pub(crate) fn poll_for(
+        &self,
+        time: Duration,
+        mut poll: impl FnMut() -> Outcome<bool>,
+    ) -> Outcome<bool> {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            if poll()? {
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(false)
+    }
+
+    /// Makes a call that must not block, and expects that it does not.
+    pub(crate) fn promptly<T>(
+        &self,
+        name: &'static str,
+        call: impl FnOnce() -> Outcome<T>,
+    ) -> Outcome<T> {
+        let start = Instant::now();
+        let result = self.watch.call(name, call)?;
+        let taken = start.elapsed();
+        if taken > PROMPT {
+            let mut slow_calls = self.slow_calls.lock().unwrap_or_else(PoisonError::into_inner);
+            *slow_calls += 1;
+            if *slow_calls > 1 || taken > 10 * PROMPT {
+                let (taken, prompt) = (taken.as_millis(), PROMPT.as_millis());
+                return failed(format!(
+                    "{name} blocked for {taken} ms, expected it to return at once (within \
+                     {prompt} ms)"
+                ));
+            }
+        }
+        Ok(result)
+    }
+
+    /// Writes to the process that started this one.
+    pub(crate) fn write(&self, message: &Up) {
+        write(&self.up, message);
+    }
+}
+
+fn write(up: &Mutex<File>, message: &Up) {
+    let Ok(mut line) = serde_json::to_string(message) else { return };
+    line.push('\n');
+    // If nobody reads any more, this process is about to be killed.
+    let _ = up.lock().unwrap_or_else(PoisonError::into_inner).write_all(line.as_bytes());
+}
+
+/// Reads what the peer tells, so that waiting for it can have a deadline. When the pipe ends, the
+/// process that started this one has ended, and this one does.
+fn read_in_background() -> std::io::Result<Receiver<Down>> {
+    let (to_inbox, inbox) = channel();
+    std::thread::Builder::new().name("netcheck inbox".to_owned()).spawn(move || {
+        for line in BufReader::new(std::io::stdin()).lines().map_while(Result::ok) {
+            if let Ok(message) = serde_json::from_str(&line) {
+                // Nobody looks any more when the point has ended.
+                let _ = to_inbox.send(message);
+            }
+        }
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::KILL);
+    })?;
+    Ok(inbox)
+}

@@ -1,0 +1,66 @@
+//! Why a point ends before its end.
+
+use nccl_net_abi::NcclResult;
+
+/// What a point comes to.
+pub(crate) type Outcome<T = ()> = Result<T, Stop>;
+
+/// Not passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The plugin breaks the contract: what was expected, what happened.
+    Failed(String),
+    /// The point says nothing about this plugin, and why.
+    Skipped(String),
+    /// The other process has ended early or is late: it has the reason.
+    PeerEnded,
+}
+
+/// A call that did not return success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// The function.
+    pub(crate) call: &'static str,
+    /// What it returned.
+    pub(crate) result: NcclResult,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} returned {} ({})", self.call, self.result.name(), self.result.0)
+    }
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Stop {
+        Stop::Failed(format!("{refusal}, expected ncclSuccess"))
+    }
+}
+
+/// The contract is broken.
+pub(crate) fn failed<T>(why: impl Into<String>) -> Outcome<T> {
+    Err(Stop::Failed(why.into()))
+}
+
+/// The point says nothing about this plugin.
+pub(crate) fn skipped<T>(why: impl Into<String>) -> Outcome<T> {
+    Err(Stop::Skipped(why.into()))
+}
+
+/// Fails with a reason unless it is so.
+pub(crate) fn demand(holds: bool, why: impl FnOnce() -> String) -> Outcome {
+    if holds { Ok(()) } else { failed(why()) }
+}
+
+impl Stop {
+    /// A failure of that message, which may hold the data of another.
+    pub(crate) fn of(self, message: &str, other: Option<String>) -> Stop {
+        match (self, other) {
+            (Stop::Failed(_), Some(other)) => {
+                Stop::Failed(format!("{message} holds the data of {other}: out of order"))
+            }
+            (Stop::Failed(why), None) => Stop::Failed(format!("{message}: {why}")),
+            (stop, _) => stop,
+        }
+    }
+}

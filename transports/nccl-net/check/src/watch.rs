@@ -1,0 +1,102 @@
+//! What a process does, and until when it may.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What it does now, and the deadline.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    doing: Mutex<Doing>,
+    timeout: Duration,
+}
+
+#[derive(Debug)]
+struct Doing {
+    step: String,
+    /// A call that must return soon, and when it was made.
+    call: Option<(&'static str, Instant)>,
+    deadline: Instant,
+}
+
+/// Longer than any call may take that must not block, however slow the machine.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+
+impl Watch {
+    /// A watch that begins now.
+    pub(crate) fn new(timeout: Duration) -> Watch {
+        let deadline = Instant::now() + timeout;
+        Watch {
+            doing: Mutex::new(Doing { step: "starting".to_owned(), call: None, deadline }),
+            timeout,
+        }
+    }
+
+    /// From now on it does this.
+    pub(crate) fn step(&self, step: &str) {
+        step.clone_into(&mut self.lock().step);
+    }
+
+    /// Makes a call that must not block.
+    pub(crate) fn call<T>(&self, name: &'static str, call: impl FnOnce() -> T) -> T {
+        self.lock().call = Some((name, Instant::now()));
+        let result = call();
+        self.lock().call = None;
+        result
+    }
+
+    /// Whether the time is over.
+    pub(crate) fn is_over(&self) -> bool {
+        Instant::now() >= self.lock().deadline
+    }
+
+    /// What is left of it.
+    pub(crate) fn left(&self) -> Duration {
+        self.lock().deadline.saturating_duration_since(Instant::now())
+    }
+
+    /// What to say of a wait that was too long.
+    pub(crate) fn too_long(&self, what: &str) -> String {
+        let doing = self.lock();
+        format!(
+            "did not end within {} s; last step: {}; waited for {what}",
+            self.timeout.as_secs_f64(),
+            doing.step
+        )
+    }
+
+    /// A reason, with the step if it does not name it.
+    pub(crate) fn with_step(&self, why: String) -> String {
+        if why.contains("last step: ") {
+            return why;
+        }
+        format!("{why}; last step: {}", self.lock().step)
+    }
+
+    /// What is wrong if nobody can say it because the process is stuck in a call of the plugin.
+    pub(crate) fn stuck(&self) -> Option<String> {
+        let doing = self.lock();
+        if let Some((name, since)) = doing.call
+            && since.elapsed() > CALL_TIMEOUT
+        {
+            let seconds = CALL_TIMEOUT.as_secs();
+            return Some(format!(
+                "{name} blocked for more than {seconds} s, expected it to return at once; last \
+                 step: {}",
+                doing.step
+            ));
+        }
+        // Half a second for whoever waits himself and knows more.
+        let over = Instant::now() > doing.deadline + Duration::from_millis(500);
+        over.then(|| {
+            format!(
+                "did not end within {} s; last step: {}; a call of the plugin did not return",
+                self.timeout.as_secs_f64(),
+                doing.step
+            )
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Doing> {
+        self.doing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,198 @@
+//! The tester finds nothing wrong with the reference plugin, and each fault that is planted in it.
+
+#[cfg(test)]
+mod faults {
+    use std::io::Read as _;
+    use std::path::{Path, PathBuf};
+    use std::process::{Child, Command, Output, Stdio};
+    use std::time::{Duration, Instant};
+
+    // Named, so that cargo builds the plugin.
+    use nccl_net_reference as _;
+    use rustix::process::{Pid, Signal, kill_process};
+    use serde_json::Value;
+
+    /// The variable that plants a fault.
+    const FAULT: &str = "REFERENCE_NET_FAULT";
+
+    /// The reference plugin, which lies where cargo puts libraries: beside the tests.
+    fn plugin() -> PathBuf {
+        let test = std::env::current_exe().unwrap();
+        let plugin = test.parent().unwrap().join("libnccl_net_reference.so");
+        assert!(plugin.exists(), "{} is not there", plugin.display());
+        plugin
+    }
+
+    fn netcheck(plugin: &Path, fault: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_netcheck"));
+        command.arg(plugin).args(arguments).env(FAULT, fault).output().unwrap()
+    }
+
+    fn text(bytes: &[u8]) -> String {
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+
+    /// What failed, with the reason; everything else passed or was skipped.
+    fn failures(plugin: &Path, fault: &str, arguments: &[&str]) -> Vec<(String, String)> {
+        let arguments = [arguments, &["--skip-performance", "--json", "-"]].concat();
+        let output = netcheck(plugin, fault, &arguments);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let field = |point: &Value, key: &str| point[key].as_str().unwrap_or_default().to_owned();
+        let points = report["points"].as_array().unwrap().iter();
+        let failed: Vec<(String, String)> = points
+            .filter(|point| point["outcome"] == "failed")
+            .map(|point| (field(point, "point"), field(point, "why")))
+            .collect();
+        let status = i32::from(!failed.is_empty());
+        assert_eq!(output.status.code(), Some(status), "{}", text(&output.stderr));
+        failed
+    }
+
+    /// Expects that with this fault that point fails, with a reason that has these words.
+    fn finds(fault: &str, point: &str, words: &str) {
+        let failed = failures(&plugin(), fault, &["--only", point, "--timeout", "4"]);
+        let [(_, why)] = failed.as_slice() else { panic!("{point} does not find {fault}") };
+        assert!(why.contains(words), "{point} finds {fault}, but it says: {why}");
+    }
+
+    #[test]
+    fn the_reference_keeps_the_contract_in_all_versions() {
+        assert_eq!(failures(&plugin(), "", &[]), []);
+        assert_eq!(failures(&plugin(), "", &["--api", "v8"]), []);
+        // Those between differ in a few calls.
+        let only = "properties,attributes_accepted,send_receive,grouped_receives,\
+                    optional_completion,finalize_joins_threads,dlclose_is_harmless";
+        for api in ["v11", "v10", "v9"] {
+            assert_eq!(failures(&plugin(), "", &["--api", api, "--only", only]), [], "{api}");
+        }
+    }
+
+    #[test]
+    fn calls_that_block_are_found() {
+        let point = "listen_connect_accept_never_block";
+        finds("blocking_connect", point, "connect blocked for");
+        finds("blocking_accept", point, "accept blocked for");
+    }
+
+    #[test]
+    fn wrong_data_sizes_and_places_are_found() {
+        finds("corrupt", "in_order", "other data");
+        finds("wrong_size", "send_receive", "test reported 1 bytes received");
+        finds("zero_hang", "zero_sizes", "message 0 of 14 (0 bytes)");
+        finds("no_truncation", "truncation", "receiving 1000 bytes of 2000");
+        finds("tag_order", "grouped_receives", "tag");
+        finds("tag_order", "wrong_tag_waits", "tag");
+        finds("double_completion", "thirty_two_in_flight", "nothing had arrived");
+    }
+
+    #[test]
+    fn requests_that_are_not_served_are_found() {
+        finds("few_requests", "thirty_two_in_flight", "irecv took 8 requests");
+        finds("progress_only_in_test", "isend_progresses_without_test", "did not end");
+        finds("registration_race", "registration_during_transfers", "returned nccl");
+        finds("wrong_result_on_null", "null_arguments", "returned ncclSuccess");
+    }
+
+    #[test]
+    fn endings_and_strangers_that_do_harm_are_found() {
+        finds("reset_on_close", "close_in_flight", "after the sender has closed");
+        finds("handle_reuse", "several_connections_from_one_listener", "accept");
+        finds("stranger_kills", "stranger_on_port", "because a stranger connected");
+    }
+
+    #[test]
+    fn what_is_not_given_back_is_found() {
+        finds("leak_descriptors", "listen_close_cycles", "file descriptors leak");
+        finds("leak_threads", "finalize_joins_threads", "run on after finalize");
+    }
+
+    #[test]
+    fn what_is_no_plugin_ends_at_once() {
+        for (library, words) in [("/no/such.so", "No such file"), ("libc.so.6", "exports none")] {
+            let failed = failures(Path::new(library), "", &[]);
+            let [(point, why)] = failed.as_slice() else { panic!("{failed:?}") };
+            assert_eq!(point, "loads_and_names");
+            assert!(why.contains(words), "{why}");
+        }
+        let output = netcheck(&plugin(), "", &["--only", "no_such_point"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains("--list"));
+    }
+
+    /// A tester in the middle of a point of two processes.
+    struct Running(Child);
+
+    impl Running {
+        fn start() -> Running {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_netcheck"));
+            command.arg(plugin()).args(["--only", "idle_costs_nothing", "--json", "-"]);
+            Running(command.stdout(Stdio::piped()).spawn().unwrap())
+        }
+
+        /// Its two processes, when they have begun.
+        fn processes(&self) -> Vec<Pid> {
+            let path = format!("/proc/{0}/task/{0}/children", self.0.id());
+            let start = Instant::now();
+            loop {
+                let ids = std::fs::read_to_string(&path).unwrap();
+                let ids: Vec<&str> = ids.split_whitespace().filter(|id| has_begun(id)).collect();
+                if ids.len() == 2 {
+                    return ids.iter().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect();
+                }
+                assert!(start.elapsed() < Duration::from_secs(10), "{ids:?}");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    impl Drop for Running {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+        }
+    }
+
+    /// Whether it is one of the two of a point, and has not ended.
+    fn has_begun(id: &str) -> bool {
+        let line = std::fs::read(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        text(&line).contains("--side")
+    }
+
+    #[test]
+    fn a_process_that_dies_is_a_failure_with_its_last_step() {
+        let mut tester = Running::start();
+        kill_process(tester.processes()[1], Signal::KILL).unwrap();
+        let mut report = String::new();
+        tester.0.stdout.take().unwrap().read_to_string(&mut report).unwrap();
+        assert!(report.contains("\"sender: the process died of signal 9; last step: "), "{report}");
+        assert!(!report.contains("; receiver: "), "{report}");
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_tester_that_is_killed() {
+        let tester = Running::start();
+        let processes = tester.processes();
+        drop(tester);
+        let start = Instant::now();
+        while processes.iter().any(|id| has_begun(&id.to_string())) {
+            assert!(start.elapsed() < Duration::from_secs(10), "{processes:?} live on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    #[test]
+    fn the_examples_of_its_help_work() {
+        let help = Command::new(env!("CARGO_BIN_EXE_netcheck")).arg("--help").output().unwrap();
+        let help = text(&help.stdout);
+        let plugin = plugin();
+        let examples = help.lines().filter_map(|line| line.strip_prefix("  ferroccl netcheck "));
+        let mut count = 0;
+        for example in examples {
+            let arguments = example.replace("./libnccl-net-x.so", plugin.to_str().unwrap());
+            let mut command = Command::new(env!("CARGO_BIN_EXE_netcheck"));
+            let output = command.args(arguments.split(' ')).output().unwrap();
+            assert!(output.status.success(), "{example}: {}", text(&output.stdout));
+            count += 1;
+        }
+        assert_eq!(count, 5, "{help}");
+    }
+}

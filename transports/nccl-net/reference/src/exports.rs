@@ -1,0 +1,320 @@
+//! What C calls: pointers become values, errors and panics become results. In the signatures of
+//! version 12; older ones are in `older.rs`.
+
+use core::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr::{null_mut, without_provenance_mut};
+
+use nccl_net_abi::{Attributes, CommConfig, DeviceHandle, Logger, NcclResult, Profiler};
+
+use crate::fault::Fault;
+use crate::handle::Handle;
+use crate::plugin::{GROUP_MAX, Outcome, Plugin};
+
+/// Of all devices, of which there is one.
+pub(crate) const DEVICES: c_int = 1;
+
+/// Does the work of a call.
+pub(crate) fn entry(work: impl FnOnce(&'static Plugin) -> Outcome<()>) -> NcclResult {
+    match catch_unwind(AssertUnwindSafe(|| work(Plugin::of_process()))) {
+        Ok(Ok(())) => NcclResult::SUCCESS,
+        Ok(Err(result)) => result,
+        Err(_) => NcclResult::INTERNAL_ERROR,
+    }
+}
+
+/// Does the work of a call on a communicator, request or context.
+fn on(handle: *mut c_void, work: impl FnOnce(&'static Plugin) -> Outcome<()>) -> NcclResult {
+    entry(|plugin| {
+        if handle.is_null() && plugin.has(Fault::WrongResultOnNull) {
+            return Ok(());
+        }
+        work(plugin)
+    })
+}
+
+/// Where a result goes.
+///
+/// # Safety
+///
+/// There is room for one, unless the pointer is null.
+pub(crate) unsafe fn place<'a, T>(pointer: *mut T) -> Outcome<&'a mut MaybeUninit<T>> {
+    // SAFETY: as above; it need not have been written before.
+    unsafe { pointer.cast::<MaybeUninit<T>>().as_mut() }.ok_or(NcclResult::INVALID_ARGUMENT)
+}
+
+/// So many values.
+///
+/// # Safety
+///
+/// There are so many, unless the pointer is null.
+unsafe fn values<'a, T>(pointer: *const T, count: usize) -> Outcome<&'a [T]> {
+    if pointer.is_null() {
+        return Err(NcclResult::INVALID_ARGUMENT);
+    }
+    // SAFETY: as above.
+    Ok(unsafe { std::slice::from_raw_parts(pointer, count) })
+}
+
+/// A number as the pointer that C knows it by; null for none.
+fn pointer(number: Option<u64>) -> *mut c_void {
+    number.map_or(null_mut(), |number| without_provenance_mut(number as usize))
+}
+
+fn number(pointer: *mut c_void) -> u64 {
+    pointer.addr() as u64
+}
+
+pub(crate) fn check_device(device: c_int) -> Outcome<()> {
+    if (0..DEVICES).contains(&device) { Ok(()) } else { Err(NcclResult::INVALID_ARGUMENT) }
+}
+
+pub(crate) unsafe extern "C" fn init(
+    context: *mut *mut c_void,
+    _comm: u64,
+    _config: *mut CommConfig,
+    _logger: Logger,
+    _profiler: Profiler,
+) -> NcclResult {
+    entry(|plugin| {
+        // SAFETY: the caller wants the context there.
+        let context = unsafe { place(context) }?;
+        context.write(pointer(Some(plugin.init()?)));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
+    entry(|_| {
+        // SAFETY: the caller wants the number there.
+        unsafe { place(count) }?.write(DEVICES);
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn listen(
+    context: *mut c_void,
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> NcclResult {
+    on(context, |plugin| {
+        plugin.check_context(number(context))?;
+        // SAFETY: the caller has 128 bytes for the handle, and wants the communicator there.
+        unsafe { listen_anywhere(plugin, device, handle, comm) }
+    })
+}
+
+/// Without a context.
+///
+/// # Safety
+///
+/// As for the pointers of `listen`.
+pub(crate) unsafe fn listen_anywhere(
+    plugin: &Plugin,
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> Outcome<()> {
+    check_device(device)?;
+    // SAFETY: the caller has room for a handle.
+    let handle = unsafe { place(handle.cast::<Handle>()) }?;
+    // SAFETY: the caller wants the communicator there.
+    let comm = unsafe { place(comm) }?;
+    let (listener, found_by) = plugin.listen()?;
+    handle.write(found_by);
+    comm.write(pointer(Some(listener)));
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn connect(
+    context: *mut c_void,
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    _device_handle: *mut *mut DeviceHandle,
+) -> NcclResult {
+    on(context, |plugin| {
+        plugin.check_context(number(context))?;
+        // SAFETY: the caller has a handle, and wants the communicator there.
+        unsafe { connect_anywhere(plugin, device, handle, comm) }
+    })
+}
+
+/// Without a context.
+///
+/// # Safety
+///
+/// As for the pointers of `connect`.
+pub(crate) unsafe fn connect_anywhere(
+    plugin: &Plugin,
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> Outcome<()> {
+    check_device(device)?;
+    // SAFETY: the caller wants the communicator there.
+    let comm = unsafe { place(comm) }?;
+    comm.write(null_mut());
+    // SAFETY: the caller has the bytes of a handle, all of them written.
+    let handle = unsafe { handle.cast::<Handle>().as_mut() };
+    let handle = handle.ok_or(NcclResult::INVALID_ARGUMENT)?;
+    comm.write(pointer(plugin.connect(handle)?));
+    Ok(())
+}
+
+pub(crate) unsafe extern "C" fn accept(
+    listener: *mut c_void,
+    comm: *mut *mut c_void,
+    _device_handle: *mut *mut DeviceHandle,
+) -> NcclResult {
+    on(listener, |plugin| {
+        // SAFETY: the caller wants the communicator there.
+        let comm = unsafe { place(comm) }?;
+        comm.write(null_mut());
+        comm.write(pointer(plugin.accept(number(listener))?));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn register(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    kind: c_int,
+    registration: *mut *mut c_void,
+) -> NcclResult {
+    on(comm, |plugin| {
+        // SAFETY: the caller wants the registration there.
+        let registration = unsafe { place(registration) }?;
+        let id = plugin.register(number(comm), data.addr(), bytes, kind)?;
+        registration.write(pointer(Some(id)));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn deregister(
+    comm: *mut c_void,
+    registration: *mut c_void,
+) -> NcclResult {
+    on(comm, |plugin| plugin.deregister(number(comm), number(registration)))
+}
+
+pub(crate) unsafe extern "C" fn isend(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    tag: c_int,
+    registration: *mut c_void,
+    _event: *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    on(comm, |plugin| {
+        // SAFETY: the caller wants the request there.
+        let request = unsafe { place(request) }?;
+        request.write(null_mut());
+        // SAFETY: the caller gives the bytes away until the request is done.
+        let span = unsafe { plugin.span(data.cast(), bytes, number(registration)) }?;
+        request.write(pointer(plugin.send(number(comm), span, tag)?));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn irecv(
+    comm: *mut c_void,
+    count: c_int,
+    data: *mut *mut c_void,
+    bytes: *mut usize,
+    tags: *mut c_int,
+    registrations: *mut *mut c_void,
+    _events: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    on(comm, |plugin| {
+        let count = usize::try_from(count).ok().filter(|count| (1..=GROUP_MAX).contains(count));
+        let count = count.ok_or(NcclResult::INVALID_ARGUMENT)?;
+        // SAFETY: the caller has so many.
+        let data = unsafe { values(data, count) }?;
+        // SAFETY: the caller has so many.
+        let bytes = unsafe { values(bytes, count) }?;
+        // SAFETY: the caller has so many.
+        let tags = unsafe { values(tags, count) }?;
+        // SAFETY: the caller has so many.
+        let registrations = unsafe { values(registrations, count) }?;
+        // SAFETY: the caller wants the request there. What it says there is only a hint.
+        let request = unsafe { place(request) }?;
+        request.write(null_mut());
+        let mut pieces = Vec::with_capacity(count);
+        for part in 0..count {
+            let (start, registration) = (data[part].cast(), number(registrations[part]));
+            // SAFETY: the caller gives the bytes away until the request is done.
+            let span = unsafe { plugin.span(start, bytes[part], registration) }?;
+            pieces.push((span, tags[part]));
+        }
+        request.write(pointer(plugin.receive(number(comm), pieces)?));
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn iflush(
+    comm: *mut c_void,
+    _count: c_int,
+    _data: *mut *mut c_void,
+    _bytes: *mut c_int,
+    _registrations: *mut *mut c_void,
+    request: *mut *mut c_void,
+) -> NcclResult {
+    on(comm, |plugin| {
+        // SAFETY: the caller wants the request there.
+        let request = unsafe { place(request) }?;
+        request.write(null_mut());
+        plugin.flush(number(comm))
+    })
+}
+
+pub(crate) unsafe extern "C" fn test(
+    request: *mut c_void,
+    done: *mut c_int,
+    sizes: *mut c_int,
+) -> NcclResult {
+    on(request, |plugin| {
+        // SAFETY: the caller wants to know there whether it is done.
+        let done = unsafe { place(done) }?;
+        done.write(0);
+        let Some((parts, received)) = plugin.test(number(request))? else { return Ok(()) };
+        done.write(1);
+        if sizes.is_null() {
+            return Ok(());
+        }
+        for (part, bytes) in received.iter().take(parts).enumerate() {
+            // SAFETY: the caller has room for the size of each part.
+            let size = unsafe { place(sizes.wrapping_add(part)) }?;
+            size.write(c_int::try_from(*bytes).unwrap_or(c_int::MAX));
+        }
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn close_send(comm: *mut c_void) -> NcclResult {
+    on(comm, |plugin| plugin.close_send(number(comm)))
+}
+
+pub(crate) unsafe extern "C" fn close_receive(comm: *mut c_void) -> NcclResult {
+    on(comm, |plugin| plugin.close_receive(number(comm)))
+}
+
+pub(crate) unsafe extern "C" fn close_listen(comm: *mut c_void) -> NcclResult {
+    on(comm, |plugin| plugin.close_listen(number(comm)))
+}
+
+pub(crate) unsafe extern "C" fn finalize(context: *mut c_void) -> NcclResult {
+    on(context, |plugin| plugin.finalize(number(context)))
+}
+
+pub(crate) unsafe extern "C" fn set_attributes(
+    context: *mut c_void,
+    _attributes: *mut Attributes,
+) -> NcclResult {
+    on(context, |plugin| plugin.check_context(number(context)))
+}

@@ -1,0 +1,85 @@
+//! How a listener is found: the 128 bytes that NCCL carries to the rank that is to connect, and
+//! what that rank says first.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use nccl_net_abi::HANDLE_BYTES;
+
+const MAGIC: [u8; 8] = *b"ref-net1";
+const IP: usize = 8;
+const PORT: usize = 24;
+const TOKEN: usize = 32;
+const ATTEMPT: usize = 64;
+
+/// What only those know who have the handle.
+pub(crate) type Token = [u8; 16];
+
+/// The first bytes on a connection.
+pub(crate) type Hello = [u8; 24];
+
+/// What proves that the handle is known.
+pub(crate) fn hello(token: &Token) -> Hello {
+    let mut hello = [0; 24];
+    hello[..8].copy_from_slice(&MAGIC);
+    hello[8..].copy_from_slice(token);
+    hello
+}
+
+/// A handle, in memory of the caller or as a copy of it.
+#[derive(Clone, Copy, Debug)]
+#[repr(transparent)]
+pub(crate) struct Handle([u8; HANDLE_BYTES]);
+
+impl Handle {
+    /// Of a listener.
+    pub(crate) fn new(address: SocketAddr, token: &Token) -> Handle {
+        let ip = match address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        let mut bytes = [0; HANDLE_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[IP..IP + 16].copy_from_slice(&ip.octets());
+        bytes[PORT..PORT + 2].copy_from_slice(&address.port().to_le_bytes());
+        bytes[TOKEN..TOKEN + 16].copy_from_slice(token);
+        Handle(bytes)
+    }
+
+    /// Where the listener is, and its token; `None` if it is none of ours.
+    pub(crate) fn target(&self) -> Option<(SocketAddr, Token)> {
+        if self.0[..8] != MAGIC {
+            return None;
+        }
+        let ip = Ipv6Addr::from(*self.0.get(IP..)?.first_chunk::<16>()?).to_canonical();
+        let port = u16::from_le_bytes(*self.0.get(PORT..)?.first_chunk()?);
+        Some((SocketAddr::new(ip, port), *self.0.get(TOKEN..)?.first_chunk()?))
+    }
+
+    /// The attempt to connect that was begun with it; 0 for none.
+    pub(crate) fn attempt(&self) -> u64 {
+        let bytes = self.0.get(ATTEMPT..).and_then(|rest| rest.first_chunk());
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    /// Notes an attempt, for the next call with it.
+    pub(crate) fn set_attempt(&mut self, attempt: u64) {
+        self.0[ATTEMPT..ATTEMPT + 8].copy_from_slice(&attempt.to_le_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_says_where_the_listener_is() {
+        for address in ["127.0.0.1:9", "[fd00::7]:65535"] {
+            let address: SocketAddr = address.parse().unwrap();
+            let mut handle = Handle::new(address, &[3; 16]);
+            handle.set_attempt(77);
+            assert_eq!(handle.target(), Some((address, [3; 16])));
+            assert_eq!(handle.attempt(), 77);
+        }
+        assert_eq!(Handle([0; HANDLE_BYTES]).target(), None);
+    }
+}

@@ -1,0 +1,103 @@
+//! Memory of the caller: what was registered, and the part of it that a request reads or writes.
+
+use std::ops::Range;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+use std::sync::Arc;
+
+/// What was registered. Sockets have no use for that; it is checked that transfers lie inside.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    start: usize,
+    bytes: usize,
+}
+
+impl Registration {
+    pub(crate) fn new(start: usize, bytes: usize) -> Registration {
+        Registration { start, bytes }
+    }
+
+    /// Whether a range lies inside.
+    pub(crate) fn covers(&self, start: usize, bytes: usize) -> bool {
+        let end = start.checked_add(bytes);
+        start >= self.start && end.is_some_and(|end| end <= self.start.saturating_add(self.bytes))
+    }
+}
+
+/// A buffer of a request.
+#[derive(Debug)]
+pub(crate) struct Span {
+    start: *mut u8,
+    bytes: usize,
+    registration: Option<Arc<Registration>>,
+}
+
+// SAFETY: an address and a length; the caller gave the bytes away for the time of the request, to
+// whatever thread moves them.
+unsafe impl Send for Span {}
+
+impl Span {
+    /// A buffer, with the registration that it lies in; without one it must be empty.
+    ///
+    /// # Safety
+    ///
+    /// The bytes are valid, and nobody else's, until the span is dropped.
+    pub(crate) unsafe fn new(
+        start: *mut u8,
+        bytes: usize,
+        registration: Option<Arc<Registration>>,
+    ) -> Span {
+        Span { start, bytes, registration }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether it lies in that registration.
+    pub(crate) fn is_of(&self, registration: &Arc<Registration>) -> bool {
+        self.registration.as_ref().is_some_and(|own| Arc::ptr_eq(own, registration))
+    }
+
+    /// A part to read; empty if it does not lie inside.
+    pub(crate) fn readable(&self, part: Range<usize>) -> &[u8] {
+        if part.is_empty() || part.end > self.bytes {
+            return &[];
+        }
+        // SAFETY: it lies inside, and the bytes are ours as long as the span, says `new`.
+        unsafe { from_raw_parts(self.start.wrapping_add(part.start), part.len()) }
+    }
+
+    /// A part to write; empty if it does not lie inside.
+    pub(crate) fn writable(&mut self, part: Range<usize>) -> &mut [u8] {
+        if part.is_empty() || part.end > self.bytes {
+            return &mut [];
+        }
+        // SAFETY: it lies inside, and the bytes are ours as long as the span, says `new`.
+        unsafe { from_raw_parts_mut(self.start.wrapping_add(part.start), part.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registration_covers_what_lies_inside() {
+        let registration = Registration::new(1000, 24);
+        for (start, bytes) in [(1000, 24), (1000, 0), (1024, 0), (1023, 1)] {
+            assert!(registration.covers(start, bytes), "{start} {bytes}");
+        }
+        for (start, bytes) in [(999, 1), (1000, 25), (1024, 1), (1001, usize::MAX)] {
+            assert!(!registration.covers(start, bytes), "{start} {bytes}");
+        }
+    }
+
+    #[test]
+    fn parts_that_do_not_lie_inside_are_empty() {
+        let mut bytes = [7; 4];
+        // SAFETY: the array outlives the span.
+        let mut span = unsafe { Span::new(bytes.as_mut_ptr(), 4, None) };
+        assert_eq!((span.readable(1..4), span.readable(1..5)), (&[7; 3][..], &[][..]));
+        assert_eq!((span.writable(0..4).len(), span.writable(4..5).len()), (4, 0));
+    }
+}

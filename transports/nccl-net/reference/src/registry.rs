@@ -1,0 +1,80 @@
+//! What was handed out to the caller: numbers in the place of pointers, which are looked up and
+//! never followed. A wrong one is an error, not a crash.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// Many locks, so that communicators do not wait for each other.
+const SHARDS: usize = 64;
+
+/// Numbers are unlike in all registries: a handle of the wrong kind is found nowhere. Small ones
+/// have a meaning of their own.
+static NEXT: AtomicU64 = AtomicU64::new(4096);
+
+type Shard<T> = BTreeMap<u64, Arc<T>>;
+
+/// Objects by their numbers.
+#[derive(Debug)]
+pub(crate) struct Registry<T> {
+    shards: [RwLock<Shard<T>>; SHARDS],
+}
+
+impl<T> Registry<T> {
+    pub(crate) fn new() -> Registry<T> {
+        Registry { shards: std::array::from_fn(|_| RwLock::new(BTreeMap::new())) }
+    }
+
+    /// Its number.
+    pub(crate) fn insert(&self, object: T) -> u64 {
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        self.write(id).insert(id, Arc::new(object));
+        id
+    }
+
+    pub(crate) fn find(&self, id: u64) -> Option<Arc<T>> {
+        read(self.shard(id)).get(&id).cloned()
+    }
+
+    /// The object, for the first who asks.
+    pub(crate) fn remove(&self, id: u64) -> Option<Arc<T>> {
+        self.write(id).remove(&id)
+    }
+
+    /// Those that are wanted.
+    pub(crate) fn select(&self, wanted: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            found.extend(read(shard).values().filter(|object| wanted(object)).cloned());
+        }
+        found
+    }
+
+    fn shard(&self, id: u64) -> &RwLock<Shard<T>> {
+        &self.shards[id as usize % SHARDS]
+    }
+
+    fn write(&self, id: u64) -> RwLockWriteGuard<'_, Shard<T>> {
+        self.shard(id).write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read<T>(shard: &RwLock<Shard<T>>) -> RwLockReadGuard<'_, Shard<T>> {
+    shard.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_good_for_one_object_until_it_is_removed() {
+        let (words, others) = (Registry::new(), Registry::<()>::new());
+        let (one, two) = (words.insert("one"), words.insert("two"));
+        assert_eq!(words.find(one).as_deref(), Some(&"one"));
+        assert!(others.find(one).is_none() && words.find(0).is_none());
+        assert_eq!(words.select(|word| word.starts_with('t')).len(), 1);
+        assert!(words.remove(two).is_some());
+        assert!(words.remove(two).is_none() && words.find(two).is_none());
+    }
+}

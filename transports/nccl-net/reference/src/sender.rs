@@ -1,0 +1,185 @@
+//! The sending side of a connection: messages in the order in which they were posted, one at a
+//! time.
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use nccl_net_abi::{NcclResult, REQUESTS_MAX};
+
+use crate::fault::Fault;
+use crate::frame::{self, FRAME_BYTES, Frame};
+use crate::memory::{Registration, Span};
+use crate::plugin::{CALL_BYTES_MAX, FEW, GROUP_MAX, Outcome};
+use crate::slots::{Slots, Ticket};
+
+/// Every buffer of the peer's requests may be waited for by a request of its own.
+const SENDS_MAX: usize = REQUESTS_MAX * GROUP_MAX;
+
+/// What the caller may ask about.
+#[derive(Debug)]
+struct Send {
+    bytes: usize,
+    is_done: bool,
+}
+
+/// Where the bytes of a message lie.
+#[derive(Debug)]
+enum Source {
+    Caller(Span),
+    /// A copy: the caller wants its memory back.
+    Own(Vec<u8>),
+}
+
+/// A message that is not, or not wholly, written.
+#[derive(Debug)]
+struct Outgoing {
+    ticket: Ticket,
+    frame: Frame,
+    source: Source,
+    bytes: usize,
+    /// Bytes on the wire, the frame's among them.
+    written: usize,
+}
+
+impl Outgoing {
+    fn wire_bytes(&self) -> usize {
+        FRAME_BYTES + self.bytes - frame::inline(self.bytes)
+    }
+
+    fn unwritten(&self) -> &[u8] {
+        if self.written < FRAME_BYTES {
+            return &self.frame[self.written..];
+        }
+        let part = self.bytes - (self.wire_bytes() - self.written)..self.bytes;
+        match &self.source {
+            Source::Caller(span) => span.readable(part),
+            Source::Own(copy) => &copy[part],
+        }
+    }
+
+    /// Leaves the caller's memory alone from here on.
+    fn detach(&mut self) {
+        if let Source::Caller(span) = &self.source {
+            self.source = Source::Own(span.readable(0..self.bytes).to_vec());
+        }
+    }
+}
+
+/// A sending communicator.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    socket: TcpStream,
+    requests: Slots<Send>,
+    queue: VecDeque<Outgoing>,
+    broken: Option<NcclResult>,
+    fault: Option<Fault>,
+}
+
+impl Sender {
+    /// Over a socket that does not block, on which the hello was sent.
+    pub(crate) fn new(socket: TcpStream, fault: Option<Fault>) -> Sender {
+        let room = if fault == Some(Fault::FewRequests) { FEW } else { SENDS_MAX };
+        let requests = Slots::new(room);
+        Sender { socket, requests, queue: VecDeque::new(), broken: None, fault }
+    }
+
+    /// Posts a message; `None` if there are too many.
+    pub(crate) fn post(&mut self, span: Span, tag: i32) -> Outcome<Option<Ticket>> {
+        self.broken.map_or(Ok(()), Err)?;
+        let bytes = span.bytes();
+        let Some(ticket) = self.requests.insert(Send { bytes, is_done: false }) else {
+            self.progress_unasked();
+            return Ok(None);
+        };
+        if bytes == 0 && self.fault == Some(Fault::ZeroHang) {
+            return Ok(Some(ticket));
+        }
+        let frame = frame::encode(tag, bytes, span.readable(0..frame::inline(bytes)));
+        let source = Source::Caller(span);
+        self.queue.push_back(Outgoing { ticket, frame, source, bytes, written: 0 });
+        self.progress_unasked();
+        Ok(Some(ticket))
+    }
+
+    /// The bytes of a message that is on its way; `None` if it is not yet.
+    pub(crate) fn test(&mut self, ticket: Ticket) -> Outcome<Option<usize>> {
+        if !self.is_done(ticket)? {
+            self.progress();
+        }
+        if self.is_done(ticket)? {
+            return Ok(self.requests.remove(ticket).map(|send| send.bytes));
+        }
+        self.broken.map_or(Ok(None), Err)
+    }
+
+    fn is_done(&mut self, ticket: Ticket) -> Outcome<bool> {
+        let send = self.requests.find(ticket).ok_or(NcclResult::INVALID_ARGUMENT)?;
+        Ok(send.is_done)
+    }
+
+    /// Progress without a `test`.
+    fn progress_unasked(&mut self) {
+        if self.fault != Some(Fault::ProgressOnlyInTest) {
+            self.progress();
+        }
+    }
+
+    /// Writes what can be written without waiting; whether that was anything.
+    pub(crate) fn progress(&mut self) -> bool {
+        let mut moved = 0;
+        while let Some(head) = self.queue.front_mut()
+            && self.broken.is_none()
+            && moved < CALL_BYTES_MAX
+        {
+            match (&self.socket).write(head.unwritten()) {
+                Ok(written @ 1..) => {
+                    head.written += written;
+                    moved += written;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => self.broken = Some(NcclResult::REMOTE_ERROR),
+            }
+            if head.written == head.wire_bytes() {
+                if let Some(send) = self.requests.find(head.ticket) {
+                    send.is_done = true;
+                }
+                self.queue.pop_front();
+            }
+        }
+        moved > 0
+    }
+
+    /// Whether messages wait.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.queue.is_empty() && self.broken.is_none()
+    }
+
+    /// Sees whether the peer is still there. Nothing ever comes from it but its end, or what a
+    /// fault has it say: bytes that are left unread would make closing a reset.
+    pub(crate) fn look_for_peer(&mut self) {
+        match (&self.socket).read(&mut [0]) {
+            Ok(1..) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Ok(0) | Err(_) => {
+                self.broken.get_or_insert(NcclResult::REMOTE_ERROR);
+            }
+        }
+    }
+
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Leaves memory alone that is deregistered, or all of it.
+    pub(crate) fn release(&mut self, registration: Option<&Arc<Registration>>) {
+        for message in &mut self.queue {
+            let Source::Caller(span) = &message.source else { continue };
+            if registration.is_none_or(|gone| span.is_of(gone)) {
+                message.detach();
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! Each fault shows, and nothing of it without.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use super::table::{PATIENCE, poll};
+use crate::config::Config;
+use crate::fault::Fault;
+use crate::plugin::{Outcome, Plugin};
+
+/// What a fault prevents is not done by then, and never.
+const WHILE: Duration = Duration::from_millis(300);
+const LONG: usize = 100_000;
+
+/// A plugin, and two communicators of it.
+struct Rig {
+    plugin: &'static Plugin,
+    context: u64,
+    listener: u64,
+    handle: crate::handle::Handle,
+    send: u64,
+    receive: u64,
+    /// How long what should be done is waited for.
+    patience: Duration,
+}
+
+impl Rig {
+    fn new(fault: Option<Fault>) -> Rig {
+        let config = Config { interfaces: "lo".to_owned(), fault };
+        let plugin: &'static Plugin = Box::leak(Box::new(Plugin::new(config)));
+        let context = plugin.init().unwrap();
+        let (listener, handle) = plugin.listen().unwrap();
+        let mut own = handle;
+        let send = poll(|| plugin.connect(&mut own).unwrap());
+        let receive = poll(|| plugin.accept(listener).unwrap());
+        let patience = if fault.is_some() { WHILE } else { PATIENCE };
+        Rig { plugin, context, listener, handle, send, receive, patience }
+    }
+
+    /// Memory that no test takes back.
+    fn memory(&self, bytes: Vec<u8>) -> (*mut u8, usize, u64) {
+        let bytes = bytes.leak();
+        let start = bytes.as_mut_ptr();
+        let id = self.plugin.register(self.send, start.addr(), bytes.len(), nccl_net_abi::HOST);
+        (start, bytes.len(), id.unwrap())
+    }
+
+    fn isend(&self, bytes: Vec<u8>, tag: i32) -> Outcome<Option<u64>> {
+        let (start, bytes, registration) = self.memory(bytes);
+        // SAFETY: it is never freed, and nobody else's.
+        let span = unsafe { self.plugin.span(start, bytes, registration) }?;
+        self.plugin.send(self.send, span, tag)
+    }
+
+    /// The request, with where it receives to.
+    fn irecv(&self, parts: &[(usize, i32)]) -> (Option<u64>, Vec<*mut u8>) {
+        let (mut pieces, mut starts) = (Vec::new(), Vec::new());
+        for (bytes, tag) in parts {
+            let (start, bytes, registration) = self.memory(vec![0; *bytes]);
+            // SAFETY: it is never freed, and nobody else's.
+            pieces.push((unsafe { self.plugin.span(start, bytes, registration) }.unwrap(), *tag));
+            starts.push(start);
+        }
+        (self.plugin.receive(self.receive, pieces).unwrap(), starts)
+    }
+
+    /// The first size of a request; `None` if it is not done.
+    fn wait(&self, request: Option<u64>) -> Outcome<Option<usize>> {
+        let mut result = Ok(None);
+        happens(self.patience, || {
+            result = self.plugin.test(request.unwrap());
+            result != Ok(None)
+        });
+        result.map(|done| done.map(|(_, sizes)| sizes[0]))
+    }
+
+    /// Whether all of the next messages arrive as they were sent.
+    fn all_arrive(&self, sizes: &[usize]) -> bool {
+        let sent = |at: usize| vec![at as u8 + 1; sizes[at]];
+        let receives: Vec<_> = sizes.iter().map(|size| self.irecv(&[(*size, 1)])).collect();
+        for at in 0..sizes.len() {
+            self.isend(sent(at), 1).unwrap();
+        }
+        receives.into_iter().enumerate().all(|(at, (request, starts))| {
+            let size = self.wait(request);
+            // SAFETY: it is never freed, and the request is done if it is looked at.
+            let bytes = || unsafe { std::slice::from_raw_parts(starts[0], sizes[at]) };
+            size == Ok(Some(sizes[at])) && bytes() == sent(at)
+        })
+    }
+}
+
+/// Whether it comes to that in time.
+fn happens(patience: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let since = Instant::now();
+    loop {
+        if is_so() {
+            return true;
+        }
+        if since.elapsed() > patience {
+            return false;
+        }
+    }
+}
+
+/// Whether a byte arrives that nobody tests for.
+fn arrives(patience: Duration, at: *mut u8) -> bool {
+    // SAFETY: it is never freed. It may be written meanwhile, which is what is looked for.
+    happens(patience, || unsafe { at.read_volatile() } == 7)
+}
+
+/// Whether a violation is seen, with the fault or without.
+fn check(fault: Fault, violates: fn(&Rig) -> bool) {
+    for planted in [Some(fault), None] {
+        let rig = Rig::new(planted);
+        assert_eq!(violates(&rig), planted.is_some(), "{fault:?}, planted: {planted:?}");
+        let _ = rig.plugin.finalize(rig.context);
+    }
+}
+
+fn listens(port: u16) -> bool {
+    let address = ([127, 0, 0, 1], port).into();
+    TcpStream::connect_timeout(&address, Duration::from_secs(5)).is_ok()
+}
+
+#[test]
+fn messages_come_to_harm() {
+    check(Fault::WrongSize, |rig| !rig.all_arrive(&[10]));
+    check(Fault::DoubleCompletion, |rig| !rig.all_arrive(&[10, 10]));
+    check(Fault::ZeroHang, |rig| !rig.all_arrive(&[0]));
+    check(Fault::Corrupt, |rig| !rig.all_arrive(&[LONG; 4]));
+    check(Fault::TagOrder, |rig| {
+        let (request, starts) = rig.irecv(&[(1, 5), (1, 6)]);
+        rig.isend(vec![6], 6).unwrap();
+        rig.isend(vec![5], 5).unwrap();
+        rig.wait(request).unwrap();
+        // SAFETY: it is never freed, and the request is done.
+        unsafe { starts[0].read() != 5 }
+    });
+    check(Fault::NoTruncation, |rig| {
+        let (request, _) = rig.irecv(&[(10, 1)]);
+        rig.isend(vec![1; 11], 1).unwrap();
+        rig.wait(request) != Ok(Some(10))
+    });
+}
+
+#[test]
+fn progress_and_room_are_wanting() {
+    check(Fault::FewRequests, |rig| (0..9).any(|_| rig.irecv(&[(1, 1)]).0.is_none()));
+    check(Fault::ProgressOnlyInTest, |rig| {
+        let (_, starts) = rig.irecv(&[(1, 1)]);
+        rig.isend(vec![7], 1).unwrap();
+        !arrives(rig.patience, starts[0])
+    });
+    check(Fault::RegistrationRace, |rig| {
+        let memory = rig.memory(vec![0; 8]);
+        // SAFETY: it is never freed.
+        let fails = || unsafe { rig.plugin.span(memory.0, memory.1, memory.2) }.is_err();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                for _ in 0..20 {
+                    rig.memory(vec![0; 8]);
+                }
+            });
+            let mut has_failed = false;
+            while !has_failed && !other.is_finished() {
+                has_failed = fails();
+            }
+            has_failed
+        })
+    });
+}
+
+#[test]
+fn ends_are_not_clean() {
+    check(Fault::ResetOnClose, |rig| {
+        let (request, _) = rig.irecv(&[(20 << 20, 1)]);
+        rig.isend(vec![1; 20 << 20], 1).unwrap();
+        rig.plugin.close_send(rig.send).unwrap();
+        poll(|| rig.plugin.test(request.unwrap()).transpose()).is_err()
+    });
+    check(Fault::LeakDescriptors, |rig| {
+        let (address, _) = rig.handle.target().unwrap();
+        rig.plugin.close_listen(rig.listener).unwrap();
+        listens(address.port())
+    });
+    check(Fault::LeakThreads, |rig| {
+        let (_, starts) = rig.irecv(&[(1, 1)]);
+        rig.plugin.finalize(rig.context).unwrap();
+        rig.isend(vec![7], 1).unwrap();
+        // Only a thread can have read it. Without the fault there is none to wait for.
+        arrives(if rig.patience == WHILE { PATIENCE } else { WHILE }, starts[0])
+    });
+}
+
+#[test]
+fn connecting_goes_wrong() {
+    check(Fault::HandleReuse, |rig| {
+        poll(|| rig.plugin.connect(&mut rig.handle.clone()).unwrap());
+        rig.plugin.accept(rig.listener).is_err()
+    });
+    check(Fault::StrangerKills, |rig| {
+        let (address, _) = rig.handle.target().unwrap();
+        let mut stranger = TcpStream::connect_timeout(&address, WHILE).unwrap();
+        stranger.write_all(b"who is there?").unwrap();
+        happens(if rig.patience == WHILE { PATIENCE } else { WHILE }, || {
+            rig.plugin.accept(rig.listener).is_err()
+        })
+    });
+}
+
+fn takes_long(call: impl FnOnce()) -> bool {
+    let since = Instant::now();
+    call();
+    since.elapsed() > Duration::from_secs(2)
+}
+
+#[test]
+fn accepting_blocks() {
+    let rig = Rig::new(Some(Fault::BlockingAccept));
+    assert!(takes_long(|| assert_eq!(rig.plugin.accept(rig.listener), Ok(None))));
+}
+
+#[test]
+fn connecting_blocks() {
+    // Nobody accepts meanwhile.
+    assert!(takes_long(|| assert!(Rig::new(Some(Fault::BlockingConnect)).send > 0)));
+}
+
+#[test]
+fn a_misspelt_fault_starts_nothing() {
+    let config = Config { fault: Some(Fault::Unknown), ..Config::default() };
+    let plugin: &'static Plugin = Box::leak(Box::new(Plugin::new(config)));
+    assert!(plugin.init().is_err());
+}

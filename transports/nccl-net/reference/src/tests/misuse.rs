@@ -1,0 +1,145 @@
+//! Errors in the place of crashes, and strangers.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::ptr::{null_mut, without_provenance_mut};
+use std::time::Duration;
+
+use nccl_net_abi::{NcclResult, v12};
+
+use super::table::*;
+use crate::handle::Handle;
+use crate::listener::Listener;
+use crate::versions::{ncclNetPlugin_v8, ncclNetPlugin_v9, ncclNetPlugin_v10, ncclNetPlugin_v11};
+
+const WRONG: NcclResult = NcclResult::INVALID_ARGUMENT;
+
+#[test]
+fn what_was_never_handed_out_is_refused() {
+    let pair = Pair::new();
+    let mut buffer = Buffer::new(pair.send, vec![0; 9]);
+    for nobody in [null_mut(), without_provenance_mut(0x1234), pair.context] {
+        assert_eq!(isend(nobody, &mut buffer, 0), Err(WRONG));
+        assert_eq!(irecv(nobody, std::slice::from_mut(&mut buffer), &[0]), Err(WRONG));
+        assert_eq!(register(nobody, &mut buffer.bytes), Err(WRONG));
+        assert_eq!(deregister(nobody, buffer.registration), Err(WRONG));
+        assert_eq!(deregister(pair.send, nobody), Err(WRONG));
+        assert_eq!(accept(nobody), Err(WRONG));
+        assert_eq!((close_send(nobody), close_receive(nobody)), (Err(WRONG), Err(WRONG)));
+        assert_eq!(test(nobody), Err(WRONG));
+    }
+    assert_eq!(finalize(null_mut()), Err(WRONG));
+    assert_eq!(connect(null_mut(), &mut [0; 128]), Err(WRONG));
+    assert_eq!(connect(pair.context, &mut [0; 128]), Err(WRONG));
+    // The wrong side, and groups of no or too many buffers.
+    assert_eq!(isend(pair.receive, &mut buffer, 0), Err(WRONG));
+    assert_eq!(irecv(pair.send, std::slice::from_mut(&mut buffer), &[0]), Err(WRONG));
+    assert_eq!(close_receive(pair.send), Err(WRONG));
+    assert_eq!(irecv(pair.receive, &mut [], &[]), Err(WRONG));
+    let mut nine: Vec<Buffer> = (0..9).map(|_| Buffer::new(pair.send, vec![0])).collect();
+    assert_eq!(irecv(pair.receive, &mut nine, &[0; 9]), Err(WRONG));
+    // Memory that is not registered.
+    buffer.registration = null_mut();
+    assert_eq!(isend(pair.send, &mut buffer, 0), Err(WRONG));
+    pair.close();
+    assert_eq!((close_send(pair.send), close_receive(pair.receive)), (Err(WRONG), Err(WRONG)));
+    assert_eq!(finalize(pair.context), Err(WRONG));
+}
+
+#[test]
+fn a_request_is_done_once() {
+    let pair = Pair::new();
+    let mut out = Buffer::new(pair.send, vec![1; 64]);
+    let mut into = [Buffer::new(pair.receive, vec![0; 64])];
+    let received = irecv(pair.receive, &mut into, &[1]).unwrap();
+    let sent = isend(pair.send, &mut out, 1).unwrap();
+    assert_eq!((wait(received)[0], wait(sent)[0]), (64, 64));
+    assert_eq!((test(received), test(sent)), (Err(WRONG), Err(WRONG)));
+    pair.close();
+    assert_eq!((test(received), test(sent)), (Err(WRONG), Err(WRONG)));
+}
+
+#[test]
+fn a_peer_that_is_gone_is_a_remote_error() {
+    let pair = Pair::new();
+    let mut into = [Buffer::new(pair.receive, vec![0; 64])];
+    let received = irecv(pair.receive, &mut into, &[1]).unwrap();
+    close_send(pair.send).unwrap();
+    let error = poll(|| test(received).err());
+    assert_eq!(error, NcclResult::REMOTE_ERROR);
+    assert_eq!(irecv(pair.receive, &mut into, &[1]), Err(NcclResult::REMOTE_ERROR));
+    close_receive(pair.receive).unwrap();
+    finalize(pair.context).unwrap();
+}
+
+#[test]
+fn a_receiver_that_is_gone_is_a_remote_error() {
+    let context = init();
+    let (mut listener, handle) = Listener::open([127, 0, 0, 1].into(), None).unwrap();
+    // SAFETY: both are 128 bytes without padding.
+    let mut handle: [u8; 128] = unsafe { std::mem::transmute::<Handle, [u8; 128]>(handle) };
+    let send = poll(|| Some(connect(context, &mut handle).unwrap()).filter(|it| !it.is_null()));
+    let peer = poll(|| listener.accept().unwrap());
+    let mut out = Buffer::new(send, vec![1; 32 << 20]);
+    let sent = isend(send, &mut out, 1).unwrap();
+    assert_eq!(test(sent), Ok(None));
+    drop(peer);
+    assert_eq!(poll(|| test(sent).err()), NcclResult::REMOTE_ERROR);
+    close_send(send).unwrap();
+    finalize(context).unwrap();
+}
+
+#[test]
+fn strangers_disturb_nobody_and_a_listener_accepts_many() {
+    let context = init();
+    let Listening(listener, handle) = listen(context);
+    // SAFETY: any 128 bytes are a handle.
+    let (address, _) =
+        unsafe { std::mem::transmute::<[u8; 128], Handle>(handle) }.target().unwrap();
+    let dial = || TcpStream::connect_timeout(&address, Duration::from_secs(5)).unwrap();
+    let (silent, mut wrong, gone) = (dial(), dial(), dial());
+    wrong.write_all(&[7; 24]).unwrap();
+    drop(gone);
+    assert_eq!(accept(listener), Ok(null_mut()));
+    for _ in 0..10 {
+        let (send, receive) = join(context, listener, &mut handle.clone());
+        close_send(send).unwrap();
+        close_receive(receive).unwrap();
+    }
+    drop(silent);
+    // SAFETY: communicators are looked up.
+    let close = || check(unsafe { net().close_listen.unwrap()(listener) });
+    assert_eq!((close(), close()), (Ok(()), Err(WRONG)));
+    // Nobody listens there any more.
+    assert_eq!(connect(context, &mut handle.clone()), Err(NcclResult::REMOTE_ERROR));
+    finalize(context).unwrap();
+}
+
+#[test]
+fn threads_end_with_the_last_context() {
+    // Other tests have contexts of their own: this only asks that none is needed twice.
+    let (one, two) = (init(), init());
+    assert_eq!((finalize(one), finalize(one), finalize(two)), (Ok(()), Err(WRONG), Ok(())));
+}
+
+#[test]
+fn the_device_is_described_in_all_versions() {
+    let mut properties = std::mem::MaybeUninit::<v12::Properties>::uninit();
+    // SAFETY: there is room for them.
+    check(unsafe { net().properties.unwrap()(0, properties.as_mut_ptr()) }).unwrap();
+    // SAFETY: they were written.
+    let properties = unsafe { properties.assume_init() };
+    assert_eq!((properties.receives_max, properties.registration_is_global), (8, 1));
+    assert_eq!((properties.memory_kinds, properties.rail), (nccl_net_abi::HOST, -1));
+    // SAFETY: nothing is written for a device that there is not.
+    assert_eq!(check(unsafe { net().properties.unwrap()(1, null_mut()) }), Err(WRONG));
+    let names = [
+        net().name,
+        ncclNetPlugin_v11.0.name,
+        ncclNetPlugin_v10.0.name,
+        ncclNetPlugin_v9.0.name,
+        ncclNetPlugin_v8.0.name,
+    ];
+    // SAFETY: names are C strings of the library.
+    assert!(names.iter().all(|name| unsafe { std::ffi::CStr::from_ptr(*name) } == c"Reference"));
+}

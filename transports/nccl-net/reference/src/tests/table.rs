@@ -1,0 +1,179 @@
+//! The table's functions, with the arguments that tests care about.
+
+use core::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use nccl_net_abi::{HANDLE_BYTES, HOST, NcclResult, v12::Net};
+
+use crate::versions::ncclNetPlugin_v12;
+
+/// Nothing takes so long.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(super) type Pointer = *mut c_void;
+pub(super) type Result<T> = std::result::Result<T, NcclResult>;
+
+pub(super) fn net() -> &'static Net {
+    &ncclNetPlugin_v12.0
+}
+
+pub(super) fn check(result: NcclResult) -> Result<()> {
+    if result == NcclResult::SUCCESS { Ok(()) } else { Err(result) }
+}
+
+/// What a call writes to the place that it is given.
+pub(super) fn gives(call: impl FnOnce(*mut Pointer) -> NcclResult) -> Result<Pointer> {
+    let mut pointer = null_mut();
+    check(call(&raw mut pointer)).map(|()| pointer)
+}
+
+pub(super) fn init() -> Pointer {
+    // SAFETY: there is room for the context.
+    gives(|place| unsafe { net().init.unwrap()(place, 7, null_mut(), None, None) }).unwrap()
+}
+
+pub(super) fn finalize(context: Pointer) -> Result<()> {
+    // SAFETY: contexts are looked up.
+    check(unsafe { net().finalize.unwrap()(context) })
+}
+
+/// A listening communicator.
+pub(super) struct Listening(pub(super) Pointer, pub(super) [u8; HANDLE_BYTES]);
+
+pub(super) fn listen(context: Pointer) -> Listening {
+    let mut handle = [0; HANDLE_BYTES];
+    let bytes = handle.as_mut_ptr().cast();
+    // SAFETY: there is room for handle and communicator.
+    let comm = gives(|place| unsafe { net().listen.unwrap()(context, 0, bytes, place) });
+    Listening(comm.unwrap(), handle)
+}
+
+pub(super) fn connect(context: Pointer, handle: &mut [u8; HANDLE_BYTES]) -> Result<Pointer> {
+    let bytes = handle.as_mut_ptr().cast();
+    // SAFETY: there are a handle, and room for the communicator.
+    gives(|place| unsafe { net().connect.unwrap()(context, 0, bytes, place, null_mut()) })
+}
+
+pub(super) fn accept(listener: Pointer) -> Result<Pointer> {
+    // SAFETY: there is room for the communicator.
+    gives(|place| unsafe { net().accept.unwrap()(listener, place, null_mut()) })
+}
+
+/// Calls until there is something.
+pub(super) fn poll<T>(mut call: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = call() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "nothing happens");
+    }
+}
+
+/// A sending and a receiving communicator, joined.
+pub(super) struct Pair {
+    pub(super) context: Pointer,
+    pub(super) send: Pointer,
+    pub(super) receive: Pointer,
+}
+
+impl Pair {
+    pub(super) fn new() -> Pair {
+        let context = init();
+        let Listening(listener, mut handle) = listen(context);
+        let (send, receive) = join(context, listener, &mut handle);
+        // SAFETY: communicators are looked up.
+        check(unsafe { net().close_listen.unwrap()(listener) }).unwrap();
+        Pair { context, send, receive }
+    }
+
+    pub(super) fn close(&self) {
+        close_send(self.send).unwrap();
+        close_receive(self.receive).unwrap();
+        finalize(self.context).unwrap();
+    }
+}
+
+pub(super) fn join(
+    context: Pointer,
+    listener: Pointer,
+    handle: &mut [u8; HANDLE_BYTES],
+) -> (Pointer, Pointer) {
+    let some = |pointer: Pointer| (!pointer.is_null()).then_some(pointer);
+    let send = poll(|| some(connect(context, handle).unwrap()));
+    (send, poll(|| some(accept(listener).unwrap())))
+}
+
+pub(super) fn close_send(comm: Pointer) -> Result<()> {
+    // SAFETY: communicators are looked up.
+    check(unsafe { net().close_send.unwrap()(comm) })
+}
+
+pub(super) fn close_receive(comm: Pointer) -> Result<()> {
+    // SAFETY: communicators are looked up.
+    check(unsafe { net().close_receive.unwrap()(comm) })
+}
+
+pub(super) fn register(comm: Pointer, bytes: &mut [u8]) -> Result<Pointer> {
+    let (start, count) = (bytes.as_mut_ptr().cast(), bytes.len());
+    // SAFETY: there is room for the registration.
+    gives(|place| unsafe { net().register.unwrap()(comm, start, count, HOST, place) })
+}
+
+pub(super) fn deregister(comm: Pointer, registration: Pointer) -> Result<()> {
+    // SAFETY: both are looked up.
+    check(unsafe { net().deregister.unwrap()(comm, registration) })
+}
+
+/// Memory that is registered, and outlives the requests of a test.
+pub(super) struct Buffer {
+    pub(super) bytes: Vec<u8>,
+    pub(super) registration: Pointer,
+}
+
+impl Buffer {
+    pub(super) fn new(comm: Pointer, mut bytes: Vec<u8>) -> Buffer {
+        let registration = register(comm, &mut bytes).unwrap();
+        Buffer { bytes, registration }
+    }
+}
+
+/// Null if it cannot be taken.
+pub(super) fn isend(comm: Pointer, buffer: &mut Buffer, tag: c_int) -> Result<Pointer> {
+    let (start, bytes) = (buffer.bytes.as_mut_ptr().cast(), buffer.bytes.len());
+    let (call, registration) = (net().isend.unwrap(), buffer.registration);
+    // SAFETY: the buffer outlives the request, and there is room for this.
+    gives(|place| unsafe { call(comm, start, bytes, tag, registration, null_mut(), place) })
+}
+
+/// Null if it cannot be taken.
+pub(super) fn irecv(comm: Pointer, buffers: &mut [Buffer], tags: &[c_int]) -> Result<Pointer> {
+    let mut starts: Vec<Pointer> =
+        buffers.iter_mut().map(|buffer| buffer.bytes.as_mut_ptr().cast()).collect();
+    let mut sizes: Vec<usize> = buffers.iter().map(|buffer| buffer.bytes.len()).collect();
+    let mut registrations: Vec<Pointer> =
+        buffers.iter().map(|buffer| buffer.registration).collect();
+    let mut tags = tags.to_vec();
+    let (call, count) = (net().irecv.unwrap(), buffers.len() as c_int);
+    let (starts, sizes) = (starts.as_mut_ptr(), sizes.as_mut_ptr());
+    let (tags, registrations) = (tags.as_mut_ptr(), registrations.as_mut_ptr());
+    gives(|place| {
+        // SAFETY: the buffers outlive the request, there are so many of everything, and room.
+        unsafe { call(comm, count, starts, sizes, tags, registrations, null_mut(), place) }
+    })
+}
+
+/// The sizes, once it is done.
+pub(super) fn test(request: Pointer) -> Result<Option<[c_int; 8]>> {
+    let (mut done, mut sizes) = (0, [-1; 8]);
+    // SAFETY: there is room for both.
+    check(unsafe { net().test.unwrap()(request, &raw mut done, sizes.as_mut_ptr()) })?;
+    Ok((done != 0).then_some(sizes))
+}
+
+/// Tests until it is done.
+pub(super) fn wait(request: Pointer) -> [c_int; 8] {
+    assert!(!request.is_null(), "it was not taken");
+    poll(|| test(request).unwrap())
+}
