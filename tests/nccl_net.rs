@@ -1,5 +1,5 @@
-//! The plugin for NCCL keeps the contract, over each transport: what `ferroccl netcheck` says of it,
-//! as users run it.
+//! The plugin for NCCL keeps the contract, over each transport: what `ferroccl netcheck` says of
+//! it, as users run it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -70,7 +70,7 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "model checkers, AddressSanitizer, valgrind and fuzzers, each for a short while",
         needs: "needs the nightly toolchain and valgrind (`cargo xtask setup` installs both); \
                 without one of them it says SKIPPED and why",
-        budget_s: 830,
+        budget_s: 750,
         // The models at least need no tool.
         tests_min: 10,
         steps: &[&["xtask", "check", "loom", "shuttle", "asan", "valgrind", "recorder", "fuzz"]],
@@ -160,8 +160,8 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "rest",
-        what: "conformance of the transports and of plugins for NCCL, ranks as threads and processes, \
-               documentation",
+        what: "conformance of the transports and of plugins for NCCL, ranks as threads and \
+               processes, documentation",
         needs: NAMESPACES,
         budget_s: 520,
         tests_min: 1,

@@ -104,8 +104,8 @@ impl Listening {
         if rejected > self.told {
             let more = rejected - self.told;
             tracing::warn!(
-                "{more} connections to a listener were dropped: they did not prove that they belong \
-                 to this job (a port scanner, or another job's ranks)"
+                "{more} connections to a listener were dropped: they did not prove that they \
+                 belong to this job (a port scanner, or another job's ranks)"
             );
             self.told = rejected;
         }

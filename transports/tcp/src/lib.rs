@@ -21,9 +21,10 @@
 //!
 //! A put is done when the peer has acknowledged its frame (unless [`Options::done_when_written`]);
 //! until then its bytes stay where they are. So when a connection breaks and the peer lives, the
-//! side that had connected connects again, both tell how many frames they have, and what was lost is
-//! sent again: nothing is lost, nothing is written twice after it was seen. A peer that nobody answers for is gone at once; one
-//! that does not come back within [`Options::resume_within`] is too.
+//! side that had connected connects again, both tell how many frames they have, and what was lost
+//! is sent again: nothing is lost, nothing is written twice after it was seen. A peer that nobody
+//! answers for is gone at once; one that does not come back within [`Options::resume_within`] is
+//! too.
 
 mod acceptor;
 mod connecting;
