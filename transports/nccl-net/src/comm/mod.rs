@@ -9,7 +9,7 @@
 //!   some message waits for a buffer.
 //! * **Where memory cannot be reached**, messages come through the slots in pieces.
 //! * **Which message is for which buffer** both sides count for themselves: the k-th message of a
-//!   tag is for the k-th buffer with that tag ([`tags`]).
+//!   tag is for the k-th buffer with that tag.
 //!
 //! Nothing waits here: each call does what can be done now. All calls to one communicator take
 //! turns; no two communicators have anything in common but their device.
