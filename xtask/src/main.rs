@@ -6,6 +6,7 @@
 mod bench;
 mod check;
 mod compare;
+mod dist;
 mod failures;
 mod guest;
 mod lint;
@@ -50,6 +51,8 @@ enum Chore {
     Bench(bench::Options),
     /// Run the same collectives over every transport, and write a table and a plot.
     CompareTransports(compare::Options),
+    /// Build and pack what users install: the plugin for NCCL in a tarball and in a Python wheel.
+    Dist(dist::Options),
     /// Test RDMA between devices in software, in a small virtual machine: the suite of that name.
     Softroce,
     /// Run a command in a small virtual machine whose kernel can lose and delay packets.
@@ -67,6 +70,7 @@ fn run(chore: &Chore) -> Outcome<ExitCode> {
         // In a guest, its status is that of what runs there.
         Chore::Bench(options) => return bench::run(options),
         Chore::CompareTransports(options) => return compare::run(options),
+        Chore::Dist(options) => dist::run(options),
         Chore::Softroce => test::softroce(),
         // Its status is that of the command.
         Chore::Guest(options) => return guest::run(options),

@@ -102,7 +102,7 @@ macro_rules! config {
 config! {
     transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
         "Transport to use (auto, shm, tcp, verbs). auto takes shm between ranks of one host and \
-         tcp between hosts.";
+         tcp between hosts; within NCCL, verbs between hosts if there are devices.";
     socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
         Some("NCCL_SOCKET_IFNAME"), false,
         "Interfaces that tcp tells its peers of: prefixes of names, or networks such as \

@@ -196,6 +196,10 @@ impl<F: Faults> Lane for FaultInjector<F> {
         self.pending.is_empty() && self.lane.is_drained()
     }
 
+    fn classify(&mut self, traffic_class: u8) {
+        self.lane.classify(traffic_class);
+    }
+
     fn conclude(&mut self, now: Instant) {
         self.lane.conclude(now);
     }

@@ -356,6 +356,12 @@ pub trait Lane: Send + fmt::Debug {
         Vec::new()
     }
 
+    /// The traffic class (DSCP and ECN) of what goes to peers that are attached from now on, unless
+    /// a [`Spread`] says otherwise; nothing where packets have none.
+    fn classify(&mut self, traffic_class: u8) {
+        let _ = traffic_class;
+    }
+
     /// How puts to the endpoint's peer are spread over its queue pairs from now on, as far as there
     /// are so many; nothing where there are none.
     fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {

@@ -9,10 +9,11 @@
 //! ```
 //!
 //! The devices, lanes and policies are those of the transports; here is only how NCCL's requests
-//! become puts. What NCCL holds are numbers (`table.rs`), so that no pointer of its can lead astray.
+//! become puts. What NCCL holds are numbers (`table.rs`): no pointer of its can lead astray.
 
 mod comm;
 mod config;
+mod context;
 mod device;
 mod error;
 mod exports;

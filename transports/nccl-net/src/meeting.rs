@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_core::spread::Policy;
 use ccl_core::time::Instant;
-use ccl_core::transport::{Address, Connected, Connecting, Listener, Secret, TransportError};
+use ccl_core::transport::{
+    Address, Connected, Connecting, Device, Listener, Secret, TransportError,
+};
 
 use crate::comm::Settings;
 use crate::comm::line::Way;
 use crate::comm::receiver::Receiver;
 use crate::comm::sender::Sender;
 use crate::comm::wire::Note;
+use crate::context::Context;
 use crate::device::NetDevice;
 use crate::error::NetError;
 use crate::handle::{Handle, VERSION};
@@ -25,6 +29,10 @@ const SHARED_MEMORY: &str = "shared memory";
 #[derive(Clone, Debug)]
 pub(crate) struct Manners {
     pub(crate) settings: Settings,
+    /// How messages are spread over queue pairs.
+    pub(crate) policy: Arc<Policy>,
+    /// Whether a class of the environment's counts, whatever communicators want.
+    pub(crate) has_class: bool,
     /// How long the two sides may take.
     pub(crate) join_within: Duration,
     /// This process, for its peers.
@@ -42,22 +50,30 @@ pub(crate) struct Listening {
     told: u64,
 }
 
+impl Manners {
+    fn way(&self, device: &Arc<dyn Device>, home: &Arc<dyn Device>, context: &Context) -> Way {
+        let traffic_class = context.traffic_class.filter(|_| !self.has_class);
+        Way { device: Arc::clone(device), home: Arc::clone(home), traffic_class }
+    }
+}
+
 impl Listening {
     pub(crate) fn new(
         device: &NetDevice,
         handle: &mut Handle,
+        context: &Context,
         manners: Manners,
     ) -> Result<Listening, NetError> {
         let home = device.open()?;
         let secret = handle.secret();
         let listener = home.listen(&secret)?;
         handle.address = listener.address();
-        let way = Way { device: Arc::clone(&home), home: Arc::clone(&home) };
+        let way = manners.way(&home, &home, context);
         let mut listeners = vec![(way, device.name().to_owned(), listener)];
         if let Some((tag, near)) = &device.near {
             let listener = near.listen(&secret)?;
             handle.near = Some((*tag, listener.address()));
-            let way = Way { device: Arc::clone(near), home };
+            let way = manners.way(near, &home, context);
             listeners.push((way, SHARED_MEMORY.to_owned(), listener));
         }
         Ok(Listening { listeners, manners, joining: Vec::new(), told: 0 })
@@ -116,6 +132,7 @@ impl Listening {
 #[derive(Debug)]
 pub(crate) struct Attempt {
     ways: Vec<(Way, String, Address)>,
+    context: Arc<Context>,
     secret: Secret,
     /// Over the last of the ways.
     connecting: Option<Box<dyn Connecting>>,
@@ -128,6 +145,7 @@ impl Attempt {
     pub(crate) fn new(
         device: &NetDevice,
         handle: &Handle,
+        context: &Arc<Context>,
         manners: Manners,
         now: Instant,
     ) -> Result<Attempt, NetError> {
@@ -139,17 +157,18 @@ impl Attempt {
             )));
         }
         let home = device.open()?;
-        let way = Way { device: Arc::clone(&home), home: Arc::clone(&home) };
+        let way = manners.way(&home, &home, context);
         let mut ways = vec![(way, device.name().to_owned(), handle.address.clone())];
         if let (Some((own, near)), Some((tag, address))) = (&device.near, &handle.near)
             && own == tag
         {
-            let way = Way { device: Arc::clone(near), home };
+            let way = manners.way(near, &home, context);
             ways.push((way, SHARED_MEMORY.to_owned(), address.clone()));
         }
         let secret = handle.secret();
         let (connecting, sender) = (None, None);
-        Ok(Attempt { ways, secret, connecting, sender, manners, began: now })
+        let context = Arc::clone(context);
+        Ok(Attempt { ways, context, secret, connecting, sender, manners, began: now })
     }
 
     /// Goes on connecting, over the next way if one leads nowhere.
@@ -193,7 +212,9 @@ impl Attempt {
             let Some(connected) = self.connect(now)? else { return Ok(None) };
             self.connecting = None;
             let Some((way, ..)) = self.ways.last() else { return Ok(None) };
-            let sender = Sender::new(way, connected, self.manners.settings, now)?;
+            let policy = Some(Arc::clone(&self.manners.policy));
+            let does = (Arc::clone(&self.context), policy.filter(|_| way.has_queue_pairs()));
+            let sender = Sender::new(way, connected, self.manners.settings, does, now)?;
             let sender = self.sender.insert(Box::new(sender));
             sender.line().note(&Note::Peer(self.manners.who.clone()))?;
         }

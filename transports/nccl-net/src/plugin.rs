@@ -9,12 +9,13 @@ use ccl_core::config::Config;
 use ccl_core::transport::{Address, Device};
 use ccl_memory::Region;
 use ccl_wire::{fork, now, socket};
-use nccl_net_abi::{HANDLE_BYTES, HOST, LogLevel, Logger, NcclResult, SUBSYSTEM_INIT};
+use nccl_net_abi::{Attributes, HANDLE_BYTES, HOST, LogLevel, Logger, NcclResult, SUBSYSTEM_INIT};
 
 use crate::comm::Settings;
 use crate::comm::receiver::{Buffer, Receiver, Sizes};
 use crate::comm::sender::Sender;
 use crate::comm::wire::GROUP_MAX;
+use crate::context::Context;
 use crate::device::{self, NetDevice};
 use crate::error::NetError;
 use crate::handle::Handle;
@@ -36,6 +37,7 @@ pub(crate) struct Plugin {
     generation: u32,
     /// Communicators of NCCL that have been initialised and not finalised.
     users: AtomicU32,
+    contexts: Table<Arc<Context>>,
     pub(crate) progress: Progress,
     pub(crate) listeners: Table<Listening>,
     pub(crate) attempts: Table<Attempt>,
@@ -104,9 +106,16 @@ impl Plugin {
         };
         Ok(Plugin {
             devices,
-            manners: Manners { settings, join_within: config.join_timeout, who },
+            manners: Manners {
+                settings,
+                policy: Arc::new(config.ib_policy.clone()),
+                has_class: config.ib_traffic_class != 0,
+                join_within: config.join_timeout,
+                who,
+            },
             generation: fork::generation(),
             users: AtomicU32::new(0),
+            contexts: Table::new(Kind::Context),
             progress: Progress::default(),
             listeners: Table::new(Kind::Listener),
             attempts: Table::new(Kind::Attempt),
@@ -116,14 +125,33 @@ impl Plugin {
         })
     }
 
+    /// One more communicator of NCCL, of which this is known.
+    pub(crate) fn add_context(&self, context: Context) -> Result<Id, NetError> {
+        self.contexts.add(Box::new(Arc::new(context))).ok_or_else(too_many)
+    }
+
+    /// What is known of a communicator; nothing in particular, where NCCL has none to give.
+    fn context(&self, id: Option<Id>) -> Result<Arc<Context>, NetError> {
+        let Some(id) = id else { return Ok(Arc::default()) };
+        self.contexts.with(id, |context| Arc::clone(context)).ok_or_else(|| gone("a context"))
+    }
+
+    /// What a communicator is about to do.
+    pub(crate) fn hint(&self, id: Id, attributes: &Attributes) -> Result<(), NetError> {
+        self.context(Some(id))?.hint(attributes);
+        Ok(())
+    }
+
     /// One communicator of NCCL is over; with the last one, the thread ends.
-    pub(crate) fn finalize(&self) {
+    pub(crate) fn finalize(&self, context: Id) -> Result<(), NetError> {
+        self.contexts.remove(context).ok_or_else(|| gone("a context"))?;
         let before = self
             .users
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |users| users.checked_sub(1));
         if before == Ok(1) {
             self.progress.stop();
         }
+        Ok(())
     }
 
     pub(crate) fn device(&self, number: i32) -> Result<&NetDevice, NetError> {
@@ -135,12 +163,17 @@ impl Plugin {
     }
 
     /// Listens: a handle for peers, and the listening communicator.
-    pub(crate) fn listen(&self, number: i32) -> Result<([u8; HANDLE_BYTES], Id), NetError> {
+    pub(crate) fn listen(
+        &self,
+        context: Option<Id>,
+        number: i32,
+    ) -> Result<([u8; HANDLE_BYTES], Id), NetError> {
         let device = self.device(number)?;
         let (seed, address) = (socket::random()?, Address(Vec::new()));
         let mut handle =
             Handle { transport: device.code, seed, address, near: None, attempt: None };
-        let listening = Listening::new(device, &mut handle, self.manners.clone())?;
+        let context = self.context(context)?;
+        let listening = Listening::new(device, &mut handle, &context, self.manners.clone())?;
         let bytes = handle.fit().ok_or_else(|| {
             let text = "this host's address does not fit a handle of NCCL's: choose interfaces \
                         with FERROCCL_SOCKET_IFNAME";
@@ -153,6 +186,7 @@ impl Plugin {
     /// Goes on connecting to whom the handle is of; the sending communicator, once it is ready.
     pub(crate) fn connect(
         &'static self,
+        context: Result<Option<Id>, Context>,
         number: i32,
         bytes: &mut [u8; HANDLE_BYTES],
     ) -> Result<Option<Id>, NetError> {
@@ -163,7 +197,11 @@ impl Plugin {
         let id = match known {
             Some(id) => id,
             None => {
-                let attempt = Attempt::new(device, &handle, self.manners.clone(), now)?;
+                let context = match context {
+                    Ok(id) => self.context(id)?,
+                    Err(context) => Arc::new(context),
+                };
+                let attempt = Attempt::new(device, &handle, &context, self.manners.clone(), now)?;
                 let id = self.attempts.add(Box::new(attempt)).ok_or_else(too_many)?;
                 handle.attempt = Some(id);
                 *bytes = handle.encode().unwrap_or(*bytes);

@@ -23,6 +23,7 @@ pub(crate) enum Kind {
     Receiver = 3,
     Memory = 4,
     Attempt = 5,
+    Context = 6,
 }
 
 /// Names something in a table.
@@ -75,6 +76,7 @@ impl Id {
             3 => Kind::Receiver,
             4 => Kind::Memory,
             5 => Kind::Attempt,
+            6 => Kind::Context,
             _ => return None,
         };
         let index = (number >> INDEX_BITS) as u32 & ((1 << INDEX_BITS) - 1);

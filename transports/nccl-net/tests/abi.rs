@@ -35,6 +35,7 @@ mod tests {
 
     /// A pair of communicators, and a registration of one buffer with each.
     struct Pair {
+        context: *mut c_void,
         listener: *mut c_void,
         sender: *mut c_void,
         receiver: *mut c_void,
@@ -44,11 +45,12 @@ mod tests {
         back: *mut c_void,
     }
 
-    fn init() {
+    fn init() -> *mut c_void {
         let mut context = null_mut();
         // SAFETY: without a logger or a profiler.
         ok(unsafe { (NET.init.unwrap())(&mut context, 7, null_mut(), None, None) });
         assert!(!context.is_null());
+        context
     }
 
     fn register(comm: *mut c_void, memory: &mut [u8]) -> *mut c_void {
@@ -61,17 +63,17 @@ mod tests {
 
     impl Pair {
         fn new(bytes: usize) -> Pair {
-            init();
+            let context = init();
             let (mut handle, mut listener) = ([0u8; HANDLE_BYTES], null_mut());
             let start = handle.as_mut_ptr().cast();
             // SAFETY: a handle of the right size.
-            ok(unsafe { (NET.listen.unwrap())(null_mut(), 0, start, &mut listener) });
+            ok(unsafe { (NET.listen.unwrap())(context, 0, start, &mut listener) });
             let (mut sender, mut receiver): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
             until("meeting", || {
                 if sender.is_null() {
                     let (net, handle) = (NET.connect.unwrap(), handle.as_mut_ptr().cast());
                     // SAFETY: a handle of the right size.
-                    ok(unsafe { net(null_mut(), 0, handle, &mut sender, null_mut()) });
+                    ok(unsafe { net(context, 0, handle, &mut sender, null_mut()) });
                 }
                 if receiver.is_null() {
                     // SAFETY: the communicator's place is this call's.
@@ -82,7 +84,7 @@ mod tests {
             let mut from: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
             let mut into = vec![0; bytes];
             let (out, back) = (register(sender, &mut from), register(receiver, &mut into));
-            Pair { listener, sender, receiver, from, into, out, back }
+            Pair { context, listener, sender, receiver, from, into, out, back }
         }
 
         fn isend(&mut self, at: usize, bytes: usize, tag: c_int) -> *mut c_void {
@@ -122,8 +124,8 @@ mod tests {
             ok(unsafe { (NET.close_receive.unwrap())(self.receiver) });
             // SAFETY: as above.
             ok(unsafe { (NET.close_listen.unwrap())(self.listener) });
-            // SAFETY: the context is not looked at.
-            ok(unsafe { (NET.finalize.unwrap())(null_mut()) });
+            // SAFETY: as above.
+            ok(unsafe { (NET.finalize.unwrap())(self.context) });
         }
     }
 
@@ -149,7 +151,7 @@ mod tests {
     #[test]
     fn devices_are_described() {
         let _turn = ONE_AT_A_TIME.lock();
-        init();
+        let context = init();
         let mut count = 0;
         // SAFETY: the number's place is this call's.
         ok(unsafe { (NET.devices.unwrap())(&mut count) });
@@ -163,8 +165,11 @@ mod tests {
         // SAFETY: as above.
         let beyond = unsafe { (NET.properties.unwrap())(count, &mut { properties }) };
         assert_eq!(beyond, NcclResult::INVALID_ARGUMENT);
-        // SAFETY: the context is not looked at.
-        ok(unsafe { (NET.finalize.unwrap())(null_mut()) });
+        // SAFETY: the context is this test's.
+        ok(unsafe { (NET.finalize.unwrap())(context) });
+        // SAFETY: the context is never followed.
+        let twice = unsafe { (NET.finalize.unwrap())(context) };
+        assert_eq!(twice, NcclResult::INVALID_ARGUMENT);
     }
 
     #[test]

@@ -761,6 +761,10 @@ impl Lane for RailsLane {
         Ok(())
     }
 
+    fn classify(&mut self, traffic_class: u8) {
+        self.lanes.iter_mut().for_each(|lane| lane.classify(traffic_class));
+    }
+
     fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {
         let RailsLane { links, lanes, .. } = self;
         let Some(Some(link)) = links.get_mut(endpoint.0 as usize) else { return };

@@ -80,12 +80,13 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// `gives_back` says whether puts are done as soon as they are written.
-    pub(crate) fn new(link: Link, gives_back: bool) -> Endpoint {
+    pub(crate) fn new(link: Link, gives_back: bool, traffic_class: Option<u8>) -> Endpoint {
+        let stripe = |wire| Stripe::new(wire, gives_back, traffic_class);
         Endpoint {
             id: link.id,
             peer: link.peer,
             way: link.way,
-            stripes: stripes(link.stripes, gives_back),
+            stripes: link.stripes.into_iter().map(stripe).collect(),
             turn: 0,
             inbox: Inbox::default(),
             lost: None,
@@ -326,10 +327,6 @@ impl Endpoint {
         }
         self.inbox.clear();
     }
-}
-
-fn stripes(wires: Vec<Wire>, gives_back: bool) -> Vec<Stripe> {
-    wires.into_iter().map(|wire| Stripe::new(wire, gives_back)).collect()
 }
 
 fn take_resumed(acceptor: &Mutex<Acceptor>, link: LinkId, now: Instant) -> Vec<(u16, Wire)> {

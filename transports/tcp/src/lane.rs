@@ -47,6 +47,7 @@ pub(crate) struct TcpLane {
     writing: Arc<RwLock<()>>,
     resume_within: Duration,
     gives_back: bool,
+    traffic_class: Option<u8>,
     /// Whether stripes may hold what the kernel knows nothing of.
     encrypts: bool,
     /// The child of a fork has the same sockets, and must say nothing on them.
@@ -76,6 +77,7 @@ impl TcpLane {
             writing,
             resume_within: options.resume_within,
             gives_back: options.done_when_written,
+            traffic_class: None,
             encrypts,
             process: rustix::process::getpid(),
             epoll,
@@ -260,7 +262,7 @@ impl Lane for TcpLane {
         let number = u32::try_from(self.endpoints.len())
             .map_err(|_| TransportError::Usage("a lane has 2^32 endpoints at most".to_owned()))?;
         self.sockets += link.stripes.len();
-        self.endpoints.push(Some(Endpoint::new(*link, self.gives_back)));
+        self.endpoints.push(Some(Endpoint::new(*link, self.gives_back, self.traffic_class)));
         self.watch();
         Ok(EndpointId(number))
     }
@@ -396,6 +398,10 @@ impl Lane for TcpLane {
 
     fn is_drained(&self) -> bool {
         self.endpoints.iter().flatten().all(|endpoint| endpoint.is_drained())
+    }
+
+    fn classify(&mut self, traffic_class: u8) {
+        self.traffic_class = Some(traffic_class);
     }
 
     fn is_acknowledged(&self) -> bool {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_wire::{Dialler, Wire};
+use rustix::net::sockopt;
 
 use crate::frame::Kind;
 use crate::incoming::Incoming;
@@ -44,10 +45,13 @@ pub(crate) struct Stripe {
     pub(crate) closed: bool,
     /// Whether nobody watches the socket yet.
     pub(crate) is_new: bool,
+    /// Of its packets; what the system sets if there is none.
+    traffic_class: Option<u8>,
 }
 
 impl Stripe {
-    pub(crate) fn new(wire: Wire, gives_back: bool) -> Stripe {
+    pub(crate) fn new(wire: Wire, gives_back: bool, traffic_class: Option<u8>) -> Stripe {
+        classify(&wire, traffic_class);
         Stripe {
             wire: Some(wire),
             outgoing: Outgoing::new(gives_back),
@@ -60,6 +64,7 @@ impl Stripe {
             watches_room: false,
             closed: false,
             is_new: true,
+            traffic_class,
         }
     }
 
@@ -107,6 +112,7 @@ impl Stripe {
 
     /// A new connection takes the place of the old one, whether that was known to be broken or not.
     pub(crate) fn comes_back(&mut self, wire: Wire) {
+        classify(&wire, self.traffic_class);
         self.wire = Some(wire);
         (self.broken, self.resuming, self.watches_room) = (None, true, false);
         self.incoming.restart();
@@ -120,5 +126,14 @@ impl Stripe {
         if let Some(broken) = &mut self.broken {
             (broken.dialler, broken.redial_at) = (None, now + REDIAL_PAUSE);
         }
+    }
+}
+
+/// A socket is one of IPv4 or of IPv6, and one of IPv6 may lead to an address of IPv4. A class that
+/// cannot be set is no reason not to send.
+fn classify(wire: &Wire, traffic_class: Option<u8>) {
+    if let Some(class) = traffic_class {
+        let _ = sockopt::set_ip_tos(wire.socket(), class);
+        let _ = sockopt::set_ipv6_tclass(wire.socket(), class.into());
     }
 }

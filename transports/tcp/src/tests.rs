@@ -59,7 +59,7 @@ fn read(wire: &mut Wire, bytes: usize) -> Vec<u8> {
 #[test]
 fn a_stripe_is_not_drained_before_the_socket_has_all() {
     let [one, mut other] = wires();
-    let mut stripe = Stripe::new(one, false);
+    let mut stripe = Stripe::new(one, false, None);
     let bytes = 250_000;
     let header = Header { bytes: bytes as u32, ..Header::bare(Kind::Put, 0) };
     let source = Region::private(bytes);
@@ -79,10 +79,26 @@ fn a_stripe_is_not_drained_before_the_socket_has_all() {
 }
 
 #[test]
+fn packets_have_the_class_that_is_asked_for_also_after_a_break() {
+    let class = |stripe: &Stripe| {
+        let socket = stripe.wire.as_ref().unwrap().socket();
+        rustix::net::sockopt::ip_tos(socket).unwrap()
+    };
+    let wire = || {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None);
+        Wire::plain(socket.unwrap())
+    };
+    let mut stripe = Stripe::new(wire(), false, Some(104));
+    assert_eq!(class(&stripe), 104);
+    stripe.comes_back(wire());
+    assert_eq!(class(&stripe), 104);
+}
+
+#[test]
 fn what_is_done_when_it_is_written_cannot_be_sent_again() {
     for (received, outcome) in [(2, true), (1, false), (0, false)] {
         let [one, _other] = wires();
-        let mut stripe = Stripe::new(one, true);
+        let mut stripe = Stripe::new(one, true, None);
         let header = Header { bytes: 9, ..Header::bare(Kind::Put, 0) };
         for id in [7, 8] {
             let source = Region::private(64).part(0, 9).unwrap();

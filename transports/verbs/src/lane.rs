@@ -463,6 +463,10 @@ impl Lane for VerbsLane {
         Ok(())
     }
 
+    fn classify(&mut self, traffic_class: u8) {
+        self.options.traffic_class = traffic_class;
+    }
+
     fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {
         if let Ok(peer) = self.endpoint(endpoint) {
             peer.follow(spread);

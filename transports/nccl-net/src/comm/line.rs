@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ccl_core::spread::Spread;
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Connected, Device, EndpointId, Event, Lane, MrKey, NOTE_BYTES_MAX, RemoteKey, RemoteMr,
@@ -43,6 +44,16 @@ pub(crate) struct Way {
     pub(crate) device: Arc<dyn Device>,
     /// What the caller's memory is registered with.
     pub(crate) home: Arc<dyn Device>,
+    /// Of packets, if not the device's.
+    pub(crate) traffic_class: Option<u8>,
+}
+
+impl Way {
+    /// Whether messages are spread over queue pairs.
+    pub(crate) fn has_queue_pairs(&self) -> bool {
+        let caps = self.device.caps();
+        !caps.mapped && !caps.redirects
+    }
 }
 
 /// A connection.
@@ -69,11 +80,14 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn new(
-        Way { device, home }: &Way,
+        Way { device, home, traffic_class }: &Way,
         connected: Connected,
         now: Instant,
     ) -> Result<Line, TransportError> {
         let mut lane = device.lane()?;
+        if let Some(class) = traffic_class {
+            lane.classify(*class);
+        }
         let endpoint = lane.attach(connected)?;
         Ok(Line {
             lane,
@@ -110,6 +124,11 @@ impl Line {
     /// Whether the peer can be let write to the caller's memory.
     pub(crate) fn reaches_home(&self) -> bool {
         Arc::ptr_eq(&self.device, &self.home) && !self.device.caps().mapped
+    }
+
+    /// Spreads what is put from now on in another way.
+    pub(crate) fn spread(&mut self, spread: &Spread) {
+        self.lane.spread(self.endpoint, spread);
     }
 
     /// Memory that nothing is put to any more.

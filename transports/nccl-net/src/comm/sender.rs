@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use ccl_core::spread::{Policy, Spread};
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, TransportError, WorkRequest};
 use ccl_memory::Region;
@@ -14,6 +15,7 @@ use super::wire::{
     THROUGH_SLOTS, Wanted,
 };
 use super::{Settings, judge};
+use crate::context::Context;
 use crate::error::NetError;
 use crate::memory::Mr;
 use crate::table::RequestId;
@@ -85,6 +87,11 @@ struct Slots {
 pub(crate) struct Sender {
     line: Line,
     settings: Settings,
+    /// What NCCL is about to do, and the policy for that, if there is one.
+    context: Arc<Context>,
+    policy: Option<Arc<Policy>>,
+    /// How the lane was told to spread messages.
+    spread: Option<Spread>,
     /// Where the peer writes its grants.
     ring: Own,
     /// What pieces are sent from, slot by slot.
@@ -108,6 +115,7 @@ impl Sender {
         way: &Way,
         connected: Connected,
         settings: Settings,
+        (context, policy): (Arc<Context>, Option<Arc<Policy>>),
         now: Instant,
     ) -> Result<Sender, NetError> {
         let mut line = Line::new(way, connected, now)?;
@@ -131,6 +139,9 @@ impl Sender {
         Ok(Sender {
             line,
             settings,
+            context,
+            policy,
+            spread: None,
             ring,
             staging,
             busy: 0,
@@ -201,9 +212,20 @@ impl Sender {
             warned: false,
         };
         self.waiting.push_back(slot);
+        self.follow(bytes);
         self.advance();
         self.line.flush(now)?;
         Ok(Some(id))
+    }
+
+    /// Has the lane spread messages as the policy says for one of so many bytes.
+    fn follow(&mut self, bytes: usize) {
+        let Some(policy) = &self.policy else { return };
+        let spread = self.context.spread(policy, bytes);
+        if self.spread != Some(spread) {
+            self.line.spread(&spread);
+            self.spread = Some(spread);
+        }
     }
 
     /// Whether a request is done, and of how many bytes it was.

@@ -9,24 +9,46 @@ use nccl_net_abi::{
 
 use super::{guard, id, null, put, region, registration, request, slice, with};
 use crate::comm::wire::GROUP_MAX;
+use crate::context::Context;
 use crate::error::NetError;
 use crate::plugin::{self, Plugin};
-
-/// Of a communicator of NCCL: nothing is kept of it, but it must not be null.
-const CONTEXT: usize = 1 << 4;
+use crate::table::Id;
 
 pub(super) unsafe extern "C" fn init_v12(
     context: *mut *mut c_void,
     _: u64,
-    _: *mut CommConfig,
+    config: *mut CommConfig,
     logger: Logger,
     _: Profiler,
 ) -> NcclResult {
     guard("init", || {
+        if context.is_null() {
+            return Err(null("where the context goes"));
+        }
+        // SAFETY: NCCL's configuration, if there is one.
+        let known = unsafe { read_config(config) };
         plugin::init(logger)?;
+        let id = plugin::plugin()?.add_context(known)?;
         // SAFETY: NCCL wants the context there.
-        unsafe { put(context, std::ptr::without_provenance_mut(CONTEXT)) }
+        unsafe { put(context, id.pointer()) }
     })
+}
+
+/// What a configuration of NCCL's says.
+///
+/// # Safety
+///
+/// It is null, or valid.
+unsafe fn read_config(config: *mut CommConfig) -> Context {
+    NonNull::new(config).map_or_else(Context::default, |config| {
+        // SAFETY: as above.
+        Context::new(unsafe { config.read() }.traffic_class)
+    })
+}
+
+/// The context of a call; none where NCCL has none.
+fn context(pointer: *mut c_void) -> Result<Option<Id>, NetError> {
+    if pointer.is_null() { Ok(None) } else { id(pointer, "the context").map(Some) }
 }
 
 pub(super) unsafe extern "C" fn init_v10(logger: Logger, _: Profiler) -> NcclResult {
@@ -46,16 +68,7 @@ pub(super) unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
 }
 
 pub(super) unsafe extern "C" fn listen_v12(
-    _: *mut c_void,
-    device: c_int,
-    handle: *mut c_void,
-    comm: *mut *mut c_void,
-) -> NcclResult {
-    // SAFETY: the same, without a context.
-    unsafe { listen_v10(device, handle, comm) }
-}
-
-pub(super) unsafe extern "C" fn listen_v10(
+    known: *mut c_void,
     device: c_int,
     handle: *mut c_void,
     comm: *mut *mut c_void,
@@ -64,7 +77,7 @@ pub(super) unsafe extern "C" fn listen_v10(
         if handle.is_null() || comm.is_null() {
             return Err(null("the handle or the listening communicator"));
         }
-        let (bytes, id) = plugin.listen(device)?;
+        let (bytes, id) = plugin.listen(context(known)?, device)?;
         // SAFETY: a handle has room for that many bytes.
         unsafe { put(handle.cast(), bytes) }?;
         // SAFETY: NCCL wants the communicator there.
@@ -72,26 +85,37 @@ pub(super) unsafe extern "C" fn listen_v10(
     })
 }
 
-pub(super) unsafe extern "C" fn connect_v12(
-    _: *mut c_void,
+pub(super) unsafe extern "C" fn listen_v10(
     device: c_int,
     handle: *mut c_void,
     comm: *mut *mut c_void,
-    side: *mut *mut DeviceHandle,
 ) -> NcclResult {
     // SAFETY: the same, without a context.
-    unsafe { connect_v9(device, handle, comm, side) }
+    unsafe { listen_v12(std::ptr::null_mut(), device, handle, comm) }
+}
+
+pub(super) unsafe extern "C" fn connect_v12(
+    known: *mut c_void,
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+    _: *mut *mut DeviceHandle,
+) -> NcclResult {
+    // SAFETY: as NCCL hands it in.
+    with("connect", |plugin| unsafe { connect(plugin, Ok(context(known)?), device, handle, comm) })
 }
 
 pub(super) unsafe extern "C" fn connect_v10(
     device: c_int,
-    _: *mut CommConfig,
+    config: *mut CommConfig,
     handle: *mut c_void,
     comm: *mut *mut c_void,
-    side: *mut *mut DeviceHandle,
+    _: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    // SAFETY: the same, without a configuration.
-    unsafe { connect_v9(device, handle, comm, side) }
+    // SAFETY: NCCL's configuration, if there is one.
+    let known = unsafe { read_config(config) };
+    // SAFETY: as NCCL hands it in.
+    with("connect", |plugin| unsafe { connect(plugin, Err(known), device, handle, comm) })
 }
 
 pub(super) unsafe extern "C" fn connect_v9(
@@ -100,17 +124,31 @@ pub(super) unsafe extern "C" fn connect_v9(
     comm: *mut *mut c_void,
     _: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    with("connect", |plugin| {
-        // SAFETY: NCCL wants the communicator there, or null until there is one.
-        unsafe { put(comm, std::ptr::null_mut()) }?;
-        let handle: *mut [u8; HANDLE_BYTES] = handle.cast();
-        let mut handle = NonNull::new(handle).ok_or_else(|| null("the handle"))?;
-        // SAFETY: a handle has that many bytes, which are this call's alone.
-        let handle = unsafe { handle.as_mut() };
-        let Some(id) = plugin.connect(device, handle)? else { return Ok(()) };
-        // SAFETY: as above.
-        unsafe { put(comm, id.pointer()) }
-    })
+    // SAFETY: as NCCL hands it in.
+    with("connect", |plugin| unsafe { connect(plugin, Ok(None), device, handle, comm) })
+}
+
+/// Goes on connecting, for a context or with what is known instead of one.
+///
+/// # Safety
+///
+/// The handle is null or of the right size; `comm` is null or may be written to.
+unsafe fn connect(
+    plugin: &'static Plugin,
+    known: Result<Option<Id>, Context>,
+    device: c_int,
+    handle: *mut c_void,
+    comm: *mut *mut c_void,
+) -> Result<(), NetError> {
+    // SAFETY: NCCL wants the communicator there, or null until there is one.
+    unsafe { put(comm, std::ptr::null_mut()) }?;
+    let handle: *mut [u8; HANDLE_BYTES] = handle.cast();
+    let mut handle = NonNull::new(handle).ok_or_else(|| null("the handle"))?;
+    // SAFETY: a handle has that many bytes, which are this call's alone.
+    let handle = unsafe { handle.as_mut() };
+    let Some(id) = plugin.connect(known, device, handle)? else { return Ok(()) };
+    // SAFETY: as above.
+    unsafe { put(comm, id.pointer()) }
 }
 
 pub(super) unsafe extern "C" fn accept(
@@ -349,14 +387,18 @@ pub(super) unsafe extern "C" fn close_listen(comm: *mut c_void) -> NcclResult {
     with("closeListen", |plugin| plugin.close_listener(id(comm, "the listening communicator")?))
 }
 
-pub(super) unsafe extern "C" fn finalize(_: *mut c_void) -> NcclResult {
-    with("finalize", |plugin| {
-        plugin.finalize();
-        Ok(())
-    })
+pub(super) unsafe extern "C" fn finalize(context: *mut c_void) -> NcclResult {
+    with("finalize", |plugin| plugin.finalize(id(context, "the context")?))
 }
 
-/// A hint that changes nothing yet.
-pub(super) unsafe extern "C" fn set_attributes(_: *mut c_void, _: *mut Attributes) -> NcclResult {
-    NcclResult::SUCCESS
+pub(super) unsafe extern "C" fn set_attributes(
+    context: *mut c_void,
+    attributes: *mut Attributes,
+) -> NcclResult {
+    with("setNetAttr", |plugin| {
+        let attributes = NonNull::new(attributes).ok_or_else(|| null("the attributes"))?;
+        // SAFETY: NCCL's attributes are valid for this call.
+        let attributes = unsafe { attributes.read() };
+        plugin.hint(id(context, "the context")?, &attributes)
+    })
 }

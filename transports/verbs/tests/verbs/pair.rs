@@ -49,6 +49,11 @@ impl End {
 
 /// The two sides of a link, over devices of their own.
 pub(crate) fn joined(options: &Options) -> [End; 2] {
+    joined_in(options, None)
+}
+
+/// The same with a traffic class of their own.
+pub(crate) fn joined_in(options: &Options, traffic_class: Option<u8>) -> [End; 2] {
     let options = Options { interfaces: "127.0.0.1".to_owned(), ..options.clone() };
     let transport = VerbsTransport::over(functions(), options);
     let softs = [1, 2].map(|seed| SoftDevice::new(Limits { seed, ..Limits::default() }));
@@ -69,6 +74,7 @@ pub(crate) fn joined(options: &Options) -> [End; 2] {
     let mut links = [accepted, connected].into_iter().flatten();
     let mut parts = devices.each_ref().map(|device| {
         let mut lane = device.lane().unwrap();
+        traffic_class.into_iter().for_each(|class| lane.classify(class));
         let endpoint = lane.attach(links.next().unwrap()).unwrap();
         let (region, key) = device.allocate(BYTES).unwrap();
         let shared = lane.share(endpoint, key).unwrap();

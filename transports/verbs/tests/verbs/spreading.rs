@@ -7,7 +7,7 @@ use ccl_core::transport::{DeviceId, Event, LocalSlice, Secret, Transport, WorkRe
 use ccl_transport_verbs::{Options, VerbsTransport};
 use ccl_verbs_soft::{Limits, SoftDevice, Traffic, functions};
 
-use crate::pair::{BYTES, End, go_on, joined};
+use crate::pair::{BYTES, End, go_on, joined, joined_in};
 
 const GRANTS: u8 = 184;
 
@@ -104,6 +104,14 @@ fn a_rule_with_a_class_has_queue_pairs_of_that_class() {
     ends[0].lane.spread(endpoint, &Spread { pairs: 1, ..Spread::default() });
     one_by_one(&mut ends, &[put; 6]);
     assert_eq!(carried(&ends, 8)[0], (8, 8 * 4096));
+}
+
+#[test]
+fn a_lane_has_a_class_of_its_own_where_rules_have_none() {
+    let mut ends = joined_in(&options("bytes>=1M: qps=1 tc=32; qps=2"), Some(96));
+    let put = ends[0].put(0, 4096, Some(1));
+    one_by_one(&mut ends, &[put; 4]);
+    assert_eq!((carried(&ends, 96), carried(&ends, 8)), (vec![(2, 8192); 2], vec![]));
 }
 
 #[test]

@@ -1,0 +1,91 @@
+//! What NCCL says of a communicator of its own: the traffic class, and what it is about to do.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ccl_core::spread::{Policy, Situation, Spread, Tier};
+use ccl_core::types::Collective;
+use nccl_net_abi::{Attributes, UNDEFINED};
+
+/// By NCCL's number for it (`ncclFunc_t`); what is behind them goes from one rank to another.
+const COLLECTIVES: [Collective; 5] = [
+    Collective::Broadcast,
+    Collective::Reduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::AllReduce,
+];
+
+/// A communicator of NCCL's.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// Of what it sends, if it wants one of its own.
+    pub(crate) traffic_class: Option<u8>,
+    /// The collective's number, and above it how many peers it sends to.
+    doing: AtomicU64,
+}
+
+impl Context {
+    pub(crate) fn new(traffic_class: i32) -> Context {
+        let traffic_class = u8::try_from(traffic_class).ok();
+        Context { traffic_class, doing: AtomicU64::new(4 | 1 << 32) }
+    }
+
+    /// What comes next.
+    pub(crate) fn hint(&self, attributes: &Attributes) {
+        let collective = match attributes.operations {
+            // Nothing in particular: all_reduce, which is most.
+            0 => 4,
+            operations => operations.trailing_zeros(),
+        };
+        let fan_out = attributes.send.peers_max.max(1).cast_unsigned();
+        let doing = u64::from(collective) | u64::from(fan_out) << 32;
+        self.doing.store(doing, Ordering::Relaxed);
+    }
+
+    /// How a message of so many bytes is to be spread now.
+    pub(crate) fn spread(&self, policy: &Policy, bytes: usize) -> Spread {
+        let doing = self.doing.load(Ordering::Relaxed);
+        let known = COLLECTIVES.get((doing & 0xff) as usize).copied();
+        let collective = known.unwrap_or(Collective::SendRecv);
+        let fan_out = (doing >> 32) as u32;
+        policy.choose(&Situation { collective, bytes, fan_out, tier: Tier::Network })
+    }
+}
+
+impl Default for Context {
+    fn default() -> Context {
+        Context::new(UNDEFINED)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nccl_net_abi::Fan;
+
+    use super::*;
+
+    #[test]
+    fn what_nccl_does_decides_how_messages_are_spread() {
+        let policy: Policy = "all_gather: qps=3; fan_out>=8: qps=4; bytes>=1M: qps=5; qps=6"
+            .parse()
+            .unwrap_or_else(|error| panic!("{error}"));
+        let context = Context::default();
+        let pairs = |bytes| context.spread(&policy, bytes).pairs;
+        assert_eq!((pairs(8), pairs(1 << 20)), (6, 5));
+        let fan = |peers_max| Fan { peers_max, peers_min: 1, flows_max: 1, flows_min: 1 };
+        let hint = |operations, peers| {
+            let (send, receive) = (fan(peers), fan(1));
+            let rest = (0, 0);
+            let (algorithms, protocols) = rest;
+            context.hint(&Attributes { send, receive, operations, algorithms, protocols });
+        };
+        hint(1 << 2, 1);
+        assert_eq!(pairs(8), 3);
+        hint(1 << 6, 64);
+        assert_eq!(pairs(8), 4);
+        hint(0, -1);
+        assert_eq!(pairs(8), 6);
+        assert_eq!(Context::new(104).traffic_class, Some(104));
+        assert_eq!(Context::new(-1).traffic_class, None);
+    }
+}
