@@ -269,6 +269,26 @@ mod tests {
         pair.close();
     }
 
+    /// Pages of this process that are in memory, as bytes.
+    fn resident() -> usize {
+        let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+        text.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
+    }
+
+    #[test]
+    fn a_connection_has_no_thread_and_little_memory() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let first = Pair::new(4096);
+        let (before, own) = (resident(), threads());
+        let pairs: Vec<Pair> = (0..64).map(|_| Pair::new(4096)).collect();
+        assert_eq!(threads(), own);
+        let each = (resident() - before) / pairs.len();
+        println!("{each} bytes for both ends of a connection");
+        assert!(each < 1 << 20, "{each} bytes for both ends of a connection");
+        pairs.into_iter().chain([first]).for_each(Pair::close);
+    }
+
     #[test]
     fn what_means_nothing_is_an_error_and_no_crash() {
         let _turn = ONE_AT_A_TIME.lock();

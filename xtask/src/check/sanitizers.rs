@@ -10,12 +10,13 @@ use super::{Verdict, cargo, host, nightly_missing, show};
 use crate::{Outcome, process};
 
 /// The crates that touch `unsafe`, and one that drives them.
-const UNSAFE: [&str; 5] = [
+const UNSAFE: [&str; 6] = [
     "ccl-memory",
     "ccl-kernels-cpu",
     "ccl-transport-shm",
     "ccl-transport-tcp",
     "ccl-transport-sim",
+    "ccl-nccl-net",
 ];
 
 /// The crates whose unit tests run under valgrind.
