@@ -70,7 +70,7 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "model checkers, AddressSanitizer, valgrind and fuzzers, each for a short while",
         needs: "needs the nightly toolchain and valgrind (`cargo xtask setup` installs both); \
                 without one of them it says SKIPPED and why",
-        budget_s: 750,
+        budget_s: 690,
         // The models at least need no tool.
         tests_min: 10,
         steps: &[&["xtask", "check", "loom", "shuttle", "asan", "valgrind", "recorder", "fuzz"]],
@@ -136,7 +136,7 @@ pub(crate) const SUITES: &[Suite] = &[
                programs, packets, faults, the plugin for NCCL",
         needs: "the same, and libibverbs and tcpdump; where it cannot install them, it fails: \
                 nothing else sees packets of RDMA",
-        budget_s: 270,
+        budget_s: 330,
         tests_min: 10,
         steps: &[
             // What one of the tests runs.

@@ -6,6 +6,8 @@ use ccl_core::spread::{Policy, Situation, Spread, Tier};
 use ccl_core::types::Collective;
 use nccl_net_abi::{Attributes, UNDEFINED};
 
+use crate::table::Id;
+
 /// By NCCL's number for it (`ncclFunc_t`); what is behind them goes from one rank to another.
 const COLLECTIVES: [Collective; 5] = [
     Collective::Broadcast,
@@ -14,6 +16,15 @@ const COLLECTIVES: [Collective; 5] = [
     Collective::ReduceScatter,
     Collective::AllReduce,
 ];
+
+/// What a call names, or brings instead.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// A context that was made before.
+    By(Id),
+    /// What it says itself; interfaces before 11 have no contexts.
+    Here(Context),
+}
 
 /// A communicator of NCCL's.
 #[derive(Debug)]

@@ -11,11 +11,16 @@ use tracing_subscriber::fmt::MakeWriter;
 /// The logger that NCCL gave last: it is the same for all communicators.
 static LOGGER: RwLock<Logger> = RwLock::new(None);
 
-/// Sends the log there from now on; `finer` says whether it is to have more than NCCL shows people.
-pub(crate) fn start(logger: Logger, finer: bool) {
+/// Sends the log there from now on.
+pub(crate) fn direct(logger: Logger) {
     if let Ok(mut current) = LOGGER.write() {
-        *current = logger.or(*current);
+        *current = logger;
     }
+}
+
+/// Begins to log what the transports say; `finer` says whether that is to be more than NCCL shows
+/// people.
+pub(crate) fn start(finer: bool) {
     let level = if finer { Level::DEBUG } else { Level::INFO };
     let format = tracing_subscriber::fmt().with_max_level(level).with_writer(Lines);
     let format = format.without_time().with_ansi(false).with_target(false).with_level(false);

@@ -87,31 +87,45 @@ impl Listening {
                     tracing::warn!("a peer with another version was refused: use one everywhere");
                     continue;
                 }
-                let receiver = Receiver::new(way, connected, self.manners.settings, now);
-                let mut receiver = Box::new(receiver?);
-                receiver.line().note(&Note::Peer(self.manners.who.clone()))?;
-                let until = now + self.manners.join_within;
-                self.joining.push((until, name.clone(), receiver));
+                // Who goes away before it has begun, or cannot be had, is nobody's loss: it tries
+                // another way, or says so itself.
+                match Receiver::new(way, connected, self.manners.settings, now) {
+                    Ok(receiver) => {
+                        let mut receiver = Box::new(receiver);
+                        // That it cannot be told is noticed at the next look.
+                        let _ = receiver.line().note(&Note::Peer(self.manners.who.clone()));
+                        let until = now + self.manners.join_within;
+                        self.joining.push((until, name.clone(), receiver));
+                    }
+                    Err(error) => tracing::warn!("a connection over {name} failed: {error}"),
+                }
             }
         }
         self.tell_of_strangers();
         for at in 0..self.joining.len() {
             let (until, name, receiver) = &mut self.joining[at];
-            receiver.pump(now)?;
+            if let Err(error) = receiver.pump(now) {
+                receiver.line().cut(&error.text);
+            }
             if receiver.is_ready() {
                 tracing::info!("receiving from {} over {name}", receiver.line().peer);
                 return Ok(Some(self.joining.swap_remove(at).2));
             }
-            // Whoever goes away before it has begun is nobody's loss.
             let gone = receiver.line().lost.clone();
             if gone.is_some() || now >= *until {
                 let reason = gone.unwrap_or_else(|| "it said nothing".to_owned());
                 tracing::warn!("a connection ended before it was ready: {reason}");
+                receiver.line().cut("it was not ready in time");
                 self.joining.swap_remove(at);
                 return Ok(None);
             }
         }
         Ok(None)
+    }
+
+    /// Those that had come and were not taken.
+    pub(crate) fn into_joining(self) -> impl Iterator<Item = Box<Receiver>> {
+        self.joining.into_iter().map(|(.., receiver)| receiver)
     }
 
     fn tell_of_strangers(&mut self) {

@@ -1,6 +1,7 @@
 //! The plugin without C: numbers in, results out.
 
 use std::ffi::c_void;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -11,11 +12,11 @@ use ccl_memory::Region;
 use ccl_wire::{fork, now, socket};
 use nccl_net_abi::{Attributes, HANDLE_BYTES, HOST, LogLevel, Logger, NcclResult, SUBSYSTEM_INIT};
 
-use crate::comm::Settings;
 use crate::comm::receiver::{Buffer, Receiver, Sizes};
 use crate::comm::sender::Sender;
-use crate::comm::wire::GROUP_MAX;
-use crate::context::Context;
+use crate::comm::wire::{GROUP_MAX, SLOTS_MAX};
+use crate::comm::{Settings, TRANSFER_BYTES_MAX};
+use crate::context::{Context, Known};
 use crate::device::{self, NetDevice};
 use crate::error::NetError;
 use crate::handle::Handle;
@@ -25,8 +26,11 @@ use crate::progress::Progress;
 use crate::table::{Id, Kind, RequestId, Table};
 use crate::{config, log};
 
-/// How long closing may wait for memory of the caller's that is still being sent.
-const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+/// How long closing may wait for memory of the caller's that is still being sent: a peer that lives
+/// takes it at once.
+const CLOSE_WITHIN: Duration = Duration::from_millis(250);
+/// And how long deregistering may.
+const RELEASE_WITHIN: Duration = Duration::from_millis(50);
 
 /// Everything that there is in this process.
 #[derive(Debug)]
@@ -47,6 +51,11 @@ pub(crate) struct Plugin {
 }
 
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
+/// Initialising and finalising: between them is the life of the thread.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// What slots may hold.
+const SLOT_BYTES: RangeInclusive<usize> = 64..=16 << 20;
 
 /// A request that has been tested.
 #[derive(Clone, Copy, Debug)]
@@ -73,11 +82,12 @@ pub(crate) fn plugin() -> Result<&'static Plugin, NetError> {
 
 /// Prepares for one more communicator of NCCL.
 pub(crate) fn init(logger: Logger) -> Result<(), NetError> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // What is wrong with the configuration is to be in the log, too.
+    log::direct(logger);
     if PLUGIN.get().is_none() {
         let config = config::read()?;
-        log::start(logger, ["debug", "trace"].contains(&config.debug.as_str()));
+        log::start(["debug", "trace"].contains(&config.debug.as_str()));
         fork::watch();
         let made = Plugin::new(&config)?;
         let _ = PLUGIN.set(made);
@@ -98,6 +108,18 @@ impl Plugin {
         log::line(LogLevel::INFO, SUBSYSTEM_INIT, &found);
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let who = format!("process {} on host {host}", std::process::id());
+        let (slots, slot_bytes) = (config.net_slots, config.net_slot_bytes.0);
+        if !(2..=SLOTS_MAX as u8).contains(&slots) || !SLOT_BYTES.contains(&slot_bytes) {
+            return Err(NetError::new(
+                NcclResult::INVALID_USAGE,
+                format!(
+                    "FERROCCL_NET_SLOTS={slots} and FERROCCL_NET_SLOT_BYTES={slot_bytes}; use 2 to \
+                     {SLOTS_MAX} slots of {} to {} bytes",
+                    SLOT_BYTES.start(),
+                    SLOT_BYTES.end()
+                ),
+            ));
+        }
         let settings = Settings {
             slots: config.net_slots.into(),
             slot_bytes: config.net_slot_bytes.0,
@@ -130,20 +152,23 @@ impl Plugin {
         self.contexts.add(Box::new(Arc::new(context))).ok_or_else(too_many)
     }
 
-    /// What is known of a communicator; nothing in particular, where NCCL has none to give.
-    fn context(&self, id: Option<Id>) -> Result<Arc<Context>, NetError> {
-        let Some(id) = id else { return Ok(Arc::default()) };
+    fn context(&self, known: Known) -> Result<Arc<Context>, NetError> {
+        let id = match known {
+            Known::By(id) => id,
+            Known::Here(context) => return Ok(Arc::new(context)),
+        };
         self.contexts.with(id, |context| Arc::clone(context)).ok_or_else(|| gone("a context"))
     }
 
     /// What a communicator is about to do.
     pub(crate) fn hint(&self, id: Id, attributes: &Attributes) -> Result<(), NetError> {
-        self.context(Some(id))?.hint(attributes);
+        self.context(Known::By(id))?.hint(attributes);
         Ok(())
     }
 
     /// One communicator of NCCL is over; with the last one, the thread ends.
     pub(crate) fn finalize(&self, context: Id) -> Result<(), NetError> {
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         self.contexts.remove(context).ok_or_else(|| gone("a context"))?;
         let before = self
             .users
@@ -165,14 +190,14 @@ impl Plugin {
     /// Listens: a handle for peers, and the listening communicator.
     pub(crate) fn listen(
         &self,
-        context: Option<Id>,
+        known: Known,
         number: i32,
     ) -> Result<([u8; HANDLE_BYTES], Id), NetError> {
         let device = self.device(number)?;
         let (seed, address) = (socket::random()?, Address(Vec::new()));
         let mut handle =
             Handle { transport: device.code, seed, address, near: None, attempt: None };
-        let context = self.context(context)?;
+        let context = self.context(known)?;
         let listening = Listening::new(device, &mut handle, &context, self.manners.clone())?;
         let bytes = handle.fit().ok_or_else(|| {
             let text = "this host's address does not fit a handle of NCCL's: choose interfaces \
@@ -186,21 +211,18 @@ impl Plugin {
     /// Goes on connecting to whom the handle is of; the sending communicator, once it is ready.
     pub(crate) fn connect(
         &'static self,
-        context: Result<Option<Id>, Context>,
+        known: Known,
         number: i32,
         bytes: &mut [u8; HANDLE_BYTES],
     ) -> Result<Option<Id>, NetError> {
         let device = self.device(number)?;
         let mut handle = Handle::decode(bytes)?;
         let now = now();
-        let known = handle.attempt.and_then(|id| self.attempts.with(id, |_| id));
-        let id = match known {
+        let attempt = handle.attempt.and_then(|id| self.attempts.with(id, |_| id));
+        let id = match attempt {
             Some(id) => id,
             None => {
-                let context = match context {
-                    Ok(id) => self.context(id)?,
-                    Err(context) => Arc::new(context),
-                };
+                let context = self.context(known)?;
                 let attempt = Attempt::new(device, &handle, &context, self.manners.clone(), now)?;
                 let id = self.attempts.add(Box::new(attempt)).ok_or_else(too_many)?;
                 handle.attempt = Some(id);
@@ -258,6 +280,10 @@ impl Plugin {
     pub(crate) fn deregister(&self, comm: Id, mr: Id) -> Result<(), NetError> {
         self.device_of(comm)?;
         let found = self.memory.remove(mr).ok_or_else(|| gone("a registration"))?;
+        if Arc::strong_count(&found) > 1 {
+            // Some request still has it.
+            self.senders.for_each(|sender| sender.release(Some(&found), RELEASE_WITHIN));
+        }
         found.withdraw()?;
         self.receivers.with(comm, |receiver| receiver.withdraw(mr));
         Ok(())
@@ -296,6 +322,11 @@ impl Plugin {
         tag: i32,
         mr: Option<Id>,
     ) -> Result<Option<RequestId>, NetError> {
+        if bytes > TRANSFER_BYTES_MAX {
+            return Err(NetError::argument(format!(
+                "{bytes} bytes to send; the properties say {TRANSFER_BYTES_MAX} at most"
+            )));
+        }
         let (mr, offset) = self.locate(mr, address, bytes)?;
         let sent = self.senders.with(comm, |sender| {
             check_device(mr.as_ref(), &sender.line().home)?;
@@ -353,14 +384,7 @@ impl Plugin {
     /// Closes a sending communicator. What is under way still arrives.
     pub(crate) fn close_sender(&self, comm: Id) -> Result<(), NetError> {
         let mut sender = self.senders.remove(comm).ok_or_else(|| gone("a sending communicator"))?;
-        let until = now() + CLOSE_WITHIN;
-        // After this call the caller's memory is its own again.
-        while sender.is_reading() && now() < until && sender.pump(now()).is_ok() {
-            std::thread::sleep(Duration::from_micros(20));
-        }
-        if sender.is_reading() {
-            sender.line().cut();
-        }
+        sender.close(CLOSE_WITHIN);
         self.progress.close_sender(sender);
         Ok(())
     }
@@ -374,7 +398,10 @@ impl Plugin {
 
     /// Closes a listening communicator. Connections that it has made stay.
     pub(crate) fn close_listener(&self, comm: Id) -> Result<(), NetError> {
-        self.listeners.remove(comm).map(drop).ok_or_else(|| gone("a listening communicator"))
+        let listening = self.listeners.remove(comm);
+        let listening = listening.ok_or_else(|| gone("a listening communicator"))?;
+        listening.into_joining().for_each(|receiver| self.progress.close_receiver(receiver));
+        Ok(())
     }
 }
 

@@ -1,6 +1,7 @@
 //! The thread that does what nobody asks for: communicators with something to do make progress
 //! also when NCCL does not call, and what is closed is drained. One for the process.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, Thread};
@@ -30,6 +31,14 @@ enum Closed {
 }
 
 impl Closed {
+    fn cut(&mut self) {
+        let line = match self {
+            Closed::Sender(sender) => sender.line(),
+            Closed::Receiver(receiver) => receiver.line(),
+        };
+        line.cut("it did not take in time what was sent before this side closed");
+    }
+
     /// Whether nothing of it is under way any more.
     fn is_over(&mut self, now: Instant) -> bool {
         let (pumped, drained) = match self {
@@ -70,7 +79,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Ends the thread, once what is closed is drained.
+    /// Ends the thread, once what is closed is drained, or cut off after a while.
     pub(crate) fn stop(&self) {
         let Some((handle, thread)) = lock(&self.running).take() else { return };
         self.stops.store(true, Ordering::Relaxed);
@@ -103,7 +112,9 @@ impl Progress {
         let mut busy_at = ccl_wire::now();
         loop {
             let now = ccl_wire::now();
-            if look(plugin, now) | self.drain(now) {
+            // A defect in one of them keeps nobody else from moving on.
+            let round = || look(plugin, now) | self.drain(now);
+            if catch_unwind(AssertUnwindSafe(round)).unwrap_or(false) {
                 busy_at = now;
             }
             if self.stops.load(Ordering::Relaxed) && lock(&self.closed).is_empty() {
@@ -113,8 +124,11 @@ impl Progress {
                 std::thread::sleep(PUMP_AFTER);
                 continue;
             }
-            self.sleeps.store(true, Ordering::Relaxed);
-            std::thread::park_timeout(IDLE_EVERY);
+            self.sleeps.store(true, Ordering::SeqCst);
+            // Whoever began something before that has woken nobody.
+            if !look(plugin, now) {
+                std::thread::park_timeout(IDLE_EVERY);
+            }
             self.sleeps.store(false, Ordering::Relaxed);
         }
     }
@@ -122,20 +136,17 @@ impl Progress {
     /// Looks after what is closed. Returns whether there is any.
     fn drain(&self, now: Instant) -> bool {
         let mut closed = lock(&self.closed);
-        let mut over = Vec::new();
-        let mut at = 0;
-        while at < closed.len() {
-            let (until, one) = &mut closed[at];
-            if one.is_over(now) || now >= *until {
-                over.push(closed.swap_remove(at));
-            } else {
-                at += 1;
-            }
-        }
-        let any = !closed.is_empty() || !over.is_empty();
+        let any = !closed.is_empty();
+        let over = closed.iter_mut().position(|(until, one)| one.is_over(now) || now >= *until);
+        let over = over.map(|at| closed.swap_remove(at));
         drop(closed);
-        // Saying farewell may take a moment.
-        drop(over);
+        // Saying farewell may take a moment, in which nobody else is looked after: one at a time,
+        // and none to a peer that has had its time.
+        if let Some((until, mut one)) = over
+            && now >= until
+        {
+            one.cut();
+        }
         any
     }
 }
@@ -152,7 +163,7 @@ fn look(plugin: &Plugin, now: Instant) -> bool {
         if is_late(sender.line(), works)
             && let Err(error) = sender.pump(now)
         {
-            sender.line().lose(error.text);
+            sender.line().cut(&error.text);
         }
     });
     plugin.receivers.for_each_idle(|_, receiver| {
@@ -160,7 +171,7 @@ fn look(plugin: &Plugin, now: Instant) -> bool {
         if is_late(receiver.line(), works)
             && let Err(error) = receiver.pump(now)
         {
-            receiver.line().lose(error.text);
+            receiver.line().cut(&error.text);
         }
     });
     let mut forgotten = Vec::new();

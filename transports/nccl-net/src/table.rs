@@ -172,6 +172,16 @@ impl<T> Table<T> {
         Some(value)
     }
 
+    /// Does something with each thing, one after the other.
+    pub(crate) fn for_each(&self, mut work: impl FnMut(&mut T)) {
+        for index in 0..self.used.load(Ordering::Acquire) {
+            let Some(slot) = self.slot(index) else { return };
+            if let Some(value) = lock(slot).value.as_deref_mut() {
+                work(value);
+            }
+        }
+    }
+
     /// Does something with each thing that nobody else is busy with.
     pub(crate) fn for_each_idle(&self, mut work: impl FnMut(Id, &mut T)) {
         for index in 0..self.used.load(Ordering::Acquire) {

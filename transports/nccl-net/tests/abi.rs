@@ -290,6 +290,51 @@ mod tests {
     }
 
     #[test]
+    fn what_was_sent_before_its_sender_closed_can_still_be_received() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let mut pair = Pair::new(1 << 20);
+        let sent: Vec<_> = [100, 200].map(|bytes| pair.isend(0, bytes, 1)).into();
+        for request in sent {
+            until("a send", || tested(request));
+        }
+        // SAFETY: a communicator of this pair.
+        ok(unsafe { (NET.close_send.unwrap())(pair.sender) });
+        // Until the thread has seen that it is gone.
+        std::thread::sleep(Duration::from_millis(400));
+        for bytes in [100, 200] {
+            let wanted = pair.irecv(&[(0, 500, 1)]);
+            assert_eq!(until("a receive", || tested(wanted)), [bytes]);
+            assert!(pair.into[..bytes] == pair.from[..bytes]);
+        }
+        let mut request = null_mut();
+        let (mut data, mut bytes, mut tag) = (pair.into.as_mut_ptr().cast(), 1, 1);
+        let (comm, mut mr, irecv) = (pair.receiver, pair.back, NET.irecv.unwrap());
+        // SAFETY: arrays of one element.
+        let more = unsafe {
+            irecv(comm, 1, &mut data, &mut bytes, &mut tag, &mut mr, null_mut(), &mut request)
+        };
+        assert_eq!((more, request.is_null()), (NcclResult::REMOTE_ERROR, true));
+    }
+
+    #[test]
+    fn memory_that_is_being_sent_can_be_taken_back() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let bytes = 64 << 20;
+        let mut pair = Pair::new(bytes);
+        let _wanted = pair.irecv(&[(0, bytes, 1)]);
+        let _sent = pair.isend(0, bytes, 1);
+        // SAFETY: a registration of this pair.
+        ok(unsafe { (NET.deregister.unwrap())(pair.sender, pair.out) });
+        // Whoever still reads this crashes.
+        drop(std::mem::take(&mut pair.from));
+        std::thread::sleep(Duration::from_millis(50));
+        // SAFETY: communicators of this pair.
+        ok(unsafe { (NET.close_send.unwrap())(pair.sender) });
+        // SAFETY: as above.
+        ok(unsafe { (NET.close_receive.unwrap())(pair.receiver) });
+    }
+
+    #[test]
     fn what_means_nothing_is_an_error_and_no_crash() {
         let _turn = ONE_AT_A_TIME.lock();
         let mut pair = Pair::new(100);

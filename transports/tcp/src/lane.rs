@@ -108,7 +108,7 @@ impl TcpLane {
 
     /// Takes one put; no if the endpoint takes no more.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
-        let WorkRequest::Put { endpoint, remote_offset, immediate, id, .. } = *request;
+        let WorkRequest::Put { endpoint, remote_offset, immediate, grant, id, .. } = *request;
         let understood = self.memory.understand(request)?;
         let header = Header {
             kind: Kind::Put,
@@ -128,7 +128,7 @@ impl TcpLane {
         if peer.outstanding() >= DEPTH_MAX {
             return Ok(false);
         }
-        peer.put(Put { header, source, tail, id: Some(id), kept: true });
+        peer.put(Put { header, source, tail, id: Some(id), kept: true }, grant);
         Ok(true)
     }
 
@@ -274,6 +274,14 @@ impl Lane for TcpLane {
             self.sockets -= found.stripes.len();
             self.say_farewell(vec![found]);
         }
+    }
+
+    /// Without a farewell, and without what the kernel does not have yet.
+    fn cut(&mut self, endpoint: EndpointId) {
+        if let Ok(peer) = self.endpoint(endpoint) {
+            peer.lose("this side has given the connection up".to_owned());
+        }
+        self.detach(endpoint);
     }
 
     fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {

@@ -187,13 +187,16 @@ impl Line {
         self.lane.conclude(now);
     }
 
-    /// Ends it at once, whatever is under way.
-    pub(crate) fn cut(&mut self) {
-        self.lane.cut(self.endpoint);
-        self.lose("this side has given it up".to_owned());
+    /// Ends it at once, whatever is under way: when this returns, no memory of the caller's is read
+    /// or written any more.
+    pub(crate) fn cut(&mut self, reason: &str) {
+        if self.lost.is_none() {
+            self.lane.cut(self.endpoint);
+            self.lose(reason.to_owned());
+        }
     }
 
-    /// The peer is gone.
+    /// The peer is gone, as the lane says.
     pub(crate) fn lose(&mut self, reason: String) {
         self.lost.get_or_insert(reason);
         self.outbox.clear();

@@ -6,7 +6,7 @@
 //!   granted for good: a short message goes there at once, and is copied when its buffer is known.
 //!   Half of the slots are kept for messages whose buffers are known, so that those that nobody
 //!   wants yet are in nobody's way. Grants for buffers that only take short messages are told when
-//!   some message waits for a buffer.
+//!   some message waits for a buffer, and else after a millisecond: the message may be longer.
 //! * **Where memory cannot be reached**, messages come through the slots in pieces.
 //! * **Which message is for which buffer** both sides count for themselves: the k-th message of a
 //!   tag is for the k-th buffer with that tag.
@@ -40,7 +40,7 @@ pub(crate) struct Settings {
     pub(crate) slots: usize,
     /// Payload of one, and the longest message that does not wait for a grant.
     pub(crate) slot_bytes: usize,
-    /// A request that makes no progress for so long fails.
+    /// A request fails while nothing comes or goes for so long.
     pub(crate) timeout: Duration,
     /// And is told of after so long.
     pub(crate) warn_after: Duration,

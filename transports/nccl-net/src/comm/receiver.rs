@@ -1,6 +1,6 @@
 //! The receiving side.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ccl_core::time::Instant;
@@ -20,6 +20,8 @@ use crate::table::{Id, RequestId};
 /// Puts of records have their place in the ring as numbers; all others this one.
 const OTHER_ID: u64 = GROUPS as u64;
 
+/// With more pieces of memory than this, it is looked for those that are gone.
+const KNOWN: usize = 64;
 /// Grants that were kept back are told after so long: the message may be longer than its buffer,
 /// and wait for them.
 const TELL_AFTER: Duration = Duration::from_millis(1);
@@ -62,10 +64,11 @@ struct Group {
 }
 
 /// Memory that the peer knows by a number.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Known {
     mr: Id,
     number: u32,
+    memory: Weak<Mr>,
 }
 
 /// What came of a message for each buffer of a group.
@@ -166,10 +169,12 @@ impl Receiver {
         now: Instant,
         buffers: &[Buffer],
     ) -> Result<Option<RequestId>, NetError> {
-        self.line.check()?;
+        let lost = self.line.check();
         let at = self.next as usize % GROUPS;
         let bit = 1 << at;
-        if self.telling & bit != 0 {
+        if lost.is_err() {
+            self.telling = 0;
+        } else if self.telling & bit != 0 {
             self.pump(now)?;
         }
         if self.groups[at].stage != Stage::Vacant || self.telling & bit != 0 {
@@ -192,6 +197,13 @@ impl Receiver {
         }
         self.untold |= bit;
         self.take_held()?;
+        // What came before its sender went is there, and may be all that is wanted.
+        if let (Err(error), Stage::Waiting(1..)) = (lost, self.groups[at].stage) {
+            self.groups[at].stage = Stage::Vacant;
+            self.waiting &= !bit;
+            self.untold &= !bit;
+            return Err(error);
+        }
         // Messages that are short enough come without a grant, as long as none is in their way.
         let is_long = |buffer: &Buffer| buffer.bytes > self.settings.slot_bytes;
         if self.held != 0 {
@@ -260,7 +272,7 @@ impl Receiver {
             result = result.and_then(|()| self.tell_all());
         }
         if let Err(error) = result {
-            self.line.lose(error.text);
+            self.line.cut(&error.text);
         }
         self.line.flush(now)?;
         Ok(())
@@ -470,8 +482,20 @@ impl Receiver {
             self.line.share(mr.key).and_then(|key| self.line.note(&Note::Memory(number, key)));
         let number = if told.is_ok() { number } else { THROUGH_SLOTS };
         self.numbers += u32::from(told.is_ok());
-        self.known.push(Known { mr: id, number });
+        if self.known.len() >= KNOWN {
+            self.forget_gone();
+        }
+        self.known.push(Known { mr: id, number, memory: Arc::downgrade(mr) });
         number
+    }
+
+    /// Memory that was registered with one communicator may be used with others, and is not theirs
+    /// to withdraw.
+    fn forget_gone(&mut self) {
+        let gone = |known: &Known| known.memory.strong_count() == 0;
+        while let Some(known) = self.known.iter().find(|known| gone(known)) {
+            self.withdraw(known.mr);
+        }
     }
 
     /// Memory will not be granted any more.

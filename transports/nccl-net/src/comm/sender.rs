@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ccl_core::spread::{Policy, Spread};
 use ccl_core::time::Instant;
@@ -24,6 +25,8 @@ use crate::table::RequestId;
 const REQUESTS: usize = 256;
 /// Pieces of memory of the peer's that grants may name at a time.
 const MEMORIES_MAX: usize = 1 << 16;
+/// Between two looks, where this has to wait.
+const PAUSE: Duration = Duration::from_micros(20);
 /// The puts of pieces have the numbers behind those of requests.
 const PIECE_ID: u64 = REQUESTS as u64;
 
@@ -40,16 +43,18 @@ enum Stage {
     Vacant,
     /// Not all of it has been posted.
     Waiting,
-    /// Nothing of it is left to post; whether its put is not done.
-    Posted(bool),
+    /// A put reads it from the caller's memory.
+    Sending,
     /// So many puts are not done, which the peer will be told of when they are.
     Parts(usize),
+    /// The caller's memory is its own again.
+    Done,
 }
 
 impl Stage {
     /// Whether the caller's memory is read.
     fn is_reading(self) -> bool {
-        matches!(self, Stage::Posted(true) | Stage::Parts(_))
+        matches!(self, Stage::Sending | Stage::Parts(_))
     }
 }
 
@@ -177,7 +182,44 @@ impl Sender {
     /// Whether what was posted has reached the peer.
     pub(crate) fn is_drained(&self) -> bool {
         self.line.lost.is_some()
-            || (!self.is_reading() && self.busy == 0 && self.line.is_acknowledged())
+            || (!self.is_reading()
+                && self.waiting.is_empty()
+                && self.busy == 0
+                && self.line.is_acknowledged())
+    }
+
+    /// The caller's memory is its own again when this returns: what is being sent from it may take
+    /// so long, and ends with the connection else. `mr` is the memory that is meant; all, if none.
+    pub(crate) fn release(&mut self, mr: Option<&Arc<Mr>>, within: Duration) {
+        let reads = |sender: &Sender| {
+            let meant = |request: &Request| match (mr, &request.mr) {
+                (Some(mr), Some(own)) => Arc::ptr_eq(mr, own),
+                (None, _) => true,
+                (Some(_), None) => false,
+            };
+            let mut requests = sender.requests.iter();
+            sender.line.lost.is_none()
+                && requests.any(|request| request.stage.is_reading() && meant(request))
+        };
+        let until = ccl_wire::now() + within;
+        while reads(self) && ccl_wire::now() < until && self.pump(ccl_wire::now()).is_ok() {
+            std::thread::sleep(PAUSE);
+        }
+        if reads(self) {
+            self.line.cut("its memory was taken back while it was being sent");
+        }
+    }
+
+    /// Nobody asks for it any more: what was not begun is not sent, and nothing of the caller's
+    /// memory is read from now on.
+    pub(crate) fn close(&mut self, within: Duration) {
+        self.release(None, within);
+        let requests = &self.requests;
+        // What is there, and only not told of yet, is.
+        self.waiting.retain(|slot| {
+            let request = &requests[usize::from(*slot)];
+            request.bytes > 0 && request.sent == Some(request.bytes)
+        });
     }
 
     /// Sends; none if there are too many requests already.
@@ -231,12 +273,12 @@ impl Sender {
     /// Whether a request is done, and of how many bytes it was.
     pub(crate) fn test(&mut self, now: Instant, id: RequestId) -> Result<Option<usize>, NetError> {
         self.known(id)?;
-        if self.requests[usize::from(id.slot)].stage != Stage::Posted(false) {
+        if self.requests[usize::from(id.slot)].stage != Stage::Done {
             self.pump(now)?;
         }
         let Sender { requests, line, settings, .. } = self;
         let request = &mut requests[usize::from(id.slot)];
-        if request.stage == Stage::Posted(false) {
+        if request.stage == Stage::Done {
             request.stage = Stage::Vacant;
             request.mr = None;
             request.id = id.next();
@@ -301,7 +343,7 @@ impl Sender {
             }
         };
         if understood.is_err() {
-            self.line.lose("it said something that is no answer to a sender".to_owned());
+            self.line.cut("it said something that is no answer to a sender");
         }
     }
 
@@ -313,7 +355,7 @@ impl Sender {
         }
         let request = &mut self.requests[id as usize];
         match &mut request.stage {
-            Stage::Posted(reads) => *reads = false,
+            Stage::Sending => request.stage = Stage::Done,
             Stage::Parts(left) if *left > 1 => *left -= 1,
             Stage::Parts(_) => {
                 // All of it is there: what is left is a piece without bytes.
@@ -321,7 +363,7 @@ impl Sender {
                 request.sent = Some(request.bytes);
                 self.waiting.push_back(id as u8);
             }
-            Stage::Vacant | Stage::Waiting => {}
+            Stage::Vacant | Stage::Waiting | Stage::Done => {}
         }
     }
 
@@ -371,7 +413,7 @@ impl Sender {
                 let own = self.settings;
                 // The staging is divided in the same way.
                 if !(2..=own.slots()).contains(&count) || bytes != own.slot_bytes {
-                    self.line.lose(format!(
+                    self.line.cut(&format!(
                         "it has {count} slots of {bytes} bytes, this side {} of {}; set \
                          FERROCCL_NET_SLOTS and FERROCCL_NET_SLOT_BYTES alike on all hosts",
                         own.slots(),
@@ -411,7 +453,7 @@ impl Sender {
                     self.waiting.remove(at);
                 }
                 Ok(false) => at += 1,
-                Err(error) => self.line.lose(error.text),
+                Err(error) => self.line.cut(&error.text),
             }
             if self.line.lost.is_some() {
                 return;
@@ -461,15 +503,19 @@ impl Sender {
         };
         if bytes > most {
             // A receiver that knows nothing of parts is told when all are there.
-            request.stage = Stage::Parts(bytes.div_ceil(most));
-            for at in (0..bytes).step_by(most) {
-                let local = LocalSlice { key, offset: offset + at, bytes: most.min(bytes - at) };
+            let count = bytes.div_ceil(most);
+            request.stage = Stage::Parts(count);
+            // None of them so short that it would be done before it has arrived.
+            let part_bytes = bytes.div_ceil(count);
+            for at in (0..bytes).step_by(part_bytes) {
+                let bytes = part_bytes.min(bytes - at);
+                let local = LocalSlice { key, offset: offset + at, bytes };
                 let part = put(local, at, None);
                 self.line.post(part);
             }
             return Ok(true);
         }
-        request.stage = Stage::Posted(true);
+        request.stage = Stage::Sending;
         let name = Name::Landed(grant.group, grant.index).encode();
         let whole = put(LocalSlice { key, offset, bytes }, 0, Some(name));
         self.line.post(whole);
@@ -520,7 +566,7 @@ impl Sender {
                 id: PIECE_ID + to as u64,
             });
             if at + bytes == request.bytes {
-                request.stage = Stage::Posted(false);
+                request.stage = Stage::Done;
                 return Ok(true);
             }
         }

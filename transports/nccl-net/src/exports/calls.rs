@@ -9,10 +9,9 @@ use nccl_net_abi::{
 
 use super::{guard, id, null, put, region, registration, request, slice, with};
 use crate::comm::wire::GROUP_MAX;
-use crate::context::Context;
+use crate::context::{Context, Known};
 use crate::error::NetError;
 use crate::plugin::{self, Plugin};
-use crate::table::Id;
 
 pub(super) unsafe extern "C" fn init_v12(
     context: *mut *mut c_void,
@@ -46,9 +45,12 @@ unsafe fn read_config(config: *mut CommConfig) -> Context {
     })
 }
 
-/// The context of a call; none where NCCL has none.
-fn context(pointer: *mut c_void) -> Result<Option<Id>, NetError> {
-    if pointer.is_null() { Ok(None) } else { id(pointer, "the context").map(Some) }
+/// The context of a call; nothing in particular where NCCL has none.
+fn context(pointer: *mut c_void) -> Result<Known, NetError> {
+    match pointer.is_null() {
+        true => Ok(Known::Here(Context::default())),
+        false => id(pointer, "the context").map(Known::By),
+    }
 }
 
 pub(super) unsafe extern "C" fn init_v10(logger: Logger, _: Profiler) -> NcclResult {
@@ -102,7 +104,7 @@ pub(super) unsafe extern "C" fn connect_v12(
     _: *mut *mut DeviceHandle,
 ) -> NcclResult {
     // SAFETY: as NCCL hands it in.
-    with("connect", |plugin| unsafe { connect(plugin, Ok(context(known)?), device, handle, comm) })
+    with("connect", |plugin| unsafe { connect(plugin, context(known)?, device, handle, comm) })
 }
 
 pub(super) unsafe extern "C" fn connect_v10(
@@ -113,9 +115,9 @@ pub(super) unsafe extern "C" fn connect_v10(
     _: *mut *mut DeviceHandle,
 ) -> NcclResult {
     // SAFETY: NCCL's configuration, if there is one.
-    let known = unsafe { read_config(config) };
+    let known = Known::Here(unsafe { read_config(config) });
     // SAFETY: as NCCL hands it in.
-    with("connect", |plugin| unsafe { connect(plugin, Err(known), device, handle, comm) })
+    with("connect", |plugin| unsafe { connect(plugin, known, device, handle, comm) })
 }
 
 pub(super) unsafe extern "C" fn connect_v9(
@@ -125,7 +127,9 @@ pub(super) unsafe extern "C" fn connect_v9(
     _: *mut *mut DeviceHandle,
 ) -> NcclResult {
     // SAFETY: as NCCL hands it in.
-    with("connect", |plugin| unsafe { connect(plugin, Ok(None), device, handle, comm) })
+    with("connect", |plugin| unsafe {
+        connect(plugin, Known::Here(Context::default()), device, handle, comm)
+    })
 }
 
 /// Goes on connecting, for a context or with what is known instead of one.
@@ -135,7 +139,7 @@ pub(super) unsafe extern "C" fn connect_v9(
 /// The handle is null or of the right size; `comm` is null or may be written to.
 unsafe fn connect(
     plugin: &'static Plugin,
-    known: Result<Option<Id>, Context>,
+    known: Known,
     device: c_int,
     handle: *mut c_void,
     comm: *mut *mut c_void,
