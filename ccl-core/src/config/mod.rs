@@ -219,7 +219,8 @@ config! {
     net_timeout: Duration = Duration::from_secs(1800), "FERROCCL_NET_TIMEOUT", None, false,
         "Within NCCL: when transfers of a connection wait and nothing has come or gone for so \
          long, they end with an error. NCCL posts receives as soon as it is called, so this must \
-         be longer than any rank may be later than others; that a peer has died is noticed at once.";
+         be longer than any rank may be later than others; that a peer has died is noticed at \
+         once.";
     timeout: Duration = Duration::from_secs(600), "FERROCCL_TIMEOUT", None, false,
         "An operation that makes no progress for so long ends with an error.";
     join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,
