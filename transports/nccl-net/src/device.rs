@@ -60,6 +60,11 @@ impl NetDevice {
         Ok(device)
     }
 
+    /// Its name and what it is, for people.
+    pub(crate) fn title(&self) -> String {
+        format!("{} ({})", self.name(), self.info.description)
+    }
+
     pub(crate) fn name(&self) -> &str {
         self.name.to_str().unwrap_or("?")
     }

@@ -25,6 +25,9 @@ const HELLO: [u8; 5] = [b'n', b'c', b'c', b'l', VERSION];
 /// How the way between processes of one host is called.
 const SHARED_MEMORY: &str = "shared memory";
 
+/// What is to be said of GPUs.
+const HOST_MEMORY: &str = "; GPUDirect is off: this plugin offers memory of the host";
+
 /// What all connections have in common.
 #[derive(Clone, Debug)]
 pub(crate) struct Manners {
@@ -69,7 +72,7 @@ impl Listening {
         let listener = home.listen(&secret)?;
         handle.address = listener.address();
         let way = manners.way(&home, &home, context);
-        let mut listeners = vec![(way, device.name().to_owned(), listener)];
+        let mut listeners = vec![(way, device.title(), listener)];
         if let Some((tag, near)) = &device.near {
             let listener = near.listen(&secret)?;
             handle.near = Some((*tag, listener.address()));
@@ -108,7 +111,9 @@ impl Listening {
                 receiver.line().cut(&error.text);
             }
             if receiver.is_ready() {
-                tracing::info!("receiving from {} over {name}", receiver.line().peer);
+                let line = receiver.line();
+                let how = line.describe(&self.manners.policy);
+                tracing::info!("receiving from {} over {name}{how}", line.peer);
                 return Ok(Some(self.joining.swap_remove(at).2));
             }
             let gone = receiver.line().lost.clone();
@@ -172,7 +177,7 @@ impl Attempt {
         }
         let home = device.open()?;
         let way = manners.way(&home, &home, context);
-        let mut ways = vec![(way, device.name().to_owned(), handle.address.clone())];
+        let mut ways = vec![(way, device.title(), handle.address.clone())];
         if let (Some((own, near)), Some((tag, address))) = (&device.near, &handle.near)
             && own == tag
         {
@@ -236,7 +241,9 @@ impl Attempt {
         sender.pump(now)?;
         if sender.is_ready() {
             let name = self.ways.last().map_or("", |(_, name, _)| name);
-            tracing::info!("sending to {} over {name}", sender.line().peer);
+            let line = sender.line();
+            let how = line.describe(&self.manners.policy);
+            tracing::info!("sending to {} over {name}{how}{HOST_MEMORY}", line.peer);
             return Ok(self.sender.take());
         }
         sender.line().check()?;

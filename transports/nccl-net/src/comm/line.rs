@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ccl_core::spread::Spread;
+use ccl_core::spread::{Policy, Spread};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Connected, Device, EndpointId, Event, Lane, MrKey, NOTE_BYTES_MAX, RemoteKey, RemoteMr,
@@ -129,6 +129,20 @@ impl Line {
     /// Spreads what is put from now on in another way.
     pub(crate) fn spread(&mut self, spread: &Spread) {
         self.lane.spread(self.endpoint, spread);
+    }
+
+    /// How packets go, as far as there is more to say than the device's name; for people.
+    pub(crate) fn describe(&self, policy: &Policy) -> String {
+        let flows = self.lane.flows(self.endpoint);
+        flows.first().map_or_else(String::new, |flow| {
+            format!(
+                ", from {} to {} by {} queue pairs of traffic class {}, policy `{policy}`",
+                flow.from,
+                flow.to,
+                flows.len(),
+                flow.traffic_class
+            )
+        })
     }
 
     /// Memory that nothing is put to any more.
