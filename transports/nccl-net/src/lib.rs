@@ -17,6 +17,9 @@ mod context;
 mod device;
 mod error;
 mod exports;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handle;
 mod log;
 mod meeting;

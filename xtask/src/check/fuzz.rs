@@ -93,7 +93,14 @@ mod tests {
     #[test]
     fn every_target_is_built_has_a_corpus_and_is_a_unit_test_too() {
         let manifest = fs::read_to_string(root().join("fuzz/Cargo.toml")).unwrap();
-        let crates = ["ccl-core", "", "transports/wire", "transports/shm", "transports/tcp"];
+        let crates = [
+            "ccl-core",
+            "",
+            "transports/wire",
+            "transports/shm",
+            "transports/tcp",
+            "transports/nccl-net",
+        ];
         let tests: String = crates
             .iter()
             .map(|dir| fs::read_to_string(root().join(dir).join("src/fuzzing.rs")).unwrap())
