@@ -130,6 +130,21 @@ pub const HELLO_BYTES_MAX: usize = 96;
 /// The longest note.
 pub const NOTE_BYTES_MAX: usize = 4096;
 
+/// Whether a note is as short as notes must be, for lanes that take one.
+///
+/// # Errors
+///
+/// When it is longer than [`NOTE_BYTES_MAX`].
+pub fn check_note(bytes: &[u8]) -> Result<(), TransportError> {
+    if bytes.len() <= NOTE_BYTES_MAX {
+        return Ok(());
+    }
+    let bytes = bytes.len();
+    Err(TransportError::Usage(format!(
+        "a note of {bytes} bytes; at most {NOTE_BYTES_MAX} are possible"
+    )))
+}
+
 /// A connection of one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointId(pub u32);

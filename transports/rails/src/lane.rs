@@ -6,8 +6,8 @@ use std::time::Duration;
 use ccl_core::spread::{Flow, Spread};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, NamedMemory, RailState,
-    RemoteKey, RemoteMr, Slice, TransportError, WorkRequest, take,
+    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NamedMemory, RailState, RemoteKey,
+    RemoteMr, Slice, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
 
@@ -747,12 +747,7 @@ impl Lane for RailsLane {
     }
 
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
-        if bytes.len() > NOTE_BYTES_MAX {
-            let bytes = bytes.len();
-            return Err(TransportError::Usage(format!(
-                "a note of {bytes} bytes; at most {NOTE_BYTES_MAX} are possible"
-            )));
-        }
+        check_note(bytes)?;
         let link = self.link(endpoint)?;
         if !link.lost {
             let notes = link.notes.say(bytes);

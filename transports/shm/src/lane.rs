@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Imported, Lane, MrKey, NOTE_BYTES_MAX, NamedMemory, Registry,
-    RemoteKey, RemoteMr, Slice, TransportError, Understood, WorkRequest, take,
+    Connected, EndpointId, Event, Imported, Lane, MrKey, NamedMemory, Registry, RemoteKey,
+    RemoteMr, Slice, TransportError, Understood, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -402,12 +402,7 @@ impl Lane for ShmLane {
     }
 
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
-        if bytes.len() > NOTE_BYTES_MAX {
-            let bytes = bytes.len();
-            return Err(TransportError::Usage(format!(
-                "a note of {bytes} bytes; at most {NOTE_BYTES_MAX} are possible"
-            )));
-        }
+        check_note(bytes)?;
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_none() {
             peer.unsaid.push_back([wire::NOTE, bytes].concat());

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, NamedMemory, Registry,
-    RemoteKey, RemoteMr, TransportError, WorkRequest, take,
+    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NamedMemory, Registry, RemoteKey,
+    RemoteMr, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
 use ccl_wire::{DESCRIPTORS, Got, Wire, os, socket};
@@ -324,11 +324,9 @@ impl Lane for TcpLane {
     }
 
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
+        check_note(bytes)?;
         let unsuitable =
             |error| TransportError::Usage(format!("a note of {} bytes: {error}", bytes.len()));
-        if bytes.len() > NOTE_BYTES_MAX {
-            return Err(unsuitable(format!("at most {NOTE_BYTES_MAX} are possible")));
-        }
         let source = Region::private(bytes.len());
         source.write(0, bytes).map_err(|error| unsuitable(error.to_string()))?;
         // Memory may be a little longer than asked for.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use ccl_core::spread::{Flow, Spread};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, MrKey, NOTE_BYTES_MAX, NamedMemory, Registry, RemoteKey,
-    RemoteMr, Slice, TransportError, WorkRequest, take,
+    Connected, EndpointId, Event, Lane, MrKey, NamedMemory, Registry, RemoteKey, RemoteMr, Slice,
+    TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
 use ccl_wire::{DESCRIPTORS, now, os};
@@ -450,12 +450,7 @@ impl Lane for VerbsLane {
     }
 
     fn note(&mut self, endpoint: EndpointId, bytes: &[u8]) -> Result<(), TransportError> {
-        if bytes.len() > NOTE_BYTES_MAX {
-            let bytes = bytes.len();
-            return Err(TransportError::Usage(format!(
-                "a note of {bytes} bytes; at most {NOTE_BYTES_MAX} are possible"
-            )));
-        }
+        check_note(bytes)?;
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_none() {
             peer.side.say(&Word::Note(bytes.to_vec()));
