@@ -50,6 +50,30 @@ pub(crate) fn rdma_ports() -> Vec<String> {
     names
 }
 
+/// What a run of all tests from nothing leaves on the disk at most, in MiB.
+const DISK_MIB: u64 = 6 << 10;
+/// With less, in MiB, any failure may be the disk's.
+const DISK_FULL_MIB: u64 = 256;
+
+/// One sentence on the room for builds that is left, and whether it will do.
+pub(crate) fn disk_notice() -> String {
+    free_mib().map_or_else(String::new, |free| {
+        let enough = if free < DISK_MIB { ", which it may not have" } else { "" };
+        format!("A run from nothing takes up to {DISK_MIB} MiB of disk{enough}: {free} are free.")
+    })
+}
+
+/// Advice where the disk is all but full.
+pub(crate) fn disk_advice() -> Option<String> {
+    let free = free_mib().filter(|free| *free < DISK_FULL_MIB)?;
+    Some(format!("only {free} MiB of disk are free: make room, with `cargo clean` for one"))
+}
+
+fn free_mib() -> Option<u64> {
+    let stat = rustix::fs::statvfs(root()).ok()?;
+    Some((stat.f_bavail * stat.f_frsize) >> 20)
+}
+
 /// Whether budgets are enforced: `CI=true`, as every CI system sets it. On a machine that is shared
 /// with other work they are only a warning.
 pub(crate) fn is_ci() -> bool {

@@ -180,6 +180,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
 fn introduce() {
     println!("The tests need Rust and a C linker; what a suite installs or skips, it says.");
     println!("{}", setup::notice());
+    println!("{}", machine::disk_notice());
 }
 
 fn table(reports: &[Report]) -> String {
@@ -215,7 +216,9 @@ fn conclude(reports: &[Report], strict: bool) -> Outcome {
     }
     let again: Vec<String> =
         failed.iter().map(|name| format!("`cargo xtask test --suite {name}`")).collect();
-    Err(format!("suites failed: {}; run one again with {}", failed.join(", "), again.join(", ")))
+    let disk = machine::disk_advice().map_or_else(String::new, |advice| format!("; {advice}"));
+    let failed = failed.join(", ");
+    Err(format!("suites failed: {failed}{disk}; run one again with {}", again.join(", ")))
 }
 
 fn run_suite(

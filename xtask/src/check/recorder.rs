@@ -25,11 +25,11 @@ pub(super) fn run() -> Outcome<Verdict> {
         return Ok(Verdict::Skipped(why.to_owned()));
     }
     // rustix's own system calls begin with a look at the kernel's vDSO, which valgrind hides.
-    let mut build = cargo(None, "valgrind", "--cfg rustix_use_libc", false)?;
+    let mut build = cargo(None, "recorder", "--cfg rustix_use_libc", false)?;
     // Without what it does not use, to be built sooner.
     build.args(["build", "--release", "--no-default-features", "--features", "cli"]);
     show(build.args(["--example", EXAMPLE]))?;
-    let binary = target_dir()?.join("valgrind/release/examples").join(EXAMPLE);
+    let binary = target_dir()?.join("recorder/release/examples").join(EXAMPLE);
     let (on, off) = (per_operation(&binary, true)?, per_operation(&binary, false)?);
     let cost = on - off;
     println!("{on:.1} instructions per operation with the recorder, {off:.1} without: {cost:.1}");
