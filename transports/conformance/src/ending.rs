@@ -1,9 +1,13 @@
 //! How connections end: nothing is written afterwards, and the other side learns of it.
 
-use ccl_core::transport::Event;
+use ccl_core::transport::{Event, LocalSlice};
 
-use crate::pair::{Pair, bytes_of, join};
+use crate::late::NOT_CLAIMED;
+use crate::pair::{End, Pair, bytes_of, join};
 use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
+
+/// What nothing was written over.
+const UNTOUCHED: u8 = 0xA5;
 
 pub(crate) const POINTS: &[Point] = &[
     Point { name: "after detach nothing is written and nothing is told", check: fence },
@@ -12,6 +16,10 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "a dropped connection is told of", check: dropped },
     Point { name: "a lost endpoint leaves the others alone", check: others },
     Point { name: "memory is given back while nothing uses it", check: given_back },
+    Point {
+        name: "what is on its way to memory that is given back goes nowhere",
+        check: withdrawn,
+    },
 ];
 
 /// Puts that differ from what lies there, all that one call takes.
@@ -132,6 +140,45 @@ fn given_back(fixture: &dyn Fixture) -> Outcome {
         pair.ends[side].lane.detach(endpoint);
         let end = &pair.ends[side];
         end.device.deregister(end.inbox_key).map_err(failed("giving back the inbox"))?;
+    }
+    PASSED
+}
+
+fn withdrawn(fixture: &dyn Fixture) -> Outcome {
+    const BYTES: usize = 3_000_000;
+    let device = fixture.device(0);
+    let caps = device.caps();
+    if caps.mapped {
+        // It is the sender that writes; memory that it has mapped stays as long as it does.
+        return NOT_CLAIMED;
+    }
+    let bytes = BYTES.min(caps.message_bytes_max);
+    // Of memory that is shared, and of memory that is named in its place.
+    for (elsewhere, polls) in (0..6).flat_map(|polls| [(false, polls), (true, polls)]) {
+        if elsewhere && !caps.redirects {
+            continue;
+        }
+        let pair = &mut Pair::new(fixture, bytes)?;
+        let put = pair.ends[0].put(bytes, Some(1), 1);
+        let End { endpoint, inbox_key, source_key, .. } = pair.ends[1];
+        if elsewhere {
+            let slice = |key| LocalSlice { key, offset: 0, bytes };
+            let lane = &mut pair.ends[1].lane;
+            let found = lane.redirect(endpoint, slice(inbox_key), Some(slice(source_key)));
+            ensure!(found == Ok(true), "before anything was sent: {found:?}");
+        }
+        pair.post(fixture, 0, &[put])?;
+        for _ in 0..polls {
+            pair.poll(fixture.now())?;
+        }
+        let (end, other) = (&pair.ends[1], [(inbox_key, 0), (source_key, 1)]);
+        let (key, which) = other[usize::from(elsewhere)];
+        end.device.deregister(key).map_err(failed("giving back"))?;
+        let memory = [&end.inbox, &end.source][which].clone();
+        memory.write(0, &vec![UNTOUCHED; bytes]).map_err(failed("writing"))?;
+        pair.settle(fixture)?;
+        let clean = bytes_of(&memory)?.iter().all(|byte| *byte == UNTOUCHED);
+        ensure!(clean, "after {polls} polls, elsewhere: {elsewhere}: written to afterwards");
     }
     PASSED
 }

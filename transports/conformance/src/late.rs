@@ -13,7 +13,7 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "claim: a put that is too long goes where its sender says", check: too_long },
 ];
 
-const NOT_CLAIMED: Outcome = Ok(Verdict::Skipped("that is not claimed"));
+pub(crate) const NOT_CLAIMED: Outcome = Ok(Verdict::Skipped("that is not claimed"));
 const HEAD: usize = 16;
 const UNTOUCHED: u8 = 0x77;
 

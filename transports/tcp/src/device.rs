@@ -14,9 +14,13 @@ use crate::acceptor::TcpListener;
 use crate::connecting::TcpConnecting;
 use crate::lane::{DEPTH_MAX, MESSAGE_BYTES_MAX, TcpLane};
 use crate::link::PROTOCOL;
+use crate::memory;
 
 /// The most connections per pair.
 const SOCKETS_MAX: u32 = 64;
+
+/// From so many bytes on, memory is only there when it is touched.
+const RESERVED_BYTES: usize = 1 << 20;
 
 /// What the device can do.
 pub(crate) fn caps(options: &Options) -> Caps {
@@ -74,7 +78,10 @@ impl Device for TcpDevice {
     }
 
     fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
-        let region = Region::allocate(bytes)?;
+        let region = match bytes {
+            RESERVED_BYTES.. => memory::reserve(bytes)?,
+            _ => Region::allocate(bytes)?,
+        };
         let key = self.registry.add(region.clone(), ());
         Ok((region, key))
     }

@@ -12,7 +12,7 @@ use ccl_wire::{Dialler, Wire};
 
 use crate::acceptor::{self, Acceptor};
 use crate::frame::Kind;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, Other};
 use crate::incoming::{Arrival, End, LONG_BYTES};
 use crate::link::{Intent, Link, LinkId, Way};
 use crate::outgoing::Put;
@@ -130,7 +130,9 @@ impl Endpoint {
 
     /// Forgets memory that is not registered any more.
     pub(crate) fn withdraw(&mut self, is_registered: impl Fn(MrKey) -> bool) {
-        self.inbox.withdraw(is_registered);
+        let stripes = self.stripes.iter_mut();
+        let unfinished = stripes.filter_map(|stripe| stripe.incoming.unfinished());
+        self.inbox.withdraw(is_registered, unfinished);
     }
 
     /// Reads the tail of a put elsewhere from now on.
@@ -142,7 +144,7 @@ impl Endpoint {
     pub(crate) fn redirect(
         &mut self,
         from: LocalSlice,
-        into: Option<Region>,
+        into: Option<Other>,
     ) -> Result<bool, TransportError> {
         let Endpoint { inbox, stripes, .. } = self;
         let unfinished = stripes.iter_mut().filter_map(|stripe| stripe.incoming.unfinished());

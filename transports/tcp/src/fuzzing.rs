@@ -9,7 +9,7 @@ use ccl_wire::{Got, Wire, socket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::endpoint::Shared;
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, Other};
 use crate::incoming::{Arrival, End, Incoming};
 use crate::link::Intent;
 
@@ -50,9 +50,10 @@ fn read(stream: &[u8], piece: usize) -> Option<Read> {
     let mut inbox = Inbox::default();
     inbox.share(MrKey(0), memory.part(SHARED_BYTES, SHARED_BYTES).ok()?);
     inbox.share(MrKey(1), memory.part(0, SHARED_BYTES).ok()?);
-    inbox.withdraw(|key| key == MrKey(0));
+    inbox.withdraw(|key| key == MrKey(0), std::iter::empty());
     let elsewhere = LocalSlice { key: MrKey(0), offset: 16, bytes: SHARED_BYTES / 2 };
-    let into = memory.part(3 * SHARED_BYTES, SHARED_BYTES / 2).ok()?;
+    let region = memory.part(3 * SHARED_BYTES, SHARED_BYTES / 2).ok()?;
+    let into = Other { key: MrKey(2), region };
     inbox.redirect(elsewhere, into, std::iter::empty())?.ok()?;
     let (mut wire, mut incoming, mut arrivals) = (Wire::plain(ours), Incoming::new(), Vec::new());
     let mut nonsense = false;

@@ -16,7 +16,14 @@ struct Redirect {
     /// Instead of these.
     memory: u32,
     offset: usize,
-    into: Region,
+    into: Other,
+}
+
+/// Registered memory of this side's.
+#[derive(Clone, Debug)]
+pub(crate) struct Other {
+    pub(crate) key: MrKey,
+    pub(crate) region: Region,
 }
 
 /// Memory that is shared with one peer.
@@ -37,7 +44,7 @@ pub(crate) struct Target {
     /// Where the peer says.
     region: Region,
     /// From this byte of the put on somewhere else.
-    elsewhere: Option<(usize, Region)>,
+    elsewhere: Option<(usize, Other)>,
 }
 
 impl Target {
@@ -49,7 +56,7 @@ impl Target {
     /// there.
     pub(crate) fn place(&self, at: usize, bytes: usize) -> (&Region, usize, usize) {
         match &self.elsewhere {
-            Some((start, into)) if at >= *start => (into, at - start, bytes),
+            Some((start, into)) if at >= *start => (&into.region, at - start, bytes),
             Some((start, _)) => (&self.region, at, bytes.min(start - at)),
             None => (&self.region, at, bytes),
         }
@@ -93,11 +100,12 @@ impl Unfinished<'_> {
         let start = redirect.offset - self.header.offset as usize;
         let bytes = self.header.bytes as usize - start;
         let Some(target) = self.target else { return Ok(false) };
-        if bytes > redirect.into.bytes() || self.done.saturating_sub(start) > DIVERTED_BYTES_MAX {
+        let into = &redirect.into.region;
+        if bytes > into.bytes() || self.done.saturating_sub(start) > DIVERTED_BYTES_MAX {
             return Ok(false);
         }
         if self.done > start {
-            redirect.into.copy_from(0, &target.region, start, self.done - start)?;
+            into.copy_from(0, &target.region, start, self.done - start)?;
         }
         target.elsewhere = Some((start, redirect.into.clone()));
         Ok(true)
@@ -108,7 +116,7 @@ impl Unfinished<'_> {
         let Some(target) = self.target else { return Ok(()) };
         let Some((start, into)) = target.elsewhere.take() else { return Ok(()) };
         if self.done > start {
-            target.region.copy_from(start, &into, 0, self.done - start)?;
+            target.region.copy_from(start, &into.region, 0, self.done - start)?;
         }
         Ok(())
     }
@@ -126,8 +134,12 @@ impl Inbox {
         number
     }
 
-    /// Forgets memory that is not registered any more.
-    pub(crate) fn withdraw(&mut self, is_registered: impl Fn(MrKey) -> bool) {
+    /// Forgets memory that is not registered any more. What is on its way there goes nowhere.
+    pub(crate) fn withdraw<'a>(
+        &mut self,
+        is_registered: impl Fn(MrKey) -> bool,
+        unfinished: impl Iterator<Item = Unfinished<'a>>,
+    ) {
         let regions = &mut self.regions;
         self.numbers.retain(|key, number| {
             let stays = is_registered(*key);
@@ -136,6 +148,14 @@ impl Inbox {
             }
             stays
         });
+        self.redirects.retain(|redirect| is_registered(redirect.into.key));
+        for put in unfinished {
+            let elsewhere = put.target.as_ref().and_then(|target| target.elsewhere.as_ref());
+            let gone = elsewhere.is_some_and(|(_, into)| !is_registered(into.key));
+            if gone || !self.regions.contains_key(&put.header.memory) {
+                *put.target = None;
+            }
+        }
     }
 
     /// Forgets all of it.
@@ -160,7 +180,7 @@ impl Inbox {
         let mut target = Target::new(region.part(offset, bytes).map_err(|_| outside.to_owned())?);
         for redirect in self.redirects.iter().filter(|redirect| redirect.memory == header.memory) {
             let Some(start) = redirect.offset.checked_sub(offset) else { continue };
-            if start < bytes && bytes - start <= redirect.into.bytes() {
+            if start < bytes && bytes - start <= redirect.into.region.bytes() {
                 target.elsewhere = Some((start, redirect.into.clone()));
             }
         }
@@ -183,7 +203,7 @@ impl Inbox {
     pub(crate) fn redirect<'a>(
         &mut self,
         from: LocalSlice,
-        into: Region,
+        into: Other,
         unfinished: impl Iterator<Item = Unfinished<'a>>,
     ) -> Option<Result<bool, RegionError>> {
         let memory = self.memory(from)?;

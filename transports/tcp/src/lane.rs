@@ -20,6 +20,7 @@ use crate::Options;
 use crate::device::caps;
 use crate::endpoint::{Endpoint, Shared, TELL_AFTER};
 use crate::frame::{Header, Kind};
+use crate::inbox::Other;
 use crate::link::Link;
 use crate::memory;
 use crate::outgoing::Put;
@@ -357,8 +358,12 @@ impl Lane for TcpLane {
         into: Option<LocalSlice>,
     ) -> Result<bool, TransportError> {
         self.refresh();
-        let into = into.map(|into| self.memory.local(into)?.region()).transpose()?;
-        if into.as_ref().is_some_and(|into| into.bytes() != from.bytes) {
+        let other = |into: LocalSlice| {
+            let region = self.memory.local(into)?.region()?;
+            Ok::<_, TransportError>(Other { key: into.key, region })
+        };
+        let into = into.map(other).transpose()?;
+        if into.as_ref().is_some_and(|into| into.region.bytes() != from.bytes) {
             let text = "the other place for a put has another length".to_owned();
             return Err(TransportError::Usage(text));
         }

@@ -3,12 +3,52 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
 
+use ccl_core::transport::TransportError;
 use ccl_memory::Region;
+use ccl_wire::os;
+use rustix::io::Errno;
 use rustix::ioctl::{Getter, ioctl};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// `TIOCOUTQ`, which sockets call SIOCOUTQ.
 const OUTPUT_QUEUE: rustix::ioctl::Opcode = 0x5411;
+
+/// Pages of the kernel's.
+struct Mapping(NonNull<u8>, usize);
+
+// SAFETY: plain bytes without thread affinity.
+unsafe impl Send for Mapping {}
+// SAFETY: never read through this handle.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what was mapped, given back once; no region is left that lies in it. An
+        // error would mean that it is not mapped.
+        let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), self.1) };
+    }
+}
+
+/// A zeroed region whose pages come into being when they are first touched: most of what slots
+/// could hold goes elsewhere ([`ccl_core::transport::Lane::redirect`]).
+pub(crate) fn reserve(bytes: usize) -> Result<Region, TransportError> {
+    let failed = |error| os("mmap", error, "free memory, or raise the limit with `ulimit -v`");
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let mapped =
+        unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
+    let address = mapped.map_err(failed)?;
+    let start = NonNull::new(address.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
+    // One byte at the front of each slot would be all of a huge page. Where there are none, all is
+    // well already.
+    // SAFETY: the advice is about the size of pages of the range just mapped.
+    let _ = unsafe { rustix::mm::madvise(address, bytes, Advice::LinuxNoHugepage) };
+    // SAFETY: the mapping lasts as long as its owner; no references into it are ever made.
+    Ok(unsafe { Region::new(start, bytes, Arc::new(Mapping(start, bytes))) })
+}
 
 /// Bytes of a region for the kernel to read; empty if they do not lie inside.
 pub(crate) fn readable(region: &Region, offset: usize, bytes: usize) -> IoSlice<'_> {
