@@ -123,6 +123,7 @@ impl Plugin {
         let settings = Settings {
             slots: config.net_slots.into(),
             slot_bytes: config.net_slot_bytes.0,
+            short_bytes: config.net_slot_bytes.0,
             timeout: config.net_timeout,
             warn_after: config.net_warn_after,
         };

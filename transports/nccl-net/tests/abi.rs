@@ -236,6 +236,109 @@ mod tests {
         pair.close();
     }
 
+    /// Numbers below a bound, the same each time.
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (self.0 >> 33) as usize % bound
+        }
+    }
+
+    /// Messages with their tags and lengths, and what room their buffers have.
+    fn messages(dice: &mut Dice) -> Vec<(c_int, usize, usize)> {
+        let message = |_| {
+            let most = [10, 9000, 40_000, 300_000][dice.below(4)];
+            let bytes = dice.below(most);
+            let room = [bytes, bytes, bytes + dice.below(100_000), dice.below(bytes + 1)];
+            (dice.below(3) as c_int, bytes, room[dice.below(4)])
+        };
+        (0..80).map(message).collect()
+    }
+
+    /// In which order their buffers are posted: often in their own.
+    fn order(dice: &mut Dice, messages: &[(c_int, usize, usize)]) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..messages.len()).collect();
+        let far = dice.below(4) * 3;
+        for at in 0..order.len() - 10 {
+            let tag = |at: usize| messages[at].0;
+            let other = at + dice.below(far + 1);
+            // Equal tags stay in order, which is what matches them.
+            let between = &order[at..=other];
+            let (first, last) = (tag(between[0]), tag(between[between.len() - 1]));
+            if !between[1..].iter().any(|one| tag(*one) == first)
+                && !between[..between.len() - 1].iter().any(|one| tag(*one) == last)
+            {
+                order.swap(at, other);
+            }
+        }
+        order
+    }
+
+    #[test]
+    fn messages_and_buffers_in_any_order_meet() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let (each, fence) = (420_000, 7);
+        let mut pair = Pair::new(80 * each);
+        for seed in 0..12 {
+            let mut dice = Dice(seed);
+            pair.from.iter_mut().for_each(|byte| *byte = dice.below(256) as u8);
+            pair.into.fill(0);
+            let messages = messages(&mut dice);
+            let order = order(&mut dice, &messages);
+            let (mut sent, mut wanted) = (Vec::new(), Vec::new());
+            let (mut next, mut posted, mut open) = (0, 0, 0);
+            until("all messages", || {
+                if next < messages.len() && dice.below(2) == 0 {
+                    let (tag, bytes, _) = messages[next];
+                    sent.push(Some(pair.isend(next * each, bytes, tag)));
+                    next += 1;
+                }
+                if posted < order.len() && open < 40 && dice.below(2) == 0 {
+                    let count = [1, 1, 1, 3][dice.below(4)].min(order.len() - posted);
+                    let group = &order[posted..posted + count];
+                    let parts =
+                        group.iter().map(|at| (at * each, messages[*at].2, messages[*at].0));
+                    let request = pair.irecv(&parts.collect::<Vec<_>>());
+                    wanted.push(Some((request, group)));
+                    (posted, open) = (posted + count, open + 1);
+                }
+                sent.iter_mut().for_each(|request| {
+                    *request = request.take().filter(|request| tested(*request).is_none());
+                });
+                for entry in &mut wanted {
+                    let Some((request, group)) = *entry else { continue };
+                    let Some(sizes) = tested(request) else { continue };
+                    (*entry, open) = (None, open - 1);
+                    for (at, size) in group.iter().zip(sizes) {
+                        let (_, bytes, room) = messages[*at];
+                        assert_eq!(size, bytes.min(room), "message {at} with seed {seed}");
+                        let (start, end) = (at * each, at * each + size);
+                        let same = pair.into[start..end] == pair.from[start..end];
+                        assert!(same, "message {at} with seed {seed}");
+                        let behind = &pair.into[start + room..start + room + fence];
+                        assert!(behind.iter().all(|byte| *byte == 0), "behind {at}, seed {seed}");
+                    }
+                }
+                let all = posted == order.len() && next == messages.len() && open == 0;
+                (all && sent.iter().all(Option::is_none)).then_some(())
+            });
+        }
+        pair.close();
+    }
+
+    #[test]
+    fn all_of_this_holds_over_tcp_too() {
+        const CHOICE: &str = "FERROCCL_TRANSPORT";
+        if std::env::var_os(CHOICE).is_none() {
+            let test = std::env::current_exe().unwrap();
+            let output = std::process::Command::new(test).env(CHOICE, "tcp").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success(), "{said}");
+        }
+    }
+
     #[test]
     fn all_that_may_be_under_way_is() {
         let _turn = ONE_AT_A_TIME.lock();

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ccl_core::spread::{Policy, Spread};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, Device, EndpointId, Event, Lane, MrKey, NOTE_BYTES_MAX, RemoteKey, RemoteMr,
-    TransportError, WorkRequest,
+    Connected, Device, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, RemoteKey,
+    RemoteMr, TransportError, WorkRequest,
 };
 use ccl_memory::Region;
 
@@ -124,6 +124,21 @@ impl Line {
     /// Whether the peer can be let write to the caller's memory.
     pub(crate) fn reaches_home(&self) -> bool {
         Arc::ptr_eq(&self.device, &self.home) && !self.device.caps().mapped
+    }
+
+    /// Whether it can be said late where messages are and where they go.
+    pub(crate) fn redirects(&self) -> bool {
+        self.device.caps().redirects
+    }
+
+    /// What comes to `from` goes elsewhere; with none, it does not any more. Returns no if that is
+    /// too late.
+    pub(crate) fn redirect(
+        &mut self,
+        from: LocalSlice,
+        into: Option<LocalSlice>,
+    ) -> Result<bool, TransportError> {
+        self.lane.redirect(self.endpoint, from, into)
     }
 
     /// Spreads what is put from now on in another way.

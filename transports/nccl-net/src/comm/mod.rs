@@ -7,6 +7,8 @@
 //!   Half of the slots are kept for messages whose buffers are known, so that those that nobody
 //!   wants yet are in nobody's way. Grants for buffers that only take short messages are told when
 //!   some message waits for a buffer, and else after a millisecond: the message may be longer.
+//! * **Over TCP slots are large and mostly not there.** The sender lends a message's memory until it
+//!   is written, and the receiver sends what comes to a slot to the buffer that it expects it for.
 //! * **Where memory cannot be reached**, messages come through the slots in pieces.
 //! * **Which message is for which buffer** both sides count for themselves: the k-th message of a
 //!   tag is for the k-th buffer with that tag.
@@ -14,6 +16,7 @@
 //! Nothing waits here: each call does what can be done now. All calls to one communicator take
 //! turns; no two communicators have anything in common but their device.
 
+mod expected;
 pub(crate) mod line;
 pub(crate) mod receiver;
 pub(crate) mod sender;
@@ -33,6 +36,11 @@ pub(crate) const COMMS_MAX: i32 = 1 << 16;
 /// The longest transfer: what every transport takes in one put.
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
+/// A slot that takes nothing until a message comes early is so many times as long as others.
+const LONG_SLOT: usize = 32;
+/// But no longer, if those are not.
+const LONG_SLOT_BYTES_MAX: usize = 1 << 20;
+
 /// How a communicator is to be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
@@ -40,6 +48,8 @@ pub(crate) struct Settings {
     pub(crate) slots: usize,
     /// Payload of one, and the longest message that does not wait for a grant.
     pub(crate) slot_bytes: usize,
+    /// The longest message that is rather copied than waited for.
+    pub(crate) short_bytes: usize,
     /// A request fails while nothing comes or goes for so long.
     pub(crate) timeout: Duration,
     /// And is told of after so long.
@@ -47,6 +57,17 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// For a connection. Where both sides can say late where messages are, longer ones need not be
+    /// copied: their slots are memory that is only there if they come before their buffers.
+    fn on(mut self, line: &Line) -> Settings {
+        self.slot_bytes = self.short_bytes;
+        if line.redirects() {
+            let long = self.short_bytes.saturating_mul(LONG_SLOT).min(LONG_SLOT_BYTES_MAX);
+            self.slot_bytes = long.max(self.short_bytes);
+        }
+        self
+    }
+
     pub(crate) fn slots(&self) -> usize {
         self.slots.clamp(2, SLOTS_MAX)
     }

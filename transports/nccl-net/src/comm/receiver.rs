@@ -6,6 +6,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, WorkRequest};
 
+use super::expected::Expected;
 use super::line::{Line, Own, Way};
 use super::tags::Tags;
 use super::wire::{
@@ -43,6 +44,8 @@ struct Entry {
     /// Bytes that have come.
     got: usize,
     is_done: bool,
+    /// Whether its message is expected in some slot.
+    is_expected: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,11 +96,16 @@ pub(crate) struct Receiver {
     waiting: u64,
     untold: u64,
     telling: u64,
-    /// Since when some grant has been kept back.
+    /// Since when some grant has been kept back, and nothing has come.
     untold_since: Instant,
     /// Sets of slots: with pieces for no buffer yet, and free without the peer knowing.
     held: u32,
     freed: u32,
+    expected: Expected,
+    /// Those of the untold groups that have buffers whose messages are not expected anywhere.
+    unexpected: u64,
+    /// The slot of the last message that was expected elsewhere.
+    astray: Option<usize>,
     /// Whether messages came past the slots since the peer was told of them for certain.
     has_landed: bool,
     tags: Tags,
@@ -114,6 +122,7 @@ impl Receiver {
         now: Instant,
     ) -> Result<Receiver, NetError> {
         let mut line = Line::new(way, connected, now)?;
+        let settings = settings.on(&line);
         let slots = Own::new(&way.device, settings.slots() * settings.stride())?;
         let records = Own::new(&way.device, GROUPS * RECORD_BYTES)?;
         let key = line.share(slots.key)?;
@@ -128,6 +137,9 @@ impl Receiver {
             warned: false,
         };
         Ok(Receiver {
+            expected: Expected::new(&line, slots.key, settings),
+            unexpected: 0,
+            astray: None,
             line,
             settings,
             slots,
@@ -187,7 +199,7 @@ impl Receiver {
         (group.began, group.warned) = (now, false);
         for (entry, buffer) in group.entries.iter_mut().zip(buffers) {
             let ordinal = self.tags.next(buffer.tag);
-            *entry = Entry { buffer: buffer.clone(), ordinal, got: 0, is_done: false };
+            *entry = Entry { buffer: buffer.clone(), ordinal, ..Entry::default() };
         }
         let id = group.id;
         self.next = self.next.wrapping_add(1);
@@ -196,6 +208,7 @@ impl Receiver {
             self.untold_since = now;
         }
         self.untold |= bit;
+        self.unexpected |= bit;
         self.take_held()?;
         // What came before its sender went is there, and may be all that is wanted.
         if let (Err(error), Stage::Waiting(1..)) = (lost, self.groups[at].stage) {
@@ -205,12 +218,12 @@ impl Receiver {
             return Err(error);
         }
         // Messages that are short enough come without a grant, as long as none is in their way.
-        let is_long = |buffer: &Buffer| buffer.bytes > self.settings.slot_bytes;
-        if self.held != 0 {
-            self.tell_all()?;
-        } else if self.untold & bit != 0 && buffers.iter().any(is_long) {
+        let Settings { slot_bytes, short_bytes, .. } = self.settings;
+        let short_bytes = if self.expected.guesses() { slot_bytes } else { short_bytes };
+        if self.untold & bit != 0 && buffers.iter().any(|buffer| buffer.bytes > short_bytes) {
             self.tell(at)?;
         }
+        self.settle()?;
         self.line.flush(now)?;
         Ok(Some(id))
     }
@@ -267,6 +280,10 @@ impl Receiver {
                 result = self.take(event);
             }
         }
+        if !events.is_empty() {
+            self.untold_since = now;
+            result = result.and_then(|()| self.settle());
+        }
         self.line.give_back(events);
         if self.untold != 0 && now.since(self.untold_since) >= TELL_AFTER {
             result = result.and_then(|()| self.tell_all());
@@ -282,7 +299,9 @@ impl Receiver {
         match event {
             Event::Done { id } => self.telling &= !1u64.checked_shl(*id as u32).unwrap_or(0),
             Event::Arrived { immediate, bytes, .. } => match Name::decode(*immediate) {
-                Some(Name::Piece(slot)) if slot < self.settings.slots() => self.piece(slot)?,
+                Some(Name::Piece(slot)) if slot < self.settings.slots() => {
+                    self.piece(slot, *bytes)?
+                }
                 Some(Name::Landed(group, index)) => self.landed(group, index, *bytes)?,
                 _ => return Err(nonsense()),
             },
@@ -303,7 +322,8 @@ impl Receiver {
         let same = (group.number ^ number) & (super::wire::NUMBER_MASK >> 3) == 0;
         let entry = group.entries[..group.count].get(index);
         let fits = entry.is_some_and(|entry| !entry.is_done && bytes <= entry.buffer.bytes);
-        if !same || !fits || !matches!(group.stage, Stage::Waiting(1..)) {
+        let is_told = self.untold >> at & 1 == 0;
+        if !same || !fits || !is_told || !matches!(group.stage, Stage::Waiting(1..)) {
             return Err(nonsense());
         }
         self.groups[at].entries[index].got = bytes;
@@ -312,15 +332,95 @@ impl Receiver {
         Ok(())
     }
 
-    /// A piece has come.
-    fn piece(&mut self, slot: usize) -> Result<(), NetError> {
-        if self.deliver(slot)? {
+    /// A piece has come, in a put of so many bytes. Mostly as expected, and then it is there; what
+    /// else has come is seen to when all that has is in its place.
+    fn piece(&mut self, slot: usize, put_bytes: usize) -> Result<(), NetError> {
+        let header = self.header(slot)?;
+        let bytes = header.bytes as usize;
+        let is_whole = header.at == 0 && header.bytes == header.total;
+        let guess = match self.expected.take(slot) {
+            Ok(guess) => guess,
+            Err(is_next) => {
+                self.held |= 1 << slot;
+                self.astray = if is_next { self.astray } else { Some(slot) };
+                return Ok(());
+            }
+        };
+        let (at, index) = guess.at;
+        let entry = &mut self.groups[at].entries[index];
+        entry.is_expected = false;
+        let is_right =
+            is_whole && (entry.buffer.tag, entry.ordinal) == (header.tag, header.ordinal);
+        if guess.took(bytes) && put_bytes != HEADER_BYTES + bytes {
+            return Err(nonsense());
+        }
+        if bytes == 0 {
+            self.expected.end(&mut self.line, slot, &guess)?;
+        }
+        self.expected.learn(is_right);
+        if is_right && guess.took(bytes) {
+            entry.got = bytes;
+            // It may have been taken back.
+            let mr = entry.buffer.mr.as_ref();
+            mr.map_or(Ok(()), |(_, mr)| mr.with(|_| Ok(())))?;
+            self.finish(at, index);
             self.free(slot);
             return Ok(());
         }
+        let offset = slot * self.settings.stride() + HEADER_BYTES;
+        guess.put_back(&self.slots.region, offset, bytes)?;
         self.held |= 1 << slot;
-        // Others may have to get past it.
-        self.tell_all()
+        if !is_right {
+            self.unexpected |= self.untold & 1 << at;
+            self.astray = Some(slot);
+        }
+        Ok(())
+    }
+
+    /// All events have been taken: looks whose pieces are there now, and what to expect next.
+    fn settle(&mut self) -> Result<(), NetError> {
+        self.take_held()?;
+        if let Some(slot) = self.astray.take() {
+            self.expect_nothing(Some(slot))?;
+        }
+        if self.held != 0 && self.untold != 0 {
+            // Others may have to get past them.
+            self.tell_all()?;
+        }
+        self.expect();
+        Ok(())
+    }
+
+    /// Expects the messages for buffers that have not been granted, in their order.
+    fn expect(&mut self) {
+        let first = self.next % GROUPS as u32;
+        let mut unexpected = self.unexpected.rotate_right(first);
+        while unexpected != 0 {
+            let at = (unexpected.trailing_zeros() + first) as usize % GROUPS;
+            unexpected &= unexpected - 1;
+            let Receiver { groups, line, expected, held, .. } = self;
+            let Group { entries, count, .. } = &mut groups[at];
+            for (index, entry) in entries[..*count].iter_mut().enumerate() {
+                if entry.is_done || entry.is_expected {
+                    continue;
+                }
+                if !expected.expect(line, *held, (at, index), &entry.buffer) {
+                    return;
+                }
+                entry.is_expected = true;
+            }
+            self.unexpected &= !(1 << at);
+        }
+    }
+
+    /// Begins to expect anew, behind `last` if that is known.
+    fn expect_nothing(&mut self, last: Option<usize>) -> Result<(), NetError> {
+        self.unexpected = self.untold;
+        if self.expected.clear(&mut self.line, last)? {
+            let groups = self.groups.iter_mut();
+            groups.flat_map(|group| &mut group.entries).for_each(|entry| entry.is_expected = false);
+        }
+        Ok(())
     }
 
     /// Looks whether pieces that nobody wanted are wanted now.
@@ -337,24 +437,34 @@ impl Receiver {
         Ok(())
     }
 
-    /// Copies a piece to where it is wanted; no if that is not known yet.
-    fn deliver(&mut self, slot: usize) -> Result<bool, NetError> {
+    fn header(&self, slot: usize) -> Result<Header, NetError> {
         let mut header = [0; HEADER_BYTES];
         let offset = slot * self.settings.stride();
         let Ok(()) = self.slots.region.read(offset, &mut header) else { return Err(nonsense()) };
         let header = Header::decode(&header);
-        if header.bytes > self.settings.slot_bytes as u64 {
-            return Err(nonsense());
-        }
+        let fits = header.bytes <= self.settings.slot_bytes as u64;
+        fits.then_some(header).ok_or_else(nonsense)
+    }
+
+    /// Copies a piece to where it is wanted; no if that is not known yet.
+    fn deliver(&mut self, slot: usize) -> Result<bool, NetError> {
+        let header = self.header(slot)?;
         let Some((at, index)) = self.find(header.tag, header.ordinal) else { return Ok(false) };
         let entry = &mut self.groups[at].entries[index];
+        if std::mem::take(&mut entry.is_expected) {
+            // Something else may be on its way there.
+            self.expected.forget(&mut self.line, (at, index))?;
+            self.astray.get_or_insert(slot);
+            self.unexpected |= self.untold & 1 << at;
+        }
         // Longer messages are cut.
         let room = entry.buffer.bytes as u64;
         let bytes = header.bytes.min(room.saturating_sub(header.at)) as usize;
         if let (Some((_, mr)), 1..) = (&entry.buffer.mr, bytes) {
             let to = entry.buffer.offset + header.at as usize;
             let region = &self.slots.region;
-            mr.with(|memory| memory.copy_from(to, region, offset + HEADER_BYTES, bytes))?;
+            let offset = slot * self.settings.stride() + HEADER_BYTES;
+            mr.with(|memory| memory.copy_from(to, region, offset, bytes))?;
         }
         entry.got += header.bytes as usize;
         // A piece behind the end: the message was put where it was wanted, in parts.
@@ -394,6 +504,7 @@ impl Receiver {
             if *left == 0 {
                 self.waiting &= !(1 << at);
                 self.untold &= !(1 << at);
+                self.unexpected &= !(1 << at);
             }
         }
     }
@@ -423,6 +534,7 @@ impl Receiver {
 
     /// Grants all groups that were kept back.
     fn tell_all(&mut self) -> Result<(), NetError> {
+        self.expect_nothing(None)?;
         let first = self.next % GROUPS as u32;
         let mut untold = self.untold.rotate_right(first);
         while untold != 0 {
@@ -454,6 +566,7 @@ impl Receiver {
             return Err(nonsense());
         }
         self.untold &= !(1 << at);
+        self.unexpected &= !(1 << at);
         self.telling |= 1 << at;
         self.line.post(WorkRequest::Put {
             endpoint: self.line.endpoint,

@@ -85,6 +85,16 @@ struct Slots {
     stride: usize,
     /// Those that may be filled.
     free: u32,
+    /// They are filled in turn, from this one on, where the receiver guesses.
+    turn: u32,
+}
+
+impl Slots {
+    /// One of these.
+    fn next(&self, usable: u32) -> usize {
+        let behind = usable >> self.turn << self.turn;
+        (if behind == 0 { usable } else { behind }).trailing_zeros() as usize
+    }
 }
 
 /// A sending communicator.
@@ -103,6 +113,8 @@ pub(crate) struct Sender {
     staging: Own,
     /// Slots of it that are being sent from.
     busy: u32,
+    /// The requests whose memory is lent to what goes to these slots.
+    lent: [Option<u8>; SLOTS_MAX],
     slots: Option<Slots>,
     /// The peer's memory, by its numbers.
     memory: BTreeMap<u32, RemoteMr>,
@@ -124,6 +136,7 @@ impl Sender {
         now: Instant,
     ) -> Result<Sender, NetError> {
         let mut line = Line::new(way, connected, now)?;
+        let settings = settings.on(&line);
         let ring = Own::new(&way.device, GROUPS * RECORD_BYTES)?;
         let staging = Own::new(&way.device, settings.slots() * settings.stride())?;
         let key = line.share(ring.key)?;
@@ -150,6 +163,7 @@ impl Sender {
             ring,
             staging,
             busy: 0,
+            lent: [None; SLOTS_MAX],
             slots: None,
             memory: BTreeMap::new(),
             tags: Tags::default(),
@@ -350,7 +364,11 @@ impl Sender {
     /// A put is done.
     fn done(&mut self, id: u64) {
         if let Some(slot) = id.checked_sub(PIECE_ID) {
-            self.busy &= !(1 << (slot as usize % SLOTS_MAX));
+            let slot = slot as usize % SLOTS_MAX;
+            self.busy &= !(1 << slot);
+            if let Some(lender) = self.lent[slot].take() {
+                self.requests[usize::from(lender)].stage = Stage::Done;
+            }
             return;
         }
         let request = &mut self.requests[id as usize];
@@ -424,7 +442,7 @@ impl Sender {
                 let mr = self.line.import(&key).map_err(|_| ())?;
                 let mapped = self.line.map(&key).map_err(|_| ())?;
                 let (stride, free) = (own.stride(), (1 << count) - 1);
-                self.slots = Some(Slots { mr, mapped, count, bytes, stride, free });
+                self.slots = Some(Slots { mr, mapped, count, bytes, stride, free, turn: 0 });
             }
             Note::Memory(number, key) => {
                 if self.memory.len() >= MEMORIES_MAX {
@@ -469,12 +487,13 @@ impl Sender {
             request.bytes = request.bytes.min(grant.wanted.bytes as usize);
         }
         let usable = slots.free & !self.busy;
+        let is_short = request.bytes <= self.settings.short_bytes;
         // The slots that are kept for messages whose buffers are known.
         let may_be_early = request.bytes <= slots.bytes
             && usable.count_ones() as usize > slots.count / 2
-            && request.sent.is_none();
+            && (is_short || request.grant.is_none());
         match request.grant {
-            _ if may_be_early || request.sent.is_some() => self.send_pieces(slot),
+            _ if request.sent.is_some() || may_be_early => self.send_pieces(slot),
             Some(grant) if grant.wanted.memory != THROUGH_SLOTS => self.send_whole(slot, grant),
             Some(_) => self.send_pieces(slot),
             None => Ok(false),
@@ -530,7 +549,7 @@ impl Sender {
             if usable == 0 {
                 return Ok(false);
             }
-            let to = usable.trailing_zeros() as usize;
+            let to = slots.next(usable);
             let request = &mut self.requests[usize::from(slot)];
             let at = request.sent.unwrap_or(0);
             let bytes = (request.bytes - at).min(slots.bytes);
@@ -545,26 +564,42 @@ impl Sender {
             let region = slots.mapped.as_ref().unwrap_or(&self.staging.region);
             let broken = |error| NetError::from(TransportError::Usage(format!("{error}")));
             region.write(offset, &header.encode()).map_err(broken)?;
+            // What is whole and long is read in its own place.
+            let lends = bytes == request.bytes && bytes > self.settings.short_bytes;
+            let mut tail = None;
             if let Some(mr) = &request.mr {
                 let from = request.offset + at;
-                mr.with(|memory| region.copy_from(offset + HEADER_BYTES, memory, from, bytes))?;
+                if lends {
+                    tail = Some(LocalSlice { key: mr.key, offset: from, bytes });
+                } else {
+                    mr.with(|memory| region.copy_from(offset + HEADER_BYTES, memory, from, bytes))?;
+                }
             }
+            let staged = if tail.is_some() { 0 } else { bytes };
             // What was written there itself is only announced.
-            let put_bytes = if slots.mapped.is_some() { 0 } else { HEADER_BYTES + bytes };
+            let put_bytes = if slots.mapped.is_some() { 0 } else { HEADER_BYTES + staged };
             slots.free &= !(1 << to);
+            if self.line.redirects() {
+                slots.turn = (to as u32 + 1) % slots.count as u32;
+            }
             self.busy |= 1 << to;
             request.sent = Some(at + bytes);
             let key = self.staging.key;
             self.line.post(WorkRequest::Put {
                 endpoint: self.line.endpoint,
                 local: LocalSlice { key, offset, bytes: put_bytes },
-                tail: None,
+                tail,
                 grant: false,
                 remote,
                 remote_offset: offset,
                 immediate: Some(Name::Piece(to).encode()),
                 id: PIECE_ID + to as u64,
             });
+            if tail.is_some() {
+                request.stage = Stage::Sending;
+                self.lent[to] = Some(slot);
+                return Ok(true);
+            }
             if at + bytes == request.bytes {
                 request.stage = Stage::Done;
                 return Ok(true);
