@@ -51,7 +51,7 @@ pub(crate) fn rdma_ports() -> Vec<String> {
 }
 
 /// What a run of all tests from nothing leaves on the disk at most, in MiB.
-const DISK_MIB: u64 = 6 << 10;
+const DISK_MIB: u64 = 5 << 10;
 /// With less, in MiB, any failure may be the disk's.
 const DISK_FULL_MIB: u64 = 256;
 
