@@ -211,8 +211,9 @@ config! {
         "Within NCCL: slots of each connection for messages that come before their receive is \
          known, 2 to 16. Alike on all hosts.";
     net_slot_bytes: Bytes = Bytes(16 << 10), "FERROCCL_NET_SLOT_BYTES", None, false,
-        "Within NCCL: payload of a slot. Messages up to this length do not wait for their receive. \
-         Alike on all hosts.";
+        "Within NCCL: payload of a slot. Messages up to this length do not wait for their receive; \
+         over TCP, which makes room for them only when they are there, those up to 64 times it, at \
+         most 1 MiB. Alike on all hosts.";
     net_warn_after: Duration = Duration::from_secs(60), "FERROCCL_NET_WARN_AFTER", None, false,
         "Within NCCL: when transfers of a connection wait and nothing has come or gone for so \
          long, its log says so.";

@@ -20,7 +20,7 @@ use crate::stripe::Stripe;
 
 /// Frames that are acknowledged at the latest when so many more have come.
 const TELL_FRAMES: u32 = 64;
-/// Or so many bytes: their sender may be waiting to have its memory back.
+/// Or so many bytes, where their sender may be waiting to have its memory back.
 const TELL_BYTES: u64 = 512 << 10;
 /// What mostly comes at once: room for it is made beforehand, so that calls need not allocate.
 const AT_ONCE: usize = 64;
@@ -72,6 +72,8 @@ pub(crate) struct Endpoint {
     /// The stripe of the next put.
     turn: usize,
     inbox: Inbox,
+    /// Whether puts are done as soon as they are written, on the other side too.
+    gives_back: bool,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
     arrivals: Vec<Arrival>,
@@ -89,6 +91,7 @@ impl Endpoint {
             stripes: link.stripes.into_iter().map(stripe).collect(),
             turn: 0,
             inbox: Inbox::default(),
+            gives_back,
             lost: None,
             reported: false,
             arrivals: Vec::with_capacity(AT_ONCE),
@@ -237,7 +240,7 @@ impl Endpoint {
             let waiting = stripe.untold_since.map_or(Duration::ZERO, |since| now.since(since));
             let untold = received.wrapping_sub(stripe.told);
             let untold_bytes = stripe.incoming.received_bytes() - stripe.told_bytes;
-            let many = untold >= TELL_FRAMES || untold_bytes >= TELL_BYTES;
+            let many = untold >= TELL_FRAMES || (untold_bytes >= TELL_BYTES && !self.gives_back);
             if many || (untold > 0 && waiting >= TELL_AFTER) {
                 stripe.tells();
                 stripe.outgoing.say(Kind::Acknowledge, received);
@@ -245,8 +248,11 @@ impl Endpoint {
         }
     }
 
-    /// Acknowledges long frames at once.
+    /// Acknowledges long frames at once: their sender may be waiting to have its memory back.
     pub(crate) fn tell_of_much(&mut self) {
+        if self.gives_back {
+            return;
+        }
         for stripe in &mut self.stripes {
             if stripe.incoming.received_bytes() - stripe.told_bytes >= LONG_BYTES as u64 {
                 stripe.tells();

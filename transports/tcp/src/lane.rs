@@ -36,6 +36,8 @@ const SOCKETS_TRIED: usize = 4;
 const READY_MAX: usize = 64;
 /// How often it is looked whether breaks have been noticed only by the peer.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
+/// While there is always something to tell, every so many looks sockets are read.
+const READ_EVERY: u32 = 8;
 /// Reads of what comes after a farewell, before other stripes have their turn.
 const UNHEARD_READS: usize = 64;
 /// How long a farewell may take to reach the peer's kernel.
@@ -60,6 +62,8 @@ pub(crate) struct TcpLane {
     /// Endpoint and stripe of the sockets that were ready last.
     ready: Vec<u64>,
     checked: Instant,
+    /// Looks in a row that told of something without reading.
+    unread: u32,
     /// Whether some stripe is broken or its socket not watched yet.
     troubled: bool,
 }
@@ -86,6 +90,7 @@ impl TcpLane {
             sockets: 0,
             ready: Vec::with_capacity(READY_MAX),
             checked: Instant::ZERO,
+            unread: 0,
             troubled: false,
         })
     }
@@ -384,11 +389,16 @@ impl Lane for TcpLane {
             endpoint.tell(now);
         }
         self.write(now);
+        let before = events.len();
         if self.gives_back {
             let endpoints = self.endpoints.iter_mut().flatten();
             endpoints.for_each(|endpoint| endpoint.tell_written(events));
         }
-        self.read(now, events);
+        // Whoever is told of something comes again, and need not wait for a system call.
+        self.unread = if events.len() > before { self.unread + 1 } else { 0 };
+        if self.unread.is_multiple_of(READ_EVERY) {
+            self.read(now, events);
+        }
         self.troubled |= self.has_trouble();
         self.look_after(now, events);
         Ok(())

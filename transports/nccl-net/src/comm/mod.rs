@@ -4,7 +4,7 @@
 //!   message that is granted goes straight there, and its immediate names the group and the buffer.
 //! * **Short messages need not wait for it.** The receiver has some slots of its own, which are
 //!   granted for good: a short message goes there at once, and is copied when its buffer is known.
-//!   Half of the slots are kept for messages whose buffers are known, so that those that nobody
+//!   Some of the slots are kept for messages whose buffers are known, so that those that nobody
 //!   wants yet are in nobody's way. Grants for buffers that only take short messages are told when
 //!   some message waits for a buffer, and else after a millisecond: the message may be longer.
 //! * **Over TCP slots are large and mostly not there.** The sender lends a message's memory until it
@@ -37,7 +37,7 @@ pub(crate) const COMMS_MAX: i32 = 1 << 16;
 pub(crate) const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
 /// A slot that takes nothing until a message comes early is so many times as long as others.
-const LONG_SLOT: usize = 32;
+const LONG_SLOT: usize = 64;
 /// But no longer, if those are not.
 const LONG_SLOT_BYTES_MAX: usize = 1 << 20;
 

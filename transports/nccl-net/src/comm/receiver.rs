@@ -106,6 +106,9 @@ pub(crate) struct Receiver {
     unexpected: u64,
     /// The slot of the last message that was expected elsewhere.
     astray: Option<usize>,
+    /// Whether messages for buffers that were granted come in slots, so that it is not known for
+    /// others in which.
+    is_mixed: bool,
     /// Whether messages came past the slots since the peer was told of them for certain.
     has_landed: bool,
     tags: Tags,
@@ -140,6 +143,7 @@ impl Receiver {
             expected: Expected::new(&line, slots.key, settings),
             unexpected: 0,
             astray: None,
+            is_mixed: false,
             line,
             settings,
             slots,
@@ -283,6 +287,9 @@ impl Receiver {
         if !events.is_empty() {
             self.untold_since = now;
             result = result.and_then(|()| self.settle());
+        } else if self.has_freed(4) {
+            // While there is nothing else to do.
+            self.tell_freed();
         }
         self.line.give_back(events);
         if self.untold != 0 && now.since(self.untold_since) >= TELL_AFTER {
@@ -357,7 +364,14 @@ impl Receiver {
         if bytes == 0 {
             self.expected.end(&mut self.line, slot, &guess)?;
         }
-        self.expected.learn(is_right);
+        let meant = if is_right { None } else { self.find(header.tag, header.ordinal) };
+        if meant.is_some_and(|(at, _)| self.untold >> at & 1 == 0) {
+            // Granted, and come this way nevertheless: more will, and are not guessed.
+            self.is_mixed = true;
+        } else {
+            self.expected.learn(is_right);
+        }
+        let entry = &mut self.groups[at].entries[index];
         if is_right && guess.took(bytes) {
             entry.got = bytes;
             // It may have been taken back.
@@ -393,6 +407,10 @@ impl Receiver {
 
     /// Expects the messages for buffers that have not been granted, in their order.
     fn expect(&mut self) {
+        self.is_mixed &= self.waiting & !self.untold != 0;
+        if self.is_mixed {
+            return;
+        }
         let first = self.next % GROUPS as u32;
         let mut unexpected = self.unexpected.rotate_right(first);
         while unexpected != 0 {
@@ -509,12 +527,19 @@ impl Receiver {
         }
     }
 
-    /// A slot may be filled again. The peer is told of some at a time.
+    /// A slot may be filled again. The peer is told of some at a time: where messages that nobody
+    /// wants are in the way, of no more than are kept for others.
     fn free(&mut self, slot: usize) {
         self.freed |= 1 << slot;
-        if self.freed.count_ones() as usize * 4 >= self.settings.slots() {
+        let part = if self.expected.guesses() && self.held == 0 { 2 } else { 4 };
+        if self.has_freed(part) {
             self.tell_freed();
         }
+    }
+
+    /// Whether this part of all slots is free without the peer knowing.
+    fn has_freed(&self, part: usize) -> bool {
+        self.freed.count_ones() as usize * part >= self.settings.slots()
     }
 
     fn tell_freed(&mut self) {

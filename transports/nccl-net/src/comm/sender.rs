@@ -488,9 +488,12 @@ impl Sender {
         }
         let usable = slots.free & !self.busy;
         let is_short = request.bytes <= self.settings.short_bytes;
-        // The slots that are kept for messages whose buffers are known.
+        // The slots that are kept for messages whose buffers are known: that is not told while
+        // messages come as expected.
+        let part = if self.line.redirects() { 4 } else { 2 };
+        let kept = (slots.count / part).max(1);
         let may_be_early = request.bytes <= slots.bytes
-            && usable.count_ones() as usize > slots.count / 2
+            && usable.count_ones() as usize > kept
             && (is_short || request.grant.is_none());
         match request.grant {
             _ if request.sent.is_some() || may_be_early => self.send_pieces(slot),
