@@ -2,6 +2,7 @@
 //! all meet the same moods of the machine.
 
 mod mpi;
+mod nccl_net;
 mod network;
 mod ours;
 mod rdma;
@@ -21,9 +22,9 @@ use crate::{Outcome, guest, report};
 pub(crate) use summary::size;
 use summary::{Series, ratio};
 
-/// The size at which 8 ranks on the same cores are compared with 2.
 /// The profile that programs are shipped with.
 const DIST: &str = "dist";
+/// The size at which 8 ranks on the same cores are compared with 2.
 const CROWD_BYTES: u64 = 1 << 20;
 const CROWD_RANKS: usize = 8;
 const RANKS: usize = 2;
@@ -43,10 +44,14 @@ pub(crate) struct Options {
     /// this machine has no device.
     #[arg(long, conflicts_with_all = ["network", "sizes"])]
     rdma: bool,
+    /// Measure the plugin for NCCL over TCP instead: against one of NCCL's own socket design, the
+    /// bare transport, and iperf3.
+    #[arg(long, conflicts_with_all = ["network", "rdma"])]
+    nccl_net: bool,
     /// Where the programs are, to be measured on this machine as it is: what the guest is told.
     #[arg(long, value_name = "DIR", hide = true)]
     built: Option<PathBuf>,
-    /// Sizes of all_reduce, such as 8,64K,1M,64M.
+    /// Sizes of messages, such as 8,64K,1M,64M.
     #[arg(long, value_delimiter = ',', value_parser = parse_bytes)]
     sizes: Vec<u64>,
     /// How often each side is measured at each size, one after the other.
@@ -103,6 +108,8 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
         let built = options.built.clone().map_or_else(rdma::build, Ok)?;
         let out = options.markdown.as_ref().and_then(|file| file.parent()).unwrap_or(&out);
         (rdma::run(&built, out, options.rounds)?, "2 ranks, joined by RDMA")
+    } else if options.nccl_net {
+        (nccl_net::run(&sizes(&nccl_net::SIZES), options.rounds)?, "2 processes on one host")
     } else if options.network {
         let text = network::run(&sizes(&network::SIZES), options.rounds)?;
         let setting = "2 ranks on 2 hosts (network namespaces joined by a veth link, congestion \

@@ -60,7 +60,6 @@ struct Both<'a> {
     back: Link<'a>,
     memory_there: Registered,
     memory_back: Registered,
-    stride: usize,
 }
 
 impl<'a> Both<'a> {
@@ -73,7 +72,7 @@ impl<'a> Both<'a> {
         let stride = bytes_max.next_multiple_of(4096);
         let memory_there = there.memory(stride * IN_FLIGHT)?;
         let memory_back = back.memory(stride)?;
-        Ok(Both { there, back, memory_there, memory_back, stride })
+        Ok(Both { there, back, memory_there, memory_back })
     }
 
     /// Half of each of several round trips.
@@ -107,12 +106,14 @@ impl<'a> Both<'a> {
     fn stream(&self, bytes: usize) -> Outcome<f64> {
         let messages = (BANDWIDTH_BYTES / bytes).clamp(16, 4000);
         let mut flight = Flight::new(self.there);
+        // Next to each other, as NCCL's are: far apart, they would share the same lines of caches.
+        let stride = bytes.next_multiple_of(4096);
         let start = Instant::now();
         for message in 0..messages {
             if flight.len() == IN_FLIGHT {
                 flight.finish_oldest("a message of the stream")?;
             }
-            let part = self.memory_there.part(message % IN_FLIGHT * self.stride, bytes, TAG);
+            let part = self.memory_there.part(message % IN_FLIGHT * stride, bytes, TAG);
             flight.post("a message of the stream", |comm| match self.there.side.role {
                 Role::Sender => comm.isend(&part),
                 Role::Receiver => comm.irecv(&[part]),

@@ -368,7 +368,7 @@ impl Receiver {
         if meant.is_some_and(|(at, _)| self.untold >> at & 1 == 0) {
             // Granted, and come this way nevertheless: more will, and are not guessed.
             self.is_mixed = true;
-        } else {
+        } else if is_right || guess.took(bytes) {
             self.expected.learn(is_right);
         }
         let entry = &mut self.groups[at].entries[index];
