@@ -14,6 +14,8 @@ const BUFFER_BYTES: usize = 32 << 10;
 /// one is probably long too, and its bytes need not pass through the buffer.
 const BEHIND_BYTES: usize = 2 << 10;
 pub(crate) const LONG_BYTES: usize = 16 << 10;
+/// Left of a frame, so much is waited for by reading once more.
+const SOON_BYTES: usize = 128 << 10;
 /// Reads before others have their turn.
 const READS_PER_TURN: usize = 64;
 
@@ -116,11 +118,17 @@ impl Incoming {
                 Got::End(reason) => return Err(End::Broken(reason)),
             };
             let long = self.understand(inbox, arrivals).map_err(End::Nonsense)?;
-            if count < asked || long {
+            if long || (count < asked && !self.is_soon_whole()) {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// Whether the rest of a put is probably just behind what has come of it. Of longer ones it is
+    /// better to let more gather: while it is read, the kernel does not take in the rest.
+    fn is_soon_whole(&self) -> bool {
+        self.partial.as_ref().is_some_and(|partial| partial.left() <= SOON_BYTES)
     }
 
     /// Reads once. Returns how many bytes there was room for: fewer came if that was all.
