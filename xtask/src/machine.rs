@@ -80,7 +80,8 @@ pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
-fn commit() -> String {
+/// This working tree's commit, and whether it has changed since.
+pub(crate) fn commit() -> String {
     let root = root();
     let git = |args: &[&str]| {
         process::capture(Command::new("git").current_dir(&root).args(args), PATIENCE)

@@ -8,6 +8,7 @@ mod check;
 mod compare;
 mod dist;
 mod failures;
+mod gpu;
 mod guest;
 mod lint;
 mod machine;
@@ -53,6 +54,9 @@ enum Chore {
     CompareTransports(compare::Options),
     /// Build and pack what users install: the plugin for NCCL in a tarball and in a Python wheel.
     Dist(dist::Options),
+    /// Make a folder that checks, anywhere with a GPU and PyTorch, what needs one, and run it if
+    /// there is one here.
+    Gpu(gpu::Options),
     /// Test RDMA between devices in software, in a small virtual machine: the suite of that name.
     Softroce,
     /// Run a command in a small virtual machine whose kernel can lose and delay packets.
@@ -71,6 +75,7 @@ fn run(chore: &Chore) -> Outcome<ExitCode> {
         Chore::Bench(options) => return bench::run(options),
         Chore::CompareTransports(options) => return compare::run(options),
         Chore::Dist(options) => dist::run(options),
+        Chore::Gpu(options) => gpu::run(options),
         Chore::Softroce => test::softroce(),
         // Its status is that of the command.
         Chore::Guest(options) => return guest::run(options),

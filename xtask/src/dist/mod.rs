@@ -18,7 +18,7 @@ use crate::{Outcome, process};
 
 const BUILD_WITHIN: Duration = Duration::from_secs(1800);
 /// What cargo calls the plugin, and what NCCL looks for.
-const BUILT: &str = "libnccl_net_ferroccl.so";
+pub(crate) const BUILT: &str = "libnccl_net_ferroccl.so";
 pub(crate) const PLUGIN: &str = "libnccl-net-ferroccl.so";
 /// What NCCL looks for if nobody tells it anything.
 const BY_DEFAULT: &str = "libnccl-net.so";

@@ -1,0 +1,56 @@
+//! The checks that need a GPU, without one: all but NCCL itself.
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+    use std::process::Command;
+
+    use serde_json::Value;
+
+    /// Where Debian's PyTorch is.
+    const PYTHON: &str = "/usr/bin/python3";
+
+    fn bundle() -> PathBuf {
+        let xtask = env!("CARGO_BIN_EXE_xtask");
+        let made = Command::new(xtask).args(["gpu", "--bundle-only", "--profile", "dev"]).output();
+        let made = made.unwrap();
+        let said = String::from_utf8_lossy(&made.stdout);
+        assert!(made.status.success(), "{said}{}", String::from_utf8_lossy(&made.stderr));
+        let place = said.lines().find_map(|line| line.split_once(" is ready."));
+        PathBuf::from(place.expect("it says where it is").0)
+    }
+
+    /// Whether the checks passed, what they wrote, and what they said.
+    fn check(bundle: &Path, more: &[&str]) -> (bool, Value, String) {
+        let out = bundle.join("dry.json");
+        let _ = fs::remove_file(&out);
+        let mut command = Command::new(PYTHON);
+        command.arg(bundle.join("checks.py")).args(["--backend", "gloo", "--out"]).arg(&out);
+        let output = command.args(more).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
+        let results = serde_json::from_str(&fs::read_to_string(&out).expect(&said)).unwrap();
+        (output.status.success(), results, said)
+    }
+
+    #[test]
+    fn the_checks_run_without_a_gpu_and_find_a_planted_difference() {
+        let torch = Command::new(PYTHON).args(["-c", "import torch.distributed"]).output();
+        if !torch.is_ok_and(|output| output.status.success()) {
+            println!("SKIPPED: there is no PyTorch; `cargo xtask setup` installs it");
+            return;
+        }
+        let bundle = bundle();
+        let (fine, results, said) = check(&bundle, &[]);
+        assert!(fine && results["passed"] == true, "{said}");
+        assert_eq!(results["rows"].as_array().map(Vec::len), Some(5), "{said}");
+        let (fine, results, said) = check(&bundle, &["--plant"]);
+        assert!(!fine && results["passed"] == false, "{said}");
+        assert!(said.contains("FAILED: other bits in"), "{said}");
+        // No GPU has seen that, so it is not recorded.
+        let mut record = Command::new(env!("CARGO_BIN_EXE_xtask"));
+        let refused = record.args(["gpu", "--record"]).arg(bundle.join("dry.json")).output();
+        assert!(!refused.unwrap().status.success());
+    }
+}
