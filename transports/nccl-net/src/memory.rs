@@ -50,9 +50,13 @@ impl Mr {
         work(&self.region).map_err(|error| NetError::argument(error.to_string()))
     }
 
-    /// The opposite of registering: when it returns, nothing is read or written there any more.
-    pub(crate) fn withdraw(&self) -> Result<(), NetError> {
+    /// From now on nothing is begun with it.
+    pub(crate) fn withdraw(&self) {
         *self.is_there.write().unwrap_or_else(PoisonError::into_inner) = false;
+    }
+
+    /// The opposite of registering: when it returns, nothing is written there any more.
+    pub(crate) fn deregister(&self) -> Result<(), NetError> {
         Ok(self.device.deregister(self.key)?)
     }
 }

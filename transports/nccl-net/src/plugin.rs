@@ -281,11 +281,12 @@ impl Plugin {
     pub(crate) fn deregister(&self, comm: Id, mr: Id) -> Result<(), NetError> {
         self.device_of(comm)?;
         let found = self.memory.remove(mr).ok_or_else(|| gone("a registration"))?;
+        found.withdraw();
         if Arc::strong_count(&found) > 1 {
             // Some request still has it.
             self.senders.for_each(|sender| sender.release(Some(&found), RELEASE_WITHIN));
         }
-        found.withdraw()?;
+        found.deregister()?;
         self.receivers.with(comm, |receiver| receiver.withdraw(mr));
         Ok(())
     }

@@ -329,13 +329,34 @@ mod tests {
     }
 
     #[test]
-    fn all_of_this_holds_over_tcp_too() {
+    fn what_is_wanted_gets_past_what_is_not_however_often() {
+        let _turn = ONE_AT_A_TIME.lock();
+        let mut pair = Pair::new(4096);
+        let early: Vec<_> = (0..20).map(|_| pair.isend(0, 100, 9)).collect();
+        let wanted: Vec<_> = (0..40).map(|_| pair.irecv(&[(0, 0, 1)])).collect();
+        for request in wanted {
+            let sent = pair.isend(0, 0, 1);
+            assert_eq!(both(sent, request), [0]);
+        }
+        for request in early {
+            let wanted = pair.irecv(&[(0, 100, 9)]);
+            assert_eq!(both(request, wanted), [100]);
+        }
+        pair.close();
+    }
+
+    #[test]
+    fn all_of_this_holds_over_tcp_and_with_few_slots_too() {
         const CHOICE: &str = "FERROCCL_TRANSPORT";
-        if std::env::var_os(CHOICE).is_none() {
-            let test = std::env::current_exe().unwrap();
-            let output = std::process::Command::new(test).env(CHOICE, "tcp").output().unwrap();
+        if std::env::var_os(CHOICE).is_some() {
+            return;
+        }
+        for (transport, slots) in [("tcp", "16"), ("tcp", "5"), ("tcp", "3"), ("shm", "5")] {
+            let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+            let test = test.env(CHOICE, transport).env("FERROCCL_NET_SLOTS", slots);
+            let output = test.output().unwrap();
             let said = String::from_utf8_lossy(&output.stdout);
-            assert!(output.status.success(), "{said}");
+            assert!(output.status.success(), "{transport}, {slots} slots: {said}");
         }
     }
 

@@ -134,7 +134,7 @@ impl Inbox {
         number
     }
 
-    /// Forgets memory that is not registered any more. What is on its way there goes nowhere.
+    /// Forgets memory that is not registered any more. What is on its way there does not get there.
     pub(crate) fn withdraw<'a>(
         &mut self,
         is_registered: impl Fn(MrKey) -> bool,
@@ -150,10 +150,11 @@ impl Inbox {
         });
         self.redirects.retain(|redirect| is_registered(redirect.into.key));
         for put in unfinished {
-            let elsewhere = put.target.as_ref().and_then(|target| target.elsewhere.as_ref());
-            let gone = elsewhere.is_some_and(|(_, into)| !is_registered(into.key));
-            if gone || !self.regions.contains_key(&put.header.memory) {
+            if !self.regions.contains_key(&put.header.memory) {
                 *put.target = None;
+            } else if let Some(target) = put.target {
+                // The rest goes where it was sent, which is not all of it.
+                target.elsewhere.take_if(|(_, into)| !is_registered(into.key));
             }
         }
     }

@@ -362,6 +362,9 @@ impl Lane for TcpLane {
         from: LocalSlice,
         into: Option<LocalSlice>,
     ) -> Result<bool, TransportError> {
+        // It copies what has come already.
+        let writing = Arc::clone(&self.writing);
+        let _held = writing.read().unwrap_or_else(PoisonError::into_inner);
         self.refresh();
         let other = |into: LocalSlice| {
             let region = self.memory.local(into)?.region()?;

@@ -164,8 +164,8 @@ impl Expected {
         }
     }
 
-    /// Nothing goes past the slot any more: to be called also for a message without bytes, with
-    /// which the lane ends nothing by itself.
+    /// Nothing goes past the slot any more. The lane ends that by itself for a message with bytes
+    /// that was sent as it should be.
     pub(crate) fn end(&self, line: &mut Line, slot: usize, guess: &Guess) -> Result<(), NetError> {
         if let Some(into) = &guess.into {
             line.redirect(self.slice(slot, into.bytes), None)?;

@@ -26,6 +26,8 @@ const KNOWN: usize = 64;
 /// Grants that were kept back are told after so long: the message may be longer than its buffer,
 /// and wait for them.
 const TELL_AFTER: Duration = Duration::from_millis(1);
+/// And also while others come.
+const TELL_AT_LAST: Duration = Duration::from_millis(10);
 
 /// A buffer to receive into.
 #[derive(Clone, Debug, Default)]
@@ -98,6 +100,8 @@ pub(crate) struct Receiver {
     telling: u64,
     /// Since when some grant has been kept back, and nothing has come.
     untold_since: Instant,
+    /// Since when, whatever has come.
+    untold_first: Instant,
     /// Sets of slots: with pieces for no buffer yet, and free without the peer knowing.
     held: u32,
     freed: u32,
@@ -155,6 +159,7 @@ impl Receiver {
             untold: 0,
             telling: 0,
             untold_since: now,
+            untold_first: now,
             held: 0,
             freed: 0,
             has_landed: false,
@@ -209,7 +214,7 @@ impl Receiver {
         self.next = self.next.wrapping_add(1);
         self.waiting |= bit;
         if self.untold == 0 {
-            self.untold_since = now;
+            (self.untold_since, self.untold_first) = (now, now);
         }
         self.untold |= bit;
         self.unexpected |= bit;
@@ -292,7 +297,9 @@ impl Receiver {
             self.tell_freed();
         }
         self.line.give_back(events);
-        if self.untold != 0 && now.since(self.untold_since) >= TELL_AFTER {
+        let is_late = now.since(self.untold_since) >= TELL_AFTER
+            || now.since(self.untold_first) >= TELL_AT_LAST;
+        if self.untold != 0 && is_late {
             result = result.and_then(|()| self.tell_all());
         }
         if let Err(error) = result {
@@ -358,12 +365,10 @@ impl Receiver {
         entry.is_expected = false;
         let is_right =
             is_whole && (entry.buffer.tag, entry.ordinal) == (header.tag, header.ordinal);
-        if guess.took(bytes) && put_bytes != HEADER_BYTES + bytes {
+        if put_bytes != HEADER_BYTES + bytes {
             return Err(nonsense());
         }
-        if bytes == 0 {
-            self.expected.end(&mut self.line, slot, &guess)?;
-        }
+        self.expected.end(&mut self.line, slot, &guess)?;
         let meant = if is_right { None } else { self.find(header.tag, header.ordinal) };
         if meant.is_some_and(|(at, _)| self.untold >> at & 1 == 0) {
             // Granted, and come this way nevertheless: more will, and are not guessed.

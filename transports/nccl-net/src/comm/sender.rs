@@ -491,7 +491,7 @@ impl Sender {
         // The slots that are kept for messages whose buffers are known: that is not told while
         // messages come as expected.
         let part = if self.line.redirects() { 4 } else { 2 };
-        let kept = (slots.count / part).max(1);
+        let kept = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes
             && usable.count_ones() as usize > kept
             && (is_short || request.grant.is_none());
@@ -508,7 +508,11 @@ impl Sender {
         let Some(remote) = self.memory.get(&grant.wanted.memory).copied() else { return Ok(false) };
         let request = &mut self.requests[usize::from(slot)];
         let (key, offset) = match &request.mr {
-            Some(mr) => (mr.key, request.offset),
+            Some(mr) => {
+                // It may be on its way out.
+                mr.with(|_| Ok(()))?;
+                (mr.key, request.offset)
+            }
             None => (self.staging.key, 0),
         };
         let (bytes, most) = (request.bytes, self.line.device.caps().message_bytes_max);
@@ -573,6 +577,7 @@ impl Sender {
             if let Some(mr) = &request.mr {
                 let from = request.offset + at;
                 if lends {
+                    mr.with(|_| Ok(()))?;
                     tail = Some(LocalSlice { key: mr.key, offset: from, bytes });
                 } else {
                     mr.with(|memory| region.copy_from(offset + HEADER_BYTES, memory, from, bytes))?;
