@@ -353,7 +353,9 @@ mod tests {
         }
         for (transport, slots) in [("tcp", "16"), ("tcp", "5"), ("tcp", "3"), ("shm", "5")] {
             let mut test = std::process::Command::new(std::env::current_exe().unwrap());
-            let test = test.env(CHOICE, transport).env("FERROCCL_NET_SLOTS", slots);
+            // The same tests as here.
+            test.args(std::env::args().skip(1));
+            test.env(CHOICE, transport).env("FERROCCL_NET_SLOTS", slots);
             let output = test.output().unwrap();
             let said = String::from_utf8_lossy(&output.stdout);
             assert!(output.status.success(), "{transport}, {slots} slots: {said}");

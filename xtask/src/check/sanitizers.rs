@@ -23,6 +23,26 @@ const UNSAFE: [&str; 6] = [
 const VALGRIND: [&str; 4] =
     ["ccl-memory", "ccl-transport-shm", "ccl-transport-tcp", "ccl-kernels-cpu"];
 
+/// Points of `ferroccl netcheck` that run under valgrind.
+const BAD_INPUT: [&str; 16] = [
+    "bad_handle",
+    "null_arguments",
+    "no_such_device",
+    "request_after_completion",
+    "double_close",
+    "zero_sizes",
+    "deregister_with_requests_in_flight",
+    "close_with_requests_in_flight",
+    "receiver_killed",
+    "stranger_on_port",
+    "null_request_is_retried",
+    "registration_parts_and_overlaps",
+    "fork_after_init",
+    "send_smaller_than_receive",
+    "truncation",
+    "grouped_receives",
+];
+
 /// Tests that AddressSanitizer cannot bear: ranks with little address space (it reserves
 /// terabytes), and exit statuses of programs built without it.
 const NOT_UNDER_ASAN: [&str; 3] = ["perf::", "launch::", "a_rank_without_resources"];
@@ -85,16 +105,36 @@ pub(super) fn valgrind(full: bool) -> Outcome<Verdict> {
         let Some((_, path)) = built.iter().find(|(built, _)| *built == name) else {
             return Err(format!("cargo built no unit tests of {name}"));
         };
-        let mut command = Command::new("valgrind");
-        command.args(["--quiet", "--error-exitcode=99", "--leak-check=full", "--fair-sched=yes"]);
-        command.arg("--show-leak-kinds=definite").arg("--errors-for-leak-kinds=definite");
+        let mut command = memcheck();
         command.arg("--trace-children=no").arg(path).args(["--test-threads", "1"]);
         if !full {
             command.args(["--skip", "two_threads", "--skip", "fuzzing", "--skip", "exhaustive"]);
         }
         show(command.current_dir(crate::workspace::root()))?;
     }
+    bad_input(full)?;
     Ok(Verdict::Passed)
+}
+
+/// What nobody should do to the plugin for NCCL, and messages as they should be.
+fn bad_input(full: bool) -> Outcome {
+    let mut build = cargo(None, "valgrind", "--cfg rustix_use_libc", full)?;
+    build.args(["build", "--no-default-features"]);
+    show(build.args(["--package", "ccl-nccl-net", "--package", "ccl-netcheck"]))?;
+    let built = crate::workspace::target_dir()?.join("valgrind").join("debug");
+    let mut command = memcheck();
+    command.arg("--trace-children=yes").arg(built.join("netcheck"));
+    command.arg(built.join(crate::dist::BUILT)).args(["--skip-performance", "--timeout", "100"]);
+    command.args(["--only", &BAD_INPUT.join(",")]);
+    show(command.env("FERROCCL_TRANSPORT", "tcp"))
+}
+
+/// Errors and leaks have a status of their own.
+fn memcheck() -> Command {
+    let mut command = Command::new("valgrind");
+    command.args(["--quiet", "--error-exitcode=99", "--leak-check=full", "--fair-sched=yes"]);
+    command.arg("--show-leak-kinds=definite").arg("--errors-for-leak-kinds=definite");
+    command
 }
 
 #[derive(Deserialize)]

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::stop::{Outcome, failed};
 
@@ -12,6 +13,9 @@ use crate::stop::{Outcome, failed};
 const UNTOUCHED: u8 = 0xA5;
 /// Bytes behind every place where something is received, which must stay untouched.
 pub(crate) const GUARD: usize = 64;
+
+/// All of it: for tools that look for leaks, it is none.
+static KEPT: Mutex<Vec<&'static [AtomicU8]>> = Mutex::new(Vec::new());
 
 /// Some bytes, for as long as the process lives.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +25,9 @@ impl Memory {
     /// So many bytes, untouched.
     pub(crate) fn new(bytes: usize) -> Memory {
         let memory: Vec<AtomicU8> = (0..bytes).map(|_| AtomicU8::new(UNTOUCHED)).collect();
-        Memory(memory.leak())
+        let memory = memory.leak();
+        KEPT.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
+        Memory(memory)
     }
 
     /// How many bytes.

@@ -27,6 +27,8 @@ use crate::watch::Watch;
 const PROMPT: Duration = Duration::from_millis(100);
 /// So often a wait looks without giving up its processor.
 const EAGER_POLLS: u32 = 2000;
+/// Libraries that stay open for the life of the process.
+static OPEN: Mutex<Vec<Plugin>> = Mutex::new(Vec::new());
 
 /// This process.
 #[derive(Debug)]
@@ -106,8 +108,10 @@ impl Side {
 
     /// Opens the library for the life of the process, calls `init`, and takes the device.
     pub(crate) fn net(&self) -> Outcome<Net> {
-        let plugin: &'static Plugin = Box::leak(Box::new(self.plugin()?));
-        self.init(plugin)
+        let plugin = self.plugin()?;
+        let net = self.init(&plugin);
+        OPEN.lock().unwrap_or_else(PoisonError::into_inner).push(plugin);
+        net
     }
 
     /// Calls `init` and takes the device.
