@@ -7,9 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ccl_core::transport::TransportError;
-use ccl_memory::Region;
-use ccl_wire::os;
-use rustix::io::Errno;
+use ccl_memory::{OutOfMemory, Region};
 use rustix::ioctl::{Getter, ioctl};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
@@ -35,13 +33,13 @@ impl Drop for Mapping {
 /// A zeroed region whose pages come into being when they are first touched: most of what slots
 /// could hold goes elsewhere ([`ccl_core::transport::Lane::redirect`]).
 pub(crate) fn reserve(bytes: usize) -> Result<Region, TransportError> {
-    let failed = |error| os("mmap", error, "free memory, or raise the limit with `ulimit -v`");
+    let none = || TransportError::from(OutOfMemory { bytes });
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
     // SAFETY: a new mapping at an address of the kernel's choice.
     let mapped =
         unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) };
-    let address = mapped.map_err(failed)?;
-    let start = NonNull::new(address.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
+    let address = mapped.map_err(|_| none())?;
+    let start = NonNull::new(address.cast::<u8>()).ok_or_else(none)?;
     // One byte at the front of each slot would be all of a huge page. Where there are none, all is
     // well already.
     // SAFETY: the advice is about the size of pages of the range just mapped.
