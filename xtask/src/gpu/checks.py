@@ -78,7 +78,10 @@ def plugin_loads():
 
 def netcheck():
     command = [str(HERE / "netcheck"), str(PLUGIN), "--contract-only", "--skip-performance"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S)
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S)
+    except subprocess.TimeoutExpired:
+        return "netcheck, host memory", f"FAILED: not done within {RUN_S} s"
     last = next((line for line in ended.stdout.splitlines() if " passed, " in line), ended.stderr)
     return "netcheck, host memory", f"{'FAILED' if ended.returncode else 'ok'}: {last.strip()}"
 

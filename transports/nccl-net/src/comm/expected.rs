@@ -26,8 +26,6 @@ pub(crate) struct Guess {
     pub(crate) at: (usize, usize),
     /// Where the message goes, if not to the slot.
     into: Option<Buffer>,
-    /// How many guesses were made before it.
-    turn: u32,
 }
 
 impl Guess {
@@ -61,16 +59,15 @@ pub(crate) struct Expected {
     settings: Settings,
     slots: MrKey,
     by_slot: [Option<Guess>; SLOTS_MAX],
-    /// The slot of the next guess.
+    /// The slot of the next guess. Guesses lie behind it, the newest first.
     next: usize,
-    turn: u32,
     wrong: u32,
 }
 
 impl Expected {
     pub(crate) fn new(line: &Line, slots: MrKey, settings: Settings) -> Expected {
         let (guesses, by_slot) = (line.redirects(), Default::default());
-        Expected { guesses, settings, slots, by_slot, next: 0, turn: 0, wrong: 0 }
+        Expected { guesses, settings, slots, by_slot, next: 0, wrong: 0 }
     }
 
     /// Whether anything is guessed.
@@ -106,8 +103,7 @@ impl Expected {
                 into = Some(buffer.clone());
             }
         }
-        self.by_slot[slot] = Some(Guess { at, into, turn: self.turn });
-        self.turn = self.turn.wrapping_add(1);
+        self.by_slot[slot] = Some(Guess { at, into });
         self.next = (slot + 1) % count;
         true
     }
@@ -146,12 +142,9 @@ impl Expected {
     /// wrong. To be called when all events have been taken. Returns whether anything was expected.
     pub(crate) fn clear(&mut self, line: &mut Line, last: Option<usize>) -> Result<bool, NetError> {
         let count = self.settings.slots();
-        let oldest = |slot: &usize| {
-            let guess = self.by_slot[*slot].as_ref();
-            guess.map(|guess| std::cmp::Reverse(self.turn.wrapping_sub(guess.turn)))
-        };
-        let guessed = (0..count).filter(|slot| self.by_slot[*slot].is_some());
-        let first = guessed.min_by_key(oldest);
+        // All around, the oldest is the first.
+        let around = (self.next..count).chain(0..self.next);
+        let first = { around }.find(|slot| self.by_slot[*slot].is_some());
         self.next = last.map(|last| (last + 1) % count).or(first).unwrap_or(self.next);
         (0..count).try_for_each(|slot| self.release(line, slot))?;
         Ok(first.is_some())
