@@ -1,6 +1,6 @@
 //! The device: registered memory, and the maker of everything else.
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
@@ -15,6 +15,7 @@ use crate::connecting::TcpConnecting;
 use crate::lane::{DEPTH_MAX, MESSAGE_BYTES_MAX, TcpLane};
 use crate::link::PROTOCOL;
 use crate::memory;
+use crate::writers::Writers;
 
 /// The most connections per pair.
 const SOCKETS_MAX: u32 = 64;
@@ -45,8 +46,7 @@ pub struct TcpDevice {
     caps: Caps,
     options: Options,
     registry: Arc<Registry<()>>,
-    /// Held for reading by lanes while they may write to registered memory.
-    writing: Arc<RwLock<()>>,
+    writers: Writers,
     /// None if nothing is encrypted.
     tls: Option<Tls>,
     congestion: Option<Arc<str>>,
@@ -60,10 +60,10 @@ impl TcpDevice {
                 options.sockets
             )));
         }
-        let (registry, writing) = (Arc::new(Registry::new()), Arc::default());
+        let (registry, writers) = (Arc::new(Registry::new()), Writers::default());
         let tls = if options.tls { Some(Tls::new()?) } else { None };
         let congestion = socket::congestion(&options.congestion)?;
-        Ok(TcpDevice { caps: caps(&options), options, registry, writing, tls, congestion })
+        Ok(TcpDevice { caps: caps(&options), options, registry, writers, tls, congestion })
     }
 
     fn setup(&self, secret: &Secret) -> Setup {
@@ -93,7 +93,7 @@ impl Device for TcpDevice {
     fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
         self.registry.remove(key)?;
         // Whoever was writing there is done; whoever comes later finds it withdrawn.
-        drop(self.writing.write());
+        self.writers.wait();
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl Device for TcpDevice {
     }
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
-        let (registry, writing) = (Arc::clone(&self.registry), Arc::clone(&self.writing));
-        Ok(Box::new(TcpLane::new(registry, writing, &self.options, self.tls.is_some())?))
+        let (registry, writer) = (Arc::clone(&self.registry), self.writers.join());
+        Ok(Box::new(TcpLane::new(registry, writer, &self.options, self.tls.is_some())?))
     }
 }

@@ -3,7 +3,7 @@
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
@@ -25,6 +25,7 @@ use crate::link::Link;
 use crate::memory;
 use crate::outgoing::Put;
 use crate::stripe::Stripe;
+use crate::writers::Writer;
 
 /// The most bytes of one put.
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 31;
@@ -47,7 +48,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct TcpLane {
     memory: NamedMemory<(), Shared>,
-    writing: Arc<RwLock<()>>,
+    writer: Writer,
     resume_within: Duration,
     gives_back: bool,
     traffic_class: Option<u8>,
@@ -71,7 +72,7 @@ pub(crate) struct TcpLane {
 impl TcpLane {
     pub(crate) fn new(
         registry: Arc<Registry<()>>,
-        writing: Arc<RwLock<()>>,
+        writer: Writer,
         options: &Options,
         encrypts: bool,
     ) -> Result<TcpLane, TransportError> {
@@ -79,7 +80,7 @@ impl TcpLane {
             .map_err(|error| os("epoll_create", error, DESCRIPTORS))?;
         Ok(TcpLane {
             memory: NamedMemory::new(registry, caps(options)),
-            writing,
+            writer,
             resume_within: options.resume_within,
             gives_back: options.done_when_written,
             traffic_class: None,
@@ -363,8 +364,7 @@ impl Lane for TcpLane {
         into: Option<LocalSlice>,
     ) -> Result<bool, TransportError> {
         // It copies what has come already.
-        let writing = Arc::clone(&self.writing);
-        let _held = writing.read().unwrap_or_else(PoisonError::into_inner);
+        let _writing = self.writer.begin();
         self.refresh();
         let other = |into: LocalSlice| {
             let region = self.memory.local(into)?.region()?;
@@ -384,8 +384,7 @@ impl Lane for TcpLane {
     }
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
-        let writing = Arc::clone(&self.writing);
-        let _held = writing.read().unwrap_or_else(PoisonError::into_inner);
+        let _writing = self.writer.begin();
         self.refresh();
         // Of what this call reads the next one tells: a grant that is posted meanwhile has told it.
         for endpoint in self.endpoints.iter_mut().flatten() {

@@ -44,6 +44,7 @@ mod stripe;
 #[cfg(test)]
 #[cfg(feature = "tls")]
 mod tests;
+mod writers;
 
 use std::sync::Arc;
 use std::time::Duration;

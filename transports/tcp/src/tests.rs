@@ -16,6 +16,7 @@ use crate::lane::TcpLane;
 use crate::link::{Link, PROTOCOL, Way};
 use crate::outgoing::Put;
 use crate::stripe::Stripe;
+use crate::writers::Writer;
 
 /// Two ends of a channel.
 fn wires() -> [Wire; 2] {
@@ -131,7 +132,7 @@ fn lane_that_holds_a_note(sockets: usize) -> (TcpLane, Vec<Wire>) {
     let link =
         Link { device: registry.device(), id: [0; 16], peer: "a test".to_owned(), stripes, way };
     let options = Options { resume_within: Duration::MAX, ..Options::default() };
-    let mut lane = TcpLane::new(registry, Arc::default(), &options, true).unwrap();
+    let mut lane = TcpLane::new(registry, Writer::default(), &options, true).unwrap();
     lane.attach(Connected { hello: Vec::new(), inner: Box::new(link) }).unwrap();
     (lane, others)
 }

@@ -1,0 +1,107 @@
+//! Who may be writing to registered memory: each lane, while it polls. Whoever takes memory back
+//! waits for those that are polling just then; no lane waits for anybody.
+
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+/// Between two looks at a lane that is writing.
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// The lanes of a device.
+#[derive(Debug, Default)]
+pub(crate) struct Writers(Mutex<Vec<Weak<AtomicU64>>>);
+
+/// One of them: how often it has begun or ended to write, so that it writes while that is odd.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Writer(Arc<AtomicU64>);
+
+/// While this is, its lane may write.
+#[derive(Debug)]
+pub(crate) struct Writing(Arc<AtomicU64>);
+
+impl Writers {
+    /// One more lane.
+    pub(crate) fn join(&self) -> Writer {
+        let writer = Writer::default();
+        let mut all = self.all();
+        all.retain(|lane| lane.strong_count() > 0);
+        all.push(Arc::downgrade(&writer.0));
+        writer
+    }
+
+    /// Every lane that was writing has ended; whoever writes later has begun after this was called,
+    /// and sees what was changed before.
+    pub(crate) fn wait(&self) {
+        let all: Vec<_> = self.all().iter().filter_map(Weak::upgrade).collect();
+        // With the one in `begin`: either that lane sees what was changed, or this sees that it
+        // writes.
+        fence(Ordering::SeqCst);
+        for lane in all {
+            let seen = lane.load(Ordering::Acquire);
+            while seen % 2 == 1 && lane.load(Ordering::Acquire) == seen {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// There is nothing that a panic could leave half changed.
+    fn all(&self) -> MutexGuard<'_, Vec<Weak<AtomicU64>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Writer {
+    /// From now on the lane may write; it must look then which memory there still is. One at a
+    /// time.
+    pub(crate) fn begin(&self) -> Writing {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        Writing(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn who_takes_memory_back_waits_for_each_lane_that_writes() {
+        let (writers, others) = (Writers::default(), Writers::default());
+        let [idle, busy, gone] = [(); 3].map(|()| writers.join());
+        drop(gone);
+        let elsewhere = others.join();
+        drop(idle.begin());
+        let _elsewhere = elsewhere.begin();
+        writers.wait();
+        let writing = busy.begin();
+        std::thread::scope(|scope| {
+            let (told, waited) = mpsc::channel();
+            let writers = &writers;
+            scope.spawn(move || {
+                writers.wait();
+                told.send(()).unwrap();
+            });
+            assert!(waited.recv_timeout(Duration::from_millis(50)).is_err(), "it did not wait");
+            drop(writing);
+            // Whoever has begun meanwhile is not waited for.
+            let _again = busy.begin();
+            waited.recv_timeout(Duration::from_secs(20)).unwrap();
+        });
+    }
+
+    #[test]
+    fn of_lanes_that_are_gone_nothing_is_kept() {
+        let writers = Writers::default();
+        (0..100).for_each(|_| drop(writers.join()));
+        assert!(writers.all().len() <= 1);
+    }
+}
