@@ -1,6 +1,6 @@
 //! The device: several as one.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
@@ -24,20 +24,6 @@ pub(crate) struct Together {
     pub(crate) names: Vec<String>,
     pub(crate) registry: Arc<Registry<LocalKeys>>,
     pub(crate) caps: Caps,
-    /// Where rails come back to.
-    doors: Mutex<Vec<Weak<Mutex<Doors>>>>,
-}
-
-impl Together {
-    fn doors(&self) -> MutexGuard<'_, Vec<Weak<Mutex<Doors>>>> {
-        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn open_doors(&self) -> Vec<Arc<Mutex<Doors>>> {
-        let mut doors = self.doors();
-        doors.retain(|doors| doors.strong_count() > 0);
-        doors.iter().filter_map(Weak::upgrade).collect()
-    }
 }
 
 /// Several devices of this side, over all of which each peer is reached. See the
@@ -76,12 +62,12 @@ impl RailsDevice {
             acknowledged: true,
             register_bytes_min: caps.iter().map(|caps| caps.register_bytes_min).max().unwrap_or(0),
             message_bytes_max: least(|caps| caps.message_bytes_max),
-            depth_max: depth.min(WINDOW),
+            depth_max: depth.min(count * WINDOW),
             bandwidth_bytes_per_s: caps.iter().map(|caps| caps.bandwidth_bytes_per_s).sum(),
             latency_ns: caps.iter().map(|caps| caps.latency_ns).max().unwrap_or(0),
         };
-        let (registry, doors) = (Arc::new(Registry::new()), Mutex::new(Vec::new()));
-        Ok(RailsDevice { with: Arc::new(Together { devices, names, registry, caps, doors }) })
+        let registry = Arc::new(Registry::new());
+        Ok(RailsDevice { with: Arc::new(Together { devices, names, registry, caps }) })
     }
 
     /// Registers memory with all devices but those that `keys` has a place for already. `may_lack`
@@ -161,7 +147,6 @@ impl Device for RailsDevice {
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
         let listening = self.with.devices.iter().map(|device| device.listen(secret));
         let doors = Arc::new(Mutex::new(Doors::new(listening.collect::<Result<_, _>>()?)));
-        self.with.doors().push(Arc::downgrade(&doors));
         Ok(Box::new(RailsListener::new(doors, &self.with)))
     }
 

@@ -13,7 +13,7 @@ use ccl_memory::Region;
 
 use crate::device::{LocalKeys, Together};
 use crate::link::{Link, Way};
-use crate::meeting::{Gathered, Hello, lock};
+use crate::meeting::{Addresses, From, Gathered, Hello, lock};
 use crate::memory::{Keys, Theirs};
 use crate::note::{self, Down, Fate, Note};
 use crate::rail::{NUMBER, Outcome, Put, Rail, Stage};
@@ -305,6 +305,21 @@ impl RailsLane {
                 self.tell_keys(number, over, false);
                 self.prove(number, over, now);
             }
+            Note::Addresses(addresses) => self.learn(number, addresses, now),
+        }
+    }
+
+    /// The peer has told where all of its devices are: rails that could not be dialled are, soon.
+    fn learn(&mut self, number: usize, addresses: Addresses, now: Instant) {
+        let Some(Some(link)) = self.links.get_mut(number) else { return };
+        let Some(dial) = &mut link.dial else { return };
+        let unknown = |at: &usize| dial.to(*at).is_none();
+        let unknown: Vec<usize> = (0..link.rails.len()).filter(unknown).collect();
+        if !dial.learn(addresses) {
+            return self.lose(number, "its addresses are not what they can be");
+        }
+        for at in unknown {
+            link.rails[at].stage = Stage::Down { again: Some(now) };
         }
     }
 
@@ -451,6 +466,8 @@ impl RailsLane {
         let count = rails.len() as u8;
         for (at, rail) in rails.iter_mut().enumerate() {
             let Stage::Down { again } = rail.stage else { continue };
+            // Where it leads to is told later.
+            let Some(address) = dial.to(at) else { continue };
             let is_dialled = dialling.iter().any(|(dialled, _)| *dialled == at);
             // One that never was is tried as soon as one that has failed.
             let Some(again) = again else {
@@ -460,11 +477,9 @@ impl RailsLane {
             if is_dialled || now < again {
                 continue;
             }
-            let epoch = rail.epoch + 1;
-            let text = Vec::new();
-            let hello = Hello { link: *id, rail: at as u8, rails: count, epoch, text };
+            let (epoch, text) = (rail.epoch + 1, Vec::new());
+            let hello = Hello { link: *id, rail: at as u8, rails: count, known: 0, epoch, text };
             let (device, deadline) = (&with.devices[rail.lane], now + RETURN_WITHIN);
-            let address = &dial.addresses[at];
             match device.connect(address, &dial.secret, &hello.encode(), deadline) {
                 Ok(connecting) => dialling.push((at, connecting)),
                 Err(_) => rail.rest(now),
@@ -491,14 +506,12 @@ impl RailsLane {
     /// Takes in rails that come back.
     fn open_doors(&mut self, number: usize, now: Instant) {
         let Some(Some(link)) = self.links.get(number) else { return };
-        let id = link.id;
-        let mut returned = Vec::new();
-        for doors in self.with.open_doors() {
-            let mut doors = lock(&doors);
-            // Its owner hears of an error when it asks.
-            let _ = doors.pump(now);
-            returned.extend(doors.take_returned(&id));
-        }
+        let Some(doors) = &link.doors else { return };
+        let mut doors = lock(doors);
+        // Whoever listens hears of an error when it asks.
+        let _ = doors.pump(now);
+        let returned = doors.take_returned(&link.id);
+        drop(doors);
         for one in returned {
             let Some(Some(link)) = self.links.get(number) else { return };
             let (at, epoch) = (usize::from(one.hello.rail), one.hello.epoch);
@@ -524,7 +537,8 @@ impl RailsLane {
         if let Some(spread) = &link.spread {
             lane.spread(endpoint, spread);
         }
-        tracing::info!(rail = at, device = with.names[index], "a rail is back");
+        let what = if link.rails[at].failures == 0 { "has come" } else { "is back" };
+        tracing::info!(rail = at, device = with.names[index], "a rail {what}");
         self.route(index, endpoint, Some((number, at)));
         self.tell_keys(number, at, true);
     }
@@ -612,7 +626,7 @@ impl Lane for RailsLane {
         let gathered = connected.inner.into_any().downcast::<Gathered>().ok();
         let gathered = gathered.filter(|gathered| Arc::ptr_eq(&gathered.with, &self.with));
         let gathered = gathered.ok_or_else(|| usage("this connection is of another device"))?;
-        let Gathered { id, rails: parts, dial, .. } = *gathered;
+        let Gathered { id, rails: parts, mut from, .. } = *gathered;
         let number = self.links.len();
         if number >> (64 - LINK_SHIFT) != 0 {
             return Err(usage("a lane has 2^20 endpoints at most"));
@@ -641,7 +655,14 @@ impl Lane for RailsLane {
         if let (Some(error), false) = (failed, rails.iter().any(|rail| rail.endpoint().is_some())) {
             return Err(error);
         }
-        self.links.push(Some(Link::new(id, rails, dial)));
+        let untold = match &mut from {
+            From::Listened(_, untold) => untold.take(),
+            From::Dialled(_) => None,
+        };
+        self.links.push(Some(Link::new(id, rails, from)));
+        if let Some(addresses) = untold {
+            self.tell(number, &[Note::Addresses(addresses)]);
+        }
         Ok(EndpointId(number as u32))
     }
 
@@ -821,7 +842,9 @@ impl Lane for RailsLane {
     }
 
     fn is_acknowledged(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.is_acknowledged())
+        let mut links = self.links.iter().flatten().filter(|link| !link.lost);
+        links.all(|link| link.outstanding == 0)
+            && self.lanes.iter().all(|lane| lane.is_acknowledged())
     }
 
     fn conclude(&mut self, now: Instant) {

@@ -24,10 +24,12 @@
 //! the peer counts fewer, and the link is lost with a sentence that says so. It ends, too, with the
 //! last of its rails.
 //!
-//! # A rail that recovers
+//! # A rail that recovers, or comes late
 //!
 //! The side that had connected tries again, after two seconds and ever more rarely. Over the new
 //! connection each side tells again the keys of what it shares; then it is used like the others.
+//! An address need not name all devices ([`shorten`]): the peer tells of the others over the first
+//! rails, and they come in the same way.
 
 mod device;
 mod lane;
@@ -38,6 +40,8 @@ mod note;
 mod rail;
 
 pub use device::RailsDevice;
+pub use meeting::shorten;
+pub use rail::TURNS;
 
 /// The most rails between two peers.
 pub const RAILS_MAX: usize = 16;

@@ -2,12 +2,13 @@
 //! other.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
 
 use ccl_core::spread::Spread;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connecting, EndpointId, MrKey, NOTE_BYTES_MAX, RemoteMr};
 
-use crate::meeting::{Dial, LinkId};
+use crate::meeting::{Dial, Doors, From, LinkId};
 use crate::note::{Note, PIECE_BYTES};
 use crate::rail::{Put, Rail, Stage};
 
@@ -121,6 +122,8 @@ pub(crate) struct Link {
     pub(crate) rails: Vec<Rail>,
     /// How rails are dialled again, on the side that has dialled.
     pub(crate) dial: Option<Dial>,
+    /// Where they come back to, on the other one.
+    pub(crate) doors: Option<Arc<Mutex<Doors>>>,
     /// Rails that are being dialled.
     pub(crate) dialling: Vec<(usize, Box<dyn Connecting>)>,
     /// Taken, and on no rail: none takes more, or the one that had it has failed.
@@ -140,11 +143,18 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(id: LinkId, rails: Vec<Rail>, dial: Option<Dial>) -> Link {
+    pub(crate) fn new(id: LinkId, rails: Vec<Rail>, from: From) -> Link {
+        let (dial, doors) = match from {
+            // It ends with its only rail.
+            _ if rails.len() == 1 => (None, None),
+            From::Dialled(dial) => (Some(dial), None),
+            From::Listened(doors, _) => (None, Some(doors)),
+        };
         Link {
             id,
             rails,
             dial,
+            doors,
             dialling: Vec::new(),
             waiting: VecDeque::new(),
             outstanding: 0,

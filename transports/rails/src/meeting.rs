@@ -33,6 +33,8 @@ pub(crate) struct Hello {
     pub(crate) link: LinkId,
     pub(crate) rail: u8,
     pub(crate) rails: u8,
+    /// Of how many of the listener's devices the address is known.
+    pub(crate) known: u8,
     /// How often the rail has come back, this time included.
     pub(crate) epoch: u32,
     /// The user's; of no meaning if the rail comes back.
@@ -42,7 +44,7 @@ pub(crate) struct Hello {
 impl Hello {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.link.to_vec();
-        bytes.extend([self.rail, self.rails]);
+        bytes.extend([self.rail, self.rails, self.known]);
         bytes.extend(self.epoch.to_le_bytes());
         bytes.extend(&self.text);
         bytes
@@ -50,48 +52,89 @@ impl Hello {
 
     fn decode(bytes: &[u8]) -> Option<Hello> {
         let (link, rest) = bytes.split_first_chunk()?;
-        let (&[rail, rails], rest) = rest.split_first_chunk()?;
+        let (&[rail, rails, known], rest) = rest.split_first_chunk()?;
         let (epoch, text) = rest.split_first_chunk()?;
         let plausible = rail < rails && usize::from(rails) <= RAILS_MAX;
         let (link, epoch, text) = (*link, u32::from_le_bytes(*epoch), text.to_vec());
-        (plausible && text.len() <= TEXT_BYTES_MAX).then_some(Hello {
-            link,
-            rail,
-            rails,
-            epoch,
-            text,
-        })
+        let hello = Hello { link, rail, rails, known, epoch, text };
+        (plausible && hello.text.len() <= TEXT_BYTES_MAX).then_some(hello)
     }
 }
 
-/// The addresses of a peer's devices in a row.
-fn encode(addresses: &[Address]) -> Address {
-    let mut bytes = vec![addresses.len() as u8];
-    for Address(address) in addresses {
-        bytes.extend((address.len() as u16).to_le_bytes());
-        bytes.extend(address);
-    }
-    Address(bytes)
+/// What an address says: how many devices there are, and where the first ones are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    pub(crate) count: usize,
+    pub(crate) known: Vec<Address>,
 }
 
-fn decode(Address(bytes): &Address) -> Option<Vec<Address>> {
-    let (count, mut rest) = bytes.split_first()?;
-    let mut addresses = Vec::new();
-    for _ in 0..*count {
-        let (length, behind) = rest.split_first_chunk()?;
-        let (address, behind) = behind.split_at_checked(u16::from_le_bytes(*length).into())?;
-        addresses.push(Address(address.to_vec()));
-        rest = behind;
+impl Addresses {
+    pub(crate) fn encode(&self) -> Address {
+        let mut bytes = vec![self.count as u8, self.known.len() as u8];
+        for Address(address) in &self.known {
+            bytes.extend((address.len() as u16).to_le_bytes());
+            bytes.extend(address);
+        }
+        Address(bytes)
     }
-    (rest.is_empty() && (1..=RAILS_MAX).contains(&addresses.len())).then_some(addresses)
+
+    pub(crate) fn decode(Address(bytes): &Address) -> Option<Addresses> {
+        let (&[count, known], mut rest) = bytes.split_first_chunk()?;
+        let (count, mut addresses) = (usize::from(count), Vec::new());
+        for _ in 0..known {
+            let (length, behind) = rest.split_first_chunk()?;
+            let (address, behind) = behind.split_at_checked(u16::from_le_bytes(*length).into())?;
+            addresses.push(Address(address.to_vec()));
+            rest = behind;
+        }
+        let plausible = (1..=RAILS_MAX).contains(&count) && (1..=count).contains(&addresses.len());
+        (rest.is_empty() && plausible).then_some(Addresses { count, known: addresses })
+    }
+
+    /// That of the device which a rail leads to, if it is known.
+    fn of(&self, rail: usize) -> Option<&Address> {
+        self.known.get(rail % self.count.max(1))
+    }
+}
+
+/// The same address with less in it: without the last of its devices, of which the peer then tells
+/// the others later; with `shorter` of the only one. None if it is no address of rails, or cannot
+/// be any shorter.
+#[must_use]
+pub fn shorten(
+    address: &Address,
+    shorter: impl FnOnce(&Address) -> Option<Address>,
+) -> Option<Address> {
+    let mut addresses = Addresses::decode(address)?;
+    match &mut addresses.known[..] {
+        [only] => *only = shorter(only)?,
+        _ => drop(addresses.known.pop()),
+    }
+    Some(addresses.encode())
 }
 
 /// How a rail is dialled again.
 #[derive(Clone, Debug)]
 pub(crate) struct Dial {
-    /// By rail.
-    pub(crate) addresses: Vec<Address>,
+    pub(crate) addresses: Addresses,
     pub(crate) secret: Secret,
+}
+
+impl Dial {
+    /// Where a rail leads to, if that is known.
+    pub(crate) fn to(&self, rail: usize) -> Option<&Address> {
+        self.addresses.of(rail)
+    }
+
+    /// The peer says where all of its devices are; no if that cannot be.
+    pub(crate) fn learn(&mut self, addresses: Addresses) -> bool {
+        let plausible =
+            addresses.count == self.addresses.count && addresses.known.len() == addresses.count;
+        if plausible {
+            self.addresses = addresses;
+        }
+        plausible
+    }
 }
 
 /// A link before a lane takes it over.
@@ -102,8 +145,17 @@ pub(crate) struct Gathered {
     pub(crate) id: LinkId,
     /// By rail; none where it has not come.
     pub(crate) rails: Vec<Option<Connected>>,
-    /// On the side that has dialled.
-    pub(crate) dial: Option<Dial>,
+    pub(crate) from: From,
+}
+
+/// Which side of a link this is.
+#[derive(Debug)]
+pub(crate) enum From {
+    /// The one that has dialled.
+    Dialled(Dial),
+    /// The one that was dialled, and where rails come back to; with the addresses that the other
+    /// one does not know yet.
+    Listened(Arc<Mutex<Doors>>, Option<Addresses>),
 }
 
 impl Inner for Gathered {
@@ -126,6 +178,8 @@ struct Gathering {
     id: LinkId,
     text: Vec<u8>,
     rails: Vec<Option<Connected>>,
+    /// Those that lead to the first of the listener's devices, so many, are awaited.
+    known: usize,
     since: Instant,
 }
 
@@ -141,6 +195,8 @@ pub(crate) struct Doors {
     returned: Vec<Returned>,
     /// Peers that said nothing of a rail.
     rejected: u64,
+    /// No links are wanted any more.
+    is_closed: bool,
 }
 
 impl Doors {
@@ -152,7 +208,13 @@ impl Doors {
             gathered: VecDeque::new(),
             returned: Vec::new(),
             rejected: 0,
+            is_closed: false,
         }
+    }
+
+    fn addresses(&self) -> Addresses {
+        let known: Vec<Address> = self.listeners.iter().map(|one| one.address()).collect();
+        Addresses { count: known.len(), known }
     }
 
     /// Takes in who has come. An error is one of every listener.
@@ -171,8 +233,12 @@ impl Doors {
             }
         }
         let is_late = |since: Instant| now.since(since) >= GATHER;
-        let ready =
-            |one: &mut Gathering| one.rails.iter().all(Option::is_some) || is_late(one.since);
+        let devices = self.listeners.len().max(1);
+        let ready = |one: &mut Gathering| {
+            let mut rails = one.rails.iter().enumerate();
+            let is_whole = rails.all(|(at, rail)| rail.is_some() || at % devices >= one.known);
+            is_whole || is_late(one.since)
+        };
         for one in self.gathering.extract_if(.., ready) {
             if self.known.len() == KNOWN_MAX {
                 self.known.pop_front();
@@ -196,14 +262,15 @@ impl Doors {
             self.returned.push(Returned { hello, connected, at: now });
             return;
         }
-        let Hello { link: id, rail, rails, text, .. } = hello;
-        if self.known.contains(&id) {
+        let Hello { link: id, rail, rails, known, text, .. } = hello;
+        if self.is_closed || self.known.contains(&id) {
             return;
         }
         let found = self.gathering.iter().position(|one| one.id == id);
         let at = found.unwrap_or_else(|| {
             let rails = (0..rails).map(|_| None).collect();
-            self.gathering.push(Gathering { id, text, rails, since: now });
+            let known = known.into();
+            self.gathering.push(Gathering { id, text, rails, known, since: now });
             self.gathering.len() - 1
         });
         if let Some(place) = self.gathering[at].rails.get_mut(usize::from(rail)) {
@@ -237,23 +304,34 @@ impl RailsListener {
 
 impl Listener for RailsListener {
     fn address(&self) -> Address {
-        let doors = lock(&self.doors);
-        encode(&doors.listeners.iter().map(|listener| listener.address()).collect::<Vec<_>>())
+        lock(&self.doors).addresses().encode()
     }
 
     fn poll(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
         let mut doors = lock(&self.doors);
         let pumped = doors.pump(now);
-        let Some(Gathering { id, text, rails, .. }) = doors.gathered.pop_front() else {
+        let Some(Gathering { id, text, rails, known, .. }) = doors.gathered.pop_front() else {
             return pumped.map(|()| None);
         };
-        let inner = Gathered { with: Arc::clone(&self.with), id, rails, dial: None };
+        let unknown = (known < doors.listeners.len()).then(|| doors.addresses());
+        let from = From::Listened(Arc::clone(&self.doors), unknown);
+        let inner = Gathered { with: Arc::clone(&self.with), id, rails, from };
         Ok(Some(Connected { hello: text, inner: Box::new(inner) }))
     }
 
     fn rejected(&self) -> u64 {
         let doors = lock(&self.doors);
         doors.rejected + doors.listeners.iter().map(|listener| listener.rejected()).sum::<u64>()
+    }
+}
+
+impl Drop for RailsListener {
+    /// Rails may still come back.
+    fn drop(&mut self) {
+        let mut doors = lock(&self.doors);
+        doors.is_closed = true;
+        doors.gathering.clear();
+        doors.gathered.clear();
     }
 }
 
@@ -274,7 +352,7 @@ enum Attempt {
     Open(Box<dyn Connecting>),
     Connected(Connected),
     Failed(TransportError),
-    /// Handed out.
+    /// Handed out, or not begun: it comes later.
     Over,
 }
 
@@ -293,19 +371,25 @@ impl RailsConnecting {
                 "a hello of {bytes} bytes; at most {TEXT_BYTES_MAX} are allowed"
             )));
         }
-        let theirs = decode(address).ok_or_else(|| usage("no addresses of rails".to_owned()))?;
+        let theirs = Addresses::decode(address);
+        let theirs = theirs.ok_or_else(|| usage("no addresses of rails".to_owned()))?;
         let id: LinkId = socket::random()?;
         // Who has more devices uses them all; the other side's take turns.
-        let rails = theirs.len().max(with.devices.len());
-        let addresses: Vec<Address> = theirs.into_iter().cycle().take(rails).collect();
+        let rails = theirs.count.max(with.devices.len());
+        let known = theirs.known.len() as u8;
         let mut attempts = Vec::new();
-        for (rail, address) in addresses.iter().enumerate() {
+        for rail in 0..rails {
+            let Some(address) = theirs.of(rail) else {
+                attempts.push(Attempt::Over);
+                continue;
+            };
+            let device = &with.devices[rail % with.devices.len()];
             let (rail, rails) = (rail as u8, rails as u8);
-            let hello = Hello { link: id, rail, rails, epoch: 0, text: text.to_vec() }.encode();
-            let device = &with.devices[usize::from(rail) % with.devices.len()];
+            let text = text.to_vec();
+            let hello = Hello { link: id, rail, rails, known, epoch: 0, text }.encode();
             attempts.push(Attempt::Open(device.connect(address, secret, &hello, deadline)?));
         }
-        let dial = Dial { addresses, secret: secret.clone() };
+        let dial = Dial { addresses: theirs, secret: secret.clone() };
         Ok(RailsConnecting { with: Arc::clone(with), id, dial, attempts, since: None })
     }
 }
@@ -345,8 +429,8 @@ impl Connecting for RailsConnecting {
         if rails.iter().all(Option::is_none) {
             return Err(error);
         }
-        let (with, id, dial) = (Arc::clone(&self.with), self.id, Some(self.dial.clone()));
-        let inner = Gathered { with, id, rails, dial };
+        let (with, id, from) = (Arc::clone(&self.with), self.id, From::Dialled(self.dial.clone()));
+        let inner = Gathered { with, id, rails, from };
         Ok(Some(Connected { hello: Vec::new(), inner: Box::new(inner) }))
     }
 }
@@ -357,7 +441,8 @@ mod tests {
 
     #[test]
     fn hellos_and_addresses_survive_their_journey() {
-        let hello = Hello { link: [7; 16], rail: 3, rails: 4, epoch: 9, text: vec![1; 64] };
+        let hello =
+            Hello { link: [7; 16], rail: 3, rails: 4, known: 2, epoch: 9, text: vec![1; 64] };
         let bytes = hello.encode();
         assert!(bytes.len() <= ccl_core::transport::HELLO_BYTES_MAX);
         assert_eq!(Hello::decode(&bytes), Some(hello.clone()));
@@ -368,12 +453,36 @@ mod tests {
         ] {
             assert_eq!(Hello::decode(&wrong.encode()), None);
         }
-        let addresses = [&b"one"[..], b"", &[9; 300]].map(|bytes| Address(bytes.to_vec()));
-        let address = encode(&addresses);
-        assert_eq!(decode(&address).as_deref(), Some(&addresses[..]));
+        let known = [&b"one"[..], b"", &[9; 300]].map(|bytes| Address(bytes.to_vec())).to_vec();
+        let addresses = Addresses { count: 4, known };
+        let address = addresses.encode();
+        assert_eq!(Addresses::decode(&address), Some(addresses.clone()));
         for bytes in 0..address.0.len() {
-            assert_eq!(decode(&Address(address.0[..bytes].to_vec())), None, "{bytes}");
+            assert_eq!(Addresses::decode(&Address(address.0[..bytes].to_vec())), None, "{bytes}");
         }
-        assert_eq!(decode(&Address(vec![0xff; 300])), None);
+        for wrong in
+            [Addresses { count: 2, ..addresses.clone() }, Addresses { count: 17, ..addresses }]
+        {
+            assert_eq!(Addresses::decode(&wrong.encode()), None);
+        }
+        assert_eq!(Addresses::decode(&Address(vec![0xff; 300])), None);
+    }
+
+    #[test]
+    fn addresses_are_shortened_from_the_end() {
+        let known = [&b"one"[..], b"two", b"three"].map(|bytes| Address(bytes.to_vec())).to_vec();
+        let mut address = Addresses { count: 3, known }.encode();
+        let shorter = |Address(bytes): &Address| {
+            (bytes.len() > 1).then(|| Address(bytes[..bytes.len() - 1].to_vec()))
+        };
+        let mut left = Vec::new();
+        while let Some(next) = shorten(&address, shorter) {
+            let Addresses { count, known } = Addresses::decode(&next).unwrap();
+            assert_eq!(count, 3);
+            left.push(known.into_iter().map(|Address(bytes)| bytes.len()).collect::<Vec<_>>());
+            address = next;
+        }
+        assert_eq!(left, [vec![3, 3], vec![3], vec![2], vec![1]]);
+        assert_eq!(shorten(&Address(vec![7; 9]), shorter), None);
     }
 }

@@ -1,7 +1,8 @@
 //! What the two sides of a link tell each other, as notes over one of its rails.
 
-use ccl_core::transport::NOTE_BYTES_MAX;
+use ccl_core::transport::{Address, NOTE_BYTES_MAX};
 
+use crate::meeting::Addresses;
 use crate::rail::WINDOW;
 
 /// A note of the user's travels in pieces so long.
@@ -51,6 +52,8 @@ pub(crate) enum Note {
     Keys(Vec<(u32, Vec<u8>)>),
     /// All of them have been told.
     Ready,
+    /// Where all devices of this side are.
+    Addresses(Addresses),
 }
 
 impl Note {
@@ -88,6 +91,10 @@ impl Note {
                 }
             }
             Note::Ready => bytes.push(6),
+            Note::Addresses(addresses) => {
+                bytes.push(7);
+                bytes.extend(addresses.encode().0);
+            }
         }
         bytes
     }
@@ -128,6 +135,7 @@ impl Note {
                 Some(Note::Keys(keys))
             }
             6 => rest.is_empty().then_some(Note::Ready),
+            7 => Addresses::decode(&Address(rest.to_vec())).map(Note::Addresses),
             _ => None,
         }
     }
@@ -176,6 +184,7 @@ mod tests {
             Note::Down(Down { rail: 3, epoch: 77, done: 1 << 50, open }),
             Note::Fate(Fate { rail: 3, epoch: 77, missing: 0, arrived }),
             Note::Ready,
+            Note::Addresses(Addresses { count: 3, known: vec![Address(vec![1; 70]); 3] }),
         ]);
         for note in notes {
             let bytes = note.encode();

@@ -105,6 +105,8 @@ pub(crate) struct Receiver {
     /// Sets of slots: with pieces for no buffer yet, and free without the peer knowing.
     held: u32,
     freed: u32,
+    /// How often the peer was told of free slots, modulo 2^32.
+    freed_turn: u32,
     expected: Expected,
     /// Those of the untold groups that have buffers whose messages are not expected anywhere.
     unexpected: u64,
@@ -162,6 +164,7 @@ impl Receiver {
             untold_first: now,
             held: 0,
             freed: 0,
+            freed_turn: 0,
             has_landed: false,
             tags: Tags::default(),
             known: Vec::new(),
@@ -313,7 +316,7 @@ impl Receiver {
         match event {
             Event::Done { id } => self.telling &= !1u64.checked_shl(*id as u32).unwrap_or(0),
             Event::Arrived { immediate, bytes, .. } => match Name::decode(*immediate) {
-                Some(Name::Piece(slot)) if slot < self.settings.slots() => {
+                Some(Name::Piece { slot, .. }) if slot < self.settings.slots() => {
                     self.piece(slot, *bytes)?
                 }
                 Some(Name::Landed(group, index)) => self.landed(group, index, *bytes)?,
@@ -550,6 +553,7 @@ impl Receiver {
     fn tell_freed(&mut self) {
         let Some(remote) = self.ring.filter(|_| self.freed != 0) else { return };
         let freed = std::mem::take(&mut self.freed);
+        self.freed_turn = self.freed_turn.wrapping_add(1);
         self.line.post(WorkRequest::Put {
             endpoint: self.line.endpoint,
             local: LocalSlice { key: self.records.key, offset: 0, bytes: 0 },
@@ -557,7 +561,7 @@ impl Receiver {
             grant: true,
             remote,
             remote_offset: 0,
-            immediate: Some(Name::Freed(freed).encode()),
+            immediate: Some(Name::Freed { slots: freed, turn: self.freed_turn }.encode()),
             id: OTHER_ID,
         });
     }

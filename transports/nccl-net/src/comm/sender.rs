@@ -116,6 +116,8 @@ pub(crate) struct Sender {
     /// The requests whose memory is lent to what goes to these slots.
     lent: [Option<u8>; SLOTS_MAX],
     slots: Option<Slots>,
+    /// Pieces that were sent so far, modulo 2^32.
+    pieces: u32,
     /// The peer's memory, by its numbers.
     memory: BTreeMap<u32, RemoteMr>,
     tags: Tags,
@@ -165,6 +167,7 @@ impl Sender {
             busy: 0,
             lent: [None; SLOTS_MAX],
             slots: None,
+            pieces: 0,
             memory: BTreeMap::new(),
             tags: Tags::default(),
             grants: Vec::with_capacity(GROUPS * GROUP_MAX),
@@ -347,7 +350,7 @@ impl Sender {
                     self.granted(group);
                     Ok(())
                 }
-                Some(Name::Freed(freed)) => self.freed(freed),
+                Some(Name::Freed { slots, .. }) => self.freed(slots),
                 _ => Err(()),
             },
             Event::Note { bytes, .. } => self.noted(bytes),
@@ -587,6 +590,7 @@ impl Sender {
             // What was written there itself is only announced.
             let put_bytes = if slots.mapped.is_some() { 0 } else { HEADER_BYTES + staged };
             slots.free &= !(1 << to);
+            self.pieces = self.pieces.wrapping_add(1);
             if self.line.redirects() {
                 slots.turn = (to as u32 + 1) % slots.count as u32;
             }
@@ -600,7 +604,7 @@ impl Sender {
                 grant: false,
                 remote,
                 remote_offset: offset,
-                immediate: Some(Name::Piece(to).encode()),
+                immediate: Some(Name::Piece { slot: to, turn: self.pieces }.encode()),
                 id: PIECE_ID + to as u64,
             });
             if tail.is_some() {

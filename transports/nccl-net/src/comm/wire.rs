@@ -21,8 +21,11 @@ const PEER_CHARS_MAX: usize = 200;
 const ENTRY_BYTES: usize = 24;
 const _: () = assert!(8 + GROUP_MAX * ENTRY_BYTES <= RECORD_BYTES);
 /// Numbers of groups travel in so many bits.
-const NUMBER_BITS: u32 = 26;
+const NUMBER_BITS: u32 = 25;
 pub(crate) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
+/// Of a record's first word; above them is the count.
+const GROUP_BITS: u32 = 26;
+const GROUP_MASK: u32 = (1 << GROUP_BITS) - 1;
 
 /// Where one message is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,7 +44,7 @@ pub(crate) struct Wanted {
 /// A group of buffers, granted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Its number, modulo 2^26.
+    /// Its number, of 26 bits at most.
     pub(crate) group: u32,
     pub(crate) count: usize,
     pub(crate) wanted: [Wanted; GROUP_MAX],
@@ -51,7 +54,7 @@ impl Record {
     /// With how many of its bytes matter.
     pub(crate) fn encode(&self) -> ([u8; RECORD_BYTES], usize) {
         let mut bytes = [0; RECORD_BYTES];
-        let word = (self.group & NUMBER_MASK) | (self.count as u32) << NUMBER_BITS;
+        let word = (self.group & GROUP_MASK) | (self.count as u32) << GROUP_BITS;
         bytes[..4].copy_from_slice(&word.to_le_bytes());
         let entries = bytes[8..].chunks_exact_mut(ENTRY_BYTES);
         for (entry, wanted) in entries.zip(&self.wanted[..self.count]) {
@@ -72,7 +75,7 @@ impl Record {
         let (word, rest) = bytes.split_first_chunk()?;
         let (told, rest) = rest.split_first_chunk()?;
         let word = u32::from_le_bytes(*word);
-        let (group, count) = (word & NUMBER_MASK, (word >> NUMBER_BITS) as usize);
+        let (group, count) = (word & GROUP_MASK, (word >> GROUP_BITS) as usize);
         if !(1..=GROUP_MAX).contains(&count)
             || u32::from_le_bytes(*told) != sum(&bytes[..8 + count * ENTRY_BYTES])
         {
@@ -147,41 +150,57 @@ impl Header {
     }
 }
 
-/// An immediate, understood.
+/// An immediate, understood. Where there are several rails, a put that was under way on one that
+/// fails is known by its immediate: those that are used again and again have a turn, modulo some
+/// power of two, which means nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
     /// To the receiver: a piece is in this slot.
-    Piece(usize),
+    Piece { slot: usize, turn: u32 },
     /// To the sender: the record of this group is in its ring.
     Granted(u32),
     /// To the receiver: the message for this buffer of this group is where it was wanted.
     Landed(u32, usize),
     /// To the sender: these slots are free again.
-    Freed(u32),
+    Freed { slots: u32, turn: u32 },
 }
 
-const KIND_SHIFT: u32 = NUMBER_BITS;
-const _: () = assert!(IMMEDIATE_MAX >> KIND_SHIFT == 3, "two bits are left for the kind");
+/// The highest bit tells freed slots from everything else, which has a kind.
+const FREED: u32 = 1 << 27;
+const FREED_TURNS: u32 = FREED >> SLOTS_MAX;
+const SLOT_BITS: u32 = 4;
+const PIECE_TURNS: u32 = 1 << (NUMBER_BITS - SLOT_BITS);
+const _: () = assert!(SLOTS_MAX == 1 << SLOT_BITS && IMMEDIATE_MAX == 2 * FREED - 1);
+const _: () = assert!(FREED >> NUMBER_BITS == 4, "two bits are left for the kind");
 
 impl Name {
     pub(crate) fn encode(self) -> u32 {
         let (kind, value) = match self {
-            Name::Piece(slot) => (0, slot as u32),
+            Name::Piece { slot, turn } => (0, turn % PIECE_TURNS << SLOT_BITS | slot as u32),
             Name::Granted(group) => (1, group & NUMBER_MASK),
             Name::Landed(group, index) => (2, (group << 3 | index as u32) & NUMBER_MASK),
-            Name::Freed(slots) => (3, slots & NUMBER_MASK),
+            Name::Freed { slots, turn } => {
+                return FREED | turn % FREED_TURNS << SLOTS_MAX | slots & ((1 << SLOTS_MAX) - 1);
+            }
         };
-        kind << KIND_SHIFT | value
+        kind << NUMBER_BITS | value
     }
 
-    /// For [`Name::Landed`] the number of the group is that of 23 bits.
+    /// For [`Name::Landed`] the number of the group is that of 22 bits.
     pub(crate) fn decode(immediate: u32) -> Option<Name> {
+        if immediate & FREED != 0 {
+            let (slots, turn) = (immediate & ((1 << SLOTS_MAX) - 1), immediate >> SLOTS_MAX);
+            let turn = turn % FREED_TURNS;
+            return (immediate <= IMMEDIATE_MAX).then_some(Name::Freed { slots, turn });
+        }
         let value = immediate & NUMBER_MASK;
-        match immediate >> KIND_SHIFT {
-            0 => (value < SLOTS_MAX as u32).then_some(Name::Piece(value as usize)),
+        match immediate >> NUMBER_BITS {
+            0 => {
+                let (slot, turn) = (value as usize % SLOTS_MAX, value >> SLOT_BITS);
+                Some(Name::Piece { slot, turn })
+            }
             1 => Some(Name::Granted(value)),
             2 => Some(Name::Landed(value >> 3, (value & 7) as usize)),
-            3 => (value >> SLOTS_MAX == 0).then_some(Name::Freed(value)),
             _ => None,
         }
     }
@@ -296,16 +315,20 @@ mod tests {
         let header = Header { tag: -1, ordinal: 7, at: 1 << 41, bytes: 3, total: 1 << 42 };
         assert_eq!(Header::decode(&header.encode()), header);
         for name in [
-            Name::Piece(15),
+            Name::Piece { slot: 15, turn: PIECE_TURNS - 1 },
+            Name::Piece { slot: 0, turn: 0 },
             Name::Granted(NUMBER_MASK),
             Name::Landed(NUMBER_MASK >> 3, 7),
-            Name::Freed(0xffff),
+            Name::Freed { slots: 0xffff, turn: FREED_TURNS - 1 },
+            Name::Freed { slots: 1, turn: 0 },
         ] {
             assert!(name.encode() <= IMMEDIATE_MAX);
             assert_eq!(Name::decode(name.encode()), Some(name));
         }
-        assert_eq!(Name::decode(Name::Piece(16).encode()), None);
-        assert_eq!(Name::decode(Name::Freed(1 << 16).encode()), None);
+        let again = Name::Freed { slots: 7, turn: FREED_TURNS };
+        assert_eq!(Name::decode(again.encode()), Some(Name::Freed { slots: 7, turn: 0 }));
+        assert_eq!(Name::decode(3 << NUMBER_BITS), None);
+        assert_eq!(Name::decode(1 << 28 | FREED), None);
         assert_eq!(Name::decode(1 << 28), None);
         let key = || RemoteKey(vec![1, 2, 3]);
         for note in [

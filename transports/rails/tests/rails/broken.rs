@@ -108,7 +108,7 @@ fn memory_that_one_device_does_not_take_goes_over_the_others() {
         let (house, codes) = house();
         let world = &house.world;
         let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
-        let mut connected = meet(&house).into_iter();
+        let mut connected = meet(&house, 0).into_iter();
         let endpoints =
             lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
         codes[broken].store(EIO, Ordering::Relaxed);

@@ -8,6 +8,7 @@ use ccl_core::transport::{
     Connected, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret, WorkRequest,
 };
 use ccl_memory::Region;
+use ccl_transport_rails::TURNS;
 use ccl_transport_sim::{Conditions, Cut, Random, World};
 
 use crate::house::House;
@@ -32,8 +33,10 @@ struct End {
     /// Of these, those that may be posted by now.
     allowed: usize,
     posted: usize,
-    /// How often each has arrived, and was done.
-    arrived: BTreeMap<u32, u32>,
+    /// How often each name has come.
+    names: BTreeMap<u32, usize>,
+    /// How often each put has arrived, and was done.
+    arrived: BTreeMap<usize, u32>,
     done: BTreeMap<u64, u32>,
     /// The word that was written last, and whether it is done.
     word: u64,
@@ -48,15 +51,25 @@ fn length(number: usize) -> usize {
     number * 37 % STRIDE
 }
 
+/// They are used again.
+fn name(number: usize) -> u32 {
+    (number % TURNS) as u32
+}
+
 fn byte(side: usize, number: usize) -> u8 {
     (number * 7 + side * 101 + 1) as u8
 }
 
-pub(crate) fn meet(house: &House) -> [Connected; 2] {
+/// Two sides of a link, whose listener is gone; `later` of its devices are told of later.
+pub(crate) fn meet(house: &House, later: u32) -> [Connected; 2] {
     let [accepting, dialling] = &house.devices;
     let mut listener = accepting.listen(&SECRET).unwrap();
     let deadline = house.world.now() + PATIENCE;
-    let mut connecting = dialling.connect(&listener.address(), &SECRET, b"who", deadline).unwrap();
+    let mut address = listener.address();
+    for _ in 0..later {
+        address = ccl_transport_rails::shorten(&address, |_| None).unwrap();
+    }
+    let mut connecting = dialling.connect(&address, &SECRET, b"who", deadline).unwrap();
     let (mut one, mut other) = (None, None);
     while one.is_none() || other.is_none() {
         let now = house.world.now();
@@ -64,15 +77,13 @@ pub(crate) fn meet(house: &House) -> [Connected; 2] {
         other = other.or_else(|| connecting.poll(now).unwrap());
         house.world.step();
     }
-    // It stays open for rails that come back, as long as the test runs.
-    std::mem::forget(listener);
     [one.unwrap(), other.unwrap()]
 }
 
-fn ends(house: &House, puts: usize) -> [End; 2] {
+fn ends(house: &House, puts: usize, later: u32) -> [End; 2] {
     let mut ends = Vec::new();
     let mut keys = Vec::new();
-    for (side, connected) in meet(house).into_iter().enumerate() {
+    for (side, connected) in meet(house, later).into_iter().enumerate() {
         let device = &house.devices[side];
         let mut lane = device.lane().unwrap();
         let endpoint = lane.attach(connected).unwrap();
@@ -94,6 +105,7 @@ fn ends(house: &House, puts: usize) -> [End; 2] {
             puts,
             allowed: puts,
             posted: 0,
+            names: BTreeMap::new(),
             arrived: BTreeMap::new(),
             done: BTreeMap::new(),
             word: 0,
@@ -127,7 +139,7 @@ impl End {
     fn go_on(&mut self, world: &World, random: &mut Random) {
         let now = world.now();
         let until = (self.posted + random.below(8) as usize).min(self.allowed);
-        let one = |at| self.request(at * STRIDE, length(at), Some(at as u32), at as u64);
+        let one = |at| self.request(at * STRIDE, length(at), Some(name(at)), at as u64);
         let work: Vec<_> = (self.posted..until).map(one).collect();
         self.posted += self.lane.post(now, &work).unwrap();
         if self.word_done && self.word < 500 {
@@ -145,8 +157,11 @@ impl End {
                 Event::Done { id: WORD_ID } => self.word_done = true,
                 Event::Done { id } => *self.done.entry(id).or_default() += 1,
                 Event::Arrived { immediate, bytes, .. } => {
-                    assert_eq!(bytes, length(immediate as usize));
-                    *self.arrived.entry(immediate).or_default() += 1;
+                    let times = self.names.entry(immediate).or_default();
+                    let number = immediate as usize + *times * TURNS;
+                    *times += 1;
+                    assert_eq!(bytes, length(number));
+                    *self.arrived.entry(number).or_default() += 1;
                 }
                 Event::Note { bytes, .. } => self.notes.push(bytes),
                 Event::Lost { reason, .. } => self.lost = Some(reason),
@@ -210,7 +225,7 @@ fn nothing_is_lost_or_doubled_when_rails_fail_and_come_back() {
         let rails = 2 + seed as u32 % 4;
         let house = House::new([rails; 2], conditions(), seed);
         let (world, mut random) = (&house.world, Random::new(seed));
-        let mut ends = ends(&house, PHASES * PUTS);
+        let mut ends = ends(&house, PHASES * PUTS, seed as u32 % rails);
         for phase in 1..=PHASES {
             ends.iter_mut().for_each(|end| end.allowed = phase * PUTS);
             let context = format!("seed {seed}, {rails} rails, phase {phase}");
@@ -268,7 +283,7 @@ fn nothing_is_lost_or_doubled_when_rails_fail_and_come_back() {
 fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
     let house = House::new([2, 2], conditions(), 3);
     let (world, mut random) = (&house.world, Random::new(3));
-    let mut ends = ends(&house, 3000);
+    let mut ends = ends(&house, 3000, 0);
     // It is tried again after two seconds, when its ends find each other beside it.
     let cut_until = world.now() + Duration::from_millis(4500);
     cut(world, &[1], Duration::from_millis(4500));
@@ -298,6 +313,66 @@ fn a_rail_comes_back_when_something_passes_there_and_is_used_again() {
     }
 }
 
+/// The address names one device of four: the link works with that, and soon with all, though
+/// nobody listens any more.
+#[test]
+fn rails_that_the_address_does_not_name_come_later() {
+    for counts in [[4, 4], [4, 2], [2, 4], [1, 3], [3, 1]] {
+        let house = House::new(counts, conditions(), 8);
+        let (world, mut random) = (&house.world, Random::new(8));
+        let mut ends = ends(&house, 4000, counts[0] - 1);
+        let until = world.now() + PATIENCE;
+        let up = |end: &End| {
+            let rails = end.lane.rails(end.endpoint);
+            (rails.iter().filter(|rail| rail.is_up).count(), rails.len())
+        };
+        let [rails, least] = [counts[0].max(counts[1]), counts[1].div_ceil(counts[0])];
+        let [rails, least] = [rails, least].map(|count| count as usize);
+        ends.iter().for_each(|end| assert_eq!(up(end), (least, rails), "{counts:?}"));
+        ends.iter_mut().for_each(|end| end.allowed = 100);
+        let mut whole = false;
+        while !whole || !ends.iter().all(End::is_complete) {
+            ends.iter_mut().for_each(|end| end.go_on(world, &mut random));
+            world.step();
+            if !whole && ends.iter().all(End::is_whole) {
+                whole = true;
+                ends.iter_mut().for_each(|end| end.allowed = end.puts);
+            }
+            assert!(world.now() < until, "{counts:?} {:?}", ends.each_ref().map(up));
+        }
+        for (side, end) in ends.iter().enumerate() {
+            end.check(side, "late rails");
+            let rails = end.lane.rails(end.endpoint);
+            assert!(rails.iter().all(|rail| rail.puts > 0 || end.failures() > 0), "{rails:?}");
+        }
+    }
+}
+
+/// Names that are used again in as many turns as they must be are told apart.
+#[test]
+fn names_may_be_used_again_in_turns() {
+    let mut failures = 0;
+    for seed in 0..4 {
+        let house = House::new([2, 2], conditions(), seed);
+        let (world, mut random) = (&house.world, Random::new(seed));
+        let mut ends = ends(&house, 5 * TURNS / 2, 0);
+        let (mut next, until) = (world.now(), world.now() + PATIENCE);
+        while !ends.iter().all(End::is_complete) {
+            if world.now() >= next && ends.iter().all(End::is_whole) {
+                world.disconnect(0, 1);
+                next = world.now() + Duration::from_millis(1);
+            }
+            ends.iter_mut().for_each(|end| end.go_on(world, &mut random));
+            world.step();
+            ends.iter().for_each(|end| assert_eq!(end.lost, None, "seed {seed}"));
+            assert!(world.now() < until, "seed {seed}");
+        }
+        ends.iter().enumerate().for_each(|(side, end)| end.check(side, "names in turns"));
+        failures += ends.iter().map(End::failures).sum::<u64>();
+    }
+    assert!(failures > 4, "only {failures} rails have failed");
+}
+
 /// It takes with it what it has acknowledged and nobody has looked at: that ends the link, and is
 /// told; otherwise nothing is missed.
 #[test]
@@ -307,7 +382,7 @@ fn a_device_that_dies_silently_is_taken_out_or_named() {
         let side = seed as u32 % 2;
         let house = House::new([3, 3], conditions(), seed);
         let (world, mut random) = (&house.world, Random::new(seed));
-        let mut ends = ends(&house, 600);
+        let mut ends = ends(&house, 600, 0);
         world.crash_at(2 + side, world.now() + Duration::from_micros(20 * seed));
         let until = world.now() + PATIENCE;
         let is_lost = |ends: &[End; 2]| ends.iter().all(|end| end.lost.is_some());
@@ -332,7 +407,7 @@ fn a_device_that_dies_silently_is_taken_out_or_named() {
 fn with_the_last_rail_the_link_is_lost_and_each_has_its_reason() {
     let house = House::new([2, 2], conditions(), 5);
     let (world, mut random) = (&house.world, Random::new(5));
-    let mut ends = ends(&house, 5000);
+    let mut ends = ends(&house, 5000, 0);
     cut(world, &[0, 1], PATIENCE);
     let until = world.now() + PATIENCE;
     while ends.iter().any(|end| end.lost.is_none()) {
@@ -351,7 +426,7 @@ fn notes_arrive_once_and_in_order_while_rails_fail() {
     for seed in 0..10 {
         let house = House::new([2, 2], conditions(), seed);
         let (world, mut random) = (&house.world, Random::new(seed));
-        let mut ends = ends(&house, 400);
+        let mut ends = ends(&house, 400, 0);
         let (mut said, mut next) = (Vec::new(), world.now());
         let until = world.now() + PATIENCE;
         while ends[1].notes.len() < 300 || !ends.iter().all(End::is_complete) {
@@ -380,7 +455,7 @@ fn notes_arrive_once_and_in_order_while_rails_fail() {
 fn repeated_puts_go_where_they_were_meant_to_go() {
     let house = House::new([2, 2], conditions(), 11);
     let world = &house.world;
-    let mut ends = ends(&house, 0);
+    let mut ends = ends(&house, 0, 0);
     let share = |ends: &mut [End; 2]| {
         let (region, key) = house.devices[1].allocate(4096).unwrap();
         let key = ends[1].lane.share(ends[1].endpoint, key).unwrap();

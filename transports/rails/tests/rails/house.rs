@@ -38,6 +38,6 @@ impl House {
 
 /// The first device's part of an address.
 pub(crate) fn first(Address(bytes): &Address) -> Address {
-    let length = usize::from(u16::from_le_bytes([bytes[1], bytes[2]]));
-    Address(bytes[3..3 + length].to_vec())
+    let length = usize::from(u16::from_le_bytes([bytes[2], bytes[3]]));
+    Address(bytes[4..4 + length].to_vec())
 }
