@@ -6,12 +6,13 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Caps, EndpointId, MrKey, RailState, WorkRequest};
 
+use crate::RAILS_MAX;
 use crate::device::LocalKeys;
 use crate::note::{Down, Fate};
 
 /// The most puts from the oldest that is not done to the newest. It bounds how far arrivals can be
 /// out of order, and so how many must be remembered.
-pub(crate) const WINDOW: usize = 480;
+pub(crate) const WINDOW: usize = 960;
 /// Puts are numbered so far, and from the beginning again.
 pub(crate) const NUMBER: u64 = (1 << 36) - 1;
 /// Arrivals that are remembered: all that the peer may think are under way are among them.
@@ -19,10 +20,11 @@ const HEARD: usize = 2 * WINDOW;
 /// The peer can take a put for an earlier one of the same name only if that is one of these: what
 /// came before the last [`HEARD`] may have been overtaken by a window of others.
 const NAMES: usize = 4 * WINDOW;
-/// Puts to one peer that are given the same immediate again must be told apart when their rail
-/// fails: whoever uses one again and again needs so many variants of it, in turn.
-pub const TURNS: usize = 2048;
-const _: () = assert!(NAMES < TURNS);
+/// Puts to one peer that are given the same immediate must be told apart when their rail fails:
+/// whoever uses one again and again needs so many variants of it, in turn. So a rail that has its
+/// share of the puts has carried enough others between two alike.
+pub const TURNS: usize = 1 << 16;
+const _: () = assert!(RAILS_MAX * NAMES <= TURNS);
 /// Room for so many puts is made beforehand, so that calls need not allocate.
 const AT_ONCE: usize = 64;
 /// A rail that has failed is tried again after so long, and twice as long each time.

@@ -551,19 +551,22 @@ impl Receiver {
     }
 
     fn tell_freed(&mut self) {
-        let Some(remote) = self.ring.filter(|_| self.freed != 0) else { return };
-        let freed = std::mem::take(&mut self.freed);
-        self.freed_turn = self.freed_turn.wrapping_add(1);
-        self.line.post(WorkRequest::Put {
-            endpoint: self.line.endpoint,
-            local: LocalSlice { key: self.records.key, offset: 0, bytes: 0 },
-            tail: None,
-            grant: true,
-            remote,
-            remote_offset: 0,
-            immediate: Some(Name::Freed { slots: freed, turn: self.freed_turn }.encode()),
-            id: OTHER_ID,
-        });
+        let Some(remote) = self.ring else { return };
+        while self.freed != 0 {
+            let (name, left) = Name::freed(self.freed, self.freed_turn);
+            self.freed = left;
+            self.freed_turn = self.freed_turn.wrapping_add(1);
+            self.line.post(WorkRequest::Put {
+                endpoint: self.line.endpoint,
+                local: LocalSlice { key: self.records.key, offset: 0, bytes: 0 },
+                tail: None,
+                grant: true,
+                remote,
+                remote_offset: 0,
+                immediate: Some(name.encode()),
+                id: OTHER_ID,
+            });
+        }
     }
 
     /// Grants all groups that were kept back.

@@ -350,7 +350,7 @@ impl Sender {
                     self.granted(group);
                     Ok(())
                 }
-                Some(Name::Freed { slots, .. }) => self.freed(slots),
+                Some(Name::Freed { first, count, .. }) => self.freed(((1 << count) - 1) << first),
                 _ => Err(()),
             },
             Event::Note { bytes, .. } => self.noted(bytes),

@@ -2,6 +2,7 @@
 //! pieces, immediates, notes.
 
 use ccl_core::transport::{GRANT_BYTES_MAX, IMMEDIATE_MAX, RemoteKey};
+use ccl_transport_rails::TURNS;
 
 /// The most buffers in one group.
 pub(crate) const GROUP_MAX: usize = 8;
@@ -21,11 +22,8 @@ const PEER_CHARS_MAX: usize = 200;
 const ENTRY_BYTES: usize = 24;
 const _: () = assert!(8 + GROUP_MAX * ENTRY_BYTES <= RECORD_BYTES);
 /// Numbers of groups travel in so many bits.
-const NUMBER_BITS: u32 = 25;
+const NUMBER_BITS: u32 = 26;
 pub(crate) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
-/// Of a record's first word; above them is the count.
-const GROUP_BITS: u32 = 26;
-const GROUP_MASK: u32 = (1 << GROUP_BITS) - 1;
 
 /// Where one message is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +42,7 @@ pub(crate) struct Wanted {
 /// A group of buffers, granted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Its number, of 26 bits at most.
+    /// Its number, modulo 2^26.
     pub(crate) group: u32,
     pub(crate) count: usize,
     pub(crate) wanted: [Wanted; GROUP_MAX],
@@ -54,7 +52,7 @@ impl Record {
     /// With how many of its bytes matter.
     pub(crate) fn encode(&self) -> ([u8; RECORD_BYTES], usize) {
         let mut bytes = [0; RECORD_BYTES];
-        let word = (self.group & GROUP_MASK) | (self.count as u32) << GROUP_BITS;
+        let word = (self.group & NUMBER_MASK) | (self.count as u32) << NUMBER_BITS;
         bytes[..4].copy_from_slice(&word.to_le_bytes());
         let entries = bytes[8..].chunks_exact_mut(ENTRY_BYTES);
         for (entry, wanted) in entries.zip(&self.wanted[..self.count]) {
@@ -75,7 +73,7 @@ impl Record {
         let (word, rest) = bytes.split_first_chunk()?;
         let (told, rest) = rest.split_first_chunk()?;
         let word = u32::from_le_bytes(*word);
-        let (group, count) = (word & GROUP_MASK, (word >> GROUP_BITS) as usize);
+        let (group, count) = (word & NUMBER_MASK, (word >> NUMBER_BITS) as usize);
         if !(1..=GROUP_MAX).contains(&count)
             || u32::from_le_bytes(*told) != sum(&bytes[..8 + count * ENTRY_BYTES])
         {
@@ -161,17 +159,16 @@ pub(crate) enum Name {
     Granted(u32),
     /// To the receiver: the message for this buffer of this group is where it was wanted.
     Landed(u32, usize),
-    /// To the sender: these slots are free again.
-    Freed { slots: u32, turn: u32 },
+    /// To the sender: so many slots from this one on are free again, at least one.
+    Freed { first: usize, count: usize, turn: u32 },
 }
 
-/// The highest bit tells freed slots from everything else, which has a kind.
-const FREED: u32 = 1 << 27;
-const FREED_TURNS: u32 = FREED >> SLOTS_MAX;
+const KIND_SHIFT: u32 = NUMBER_BITS;
+const _: () = assert!(IMMEDIATE_MAX >> KIND_SHIFT == 3, "two bits are left for the kind");
 const SLOT_BITS: u32 = 4;
 const PIECE_TURNS: u32 = 1 << (NUMBER_BITS - SLOT_BITS);
-const _: () = assert!(SLOTS_MAX == 1 << SLOT_BITS && IMMEDIATE_MAX == 2 * FREED - 1);
-const _: () = assert!(FREED >> NUMBER_BITS == 4, "two bits are left for the kind");
+const FREED_TURNS: u32 = PIECE_TURNS >> SLOT_BITS;
+const _: () = assert!(SLOTS_MAX == 1 << SLOT_BITS && FREED_TURNS as usize >= TURNS);
 
 impl Name {
     pub(crate) fn encode(self) -> u32 {
@@ -179,30 +176,38 @@ impl Name {
             Name::Piece { slot, turn } => (0, turn % PIECE_TURNS << SLOT_BITS | slot as u32),
             Name::Granted(group) => (1, group & NUMBER_MASK),
             Name::Landed(group, index) => (2, (group << 3 | index as u32) & NUMBER_MASK),
-            Name::Freed { slots, turn } => {
-                return FREED | turn % FREED_TURNS << SLOTS_MAX | slots & ((1 << SLOTS_MAX) - 1);
+            Name::Freed { first, count, turn } => {
+                let last = (count as u32).wrapping_sub(1) % SLOTS_MAX as u32;
+                (3, (turn % FREED_TURNS << SLOT_BITS | last) << SLOT_BITS | first as u32)
             }
         };
-        kind << NUMBER_BITS | value
+        kind << KIND_SHIFT | value
     }
 
-    /// For [`Name::Landed`] the number of the group is that of 22 bits.
+    /// For [`Name::Landed`] the number of the group is that of 23 bits.
     pub(crate) fn decode(immediate: u32) -> Option<Name> {
-        if immediate & FREED != 0 {
-            let (slots, turn) = (immediate & ((1 << SLOTS_MAX) - 1), immediate >> SLOTS_MAX);
-            let turn = turn % FREED_TURNS;
-            return (immediate <= IMMEDIATE_MAX).then_some(Name::Freed { slots, turn });
-        }
         let value = immediate & NUMBER_MASK;
-        match immediate >> NUMBER_BITS {
-            0 => {
-                let (slot, turn) = (value as usize % SLOTS_MAX, value >> SLOT_BITS);
-                Some(Name::Piece { slot, turn })
-            }
+        let (low, high) = (value as usize % SLOTS_MAX, value >> SLOT_BITS);
+        match immediate >> KIND_SHIFT {
+            0 => Some(Name::Piece { slot: low, turn: high }),
             1 => Some(Name::Granted(value)),
             2 => Some(Name::Landed(value >> 3, (value & 7) as usize)),
+            3 => {
+                let count = high as usize % SLOTS_MAX + 1;
+                let turn = high >> SLOT_BITS;
+                (low + count <= SLOTS_MAX).then_some(Name::Freed { first: low, count, turn })
+            }
             _ => None,
         }
+    }
+
+    /// Free slots as the first of the names that tell of them, and those that are left. Must not be
+    /// empty.
+    pub(crate) fn freed(slots: u32, turn: u32) -> (Name, u32) {
+        let first = slots.trailing_zeros();
+        let count = (slots >> first).trailing_ones();
+        let told = ((1 << count) - 1) << first;
+        (Name::Freed { first: first as usize, count: count as usize, turn }, slots & !told)
     }
 }
 
@@ -311,6 +316,24 @@ mod tests {
     }
 
     #[test]
+    fn any_slots_are_told_of_in_as_many_names_as_there_are_runs() {
+        for slots in [1, 0x8000, 0xffff, 0x0ff0, 0b1011_0111, 0xaaaa] {
+            let (mut told, mut left, mut names) = (0u32, slots, 0);
+            while left != 0 {
+                let (name, rest) = Name::freed(left, 7);
+                let Some(Name::Freed { first, count, turn: 7 }) = Name::decode(name.encode())
+                else {
+                    panic!("{name:?}");
+                };
+                told |= ((1 << count) - 1) << first;
+                assert_eq!(told | rest, slots);
+                (left, names) = (rest, names + 1);
+            }
+            assert_eq!((told, names), (slots, (slots & !(slots << 1)).count_ones()));
+        }
+    }
+
+    #[test]
     fn headers_names_and_notes_are_read_as_written() {
         let header = Header { tag: -1, ordinal: 7, at: 1 << 41, bytes: 3, total: 1 << 42 };
         assert_eq!(Header::decode(&header.encode()), header);
@@ -319,16 +342,14 @@ mod tests {
             Name::Piece { slot: 0, turn: 0 },
             Name::Granted(NUMBER_MASK),
             Name::Landed(NUMBER_MASK >> 3, 7),
-            Name::Freed { slots: 0xffff, turn: FREED_TURNS - 1 },
-            Name::Freed { slots: 1, turn: 0 },
+            Name::Freed { first: 0, count: 16, turn: FREED_TURNS - 1 },
+            Name::Freed { first: 15, count: 1, turn: 0 },
         ] {
             assert!(name.encode() <= IMMEDIATE_MAX);
             assert_eq!(Name::decode(name.encode()), Some(name));
         }
-        let again = Name::Freed { slots: 7, turn: FREED_TURNS };
-        assert_eq!(Name::decode(again.encode()), Some(Name::Freed { slots: 7, turn: 0 }));
-        assert_eq!(Name::decode(3 << NUMBER_BITS), None);
-        assert_eq!(Name::decode(1 << 28 | FREED), None);
+        let beyond = Name::Freed { first: 15, count: 2, turn: 0 };
+        assert_eq!(Name::decode(beyond.encode()), None);
         assert_eq!(Name::decode(1 << 28), None);
         let key = || RemoteKey(vec![1, 2, 3]);
         for note in [
