@@ -121,8 +121,9 @@ config! {
          one host say over shared memory needs none; the control plane's messages stay readable.";
     ib_devices: String = String::new(), "FERROCCL_IB_HCA", Some("NCCL_IB_HCA"), false,
         "RDMA devices that verbs uses: names or prefixes of names, with or without a port \
-         (mlx5_0:1), separated by commas; = before the first for whole names, ^ for all others. \
-         Empty takes all. The ranks of a host share them out, each those nearest to it: to what \
+         (mlx5_0:1), a rail and a plane of the network (mlx5_0:1:0:0; NCCL is told of these), \
+         separated by commas; = before the first for whole names, ^ for all others. Empty takes \
+         all. The ranks of a host share them out, each those nearest to it: to what \
          FERROCCL_NEAR_PCI names, or else of its NUMA node.";
     ib_rails: u8 = 4, "FERROCCL_IB_RAILS", None, true,
         "The most RDMA devices that one rank spreads its messages over, up to 16. One that fails \

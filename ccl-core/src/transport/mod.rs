@@ -64,6 +64,19 @@ pub struct DeviceInfo {
     pub numa_node: Option<u32>,
     /// The canonical path of its PCI function in sysfs, where it has one ([`Place::pci_path`]).
     pub pci_path: Option<String>,
+    /// Where in the network it is.
+    pub fabric: Fabric,
+}
+
+/// Where in the network a device is, as far as anybody has said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fabric {
+    /// The same for all ports of one card.
+    pub card: Option<u64>,
+    /// Which of the networks that reach the same rank of every host, or nearly.
+    pub rail: Option<u16>,
+    /// Which of the parallel networks within a rail.
+    pub plane: Option<u16>,
 }
 
 /// What a device can do: facts, each tested.

@@ -2,37 +2,62 @@
 
 use std::ffi::{CStr, CString};
 use std::fs;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ccl_core::config::Config;
-use ccl_core::transport::{Device, DeviceId, DeviceInfo, Transport};
+use ccl_core::transport::{Address, Device, DeviceId, DeviceInfo, Transport};
+use ccl_transport_rails::{RailsDevice, shorten};
 use ccl_transport_shm::ShmTransport;
 use ccl_transport_tcp::TcpTransport;
 use ccl_transport_verbs::VerbsTransport;
-use nccl_net_abi::NcclResult;
+use ccl_wire::Place;
+use nccl_net_abi::{NcclResult, UNDEFINED};
 use sha2::{Digest, Sha256};
 
 use crate::error::NetError;
 use crate::handle::HostTag;
 
-/// How long the link of a port may be away.
+/// How long the link of a port may be away, and how long if there are others.
 const LINK_WITHIN: Duration = Duration::from_secs(3);
+const LINK_WITHIN_OF_SEVERAL: Duration = Duration::from_millis(500);
 /// Room of a completion queue: more than a connection can have with any policy.
 const COMPLETIONS: u32 = 1 << 13;
 /// What NCCL assumes of a card of which nothing is known.
 const SPEED_MBPS: i32 = 10_000;
+/// The most devices that are one for NCCL.
+const PARTS_MAX: usize = 8;
 
 /// Which transport a handle is of.
-const TCP: u8 = 1;
-const VERBS: u8 = 2;
-const SHM: u8 = 3;
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Tcp = 1,
+    Verbs = 2,
+    Shm = 3,
+}
 
-/// A device.
+impl Kind {
+    /// A listener's address with less in it; none if it cannot be any shorter.
+    pub(crate) fn shorten(self, address: &Address) -> Option<Address> {
+        let fewer = |address: &Address| {
+            let mut place = Place::decode(address).ok().filter(|it| it.addresses.len() > 1)?;
+            // The later ones are the less likely ones.
+            place.addresses.pop();
+            Some(place.encode())
+        };
+        match self {
+            Kind::Tcp => fewer(address),
+            Kind::Verbs => shorten(address, fewer),
+            Kind::Shm => None,
+        }
+    }
+}
+
+/// A device, or several as one.
 #[derive(Debug)]
 pub(crate) struct NetDevice {
-    /// Which transport its handles are of.
-    pub(crate) code: u8,
+    pub(crate) kind: Kind,
     pub(crate) name: CString,
     pub(crate) pci_path: Option<CString>,
     /// The same for all ports of a card.
@@ -40,7 +65,13 @@ pub(crate) struct NetDevice {
     pub(crate) port: i32,
     pub(crate) speed_mbps: i32,
     pub(crate) latency_us: f32,
-    pub(crate) info: DeviceInfo,
+    /// [`UNDEFINED`] unless somebody has said.
+    pub(crate) rail: i16,
+    pub(crate) plane: i16,
+    /// The numbers of those that it is made of: its own, mostly.
+    pub(crate) parts: Vec<i32>,
+    ids: Vec<DeviceId>,
+    description: String,
     transport: Arc<dyn Transport>,
     opened: Mutex<Option<Arc<dyn Device>>>,
     /// What reaches processes of the same host, if that is another one, and how this host is called
@@ -51,18 +82,26 @@ pub(crate) struct NetDevice {
 impl NetDevice {
     /// The device, opened when it is first asked for.
     pub(crate) fn open(&self) -> Result<Arc<dyn Device>, NetError> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = lock(&self.opened);
         if let Some(device) = &*opened {
             return Ok(Arc::clone(device));
         }
-        let device = self.transport.open(&self.info.id)?;
+        let device = match &self.ids[..] {
+            [id] if self.kind != Kind::Verbs => self.transport.open(id)?,
+            // Each is rails, though of one: so any device can be reached from any other.
+            ids => {
+                let open = |id: &DeviceId| Ok((id.0.clone(), self.transport.open(id)?));
+                let devices: Result<Vec<_>, NetError> = ids.iter().map(open).collect();
+                Arc::new(RailsDevice::new(devices?)?)
+            }
+        };
         *opened = Some(Arc::clone(&device));
         Ok(device)
     }
 
     /// Its name and what it is, for people.
     pub(crate) fn title(&self) -> String {
-        format!("{} ({})", self.name(), self.info.description)
+        format!("{} ({})", self.name(), self.description)
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -70,13 +109,117 @@ impl NetDevice {
     }
 }
 
+/// All of them: those that were found, and then those that NCCL has had made of several.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    found: Vec<Arc<NetDevice>>,
+    /// With it those are opened that are parts of one.
+    together: Option<Arc<dyn Transport>>,
+    made: Mutex<Vec<Arc<NetDevice>>>,
+}
+
+impl Devices {
+    pub(crate) fn count(&self) -> usize {
+        self.found.len() + lock(&self.made).len()
+    }
+
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.found.iter().map(|device| device.name()).collect()
+    }
+
+    /// The device of that number.
+    pub(crate) fn get(&self, number: i32) -> Result<Arc<NetDevice>, NetError> {
+        let made = lock(&self.made);
+        let at = usize::try_from(number).ok();
+        let found = at.and_then(|at| self.found.iter().chain(made.iter()).nth(at));
+        found.cloned().ok_or_else(|| {
+            let count = self.found.len() + made.len();
+            NetError::argument(format!("there is no device {number}; there are {count}"))
+        })
+    }
+
+    /// Makes one device of those of these numbers, of which each message takes one; the same for
+    /// the same ones. Returns its number.
+    pub(crate) fn make(&self, parts: &[i32]) -> Result<i32, NetError> {
+        let usage = |text: String| Err(NetError::new(NcclResult::INVALID_USAGE, text));
+        if !(1..=PARTS_MAX).contains(&parts.len()) {
+            let count = parts.len();
+            return usage(format!("a device of {count} others; use 1 to {PARTS_MAX}"));
+        }
+        let twice = |(at, part): (usize, &i32)| parts[..at].contains(part);
+        if parts.iter().enumerate().any(twice) {
+            return usage(format!("{parts:?} names a device twice"));
+        }
+        let found = |part: &i32| usize::try_from(*part).ok().and_then(|at| self.found.get(at));
+        let Some(found) = parts.iter().map(found).collect::<Option<Vec<_>>>() else {
+            let count = self.found.len();
+            return usage(format!("of devices {parts:?} some are none that were found ({count})"));
+        };
+        if let [only] = parts {
+            return Ok(*only);
+        }
+        let Some(transport) = &self.together else {
+            return usage("only devices of verbs can be one".to_owned());
+        };
+        let mut made = lock(&self.made);
+        let known = made.iter().position(|device| device.parts == parts);
+        let at = known.unwrap_or_else(|| {
+            made.push(Arc::new(several(&found, parts, transport)));
+            tracing::info!("{} are one device", made[made.len() - 1].name());
+            made.len() - 1
+        });
+        Ok((self.found.len() + at) as i32)
+    }
+}
+
+/// Locks what nothing can leave half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Several, at least one, as one.
+fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>) -> NetDevice {
+    let first = parts[0];
+    let joined = |of: fn(&NetDevice) -> &str, between: &str| {
+        parts.iter().map(|part| of(part)).collect::<Vec<_>>().join(between)
+    };
+    // What differs is not to be told.
+    let alike = |of: fn(&NetDevice) -> i16| {
+        let same = parts.iter().all(|part| of(part) == of(first));
+        if same { of(first) } else { UNDEFINED as i16 }
+    };
+    NetDevice {
+        kind: first.kind,
+        // Names have no zeros.
+        name: CString::new(joined(NetDevice::name, "+")).unwrap_or_default(),
+        pci_path: first.pci_path.clone(),
+        guid: first.guid,
+        port: first.port,
+        speed_mbps: parts.iter().fold(0, |sum, part| part.speed_mbps.saturating_add(sum)),
+        latency_us: parts.iter().map(|part| part.latency_us).fold(0.0, f32::max),
+        rail: alike(|device| device.rail),
+        plane: alike(|device| device.plane),
+        parts: numbers.to_vec(),
+        ids: parts.iter().flat_map(|part| part.ids.clone()).collect(),
+        description: joined(|device| &device.description, " and "),
+        transport: Arc::clone(with),
+        opened: Mutex::new(None),
+        near: first.near.clone(),
+    }
+}
+
 /// The devices that `FERROCCL_TRANSPORT` asks for; by default, the best that there are. With them,
 /// why they are these; none is no error.
-pub(crate) fn find(config: &Config) -> Result<(Vec<NetDevice>, String), NetError> {
-    let verbs = || -> Result<Arc<dyn Transport>, NetError> {
-        let options = ccl_transport_verbs::Options::from_config(config, LINK_WITHIN)?;
-        // Each lane has one connection.
-        let options = ccl_transport_verbs::Options { completions: COMPLETIONS, ..options };
+pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
+    let verbs = |link_within| -> Result<Arc<dyn Transport>, NetError> {
+        let options = ccl_transport_verbs::Options::from_config(config, link_within)?;
+        let options = ccl_transport_verbs::Options {
+            // Each lane has one connection.
+            completions: COMPLETIONS,
+            // As rails need it.
+            acknowledged: true,
+            ..options
+        };
         Ok(Arc::new(VerbsTransport::new(options)))
     };
     let tcp = || -> Arc<dyn Transport> {
@@ -85,26 +228,30 @@ pub(crate) fn find(config: &Config) -> Result<(Vec<NetDevice>, String), NetError
         let options = ccl_transport_tcp::Options { done_when_written: true, ..options };
         Arc::new(TcpTransport::new(options))
     };
-    let shm = || -> Arc<dyn Transport> { Arc::new(ShmTransport::new()) };
+    let several = || verbs(LINK_WITHIN_OF_SEVERAL);
+    let alone = |transport: &Arc<dyn Transport>, kind| of(transport, kind, None, config);
     match config.transport.as_str() {
-        "shm" => Ok((of(&shm(), SHM, config), "FERROCCL_TRANSPORT=shm".to_owned())),
-        "tcp" => Ok((of(&tcp(), TCP, config), "FERROCCL_TRANSPORT=tcp".to_owned())),
+        "shm" => {
+            let shm: Arc<dyn Transport> = Arc::new(ShmTransport::new());
+            Ok((alone(&shm, Kind::Shm), "FERROCCL_TRANSPORT=shm".to_owned()))
+        }
+        "tcp" => Ok((alone(&tcp(), Kind::Tcp), "FERROCCL_TRANSPORT=tcp".to_owned())),
         "verbs" => {
-            let transport = verbs()?;
-            let devices = of(&transport, VERBS, config);
-            let why = if devices.is_empty() { transport.why_none() } else { String::new() };
+            let transport = verbs(LINK_WITHIN)?;
+            let devices = of(&transport, Kind::Verbs, Some(several()?), config);
+            let why = if devices.count() == 0 { transport.why_none() } else { String::new() };
             Ok((devices, format!("FERROCCL_TRANSPORT=verbs {why}")))
         }
         "auto" if config.tls => {
             let why = "FERROCCL_TLS=1, which only tcp can".to_owned();
-            Ok((of(&tcp(), TCP, config), why))
+            Ok((alone(&tcp(), Kind::Tcp), why))
         }
         "auto" => {
-            let transport = verbs()?;
-            let devices = of(&transport, VERBS, config);
-            if devices.is_empty() {
+            let transport = verbs(LINK_WITHIN)?;
+            let devices = of(&transport, Kind::Verbs, Some(several()?), config);
+            if devices.count() == 0 {
                 let why = format!("there is no device for verbs: {}", transport.why_none());
-                return Ok((of(&tcp(), TCP, config), why));
+                return Ok((alone(&tcp(), Kind::Tcp), why));
             }
             Ok((devices, "verbs is the fastest that there is".to_owned()))
         }
@@ -115,36 +262,58 @@ pub(crate) fn find(config: &Config) -> Result<(Vec<NetDevice>, String), NetError
     }
 }
 
-fn of(transport: &Arc<dyn Transport>, code: u8, config: &Config) -> Vec<NetDevice> {
-    let found = transport.devices();
-    found.into_iter().filter_map(|info| describe(transport, code, info, config)).collect()
+fn of(
+    transport: &Arc<dyn Transport>,
+    kind: Kind,
+    together: Option<Arc<dyn Transport>>,
+    config: &Config,
+) -> Devices {
+    let mut found: Vec<Arc<NetDevice>> = Vec::new();
+    for info in transport.devices() {
+        let Some(mut device) = describe(transport, kind, info, config) else { continue };
+        device.parts = vec![found.len() as i32];
+        // Ports of one card that are devices of their own are all called the first one.
+        let taken = |device: &NetDevice| {
+            found.iter().any(|other| (other.guid, other.port) == (device.guid, device.port))
+        };
+        while taken(&device) {
+            device.port += 1;
+        }
+        found.push(Arc::new(device));
+    }
+    Devices { found, together, made: Mutex::new(Vec::new()) }
 }
 
 fn describe(
     transport: &Arc<dyn Transport>,
-    code: u8,
+    kind: Kind,
     info: DeviceInfo,
     config: &Config,
 ) -> Option<NetDevice> {
     let (card, port) = info.id.0.rsplit_once(':').unwrap_or((&info.id.0, "1"));
-    let (mut pci_path, mut speed_mbps) = (info.pci_path.clone(), None);
-    if code == TCP {
+    let (mut pci_path, mut speed_mbps) = (info.pci_path, None);
+    if kind == Kind::Tcp {
         (pci_path, speed_mbps) = interface(&config.socket_interfaces);
     } else {
         speed_mbps = speed_mbps.or(Some((info.caps.bandwidth_bytes_per_s * 8e-6) as i32));
     }
     let identity = pci_path.as_deref().unwrap_or(card);
     let digest: [u8; 32] = Sha256::digest(identity.as_bytes()).into();
-    let guid = digest.first_chunk().copied().map_or(0, u64::from_le_bytes);
+    let digest = digest.first_chunk().copied().map_or(0, u64::from_le_bytes);
+    let told = |number: Option<u16>| number.and_then(|number| i16::try_from(number).ok());
     Some(NetDevice {
-        code,
+        kind,
         name: CString::new(info.id.0.as_str()).ok()?,
+        guid: info.fabric.card.unwrap_or(digest),
         pci_path: pci_path.and_then(|path| CString::new(path).ok()),
-        guid,
         port: port.parse().unwrap_or(1),
         speed_mbps: speed_mbps.filter(|speed| *speed > 0).unwrap_or(SPEED_MBPS),
         latency_us: info.caps.latency_ns as f32 / 1e3,
-        info,
+        rail: told(info.fabric.rail).unwrap_or(UNDEFINED as i16),
+        plane: told(info.fabric.plane).unwrap_or(UNDEFINED as i16),
+        parts: Vec::new(),
+        ids: vec![info.id],
+        description: info.description,
         transport: Arc::clone(transport),
         opened: Mutex::new(None),
         near: near(config),

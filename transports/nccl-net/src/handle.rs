@@ -2,7 +2,6 @@
 //! bytes to each call of `connect`, so that it also remembers the attempt.
 
 use ccl_core::transport::{Address, Secret};
-use ccl_wire::Place;
 use nccl_net_abi::HANDLE_BYTES;
 use sha2::{Digest, Sha256};
 
@@ -45,20 +44,18 @@ impl Handle {
         Secret(hash.finalize().into())
     }
 
-    /// As bytes, if need be with fewer addresses: the later ones are the less likely ones.
-    pub(crate) fn fit(&mut self) -> Option<[u8; HANDLE_BYTES]> {
+    /// As bytes, if need be with less in the address.
+    pub(crate) fn fit(
+        &mut self,
+        shorten: impl Fn(&Address) -> Option<Address>,
+    ) -> Option<[u8; HANDLE_BYTES]> {
         loop {
             if let Some(bytes) = self.encode() {
                 return Some(bytes);
             }
-            match Place::decode(&self.address) {
-                Ok(mut place) if place.addresses.len() > 1 => {
-                    place.addresses.pop();
-                    self.address = place.encode();
-                }
-                _ => {
-                    self.near.take()?;
-                }
+            match shorten(&self.address) {
+                Some(shorter) => self.address = shorter,
+                None => drop(self.near.take()?),
             }
         }
     }
@@ -118,14 +115,17 @@ impl Handle {
 
 #[cfg(test)]
 mod tests {
+    use ccl_wire::Place;
+
     use super::*;
-    use crate::table::Table;
+    use crate::device::Kind;
+    use crate::table::{self, Table};
 
     /// Bytes of an address that fit.
     const ADDRESS_BYTES_MAX: usize = HANDLE_BYTES - ADDRESS;
 
     fn handle(address: usize) -> Handle {
-        let attempt = Table::new(Kind::Attempt).add(Box::new(())).unwrap();
+        let attempt = Table::new(table::Kind::Attempt).add(Box::new(())).unwrap();
         let address = Address((0..address as u8).collect());
         Handle { transport: 3, seed: [7; 16], address, near: None, attempt: Some(attempt) }
     }
@@ -135,17 +135,20 @@ mod tests {
         let at = |port: u16| ([10, 0, 0, 1], port).into();
         let place = Place { token: [9; 16], addresses: (0..20).map(at).collect() };
         let near = Some(([1; 4], Address(vec![5; 44])));
+        let fewer = |address: &Address| Kind::Tcp.shorten(address);
         let mut handle = Handle { address: place.encode(), near, ..handle(0) };
-        let read = Handle::decode(&handle.fit().unwrap()).unwrap_or_else(|error| panic!("{error}"));
+        let read =
+            Handle::decode(&handle.fit(fewer).unwrap()).unwrap_or_else(|error| panic!("{error}"));
         let found = Place::decode(&read.address).unwrap();
         assert!(found.addresses.len() >= 3 && found.token == place.token);
         assert_eq!(found.addresses, place.addresses[..found.addresses.len()]);
         assert!(read.near == handle.near && read.near.is_some());
         handle.address = Address(vec![1; 90]);
-        let read = Handle::decode(&handle.fit().unwrap()).unwrap_or_else(|error| panic!("{error}"));
+        let read =
+            Handle::decode(&handle.fit(fewer).unwrap()).unwrap_or_else(|error| panic!("{error}"));
         assert!(read.near.is_none() && read.address.0.len() == 90);
         handle.address = Address(vec![1; 99]);
-        assert!(handle.fit().is_none());
+        assert!(handle.fit(fewer).is_none());
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl Attempt {
         manners: Manners,
         now: Instant,
     ) -> Result<Attempt, NetError> {
-        if handle.transport != device.code {
+        if handle.transport != device.kind as u8 {
             return Err(NetError::argument(format!(
                 "the peer listens with another transport than {}; set FERROCCL_TRANSPORT alike on \
                  all hosts",

@@ -17,7 +17,7 @@ use crate::comm::sender::Sender;
 use crate::comm::wire::{GROUP_MAX, SLOTS_MAX};
 use crate::comm::{Settings, TRANSFER_BYTES_MAX};
 use crate::context::{Context, Known};
-use crate::device::{self, NetDevice};
+use crate::device::{self, Devices};
 use crate::error::NetError;
 use crate::handle::Handle;
 use crate::meeting::{Attempt, Listening, Manners};
@@ -35,7 +35,7 @@ const RELEASE_WITHIN: Duration = Duration::from_millis(50);
 /// Everything that there is in this process.
 #[derive(Debug)]
 pub(crate) struct Plugin {
-    pub(crate) devices: Vec<NetDevice>,
+    pub(crate) devices: Devices,
     manners: Manners,
     /// Which process of a family of forks this is.
     generation: u32,
@@ -99,7 +99,7 @@ pub(crate) fn init(logger: Logger) -> Result<(), NetError> {
 impl Plugin {
     fn new(config: &Config) -> Result<Plugin, NetError> {
         let (devices, why) = device::find(config)?;
-        let names: Vec<&str> = devices.iter().map(NetDevice::name).collect();
+        let names = devices.names();
         let version = env!("CARGO_PKG_VERSION");
         let found = match names.is_empty() {
             true => format!("ferroccl {version} has no device to offer: {why}"),
@@ -180,27 +180,19 @@ impl Plugin {
         Ok(())
     }
 
-    pub(crate) fn device(&self, number: i32) -> Result<&NetDevice, NetError> {
-        let device = usize::try_from(number).ok().and_then(|number| self.devices.get(number));
-        device.ok_or_else(|| {
-            let count = self.devices.len();
-            NetError::argument(format!("there is no device {number}; there are {count}"))
-        })
-    }
-
     /// Listens: a handle for peers, and the listening communicator.
     pub(crate) fn listen(
         &self,
         known: Known,
         number: i32,
     ) -> Result<([u8; HANDLE_BYTES], Id), NetError> {
-        let device = self.device(number)?;
+        let device = self.devices.get(number)?;
         let (seed, address) = (socket::random()?, Address(Vec::new()));
-        let mut handle =
-            Handle { transport: device.code, seed, address, near: None, attempt: None };
+        let transport = device.kind as u8;
+        let mut handle = Handle { transport, seed, address, near: None, attempt: None };
         let context = self.context(known)?;
-        let listening = Listening::new(device, &mut handle, &context, self.manners.clone())?;
-        let bytes = handle.fit().ok_or_else(|| {
+        let listening = Listening::new(&device, &mut handle, &context, self.manners.clone())?;
+        let bytes = handle.fit(|address| device.kind.shorten(address)).ok_or_else(|| {
             let text = "this host's address does not fit a handle of NCCL's: choose interfaces \
                         with FERROCCL_SOCKET_IFNAME";
             NetError::new(NcclResult::INVALID_USAGE, text)
@@ -216,7 +208,7 @@ impl Plugin {
         number: i32,
         bytes: &mut [u8; HANDLE_BYTES],
     ) -> Result<Option<Id>, NetError> {
-        let device = self.device(number)?;
+        let device = self.devices.get(number)?;
         let mut handle = Handle::decode(bytes)?;
         let now = now();
         let attempt = handle.attempt.and_then(|id| self.attempts.with(id, |_| id));
@@ -224,7 +216,7 @@ impl Plugin {
             Some(id) => id,
             None => {
                 let context = self.context(known)?;
-                let attempt = Attempt::new(device, &handle, &context, self.manners.clone(), now)?;
+                let attempt = Attempt::new(&device, &handle, &context, self.manners.clone(), now)?;
                 let id = self.attempts.add(Box::new(attempt)).ok_or_else(too_many)?;
                 handle.attempt = Some(id);
                 *bytes = handle.encode().unwrap_or(*bytes);

@@ -240,7 +240,7 @@ impl RailsLane {
                 let Some(Some(link)) = self.links.get_mut(number) else { return };
                 if id & PROOF != 0 {
                     if let Some(rail) = link.rails.get_mut(rail).filter(|r| r.is_epoch(count)) {
-                        rail.ready();
+                        rail.proved();
                     }
                     return;
                 }
@@ -302,9 +302,10 @@ impl RailsLane {
             }
             Note::Ready => {
                 // What was shared since this side's end came back, which the peer may have missed.
-                self.tell_keys(number, over, false);
+                self.tell_keys(number, over, Note::Told);
                 self.prove(number, over, now);
             }
+            Note::Told => link.rails[over].informed(),
             Note::Addresses(addresses) => self.learn(number, addresses, now),
         }
     }
@@ -540,11 +541,11 @@ impl RailsLane {
         let what = if link.rails[at].failures == 0 { "has come" } else { "is back" };
         tracing::info!(rail = at, device = with.names[index], "a rail {what}");
         self.route(index, endpoint, Some((number, at)));
-        self.tell_keys(number, at, true);
+        self.tell_keys(number, at, Note::Ready);
     }
 
-    /// Tells the keys of what is shared over the very rail that they are for.
-    fn tell_keys(&mut self, number: usize, at: usize, is_ready: bool) {
+    /// Tells the keys of what is shared over the very rail that they are for, and then that.
+    fn tell_keys(&mut self, number: usize, at: usize, then: Note) {
         let RailsLane { links, lanes, with, .. } = self;
         let Some(Some(link)) = links.get(number) else { return };
         let rail = &link.rails[at];
@@ -558,7 +559,7 @@ impl RailsLane {
             keys.extend(shared.map(|RemoteKey(key)| (memory, key)));
         }
         keys.retain(|(_, key)| key.len() <= usize::from(u8::MAX));
-        for note in note::keys(keys).into_iter().chain(is_ready.then_some(Note::Ready)) {
+        for note in note::keys(keys).into_iter().chain([then]) {
             // That it cannot be is noticed at the next poll.
             let _ = lane.note(endpoint, &note.encode());
         }
@@ -599,7 +600,7 @@ impl RailsLane {
         let posted = proof.map(|proof| lanes[index].post(now, &[proof]));
         if !matches!(posted, Some(Ok(1))) {
             // There is nothing that it could go wrong with yet.
-            link.rails[at].ready();
+            link.rails[at].proved();
         }
     }
 }

@@ -50,8 +50,10 @@ pub(crate) enum Note {
     Fate(Fate),
     /// Memory that is shared, by its numbers, and its keys on the rail that this goes over.
     Keys(Vec<(u32, Vec<u8>)>),
-    /// All of them have been told.
+    /// All of them have been told, and this side takes keys over the rail.
     Ready,
+    /// Those have been told, too, that the peer may have missed before it said [`Note::Ready`].
+    Told,
     /// Where all devices of this side are.
     Addresses(Addresses),
 }
@@ -91,6 +93,7 @@ impl Note {
                 }
             }
             Note::Ready => bytes.push(6),
+            Note::Told => bytes.push(8),
             Note::Addresses(addresses) => {
                 bytes.push(7);
                 bytes.extend(addresses.encode().0);
@@ -135,6 +138,7 @@ impl Note {
                 Some(Note::Keys(keys))
             }
             6 => rest.is_empty().then_some(Note::Ready),
+            8 => rest.is_empty().then_some(Note::Told),
             7 => Addresses::decode(&Address(rest.to_vec())).map(Note::Addresses),
             _ => None,
         }
@@ -184,6 +188,7 @@ mod tests {
             Note::Down(Down { rail: 3, epoch: 77, done: 1 << 50, open }),
             Note::Fate(Fate { rail: 3, epoch: 77, missing: 0, arrived }),
             Note::Ready,
+            Note::Told,
             Note::Addresses(Addresses { count: 3, known: vec![Address(vec![1; 70]); 3] }),
         ]);
         for note in notes {

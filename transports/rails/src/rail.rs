@@ -139,6 +139,10 @@ pub(crate) struct Rail {
     /// What had come before it came back, until the peer needs it no more.
     before: Option<Heard>,
     rate: Rate,
+    /// While it is joining: whether something has passed, and whether all that the peer has shared
+    /// is known here.
+    proved: bool,
+    informed: bool,
     /// When it was given something to carry first, since it was connected last.
     carries_since: Option<Instant>,
     pause: Duration,
@@ -196,6 +200,8 @@ impl Rail {
             heard: Heard::new(),
             before: None,
             rate: Rate { bytes_per_s, measured: Instant::ZERO, since: None, bytes: 0 },
+            proved: false,
+            informed: false,
             carries_since: None,
             pause: PAUSE,
         }
@@ -386,6 +392,7 @@ impl Rail {
         self.before = Some(std::mem::replace(&mut self.heard, Heard::new()));
         self.names.clear();
         (self.epoch, self.done) = (epoch, 0);
+        (self.proved, self.informed) = (false, false);
         self.stage = Stage::Joining(endpoint);
     }
 
@@ -394,9 +401,21 @@ impl Rail {
         u64::from(self.epoch) == epoch && self.endpoint().is_some()
     }
 
-    /// Both sides know all of each other, and something has passed.
-    pub(crate) fn ready(&mut self) {
-        if let Stage::Joining(endpoint) = self.stage {
+    /// Something has passed there.
+    pub(crate) fn proved(&mut self) {
+        self.proved = true;
+        self.ready();
+    }
+
+    /// All is known that the peer has shared.
+    pub(crate) fn informed(&mut self) {
+        self.informed = true;
+        self.ready();
+    }
+
+    fn ready(&mut self) {
+        if let (Stage::Joining(endpoint), true, true) = (&self.stage, self.proved, self.informed) {
+            let endpoint = *endpoint;
             self.stage = Stage::Up(endpoint);
             // Who is ready has had its answers.
             self.before = None;

@@ -43,7 +43,7 @@ mod wire;
 use std::sync::Arc;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{Device, DeviceId, DeviceInfo, Transport, TransportError};
+use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -78,6 +78,7 @@ impl Transport for ShmTransport {
             caps: device::caps(),
             numa_node: None,
             pci_path: None,
+            fabric: Fabric::default(),
         }]
     }
 

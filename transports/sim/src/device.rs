@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Address, Caps, Connecting, Device, DeviceId, DeviceInfo, Lane, Listener, MrKey, Secret,
+    Address, Caps, Connecting, Device, DeviceId, DeviceInfo, Fabric, Lane, Listener, MrKey, Secret,
     Transport, TransportError,
 };
 use ccl_memory::Region;
@@ -54,7 +54,14 @@ impl Transport for SimTransport {
     fn devices(&self) -> Vec<DeviceInfo> {
         let caps = caps(&self.world.conditions());
         let description = format!("simulated network, as rank {} sees it", self.rank);
-        vec![DeviceInfo { id: self.id(), description, caps, numa_node: None, pci_path: None }]
+        vec![DeviceInfo {
+            id: self.id(),
+            description,
+            caps,
+            numa_node: None,
+            pci_path: None,
+            fabric: Fabric::default(),
+        }]
     }
 
     fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {

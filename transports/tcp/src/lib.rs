@@ -50,7 +50,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::config::Config;
-use ccl_core::transport::{Device, DeviceId, DeviceInfo, Transport, TransportError};
+use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
 
 pub use ccl_wire::now;
 pub use device::TcpDevice;
@@ -137,6 +137,7 @@ impl Transport for TcpTransport {
             caps: device::caps(&self.options),
             numa_node: None,
             pci_path: None,
+            fabric: Fabric::default(),
         }]
     }
 

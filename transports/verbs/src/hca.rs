@@ -1,12 +1,21 @@
 //! Which devices and ports are used; NCCL's syntax.
 
-/// Names or prefixes of names, each with or without a port (`mlx5_0:1`), separated by commas; `=`
-/// before the first takes names as they are, `^` takes all others (both: `^=`).
+/// Names or prefixes of names, each with or without a port, rail and plane (`mlx5_0:1:0:2`),
+/// separated by commas; `=` before the first takes names as they are, `^` takes all others (both:
+/// `^=`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Filter {
     exclude: bool,
     exact: bool,
-    entries: Vec<(String, Option<u8>)>,
+    entries: Vec<Entry>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    name: String,
+    port: Option<u8>,
+    /// Rail and plane.
+    place: [Option<u16>; 2],
 }
 
 impl Filter {
@@ -14,20 +23,35 @@ impl Filter {
         let (exclude, text) = strip(text.trim(), '^');
         let (exact, text) = strip(text, '=');
         let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
-        let entry = |entry: &str| match entry.split_once(':') {
-            Some((name, port)) => (name.to_owned(), port.parse().ok()),
-            None => (entry.to_owned(), None),
+        let entry = |entry: &str| {
+            let mut parts = entry.split(':');
+            let name = parts.next().unwrap_or_default().to_owned();
+            let port = parts.next().and_then(|port| port.parse().ok());
+            let mut next = || parts.next().and_then(|number| number.parse().ok());
+            Entry { name, port, place: [next(), next()] }
         };
         Filter { exclude, exact, entries: entries.map(entry).collect() }
     }
 
-    /// Whether a port of a device is to be used.
-    pub(crate) fn takes(&self, device: &str, port: u8) -> bool {
-        let listed = self.entries.iter().any(|(name, only)| {
+    /// The first entry that names a port.
+    fn find(&self, device: &str, port: u8) -> Option<&Entry> {
+        let names = |entry: &&Entry| {
+            let Entry { name, port: only, .. } = entry;
             let named = if self.exact { device == name } else { device.starts_with(name.as_str()) };
             named && only.is_none_or(|only| only == port)
-        });
-        self.entries.is_empty() || listed != self.exclude
+        };
+        self.entries.iter().find(names)
+    }
+
+    /// Whether a port of a device is to be used.
+    pub(crate) fn takes(&self, device: &str, port: u8) -> bool {
+        self.entries.is_empty() || self.find(device, port).is_some() != self.exclude
+    }
+
+    /// Rail and plane of a port that is used, as far as it is said.
+    pub(crate) fn place(&self, device: &str, port: u8) -> [Option<u16>; 2] {
+        let found = self.find(device, port).filter(|_| !self.exclude);
+        found.map_or([None; 2], |entry| entry.place)
     }
 }
 
@@ -48,5 +72,18 @@ mod tests {
         assert!(!takes("=mlx5_1", "mlx5_10", 1) && takes("mlx5_1", "mlx5_10", 1));
         assert!(!takes("^mlx5_0", "mlx5_0", 1) && takes("^mlx5_0", "mlx5_1", 1));
         assert!(takes("^=mlx5_1:2", "mlx5_1", 1) && !takes("^=mlx5_1:2", "mlx5_1", 2));
+    }
+
+    #[test]
+    fn rails_and_planes_are_those_of_the_entry_that_names_a_port() {
+        let place = |text: &str, device: &str, port| Filter::parse(text).place(device, port);
+        let text = "mlx5_0:1:0:2,mlx5_1:1:1, mlx5_2::7:x";
+        assert_eq!(place(text, "mlx5_0", 1), [Some(0), Some(2)]);
+        assert_eq!(place(text, "mlx5_1", 1), [Some(1), None]);
+        assert_eq!(place(text, "mlx5_2", 2), [Some(7), None]);
+        assert_eq!(place(text, "mlx5_3", 1), [None; 2]);
+        assert_eq!(place("^mlx5_0:1:3", "mlx5_0", 2), [None; 2]);
+        assert_eq!(place("", "mlx5_0", 1), [None; 2]);
+        assert!(Filter::parse(text).takes("mlx5_2", 1) && !Filter::parse(text).takes("mlx5_0", 2));
     }
 }

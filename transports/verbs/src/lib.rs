@@ -48,7 +48,7 @@ use std::time::Duration;
 
 use ccl_core::config::Config;
 use ccl_core::spread::{Policy, Spread};
-use ccl_core::transport::{Device, DeviceId, DeviceInfo, Transport, TransportError};
+use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
 use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
 
 pub use device::VerbsDevice;
@@ -258,6 +258,14 @@ impl VerbsTransport {
         ports
     }
 
+    /// Where the hardware and the configuration say that a port is.
+    fn fabric(&self, port: &Port) -> Fabric {
+        let card = Some(u64::from_be(port.limits.sys_image_guid)).filter(|guid| *guid != 0);
+        let [rail, plane] =
+            Filter::parse(&self.options.devices).place(port.context.name(), port.number);
+        Fabric { card, rail, plane }
+    }
+
     /// The ports of a device that are asked for.
     fn ports<'t>(
         &'t self,
@@ -292,6 +300,7 @@ impl Transport for VerbsTransport {
             caps: device::caps(&port, &self.options),
             numa_node: port.context.numa_node(),
             pci_path: port.context.pci_path(),
+            fabric: self.fabric(&port),
         };
         usable.map(info).collect()
     }

@@ -190,4 +190,18 @@ impl<const N: usize> Parts<N> {
         }
         Parts { count: 1, devices }
     }
+
+    /// Several; of more than there is room for, the first ones.
+    #[must_use]
+    pub fn of(parts: &[c_int]) -> Parts<N> {
+        let mut devices = [0; N];
+        devices.iter_mut().zip(parts).for_each(|(place, part)| *place = *part);
+        Parts { count: parts.len().min(N) as c_int, devices }
+    }
+
+    /// Which; none if there are more than there is room for, or fewer than none.
+    #[must_use]
+    pub fn get(&self) -> Option<&[c_int]> {
+        self.devices.get(..usize::try_from(self.count).ok()?)
+    }
 }

@@ -11,7 +11,8 @@ use std::ptr;
 use nccl_net_abi::{
     Accept, Attributes, Close, CommConfig, ConnectV9, ConnectV10, ConnectV12, DeregMr, Devices,
     Finalize, HANDLE_BYTES, InitV9, InitV10, InitV12, IrecvV8, IrecvV9, IrecvV12, IsendV8, IsendV9,
-    IsendV12, ListenV10, ListenV12, NcclResult, RegMr, SetAttributes, Test, v8, v9, v10, v11, v12,
+    IsendV12, ListenV10, ListenV12, NcclResult, Parts, RegMr, SetAttributes, Test, v8, v9, v10,
+    v11, v12,
 };
 
 use crate::log::logger;
@@ -72,6 +73,15 @@ enum Irecv {
     V8(IrecvV8),
 }
 
+type MakeDevice<const N: usize> = unsafe extern "C" fn(*mut c_int, *mut Parts<N>) -> NcclResult;
+
+/// With room for how many parts.
+#[derive(Clone, Copy, Debug)]
+enum Make {
+    Of8(MakeDevice<8>),
+    Of4(MakeDevice<4>),
+}
+
 /// A plugin's functions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Calls {
@@ -92,6 +102,7 @@ pub(crate) struct Calls {
     close_listen: Close,
     finalize: Option<Finalize>,
     set_attributes: Option<SetAttributes>,
+    make_device: Option<Make>,
 }
 
 // SAFETY: the one pointer in it is the plugin's name, which lives and stays as it is as long as the
@@ -108,8 +119,17 @@ macro_rules! from_table {
     (@contexts without, $table:ident) => {
         (None, None)
     };
+    (@make Of8, $table:ident) => {
+        $table.make_device.map(Make::Of8)
+    };
+    (@make Of4, $table:ident) => {
+        $table.make_device.map(Make::Of4)
+    };
+    (@make none, $table:ident) => {
+        None
+    };
     ($version:ident, $init:ident, $properties:ident, $listen:ident, $connect:ident, $send:ident,
-     $receive:ident, $contexts:ident) => {
+     $receive:ident, $contexts:ident, $make:ident) => {
         /// Of that version, or the sentence that a function is missing.
         pub(crate) fn $version(table: &$version::Net) -> Result<Calls, String> {
             // NCCL calls it for memory of devices only, but takes no table without it.
@@ -133,6 +153,7 @@ macro_rules! from_table {
                 close_listen: needed(table.close_listen, "closeListen")?,
                 finalize,
                 set_attributes,
+                make_device: from_table!(@make $make, table),
             })
         }
     };
@@ -143,11 +164,11 @@ fn needed<T>(function: Option<T>, name: &str) -> Result<T, String> {
 }
 
 impl Calls {
-    from_table!(v12, V12, V12, V12, V12, V12, V12, with);
-    from_table!(v11, V12, V11, V12, V12, V12, V12, with);
-    from_table!(v10, V10, V9, V10, V10, V12, V12, without);
-    from_table!(v9, V9, V9, V10, V9, V9, V9, without);
-    from_table!(v8, V9, V8, V10, V9, V8, V8, without);
+    from_table!(v12, V12, V12, V12, V12, V12, V12, with, Of8);
+    from_table!(v11, V12, V11, V12, V12, V12, V12, with, Of4);
+    from_table!(v10, V10, V9, V10, V10, V12, V12, without, Of4);
+    from_table!(v9, V9, V9, V10, V9, V9, V9, without, Of4);
+    from_table!(v8, V9, V8, V10, V9, V8, V8, without, none);
 
     /// Its name, before anything is called.
     pub(crate) fn name(&self) -> Option<String> {
@@ -187,6 +208,24 @@ impl Calls {
     /// Of one device.
     pub(crate) fn properties(&self, device: i32) -> Result<Properties, NcclResult> {
         self.properties.of(device)
+    }
+
+    /// Makes one device of several; `None` if the plugin cannot.
+    pub(crate) fn make_device(&self, parts: &[i32]) -> Option<(NcclResult, i32)> {
+        let mut made = -1;
+        let result = match self.make_device? {
+            Make::Of8(make) => {
+                let mut parts = Parts::<8>::of(parts);
+                // SAFETY: the places live on the stack for the length of the call.
+                unsafe { make(&raw mut made, &raw mut parts) }
+            }
+            Make::Of4(make) => {
+                let mut parts = Parts::<4>::of(parts);
+                // SAFETY: likewise.
+                unsafe { make(&raw mut made, &raw mut parts) }
+            }
+        };
+        Some((result, made))
     }
 
     /// Writes the handle, and gives the listening communicator.

@@ -48,6 +48,13 @@ impl Net {
         accepted("devices", result).map(|()| count)
     }
 
+    /// Has the plugin make one device of several: its number, or what it says instead; `None` if
+    /// it cannot.
+    pub(crate) fn make_device(&self, parts: &[i32]) -> Option<Result<i32, Refusal>> {
+        let (result, made) = self.calls.make_device(parts)?;
+        Some(accepted("makeVDevice", result).map(|()| made))
+    }
+
     /// Of the device.
     pub(crate) fn properties(&self) -> Result<Properties, Refusal> {
         let properties = self.calls.properties(self.device);

@@ -107,6 +107,11 @@ mod faults {
     }
 
     #[test]
+    fn devices_that_are_not_what_they_are_made_of_are_found() {
+        finds("forgets_parts", "several_devices_as_one", "is made of [0, 1]");
+    }
+
+    #[test]
     fn what_is_no_plugin_ends_at_once() {
         for (library, words) in [("/no/such.so", "No such file"), ("libc.so.6", "exports none")] {
             let failed = failures(Path::new(library), "", &[]);

@@ -6,14 +6,11 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{null_mut, without_provenance_mut};
 
-use nccl_net_abi::{Attributes, CommConfig, DeviceHandle, Logger, NcclResult, Profiler};
+use nccl_net_abi::{Attributes, CommConfig, DeviceHandle, Logger, NcclResult, Parts, Profiler};
 
 use crate::fault::Fault;
 use crate::handle::Handle;
 use crate::plugin::{GROUP_MAX, Outcome, Plugin};
-
-/// Of all devices, of which there is one.
-pub(crate) const DEVICES: c_int = 1;
 
 /// Does the work of a call.
 pub(crate) fn entry(work: impl FnOnce(&'static Plugin) -> Outcome<()>) -> NcclResult {
@@ -66,8 +63,9 @@ fn number(pointer: *mut c_void) -> u64 {
     pointer.addr() as u64
 }
 
-pub(crate) fn check_device(device: c_int) -> Outcome<()> {
-    if (0..DEVICES).contains(&device) { Ok(()) } else { Err(NcclResult::INVALID_ARGUMENT) }
+pub(crate) fn check_device(plugin: &Plugin, device: c_int) -> Outcome<()> {
+    let is_there = (0..plugin.devices()).contains(&device);
+    if is_there { Ok(()) } else { Err(NcclResult::INVALID_ARGUMENT) }
 }
 
 pub(crate) unsafe extern "C" fn init(
@@ -86,9 +84,24 @@ pub(crate) unsafe extern "C" fn init(
 }
 
 pub(crate) unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
-    entry(|_| {
+    entry(|plugin| {
         // SAFETY: the caller wants the number there.
-        unsafe { place(count) }?.write(DEVICES);
+        unsafe { place(count) }?.write(plugin.devices());
+        Ok(())
+    })
+}
+
+pub(crate) unsafe extern "C" fn make_device<const N: usize>(
+    number: *mut c_int,
+    parts: *mut Parts<N>,
+) -> NcclResult {
+    entry(|plugin| {
+        // SAFETY: the caller wants the number there.
+        let number = unsafe { place(number) }?;
+        // SAFETY: the caller says there what the device is made of.
+        let parts = unsafe { parts.as_ref() }.ok_or(NcclResult::INVALID_ARGUMENT)?;
+        let parts = parts.get().ok_or(NcclResult::INVALID_ARGUMENT)?;
+        number.write(plugin.make_device(parts)?);
         Ok(())
     })
 }
@@ -117,7 +130,7 @@ pub(crate) unsafe fn listen_anywhere(
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> Outcome<()> {
-    check_device(device)?;
+    check_device(plugin, device)?;
     // SAFETY: the caller has room for a handle.
     let handle = unsafe { place(handle.cast::<Handle>()) }?;
     // SAFETY: the caller wants the communicator there.
@@ -153,7 +166,7 @@ pub(crate) unsafe fn connect_anywhere(
     handle: *mut c_void,
     comm: *mut *mut c_void,
 ) -> Outcome<()> {
-    check_device(device)?;
+    check_device(plugin, device)?;
     // SAFETY: the caller wants the communicator there.
     let comm = unsafe { place(comm) }?;
     comm.write(null_mut());

@@ -37,12 +37,14 @@ pub(crate) enum Fault {
     HandleReuse,
     /// Calls with null for a communicator or a request succeed.
     WrongResultOnNull,
+    /// A device that is made of several says that it is one.
+    ForgetsParts,
     /// Misspelt: `init` fails, for nothing is worse than a test without its fault.
     Unknown,
 }
 
 /// As `REFERENCE_NET_FAULT` has them.
-const NAMES: [(&str, Fault); 17] = [
+const NAMES: [(&str, Fault); 18] = [
     ("blocking_connect", Fault::BlockingConnect),
     ("blocking_accept", Fault::BlockingAccept),
     ("tag_order", Fault::TagOrder),
@@ -60,6 +62,7 @@ const NAMES: [(&str, Fault); 17] = [
     ("corrupt", Fault::Corrupt),
     ("handle_reuse", Fault::HandleReuse),
     ("wrong_result_on_null", Fault::WrongResultOnNull),
+    ("forgets_parts", Fault::ForgetsParts),
 ];
 
 impl Fault {

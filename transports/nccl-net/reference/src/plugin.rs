@@ -142,11 +142,40 @@ pub(crate) struct Plugin {
     links: Registry<Link>,
     registrations: Registry<Registration>,
     is_rebuilding: AtomicBool,
+    /// Whether the two devices have been made one, too.
+    has_made: AtomicBool,
     lingering: Mutex<Vec<Lingering>>,
     helper: Mutex<Helper>,
 }
 
+/// Devices that are there: both are the same sockets.
+const DEVICES: i32 = 2;
+
 impl Plugin {
+    /// How many devices there are, with the one that is made of both.
+    pub(crate) fn devices(&self) -> i32 {
+        DEVICES + i32::from(self.has_made.load(Ordering::Acquire))
+    }
+
+    /// Makes one device of several: these can only be the two that there are.
+    pub(crate) fn make_device(&self, parts: &[i32]) -> Outcome<i32> {
+        match parts {
+            [0, 1] => self.has_made.store(true, Ordering::Release),
+            _ => return Err(NcclResult::INVALID_USAGE),
+        }
+        Ok(DEVICES)
+    }
+
+    /// What a device is made of.
+    pub(crate) fn parts(&self, device: &i32) -> &'static [i32] {
+        match device {
+            0 => &[0],
+            1 => &[1],
+            _ if self.has(Fault::ForgetsParts) => &[2],
+            _ => &[0, 1],
+        }
+    }
+
     pub(crate) fn new(config: Config) -> Plugin {
         Plugin {
             config,
@@ -157,6 +186,7 @@ impl Plugin {
             links: Registry::new(),
             registrations: Registry::new(),
             is_rebuilding: AtomicBool::new(false),
+            has_made: AtomicBool::new(false),
             lingering: Mutex::new(Vec::new()),
             helper: Mutex::new(Helper::default()),
         }

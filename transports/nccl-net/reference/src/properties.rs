@@ -7,38 +7,46 @@ use nccl_net_abi::{
 };
 
 use crate::exports::{check_device, entry, place};
-use crate::plugin::GROUP_MAX;
+use crate::plugin::{GROUP_MAX, Outcome, Plugin};
 
-const DEVICE_NAME: &CStr = c"reference0";
-/// The port of the only device is a card of its own.
+/// By number; the last one is made of the others.
+const NAMES: [&CStr; 3] = [c"reference0", c"reference1", c"reference0+reference1"];
+/// The port of the first device is a card of its own, as is that of the next one.
 const GUID: u64 = 0x7265_662d_6e65_7430;
 /// Nobody asks a socket how fast it is.
 const SPEED_MBPS: c_int = 10_000;
 const COMMS_MAX: c_int = 65_536;
 
+/// Of a device that is there.
+fn name(plugin: &Plugin, device: c_int) -> Outcome<&'static CStr> {
+    check_device(plugin, device)?;
+    let at = usize::try_from(device).ok();
+    at.and_then(|at| NAMES.get(at)).copied().ok_or(NcclResult::INVALID_ARGUMENT)
+}
+
 pub(crate) unsafe extern "C" fn properties_v12(
     device: c_int,
     into: *mut v12::Properties,
 ) -> NcclResult {
-    entry(|_| {
-        check_device(device)?;
+    entry(|plugin| {
+        let (name, parts) = (name(plugin, device)?, plugin.parts(&device));
         // SAFETY: the caller has room for them.
         let into = unsafe { place(into) }?;
         into.write(v12::Properties {
-            name: DEVICE_NAME.as_ptr(),
+            name: name.as_ptr(),
             pci_path: std::ptr::null(),
-            guid: GUID,
+            guid: GUID + device as u64,
             memory_kinds: HOST,
             registration_is_global: 1,
             force_flush: 0,
-            speed_mbps: SPEED_MBPS,
+            speed_mbps: SPEED_MBPS * parts.len() as c_int,
             port: 0,
             latency_us: 0.0,
             comms_max: COMMS_MAX,
             receives_max: GROUP_MAX as c_int,
             device_type: DEVICE_HOST,
             device_version: 0,
-            parts: Parts::one(device),
+            parts: Parts::of(parts),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             collective_bytes_max: TRANSFER_BYTES_MAX,
             multi_request_bytes_max: 1,
@@ -53,25 +61,25 @@ pub(crate) unsafe extern "C" fn properties_v11(
     device: c_int,
     into: *mut v11::Properties,
 ) -> NcclResult {
-    entry(|_| {
-        check_device(device)?;
+    entry(|plugin| {
+        let (name, parts) = (name(plugin, device)?, plugin.parts(&device));
         // SAFETY: the caller has room for them.
         let into = unsafe { place(into) }?;
         into.write(v11::Properties {
-            name: DEVICE_NAME.as_ptr(),
+            name: name.as_ptr(),
             pci_path: std::ptr::null(),
-            guid: GUID,
+            guid: GUID + device as u64,
             memory_kinds: HOST,
             registration_is_global: 1,
             force_flush: 0,
-            speed_mbps: SPEED_MBPS,
+            speed_mbps: SPEED_MBPS * parts.len() as c_int,
             port: 0,
             latency_us: 0.0,
             comms_max: COMMS_MAX,
             receives_max: GROUP_MAX as c_int,
             device_type: DEVICE_HOST,
             device_version: 0,
-            parts: Parts::one(device),
+            parts: Parts::of(parts),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             collective_bytes_max: TRANSFER_BYTES_MAX,
             multi_request_bytes_max: 1,
@@ -84,25 +92,25 @@ pub(crate) unsafe extern "C" fn properties_v9(
     device: c_int,
     into: *mut v9::Properties,
 ) -> NcclResult {
-    entry(|_| {
-        check_device(device)?;
+    entry(|plugin| {
+        let (name, parts) = (name(plugin, device)?, plugin.parts(&device));
         // SAFETY: the caller has room for them.
         let into = unsafe { place(into) }?;
         into.write(v9::Properties {
-            name: DEVICE_NAME.as_ptr(),
+            name: name.as_ptr(),
             pci_path: std::ptr::null(),
-            guid: GUID,
+            guid: GUID + device as u64,
             memory_kinds: HOST,
             registration_is_global: 1,
             force_flush: 0,
-            speed_mbps: SPEED_MBPS,
+            speed_mbps: SPEED_MBPS * parts.len() as c_int,
             port: 0,
             latency_us: 0.0,
             comms_max: COMMS_MAX,
             receives_max: GROUP_MAX as c_int,
             device_type: DEVICE_HOST,
             device_version: 0,
-            parts: Parts::one(device),
+            parts: Parts::of(parts),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             collective_bytes_max: TRANSFER_BYTES_MAX,
         });
@@ -114,17 +122,17 @@ pub(crate) unsafe extern "C" fn properties_v8(
     device: c_int,
     into: *mut v8::Properties,
 ) -> NcclResult {
-    entry(|_| {
-        check_device(device)?;
+    entry(|plugin| {
+        let (name, parts) = (name(plugin, device)?, plugin.parts(&device));
         // SAFETY: the caller has room for them.
         let into = unsafe { place(into) }?;
         into.write(v8::Properties {
-            name: DEVICE_NAME.as_ptr(),
+            name: name.as_ptr(),
             pci_path: std::ptr::null(),
-            guid: GUID,
+            guid: GUID + device as u64,
             memory_kinds: HOST,
             registration_is_global: 1,
-            speed_mbps: SPEED_MBPS,
+            speed_mbps: SPEED_MBPS * parts.len() as c_int,
             port: 0,
             latency_us: 0.0,
             comms_max: COMMS_MAX,

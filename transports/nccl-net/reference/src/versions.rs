@@ -6,7 +6,7 @@ use nccl_net_abi::{v8, v9, v10, v11, v12};
 
 use crate::exports::{
     accept, close_listen, close_receive, close_send, connect, deregister, devices, finalize,
-    iflush, init, irecv, isend, listen, register, set_attributes, test,
+    iflush, init, irecv, isend, listen, make_device, register, set_attributes, test,
 };
 use crate::older::{
     connect_v9, connect_v10, init_v9, init_v10, irecv_v8, irecv_v9, isend_v8, isend_v9, listen_v10,
@@ -46,7 +46,7 @@ pub static ncclNetPlugin_v12: Exported<v12::Net> = Exported(v12::Net {
     close_listen: Some(close_listen),
     device_registration: None,
     consumed: None,
-    make_device: None,
+    make_device: Some(make_device::<8>),
     finalize: Some(finalize),
     set_attributes: Some(set_attributes),
 });
@@ -74,7 +74,7 @@ pub static ncclNetPlugin_v11: Exported<v11::Net> = Exported(v11::Net {
     close_listen: Some(close_listen),
     device_registration: None,
     consumed: None,
-    make_device: None,
+    make_device: Some(make_device::<4>),
     finalize: Some(finalize),
     set_attributes: Some(set_attributes),
 });
@@ -102,7 +102,7 @@ pub static ncclNetPlugin_v10: Exported<v10::Net> = Exported(v10::Net {
     close_listen: Some(close_listen),
     device_registration: None,
     consumed: None,
-    make_device: None,
+    make_device: Some(make_device::<4>),
 });
 
 /// Version 9.
@@ -128,7 +128,7 @@ pub static ncclNetPlugin_v9: Exported<v9::Net> = Exported(v9::Net {
     close_listen: Some(close_listen),
     device_registration: None,
     consumed: None,
-    make_device: None,
+    make_device: Some(make_device::<4>),
 });
 
 /// Version 8.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use ccl_core::spread::{Policy, Spread};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, Device, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, RemoteKey,
-    RemoteMr, TransportError, WorkRequest,
+    Connected, Device, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, RailState,
+    RemoteKey, RemoteMr, TransportError, WorkRequest,
 };
 use ccl_memory::Region;
 
@@ -15,6 +15,10 @@ use crate::error::NetError;
 
 /// What mostly comes at once: room for it is made beforehand, so that calls need not allocate.
 const AT_ONCE: usize = 64;
+
+/// Where there are several rails, longer messages go over all of them: worth one more message
+/// that tells of the whole.
+const PART_BYTES: usize = 2 << 20;
 
 /// Memory of the connection's own.
 #[derive(Debug)]
@@ -66,6 +70,8 @@ pub(crate) struct Line {
     /// What the caller's memory is registered with: the same, unless that is memory which both
     /// sides map, which the caller's never is.
     pub(crate) home: Arc<dyn Device>,
+    /// The most bytes that are put at once.
+    pub(crate) put_bytes_max: usize,
     outbox: Vec<WorkRequest>,
     events: Vec<Event>,
     /// The other side, as it calls itself.
@@ -89,11 +95,14 @@ impl Line {
             lane.classify(*class);
         }
         let endpoint = lane.attach(connected)?;
+        let most = device.caps().message_bytes_max;
+        let has_rails = lane.rails(endpoint).len() > 1;
         Ok(Line {
             lane,
             endpoint,
             device: Arc::clone(device),
             home: Arc::clone(home),
+            put_bytes_max: if has_rails { most.min(PART_BYTES) } else { most },
             outbox: Vec::with_capacity(AT_ONCE),
             events: Vec::with_capacity(AT_ONCE),
             peer: "the peer".to_owned(),
@@ -146,10 +155,21 @@ impl Line {
         self.lane.spread(self.endpoint, spread);
     }
 
+    /// The rails that it goes over, if there can be several.
+    pub(crate) fn rails(&self) -> Vec<RailState> {
+        self.lane.rails(self.endpoint)
+    }
+
     /// How packets go, as far as there is more to say than the device's name; for people.
     pub(crate) fn describe(&self, policy: &Policy) -> String {
+        let rails = self.rails();
+        let up = rails.iter().filter(|rail| rail.is_up).count();
+        let rails = match rails.len() {
+            0 | 1 => String::new(),
+            all => format!(", {up} of {all} rails so far"),
+        };
         let flows = self.lane.flows(self.endpoint);
-        flows.first().map_or_else(String::new, |flow| {
+        let flows = flows.first().map_or_else(String::new, |flow| {
             format!(
                 ", from {} to {} by {} queue pairs of traffic class {}, policy `{policy}`",
                 flow.from,
@@ -157,7 +177,8 @@ impl Line {
                 flows.len(),
                 flow.traffic_class
             )
-        })
+        });
+        rails + &flows
     }
 
     /// Memory that nothing is put to any more.

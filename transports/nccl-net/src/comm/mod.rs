@@ -21,6 +21,8 @@ pub(crate) mod line;
 pub(crate) mod receiver;
 pub(crate) mod sender;
 pub(crate) mod tags;
+#[cfg(test)]
+mod tests;
 pub(crate) mod wire;
 
 use std::time::Duration;

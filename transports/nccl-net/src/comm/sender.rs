@@ -518,7 +518,7 @@ impl Sender {
             }
             None => (self.staging.key, 0),
         };
-        let (bytes, most) = (request.bytes, self.line.device.caps().message_bytes_max);
+        let (bytes, most) = (request.bytes, self.line.put_bytes_max);
         let endpoint = self.line.endpoint;
         let put = |local, at: usize, immediate| WorkRequest::Put {
             endpoint,

@@ -173,12 +173,12 @@ const _: () = assert!(SLOTS_MAX == 1 << SLOT_BITS && FREED_TURNS as usize >= TUR
 impl Name {
     pub(crate) fn encode(self) -> u32 {
         let (kind, value) = match self {
-            Name::Piece { slot, turn } => (0, turn % PIECE_TURNS << SLOT_BITS | slot as u32),
+            Name::Piece { slot, turn } => (0, (turn % PIECE_TURNS) << SLOT_BITS | slot as u32),
             Name::Granted(group) => (1, group & NUMBER_MASK),
             Name::Landed(group, index) => (2, (group << 3 | index as u32) & NUMBER_MASK),
             Name::Freed { first, count, turn } => {
                 let last = (count as u32).wrapping_sub(1) % SLOTS_MAX as u32;
-                (3, (turn % FREED_TURNS << SLOT_BITS | last) << SLOT_BITS | first as u32)
+                (3, ((turn % FREED_TURNS) << SLOT_BITS | last) << SLOT_BITS | first as u32)
             }
         };
         kind << KIND_SHIFT | value

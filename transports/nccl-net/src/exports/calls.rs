@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
 use nccl_net_abi::{
-    Attributes, CommConfig, DeviceHandle, HANDLE_BYTES, Logger, NcclResult, Profiler,
+    Attributes, CommConfig, DeviceHandle, HANDLE_BYTES, Logger, NcclResult, Parts, Profiler,
 };
 
 use super::{guard, id, null, put, region, registration, request, slice, with};
@@ -63,9 +63,29 @@ pub(super) unsafe extern "C" fn init_v9(logger: Logger) -> NcclResult {
 
 pub(super) unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
     with("devices", |plugin| {
-        let devices = plugin.devices.len() as c_int;
+        let devices = plugin.devices.count() as c_int;
         // SAFETY: NCCL wants the number there.
         unsafe { put(count, devices) }
+    })
+}
+
+pub(super) unsafe extern "C" fn make_device<const N: usize>(
+    number: *mut c_int,
+    parts: *mut Parts<N>,
+) -> NcclResult {
+    with("makeVDevice", |plugin| {
+        if number.is_null() {
+            return Err(null("where the number of the device goes"));
+        }
+        let parts = NonNull::new(parts).ok_or_else(|| null("what the device is made of"))?;
+        // SAFETY: NCCL has them there.
+        let parts = unsafe { parts.read() };
+        let known = parts.get().ok_or_else(|| {
+            NetError::argument(format!("{} devices, of {N} that there is room for", parts.count))
+        })?;
+        let made = plugin.devices.make(known)?;
+        // SAFETY: NCCL wants the number there.
+        unsafe { put(number, made) }
     })
 }
 

@@ -27,5 +27,5 @@ pub static NCCL_NET_PLUGIN_V10: Exported<Net> = Exported(Net {
     close_listen: Some(calls::close_listen),
     device_registration: None,
     consumed: None,
-    make_device: None,
+    make_device: Some(calls::make_device::<4>),
 });

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use nccl_net_abi::v12::{Net, Properties};
-use nccl_net_abi::{DEVICE_HOST, HOST, NcclResult, Parts, TRANSFER_BYTES_MAX, UNDEFINED};
+use nccl_net_abi::{DEVICE_HOST, HOST, NcclResult, Parts, TRANSFER_BYTES_MAX};
 
 use super::{Exported, NAME, calls, put, with};
 use crate::comm::wire::GROUP_MAX;
@@ -31,14 +31,14 @@ pub static NCCL_NET_PLUGIN_V12: Exported<Net> = Exported(Net {
     close_listen: Some(calls::close_listen),
     device_registration: None,
     consumed: None,
-    make_device: None,
+    make_device: Some(calls::make_device::<8>),
     finalize: Some(calls::finalize),
     set_attributes: Some(calls::set_attributes),
 });
 
 unsafe extern "C" fn properties(number: c_int, to: *mut Properties) -> NcclResult {
     with("getProperties", |plugin| {
-        let device = plugin.device(number)?;
+        let device = plugin.devices.get(number)?;
         // SAFETY: NCCL wants them there.
         unsafe {
             put(
@@ -57,12 +57,12 @@ unsafe extern "C" fn properties(number: c_int, to: *mut Properties) -> NcclResul
                     receives_max: GROUP_MAX as c_int,
                     device_type: DEVICE_HOST,
                     device_version: 0,
-                    parts: Parts::one(number),
+                    parts: Parts::of(&device.parts),
                     transfer_bytes_max: crate::comm::TRANSFER_BYTES_MAX.min(TRANSFER_BYTES_MAX),
                     collective_bytes_max: TRANSFER_BYTES_MAX,
                     multi_request_bytes_max: 1,
-                    rail: UNDEFINED as i16,
-                    plane: UNDEFINED as i16,
+                    rail: device.rail,
+                    plane: device.plane,
                 },
             )
         }

@@ -35,7 +35,7 @@ pub static NCCL_NET_PLUGIN_V8: Exported<Net> = Exported(Net {
 
 unsafe extern "C" fn properties(number: c_int, to: *mut Properties) -> NcclResult {
     with("getProperties", |plugin| {
-        let device = plugin.device(number)?;
+        let device = plugin.devices.get(number)?;
         // SAFETY: NCCL wants them there.
         unsafe {
             put(

@@ -31,12 +31,12 @@ pub static NCCL_NET_PLUGIN_V9: Exported<Net> = Exported(Net {
     close_listen: Some(calls::close_listen),
     device_registration: None,
     consumed: None,
-    make_device: None,
+    make_device: Some(calls::make_device::<4>),
 });
 
 pub(super) unsafe extern "C" fn properties(number: c_int, to: *mut Properties) -> NcclResult {
     with("getProperties", |plugin| {
-        let device = plugin.device(number)?;
+        let device = plugin.devices.get(number)?;
         // SAFETY: NCCL wants them there.
         unsafe {
             put(
@@ -55,7 +55,7 @@ pub(super) unsafe extern "C" fn properties(number: c_int, to: *mut Properties) -
                     receives_max: GROUP_MAX as c_int,
                     device_type: DEVICE_HOST,
                     device_version: 0,
-                    parts: Parts::one(number),
+                    parts: Parts::of(&device.parts),
                     transfer_bytes_max: crate::comm::TRANSFER_BYTES_MAX.min(TRANSFER_BYTES_MAX),
                     collective_bytes_max: TRANSFER_BYTES_MAX,
                 },

@@ -2,6 +2,7 @@
 
 mod connect;
 mod cycles;
+mod devices;
 mod endings;
 mod groups;
 mod registration;
@@ -111,6 +112,7 @@ pub(crate) const ALL: &[Point] = &[
     connect::LISTENERS_HAVE_OWN_HANDLES,
     connect::BOTH_WAYS_AT_ONCE,
     connect::CROSS_DEVICE,
+    devices::SEVERAL_AS_ONE,
     transfer::SEND_RECEIVE,
     transfer::LARGE,
     transfer::ZERO_SIZES,
@@ -147,6 +149,7 @@ pub(crate) const ALL: &[Point] = &[
     robustness::IDLE_COSTS_NOTHING,
     robustness::NULL_ARGUMENTS,
     robustness::NO_SUCH_DEVICE,
+    devices::NO_SUCH_PARTS,
     robustness::REQUEST_AFTER_COMPLETION,
     robustness::DOUBLE_CLOSE,
 ];

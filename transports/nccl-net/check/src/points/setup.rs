@@ -74,7 +74,7 @@ pub(super) const PROPERTIES: Point = Point::alone(
 );
 
 /// What is wrong with each field.
-fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> {
+pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> {
     let Properties { memory_kinds, device_type, device_version, latency_us, .. } = *properties;
     let (parts, part) = (properties.parts.0, properties.parts.1.first().copied());
     let parts_max = properties.parts.1.len() as i32;

@@ -1,0 +1,98 @@
+//! Several devices as one.
+
+use super::Point;
+use super::connect::exchange;
+use super::setup::wrong_fields;
+use crate::link::Link;
+use crate::messages::Role;
+use crate::net::Net;
+use crate::side::Side;
+use crate::stop::{Outcome, demand, skipped};
+use crate::stream::Stream;
+
+pub(super) const SEVERAL_AS_ONE: Point = Point::pair(
+    "several_devices_as_one",
+    "makeVDevice makes one device of two: it is counted and described, carries messages, and \
+     connects to any other.",
+    several_as_one,
+    several_as_one,
+);
+
+/// What they are made of.
+const PARTS: [i32; 2] = [0, 1];
+
+fn several_as_one(side: &Side) -> Outcome {
+    let net = side.net()?;
+    let count = net.devices()?;
+    if count < 2 {
+        return skipped("there is only one device");
+    }
+    side.step("makeVDevice of devices 0 and 1");
+    let made = match net.make_device(&PARTS) {
+        None => return skipped("makeVDevice is NULL: NCCL takes devices one by one"),
+        Some(Err(refusal)) => {
+            return skipped(format!("{refusal}: NCCL takes these devices one by one"));
+        }
+        Some(Ok(made)) => made,
+    };
+    let now = net.devices()?;
+    demand(made >= count && now > made, || {
+        format!(
+            "makeVDevice gave number {made}, and devices {now} after {count}: expected a number \
+             behind those before, and that it is counted"
+        )
+    })?;
+    describes(&net, made)?;
+    // The same device, and one that has one part only: either may be the one that connects.
+    let ways = [(made, made), (made, 0), (1, made)];
+    for (receiver, sender) in ways {
+        let device = if side.role == Role::Receiver { receiver } else { sender };
+        side.step(&format!("connecting device {sender} to device {receiver}"));
+        let link = Link::open(side, &net.on(device))?;
+        for (messages, bytes) in [(40, 100), (20, 200_000), (3, 9_000_001)] {
+            let stream = Stream::of(messages, bytes);
+            match side.role {
+                Role::Receiver => stream.receive(&link)?,
+                Role::Sender => stream.send(&link)?,
+            }
+        }
+        exchange(&link)?;
+    }
+    Ok(())
+}
+
+fn describes(net: &Net, made: i32) -> Outcome {
+    let properties = net.on(made).properties()?;
+    let wrong = wrong_fields(made, &properties);
+    demand(wrong.is_empty(), || format!("device {made}: {}", wrong.join("; ")))?;
+    let (parts, named) = (properties.parts.0, &properties.parts.1);
+    demand(parts == 2 && named.starts_with(&PARTS), || {
+        format!("device {made} is made of {PARTS:?}, but vProps says {parts} of {named:?}")
+    })?;
+    for part in PARTS {
+        let other = net.on(part).properties()?;
+        demand(other.name != properties.name, || {
+            let name = other.name.unwrap_or_default();
+            format!("devices {part} and {made}, which is made of it, have the same name, {name}")
+        })?;
+    }
+    Ok(())
+}
+
+pub(super) const NO_SUCH_PARTS: Point = Point::alone(
+    "no_such_parts",
+    "makeVDevice of no devices, of one that there is not, or of one twice returns an error.",
+    |side| {
+        let net = side.net()?;
+        let count = net.devices()?;
+        for parts in [&[][..], &[0, count], &[-1, 0], &[0, 0]] {
+            side.step(&format!("makeVDevice of {parts:?}"));
+            let Some(made) = net.make_device(parts) else {
+                return skipped("makeVDevice is NULL");
+            };
+            demand(made.is_err(), || format!("makeVDevice of {parts:?} returned ncclSuccess"))?;
+        }
+        demand(net.devices()? == count, || "the number of devices has changed".to_owned())
+    },
+)
+.robustness();
