@@ -39,7 +39,9 @@ const VERSIONS: [(&str, &[&str]); 3] = [
     (
         "v8",
         &[
+            V8_HAS_NO_PARTS,
             "attributes_accepted",
+            "no_such_parts",
             "optional_completion",
             "init_finalize_cycles",
             "finalize_joins_threads",
@@ -48,25 +50,27 @@ const VERSIONS: [(&str, &[&str]); 3] = [
     ("v10", &["attributes_accepted", "init_finalize_cycles", "finalize_joins_threads"]),
     ("v11", &[]),
 ];
-/// One device has no other to be crossed with.
-const ONE_DEVICE: &str = "cross_device";
+/// One device has no other to be crossed with, or to be one with.
+const ONE_DEVICE: [&str; 2] = ["cross_device", "several_devices_as_one"];
+/// Before version 9 no device is made of others.
+const V8_HAS_NO_PARTS: &str = "several_devices_as_one";
 
 #[test]
 fn over_tcp() {
     let tcp = ("FERROCCL_TRANSPORT", "tcp");
-    keeps_the_contract(&[], &[tcp], &[ONE_DEVICE]);
+    keeps_the_contract(&[], &[tcp], &ONE_DEVICE);
     for (version, lacks) in VERSIONS {
-        keeps_the_contract(&["--api", version], &[tcp], &[&[ONE_DEVICE], lacks].concat());
+        keeps_the_contract(&["--api", version], &[tcp], &[&ONE_DEVICE, lacks].concat());
     }
     let sockets = ("FERROCCL_SOCKETS", "3");
-    keeps_the_contract(&["--contract-only"], &[tcp, sockets], &[ONE_DEVICE]);
+    keeps_the_contract(&["--contract-only"], &[tcp, sockets], &ONE_DEVICE);
 }
 
 #[test]
 fn over_shared_memory() {
     let shm = ("FERROCCL_TRANSPORT", "shm");
     // It has no port that a stranger could find.
-    let skipped = [ONE_DEVICE, "stranger_on_port"];
+    let skipped = [&ONE_DEVICE[..], &["stranger_on_port"]].concat();
     keeps_the_contract(&[], &[shm], &skipped);
     for (version, lacks) in VERSIONS {
         keeps_the_contract(&["--api", version], &[shm], &[&skipped[..], lacks].concat());
@@ -75,7 +79,7 @@ fn over_shared_memory() {
 
 #[test]
 fn over_whatever_is_best() {
-    keeps_the_contract(&["--full"], &[("FERROCCL_IB_HCA", "none")], &[ONE_DEVICE]);
+    keeps_the_contract(&["--full"], &[("FERROCCL_IB_HCA", "none")], &ONE_DEVICE);
 }
 
 #[test]
@@ -86,8 +90,12 @@ fn over_rdma() {
     let devices = ("FERROCCL_IB_HCA", devices.as_str());
     keeps_the_contract(&[], &[verbs, devices], &[]);
     for (version, lacks) in VERSIONS {
-        keeps_the_contract(&["--api", version, "--contract-only"], &[verbs, devices], lacks);
+        let lacks: Vec<&str> =
+            lacks.iter().copied().filter(|point| *point != "no_such_parts").collect();
+        keeps_the_contract(&["--api", version, "--contract-only"], &[verbs, devices], &lacks);
     }
+    // Both as one.
+    keeps_the_contract(&["--device", "0+1", "--contract-only"], &[verbs, devices], &[]);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! suites has four in software.
 
 pub(crate) mod faults;
+mod nccl;
 mod packets;
 mod rails;
 

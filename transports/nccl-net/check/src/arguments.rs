@@ -15,6 +15,7 @@ failed, 2 if nothing could be checked. A variable that the plugin reads is set a
 Examples:
   ferroccl netcheck ./libnccl-net-x.so
   ferroccl netcheck ./libnccl-net-x.so --only in_order,close_in_flight --api v10
+  ferroccl netcheck ./libnccl-net-x.so --device 0+1
   ferroccl netcheck ./libnccl-net-x.so --performance-only --sizes 8,64k,16M
   ferroccl netcheck ./libnccl-net-x.so --skip-performance --contract-only --json -
   ferroccl netcheck --list")]
@@ -34,9 +35,10 @@ pub struct Arguments {
     /// Seconds that a point may take; some may take a multiple
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = parse_seconds)]
     timeout: Duration,
-    /// The device of the plugin, on both sides
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(i32).range(0..))]
-    pub(crate) device: i32,
+    /// The device of the plugin, on both sides; 0+1 for one that is made of these two
+    #[arg(long, value_name = "NUMBER", default_value = "0", value_delimiter = '+',
+          value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) device: Vec<i32>,
     /// Leave out what NCCL itself never does
     #[arg(long)]
     pub(crate) contract_only: bool,
@@ -82,7 +84,7 @@ impl Arguments {
             "--only".into(),
             point.name.into(),
             "--device".into(),
-            self.device.to_string().into(),
+            self.device.iter().map(i32::to_string).collect::<Vec<_>>().join("+").into(),
             "--timeout".into(),
             self.timeout.as_secs_f64().to_string().into(),
             "--sizes".into(),

@@ -30,11 +30,11 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// Calls `init`.
-    pub(crate) fn init(calls: Calls, device: i32) -> Result<Net, Refusal> {
+    /// Calls `init`, and takes the first device.
+    pub(crate) fn init(calls: Calls) -> Result<Net, Refusal> {
         let (result, context) = calls.init(0x0123_4567_89AB_CDEF, nccl_net_abi::UNDEFINED);
         accepted("init", result)?;
-        Ok(Net { calls, context, device })
+        Ok(Net { calls, context, device: 0 })
     }
 
     /// The same plugin on another device.

@@ -19,7 +19,7 @@ use crate::messages::{Down, Role, Up, Verdict};
 use crate::net::Net;
 use crate::pair;
 use crate::points::{Act, Point};
-use crate::stop::{Outcome, Stop, failed};
+use crate::stop::{Outcome, Stop, demand, failed};
 use crate::watch::Watch;
 
 /// Calls that must not block return within this. One slower one is forgiven: the machine may have
@@ -117,15 +117,17 @@ impl Side {
     /// Calls `init` and takes the device.
     pub(crate) fn init(&self, plugin: &Plugin) -> Outcome<Net> {
         self.step("init");
-        let net = Net::init(plugin.calls, self.arguments.device)?;
+        let net = Net::init(plugin.calls)?;
+        let device = match self.arguments.device[..] {
+            [device] => device,
+            ref parts => match net.make_device(parts) {
+                Some(made) => made?,
+                None => return failed("makeVDevice is NULL, so no device is made of others"),
+            },
+        };
         let count = net.devices()?;
-        if self.arguments.device >= count {
-            return failed(format!(
-                "there is no device {}: devices gives {count}",
-                self.arguments.device
-            ));
-        }
-        Ok(net)
+        demand(device < count, || format!("there is no device {device}: devices gives {count}"))?;
+        Ok(net.on(device))
     }
 
     /// From now on it does this. For whoever reads why it failed.

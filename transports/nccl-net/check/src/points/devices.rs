@@ -36,10 +36,10 @@ fn several_as_one(side: &Side) -> Outcome {
         Some(Ok(made)) => made,
     };
     let now = net.devices()?;
-    demand(made >= count && now > made, || {
+    demand(made >= PARTS.len() as i32 && now > made, || {
         format!(
             "makeVDevice gave number {made}, and devices {now} after {count}: expected a number \
-             behind those before, and that it is counted"
+             behind those of its parts, and that it is counted"
         )
     })?;
     describes(&net, made)?;

@@ -1,0 +1,100 @@
+//! The plugin for NCCL over two ports as one device, of which one loses its link.
+
+use std::ffi::c_int;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nccl_net_abi::Parts;
+
+use self::pair::{NET, Pair, both, init, ok};
+use super::faults::Down;
+use super::rails;
+
+#[path = "../../transports/nccl-net/tests/abi/pair.rs"]
+mod pair;
+
+/// Here, processors are emulated.
+const PATIENCE: Duration = Duration::from_secs(60);
+const BYTES: usize = 200_000;
+/// Messages at a time.
+const AT_ONCE: usize = 6;
+
+/// What is configured by variables needs a process of its own.
+const OWN: &str = "FERROCCL_TEST_OWN_PROCESS";
+
+#[test]
+fn a_port_of_two_loses_its_link_and_nccl_a_port_only() {
+    let test = "a_port_of_two_loses_its_link_and_nccl_a_port_only";
+    let Some((sides, _turn)) = rails(test) else { return };
+    if std::env::var_os(OWN).is_some() {
+        return on(&sides);
+    }
+    let mut own = Command::new(std::env::current_exe().unwrap());
+    own.args(["--exact", &format!("rdma::nccl::{test}"), "--nocapture"]).env(OWN, "1");
+    own.env("FERROCCL_TRANSPORT", "verbs").env("FERROCCL_SOCKET_IFNAME", "lo");
+    own.env("FERROCCL_IB_HCA", format!("={},{}", sides[0].join(","), sides[1].join(",")));
+    // 67 ms.
+    let output = own.env("FERROCCL_IB_TIMEOUT", "14").output().unwrap();
+    println!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The devices of a side as one, by their names.
+fn as_one(names: &[String]) -> c_int {
+    let number = |name: &String| (0..).find(|device| pair::name(*device) == *name).unwrap();
+    let mut parts = Parts::of(&names.iter().map(number).collect::<Vec<_>>());
+    let mut made = -1;
+    // SAFETY: the places are this call's.
+    ok(unsafe { (NET.make_device.unwrap())(&mut made, &mut parts) });
+    assert_eq!(pair::name(made), names.join("+"));
+    made
+}
+
+/// Packets that a port has sent.
+fn packets(device: &str) -> u64 {
+    let (device, port) = device.split_once(':').unwrap();
+    let path = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters/sent_pkts");
+    std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
+}
+
+/// Some messages, in their buffers; what else was there is gone.
+fn exchange(pair: &mut Pair) {
+    pair.into.fill(0);
+    let at = |index: usize| (index * BYTES, BYTES, index as c_int);
+    let wanted: Vec<_> = (0..AT_ONCE).map(|index| pair.irecv(&[at(index)])).collect();
+    let sent: Vec<_> =
+        (0..AT_ONCE).map(|index| pair.isend(index * BYTES, BYTES, index as c_int)).collect();
+    for (sent, wanted) in sent.into_iter().zip(wanted) {
+        assert_eq!(both(sent, wanted), [BYTES]);
+    }
+    assert!(pair.into == pair.from, "other data");
+}
+
+/// Exchanges until both ports of the sending side have sent data, or one of them alone.
+fn exchange_over(pair: &mut Pair, ports: &[String], wanted: [bool; 2]) -> Duration {
+    let start = Instant::now();
+    loop {
+        let before = [0, 1].map(|at| packets(&ports[at]));
+        (0..3).for_each(|_| exchange(pair));
+        let sent = [0, 1].map(|at| packets(&ports[at]) - before[at] > 20);
+        if sent == wanted {
+            return start.elapsed();
+        }
+        assert!(start.elapsed() < PATIENCE, "{sent:?} and not {wanted:?}");
+    }
+}
+
+fn on([listening, connecting]: &[Vec<String>; 2]) {
+    let context = init();
+    let devices = [listening, connecting].map(|names| as_one(names));
+    let mut pair = Pair::on(devices, AT_ONCE * BYTES);
+    let both = exchange_over(&mut pair, connecting, [true, true]);
+    let down = Down::new(&connecting[0]);
+    let alone = exchange_over(&mut pair, connecting, [false, true]);
+    drop(down);
+    let again = exchange_over(&mut pair, connecting, [true, true]);
+    println!("both after {both:?}, one after {alone:?}, both again after {again:?}");
+    pair.close();
+    // SAFETY: the context is this test's.
+    ok(unsafe { (NET.finalize.unwrap())(context) });
+}
