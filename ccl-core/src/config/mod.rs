@@ -216,13 +216,13 @@ config! {
          over TCP, which makes room for them only when they are there, those up to 64 times it, at \
          most 1 MiB. Alike on all hosts.";
     net_warn_after: Duration = Duration::from_secs(60), "FERROCCL_NET_WARN_AFTER", None, false,
-        "Within NCCL: when transfers of a connection wait and nothing has come or gone for so \
-         long, its log says so.";
+        "Within NCCL: when nothing has become of a transfer for so long, its log says which, and \
+         whether anything else of its connection moves.";
     net_timeout: Duration = Duration::from_secs(1800), "FERROCCL_NET_TIMEOUT", None, false,
-        "Within NCCL: when transfers of a connection wait and nothing has come or gone for so \
-         long, they end with an error. NCCL posts receives as soon as it is called, so this must \
-         be longer than any rank may be later than others; that a peer has died is noticed at \
-         once.";
+        "Within NCCL: a transfer that nothing has become of for so long ends with an error, though \
+         others of its connection may move. NCCL posts receives as soon as it is called, so this \
+         must be longer than any rank may be later than others; that a peer has died is noticed \
+         at once.";
     timeout: Duration = Duration::from_secs(600), "FERROCCL_TIMEOUT", None, false,
         "An operation that makes no progress for so long ends with an error.";
     join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,

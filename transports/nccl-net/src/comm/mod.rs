@@ -79,37 +79,68 @@ impl Settings {
     }
 }
 
-/// A request that has not moved for long.
-fn judge(
-    line: &Line,
-    settings: &Settings,
-    now: Instant,
+/// Since when a request waits.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
     began: Instant,
-    warned: &mut bool,
-    what: impl FnOnce() -> String,
-) -> Result<(), NetError> {
-    line.check()?;
-    let still = now.since(line.moved.max(began));
-    if still < settings.warn_after.min(settings.timeout) {
-        return Ok(());
+    /// When something became of it last.
+    moved: Instant,
+    warned: bool,
+}
+
+impl Wait {
+    fn new(now: Instant) -> Wait {
+        Wait { began: now, moved: now, warned: false }
     }
-    let sentence = |what: String| {
-        format!(
-            "{what} {} has waited for {:.1} s, and nothing has come or gone for {:.1} s; does that \
-             process still run, and is it in the same operation?",
-            line.peer,
-            now.since(began).as_secs_f64(),
-            now.since(line.moved).as_secs_f64()
-        )
-    };
-    if still >= settings.timeout {
-        return Err(NetError::remote(format!(
-            "{} It is given up (FERROCCL_NET_TIMEOUT)",
-            sentence(what())
-        )));
+
+    /// Something becomes of it.
+    fn moves(&mut self, now: Instant) {
+        self.moved = self.moved.max(now);
     }
-    if !std::mem::replace(warned, true) {
-        tracing::warn!("{}", sentence(what()));
+
+    /// A sentence if nothing has become of it for long, though others of the connection may move;
+    /// an error if that is too long.
+    fn judge(
+        &mut self,
+        line: &Line,
+        settings: &Settings,
+        now: Instant,
+        what: impl FnOnce() -> String,
+    ) -> Result<(), NetError> {
+        line.check()?;
+        let still = now.since(self.moved);
+        if still < settings.warn_after.min(settings.timeout) {
+            return Ok(());
+        }
+        let idle = now.since(line.moved);
+        let sentence = |what: String| {
+            let how = if idle < still / 2 {
+                format!(
+                    "nothing has become of it for {:.1} s, though the connection moved {:.1} s \
+                     ago; is that process in the same operation, and does it wait for another?",
+                    still.as_secs_f64(),
+                    idle.as_secs_f64()
+                )
+            } else {
+                format!(
+                    "nothing has come or gone for {:.1} s; does that process still run, and is it \
+                     in the same operation?",
+                    idle.as_secs_f64()
+                )
+            };
+            let waited = now.since(self.began).as_secs_f64();
+            format!("{what} {} has waited for {waited:.1} s, and {how}", line.peer)
+        };
+        if still >= settings.timeout {
+            return Err(NetError::remote(format!(
+                "{} It is given up (FERROCCL_NET_TIMEOUT)",
+                sentence(what())
+            )));
+        }
+        if !self.warned {
+            tracing::warn!("{}", sentence(what()));
+            self.warned = true;
+        }
+        Ok(())
     }
-    Ok(())
 }

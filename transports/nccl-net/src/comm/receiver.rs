@@ -13,7 +13,7 @@ use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record, THROUGH_SLOTS,
     Wanted,
 };
-use super::{Settings, judge};
+use super::{Settings, Wait};
 use crate::error::NetError;
 use crate::memory::Mr;
 use crate::table::{Id, RequestId};
@@ -64,8 +64,7 @@ struct Group {
     number: u32,
     count: usize,
     entries: [Entry; GROUP_MAX],
-    began: Instant,
-    warned: bool,
+    wait: Wait,
 }
 
 /// Memory that the peer knows by a number.
@@ -142,8 +141,7 @@ impl Receiver {
             number: 0,
             count: 0,
             entries: Default::default(),
-            began: now,
-            warned: false,
+            wait: Wait::new(now),
         };
         Ok(Receiver {
             expected: Expected::new(&line, slots.key, settings),
@@ -208,7 +206,7 @@ impl Receiver {
         group.number = self.next;
         group.count = buffers.len();
         group.stage = Stage::Waiting(buffers.len());
-        (group.began, group.warned) = (now, false);
+        group.wait = Wait::new(now);
         for (entry, buffer) in group.entries.iter_mut().zip(buffers) {
             let ordinal = self.tags.next(buffer.tag);
             *entry = Entry { buffer: buffer.clone(), ordinal, ..Entry::default() };
@@ -272,8 +270,8 @@ impl Receiver {
             }
             return Ok(Some((group.count, sizes)));
         }
-        let Group { entries, count, began, warned, .. } = group;
-        judge(line, settings, now, *began, warned, || {
+        let Group { entries, count, wait, .. } = group;
+        wait.judge(line, settings, now, || {
             let open = || entries[..*count].iter().filter(|entry| !entry.is_done);
             let bytes: usize = open().map(|entry| entry.buffer.bytes).sum();
             let tags: Vec<i32> = open().map(|entry| entry.buffer.tag).collect();
@@ -493,6 +491,8 @@ impl Receiver {
             mr.with(|memory| memory.copy_from(to, region, offset, bytes))?;
         }
         entry.got += header.bytes as usize;
+        self.groups[at].wait.moves(self.line.pumped);
+        let entry = &mut self.groups[at].entries[index];
         // A piece behind the end: the message was put where it was wanted, in parts.
         if entry.got as u64 >= header.total || header.at >= header.total {
             entry.got = header.total.min(room) as usize;
@@ -525,6 +525,7 @@ impl Receiver {
     fn finish(&mut self, at: usize, index: usize) {
         let group = &mut self.groups[at];
         group.entries[index].is_done = true;
+        group.wait.moves(self.line.pumped);
         if let Stage::Waiting(left) = &mut group.stage {
             *left = left.saturating_sub(1);
             if *left == 0 {

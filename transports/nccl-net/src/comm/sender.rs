@@ -15,7 +15,7 @@ use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record, SLOTS_MAX,
     THROUGH_SLOTS, Wanted,
 };
-use super::{Settings, judge};
+use super::{Settings, Wait};
 use crate::context::Context;
 use crate::error::NetError;
 use crate::memory::Mr;
@@ -70,8 +70,7 @@ struct Request {
     grant: Option<Grant>,
     /// Bytes of it that need not go in pieces any more; none before the first piece.
     sent: Option<usize>,
-    began: Instant,
-    warned: bool,
+    wait: Wait,
 }
 
 /// The peer's slots.
@@ -153,8 +152,7 @@ impl Sender {
             ordinal: 0,
             grant: None,
             sent: None,
-            began: now,
-            warned: false,
+            wait: Wait::new(now),
         };
         Ok(Sender {
             line,
@@ -267,8 +265,7 @@ impl Sender {
             ordinal,
             grant: found.map(|at| self.grants.swap_remove(at)),
             sent: None,
-            began: now,
-            warned: false,
+            wait: Wait::new(now),
         };
         self.waiting.push_back(slot);
         self.follow(bytes);
@@ -303,8 +300,11 @@ impl Sender {
             return Ok(Some(request.bytes));
         }
         let Request { bytes, tag, stage, grant, .. } = *request;
-        let Request { began, warned, .. } = request;
-        judge(line, settings, now, *began, warned, || {
+        if stage.is_reading() {
+            // How far a put is only its lane knows.
+            request.wait.moves(line.moved);
+        }
+        request.wait.judge(line, settings, now, || {
             let why = match (stage, grant) {
                 (Stage::Waiting, None) => ", which the peer has posted no receive for,",
                 (Stage::Waiting, _) => ", which the peer has posted a receive for,",
@@ -413,6 +413,7 @@ impl Sender {
             });
             if let Some(slot) = waiting {
                 self.requests[slot].grant = Some(grant);
+                self.requests[slot].wait.moves(self.line.pumped);
             }
         }
     }
@@ -596,6 +597,7 @@ impl Sender {
             }
             self.busy |= 1 << to;
             request.sent = Some(at + bytes);
+            request.wait.moves(self.line.pumped);
             let key = self.staging.key;
             self.line.post(WorkRequest::Put {
                 endpoint: self.line.endpoint,

@@ -59,7 +59,7 @@ fn ok<T>(result: Result<T, NetError>) -> T {
 
 impl House {
     /// With a connection, that begins with one rail of all.
-    fn new(rails: u32, seed: u64) -> House {
+    fn new(rails: u32, seed: u64, settings: Settings) -> House {
         let conditions =
             Conditions { retransmissions_max: 2, redirects: false, ..Conditions::hostile() };
         let world = World::new(2 * rails, Conditions { loss: 0.001, ..conditions }, seed);
@@ -79,13 +79,13 @@ impl House {
         loop {
             let now = world.now();
             if let Some(connected) = listener.poll(now).unwrap() {
-                receiver = Some(ok(Receiver::new(&way(0), connected, SETTINGS, now)));
+                receiver = Some(ok(Receiver::new(&way(0), connected, settings, now)));
             }
             if sender.is_none()
                 && let Some(connected) = connecting.poll(now).unwrap()
             {
                 let does = (Arc::new(Context::default()), None);
-                sender = Some(ok(Sender::new(&way(1), connected, SETTINGS, does, now)));
+                sender = Some(ok(Sender::new(&way(1), connected, settings, does, now)));
             }
             sender.iter_mut().for_each(|sender| ok(sender.pump(now)));
             receiver.iter_mut().for_each(|receiver| ok(receiver.pump(now)));
@@ -285,7 +285,7 @@ fn run(house: &mut House, messages: &[Message], random: &mut Random, fails: bool
 fn messages_survive_rails_that_fail() {
     let mut failures = 0;
     for seed in 0..12 {
-        let mut house = House::new(2 + seed as u32 % 3, seed);
+        let mut house = House::new(2 + seed as u32 % 3, seed, SETTINGS);
         let mut random = Random::new(seed);
         for _ in 0..4 {
             let all = messages(200, &mut random);
@@ -309,7 +309,7 @@ fn messages_survive_rails_that_fail() {
 /// All rails carry their share, of one message too.
 #[test]
 fn long_messages_go_over_all_rails() {
-    let mut house = House::new(3, 7);
+    let mut house = House::new(3, 7, SETTINGS);
     let until = house.world.now() + PATIENCE;
     while !house.is_whole() {
         house.go_on();
@@ -319,4 +319,46 @@ fn long_messages_go_over_all_rails() {
     run(&mut house, &[message], &mut Random::new(1), false);
     let rails = house.sender.line().rails();
     assert!(rails.iter().all(|rail| rail.bytes > 4 << 20), "{rails:?}");
+}
+
+/// Whoever waits for nothing while others of the connection move is told of, too.
+#[test]
+fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
+    let (warn_after, timeout) = (Duration::from_secs(2), Duration::from_secs(5));
+    let settings = Settings { warn_after, timeout, ..SETTINGS };
+    for others_move in [true, false] {
+        let mut house = House::new(1, 3, settings);
+        let start = house.world.now();
+        let bytes = Region::private(1 << 20);
+        let source = Arc::new(ok(Mr::new(&house.sender.line().home, bytes)));
+        let sent = ok(house.sender.isend(start, Some(source), 0, 70_000, 9)).unwrap();
+        let nothing = Buffer { tag: 8, ..Buffer::default() };
+        let wanted = ok(house.receiver.irecv(start, &[nothing])).unwrap();
+        let mut errors: [Option<String>; 2] = [None, None];
+        let (empty, mut next) = (Message { tag: 1, offset: 0, bytes: 0 }, start);
+        while errors.iter().any(Option::is_none) {
+            if others_move && house.world.now() >= next {
+                next = house.world.now() + timeout / 10;
+                run(&mut house, &[empty; 4], &mut Random::new(4), false);
+            }
+            let now = house.world.now();
+            let text = |error: NetError| error.text;
+            let [send, receive] = &mut errors;
+            *send = send.take().or_else(|| house.sender.test(now, sent).err().map(text));
+            *receive = receive.take().or_else(|| house.receiver.test(now, wanted).err().map(text));
+            house.go_on();
+            house.world.advance(now + Duration::from_millis(20));
+            assert!(now.since(start) < 2 * timeout, "it is not given up");
+        }
+        assert!(house.world.now().since(start) >= timeout);
+        let [send, receive] = errors.map(Option::unwrap_or_default);
+        let what = "a send of 70000 bytes with tag 9, which the peer has posted no receive for, to";
+        assert!(send.starts_with(what) && send.contains("FERROCCL_NET_TIMEOUT"), "{send}");
+        let what = "a receive of up to 0 bytes with tags [8] from";
+        assert!(receive.starts_with(what), "{receive}");
+        for text in [send, receive] {
+            assert_eq!(text.contains("though the connection moved"), others_move, "{text}");
+            assert_eq!(text.contains("nothing has come or gone"), !others_move, "{text}");
+        }
+    }
 }
