@@ -211,6 +211,21 @@ pub(super) unsafe extern "C" fn register(
     })
 }
 
+/// Of memory that also has a descriptor. That of the host is found by its address; GPUs' is declined,
+/// as the properties say.
+pub(super) unsafe extern "C" fn register_dma_buf(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    kind: c_int,
+    _: u64,
+    _: c_int,
+    mr: *mut *mut c_void,
+) -> NcclResult {
+    // SAFETY: the same, with a descriptor that nothing is done with.
+    unsafe { register(comm, data, bytes, kind, mr) }
+}
+
 pub(super) unsafe extern "C" fn deregister(comm: *mut c_void, mr: *mut c_void) -> NcclResult {
     with("deregMr", |plugin| {
         plugin.deregister(id(comm, "the communicator")?, id(mr, "the registration")?)

@@ -16,7 +16,7 @@ pub static NCCL_NET_PLUGIN_V10: Exported<Net> = Exported(Net {
     connect: Some(calls::connect_v10),
     accept: Some(calls::accept),
     register: Some(calls::register),
-    register_dma_buf: None,
+    register_dma_buf: Some(calls::register_dma_buf),
     deregister: Some(calls::deregister),
     isend: Some(calls::isend_v12),
     irecv: Some(calls::irecv_v12),
