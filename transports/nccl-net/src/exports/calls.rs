@@ -211,8 +211,8 @@ pub(super) unsafe extern "C" fn register(
     })
 }
 
-/// Of memory that also has a descriptor. That of the host is found by its address; GPUs' is declined,
-/// as the properties say.
+/// Of memory that also has a descriptor. That of the host is found by its address; that of GPUs is
+/// declined, as the properties say.
 pub(super) unsafe extern "C" fn register_dma_buf(
     comm: *mut c_void,
     data: *mut c_void,
