@@ -2,7 +2,7 @@
 //! is written down ([`schedule`]) by which algorithms ([`algorithm`]), which one is taken
 //! ([`select`]), proved right ([`verify`]), made ready to run ([`lower`]) and carried out
 //! ([`execution`]); what joins ranks ([`transport`]) and how they find and trust each other
-//! ([`bootstrap`]), which of them share a host ([`topology`]), and what is in flight between them
+//! ([`bootstrap`]), which of them share a host ([`topology`]), how long that takes ([`cost`]), and what is in flight between them
 //! ([`admission`]); every tunable ([`config`]).
 //! No clock, thread, file, socket or environment is touched here.
 
@@ -12,6 +12,7 @@ pub mod admission;
 pub mod algorithm;
 pub mod bootstrap;
 pub mod config;
+pub mod cost;
 pub mod execution;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

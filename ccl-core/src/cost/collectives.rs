@@ -1,0 +1,182 @@
+//! Collectives among ranks that all reach each other alike, over links of the same bandwidth.
+//!
+//! `bytes` are those of the whole array: what each rank has after an all_gather, before a
+//! reduce_scatter, before and after an all_reduce; for an all_to_all the arrays of all ranks
+//! together. `bytes_per_s` is what one rank sends, and at the same time receives.
+
+use crate::types::Collective;
+
+/// all_gather or reduce_scatter: `B (N − 1) / (N W)`. Each rank receives (or sends) all but its own
+/// part. (Scaling book, "Intra-node collectives".)
+#[must_use]
+pub fn all_gather_s(bytes: f64, ranks: f64, bytes_per_s: f64) -> f64 {
+    bytes * (ranks - 1.0) / (ranks * bytes_per_s)
+}
+
+/// The same without the factor `(N − 1) / N`, which is near 1 where ranks are many: `B / W`.
+#[must_use]
+pub fn all_gather_approximate_s(bytes: f64, bytes_per_s: f64) -> f64 {
+    bytes / bytes_per_s
+}
+
+/// all_reduce as a reduce_scatter and an all_gather: `2 B (N − 1) / (N W)`.
+#[must_use]
+pub fn all_reduce_s(bytes: f64, ranks: f64, bytes_per_s: f64) -> f64 {
+    2.0 * all_gather_s(bytes, ranks, bytes_per_s)
+}
+
+/// all_reduce by the switches (SHARP, NVLS): each rank sends its array once and receives the sum
+/// once, both at the same time: `B / W`. (Scaling book, "In-network reductions".)
+#[must_use]
+pub fn all_reduce_in_network_s(bytes: f64, bytes_per_s: f64) -> f64 {
+    bytes / bytes_per_s
+}
+
+/// By how much switches that reduce make an all_reduce faster at best: `2 (N − 1) / N`. Measured is
+/// less: about 1.3 on nodes of eight H100.
+#[must_use]
+pub fn in_network_gain(ranks: f64) -> f64 {
+    2.0 * (ranks - 1.0) / ranks
+}
+
+/// all_to_all: `B (N − 1) / (W N²)`. Each rank has `B / N` and sends all but an `N`th of that.
+/// (Scaling book, "Intra-node collectives".)
+#[must_use]
+pub fn all_to_all_s(bytes: f64, ranks: f64, bytes_per_s: f64) -> f64 {
+    bytes * (ranks - 1.0) / (bytes_per_s * ranks * ranks)
+}
+
+/// The same without `(N − 1) / N`: `B / (W N)`.
+#[must_use]
+pub fn all_to_all_approximate_s(bytes: f64, ranks: f64, bytes_per_s: f64) -> f64 {
+    bytes / (bytes_per_s * ranks)
+}
+
+/// all_to_all of which each token goes to `k` of `N` ranks only: `min(k / N, 1) B / (W N)`, as of
+/// a mixture of experts. (Scaling book, "Intra-node collectives".)
+#[must_use]
+pub fn ragged_all_to_all_s(bytes: f64, ranks: f64, bytes_per_s: f64, k: f64) -> f64 {
+    (k / ranks).min(1.0) * all_to_all_approximate_s(bytes, ranks, bytes_per_s)
+}
+
+/// The share of a dense all_to_all that one takes in which each token goes to `k` experts drawn
+/// anew on `Z` ranks: `(1 − ((Z − 1) / Z)^k) (Z − 1) / Z`. It is less than
+/// [`ragged_share_approximate`], because a token is sent only once to a rank that has several of
+/// its experts. (Scaling book, appendix on ragged AllToAll.)
+#[must_use]
+pub fn ragged_share(ranks: f64, k: f64) -> f64 {
+    let other = (ranks - 1.0) / ranks;
+    (1.0 - other.powf(k)) * other
+}
+
+/// The same as if no two experts of a token were on one rank: `min(k / Z, 1) (Z − 1) / Z`.
+#[must_use]
+pub fn ragged_share_approximate(ranks: f64, k: f64) -> f64 {
+    (k / ranks).min(1.0) * (ranks - 1.0) / ranks
+}
+
+/// Bus bandwidth over algorithm bandwidth, as nccl-tests has it: the share of the data that must
+/// cross the slowest link however clever the algorithm is. `2 (n − 1) / n` for all_reduce, `(n − 1) /
+/// n` where each rank keeps a part, 1 for the rest.
+#[must_use]
+pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {
+    use Collective as C;
+    let n = f64::from(ranks);
+    match collective {
+        C::AllReduce => 2.0 * (n - 1.0) / n,
+        C::AllGather
+        | C::AllGatherV
+        | C::ReduceScatter
+        | C::ReduceScatterV
+        | C::AllToAll
+        | C::AllToAllV
+        | C::Gather
+        | C::GatherV
+        | C::Scatter
+        | C::ScatterV => (n - 1.0) / n,
+        C::Broadcast | C::Reduce | C::SendRecv | C::Barrier => 1.0,
+    }
+}
+
+/// What really passes a link while an all_reduce of this busbw is done by the switches: a rank sends
+/// its array once, and so do the switches, `N + 1` sends for which busbw counts `2 (N − 1)`:
+/// `busbw (N + 1) / (2 (N − 1))`. It explains a busbw above what the link can carry. (The count of
+/// sends is the engineering book's, "SHARP".)
+#[must_use]
+pub fn in_network_wire_rate(busbw: f64, ranks: f64) -> f64 {
+    busbw * (ranks + 1.0) / (2.0 * (ranks - 1.0))
+}
+
+/// What passes the network of each rank while a hierarchical all_reduce of this busbw runs among `n`
+/// ranks on `k` hosts: only the parts that hosts exchange do: `busbw (k − 1) / (n − 1)`.
+#[must_use]
+pub fn hierarchical_wire_rate(busbw: f64, hosts: f64, ranks: f64) -> f64 {
+    busbw * (hosts - 1.0) / (ranks - 1.0)
+}
+
+/// all_reduce among `k` hosts whose ranks first reduce within each: what crosses the network is an
+/// all_reduce among hosts, each with all of its rails: `2 B (k − 1) / (k W)`, `W` being a host's.
+#[must_use]
+pub fn hierarchical_all_reduce_s(bytes: f64, hosts: f64, host_bytes_per_s: f64) -> f64 {
+    all_reduce_s(bytes, hosts, host_bytes_per_s)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// To as many digits as the sources print.
+    fn about(value: f64, expected: f64, tolerance: f64) {
+        assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not {expected}");
+    }
+
+    const NODE: f64 = 450e9;
+
+    #[test]
+    fn gathering_and_reducing_within_a_node() {
+        about(all_gather_s(4096.0 * 65536.0 * 2.0, 8.0, NODE), 1.044e-3, 5e-4);
+        let bytes = 2.0 * 1024.0 * 16384.0;
+        about(all_gather_approximate_s(bytes, NODE), 74.6e-6, 1e-3);
+        about(all_gather_s(bytes, 8.0, NODE), 65.2e-6, 1e-3);
+        about(all_reduce_s(1e9, 8.0, NODE), 3.889e-3, 2e-4);
+        about(all_reduce_in_network_s(1e9, NODE), 2.222e-3, 2e-4);
+        about(in_network_gain(8.0), 1.75, 1e-12);
+        let multipliers = [2.0, 8.0, 64.0].map(in_network_gain);
+        assert_eq!(multipliers, [1.0, 1.75, 1.96875]);
+        assert_eq!(all_gather_s(1e9, 1.0, NODE), 0.0);
+    }
+
+    #[test]
+    fn exchanges_within_a_node() {
+        about(all_to_all_s(1e9, 8.0, NODE), 243e-6, 1e-3);
+        about(all_to_all_approximate_s(1e9, 8.0, NODE), 278e-6, 1e-3);
+        let dense = all_to_all_approximate_s(1e9, 8.0, NODE);
+        about(ragged_all_to_all_s(1e9, 8.0, NODE, 4.0), dense / 2.0, 1e-12);
+        about(ragged_all_to_all_s(1e9, 8.0, NODE, 40.0), dense, 1e-12);
+        for (ranks, k, exact, approximate) in [
+            (8.0, 4.0, 0.3621, 0.4375),
+            (64.0, 8.0, 0.1165, 0.1230),
+            (256.0, 8.0, 0.03071, 0.03113),
+            (16.0, 4.0, 0.2133, 0.2344),
+        ] {
+            about(ragged_share(ranks, k), exact, 5e-4);
+            about(ragged_share_approximate(ranks, k), approximate, 5e-4);
+        }
+    }
+
+    #[test]
+    fn what_passes_the_wire() {
+        about(in_network_wire_rate(480.0, 8.0), 308.6, 2e-4);
+        about(hierarchical_wire_rate(377.34, 4.0, 32.0), 36.52, 2e-4);
+        let bytes = 4.0 * f64::from(1 << 30);
+        about(bytes / 50e9, 85.9e-3, 1e-3);
+        about(all_reduce_s(bytes, 32.0, 400e9), 20.8e-3, 1e-3);
+        about(hierarchical_all_reduce_s(bytes, 4.0, 400e9), 16.1e-3, 1e-3);
+        use Collective as C;
+        let eight = |collective| bus_factor(collective, 8);
+        assert_eq!(
+            [C::AllReduce, C::AllToAllV, C::Gather, C::Broadcast].map(eight),
+            [1.75, 0.875, 0.875, 1.0]
+        );
+    }
+}

@@ -1,0 +1,249 @@
+//! Collectives over the levels of a network: nodes of ranks, units of nodes, what joins units. And
+//! what such a network carries at all.
+
+/// One level of a tree of switches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Level {
+    /// Children of each switch (or of the switches that stand side by side as one).
+    pub children: f64,
+    /// What one child sends into it, and receives from it at the same time.
+    pub child_bytes_per_s: f64,
+}
+
+impl Level {
+    /// At which rate an all_gather or reduce_scatter passes this level: `D W / (D − 1)`.
+    #[must_use]
+    pub fn gather_bytes_per_s(&self) -> f64 {
+        self.children * self.child_bytes_per_s / (self.children - 1.0)
+    }
+}
+
+/// At which rate an all_gather or reduce_scatter over all these levels runs, and the level that
+/// bounds it: `min_i D_i W_i / (D_i − 1)`. None if there is no level. (Scaling book, "Cross-node
+/// collectives".)
+#[must_use]
+pub fn tree_gather_bytes_per_s(levels: &[Level]) -> Option<(usize, f64)> {
+    let rates = levels.iter().map(Level::gather_bytes_per_s).enumerate();
+    rates.min_by(|(_, one), (_, other)| one.total_cmp(other))
+}
+
+/// all_to_all over `M` nodes, `bytes` being those of all ranks together: `B (M − 1) / (M² W)`, with
+/// what one node sends. It is not made of levels: whatever leaves a node leaves it once for each
+/// receiver. (Scaling book, "Cross-node collectives".)
+#[must_use]
+pub fn cross_node_all_to_all_s(bytes: f64, nodes: f64, node_bytes_per_s: f64) -> f64 {
+    bytes * (nodes - 1.0) / (nodes * nodes * node_bytes_per_s)
+}
+
+/// The same without `(M − 1) / M`: `B / (M W)`.
+#[must_use]
+pub fn cross_node_all_to_all_approximate_s(bytes: f64, nodes: f64, node_bytes_per_s: f64) -> f64 {
+    bytes / (nodes * node_bytes_per_s)
+}
+
+/// One level of a tree over which an array is gathered that is also sharded over an inner axis.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ShardedLevel {
+    /// Children of each switch.
+    pub children: f64,
+    /// Ranks below each child.
+    pub ranks_below: f64,
+    /// What one *rank's share* of a child's link carries: a child's bandwidth over the ranks below.
+    pub rank_bytes_per_s: f64,
+}
+
+/// all_gather or reduce_scatter along an outer axis of an array that is sharded `Y`-fold along an
+/// inner one: `bytes · max_i (D_i − 1) / (D_i max(Y, S_{i−1}) w_i)`, where `S_{i−1}` ranks are below
+/// a child of level `i`, each with a share `w_i` of its link. (Scaling book, "reductions when the
+/// array is sharded over a separate axis"; its `W_link` holds for these shares only.)
+#[must_use]
+pub fn sharded_gather_s(bytes: f64, inner: f64, levels: &[ShardedLevel]) -> f64 {
+    let of = |level: &ShardedLevel| {
+        let all_but_one = (level.children - 1.0) / level.children;
+        bytes * all_but_one / (inner.max(level.ranks_below) * level.rank_bytes_per_s)
+    };
+    levels.iter().map(of).fold(0.0, f64::max)
+}
+
+/// The same once the inner axis is longer than what is below the bounding level, without the factor
+/// of all but one: `bytes / (Y w)`.
+#[must_use]
+pub fn sharded_gather_approximate_s(bytes: f64, inner: f64, rank_bytes_per_s: f64) -> f64 {
+    bytes / (inner * rank_bytes_per_s)
+}
+
+/// What an all_reduce of a sharded array takes within the nodes and between them; the whole takes
+/// the longer of both: `bytes / W_gpu / min(Y, D)` and `bytes / W_node · D / max(D, Y)`, with nodes
+/// of `D` ranks. Between nodes nothing is gained before `Y > D`. (Scaling book, as above.)
+#[must_use]
+pub fn sharded_all_reduce_s(
+    bytes: f64,
+    inner: f64,
+    node_ranks: f64,
+    rank_bytes_per_s: f64,
+    node_bytes_per_s: f64,
+) -> (f64, f64) {
+    let within = bytes / rank_bytes_per_s / inner.min(node_ranks);
+    let between = bytes / node_bytes_per_s * node_ranks / node_ranks.max(inner);
+    (within, between)
+}
+
+/// all_reduce by the switches of an array that is sharded `Y`-fold: `bytes / W`, with what the level
+/// that reduces takes from all below it, whatever `Y` is.
+#[must_use]
+pub fn sharded_in_network_s(bytes: f64, level_bytes_per_s: f64) -> f64 {
+    bytes / level_bytes_per_s
+}
+
+/// Bytes into a switch and out of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Through {
+    /// In.
+    pub in_bytes: f64,
+    /// Out.
+    pub out_bytes: f64,
+}
+
+/// What passes the switches of each node while `M` nodes of `N` ranks gather: its ranks' parts and
+/// what comes from above, `B` in all; and each rank gets all but its own, and those above the
+/// node's, `B N`. (Scaling book, quiz 4.)
+#[must_use]
+pub fn gather_through_node(bytes: f64, ranks: f64) -> Through {
+    Through { in_bytes: bytes, out_bytes: bytes * ranks }
+}
+
+/// What passes the switches above `M` nodes meanwhile: `B` in, `B (M − 1)` out.
+#[must_use]
+pub fn gather_through_spine(bytes: f64, nodes: f64) -> Through {
+    Through { in_bytes: bytes, out_bytes: bytes * (nodes - 1.0) }
+}
+
+/// What passes a switch that reduces while the `N` ranks below it do an all_reduce: `B N` either way.
+#[must_use]
+pub fn in_network_through(bytes: f64, ranks: f64) -> Through {
+    Through { in_bytes: bytes * ranks, out_bytes: bytes * ranks }
+}
+
+/// What a node's ranks can send each other at once: the lesser of what its switches and its ranks
+/// can: `min(switches × ports × port, ranks × rank)`.
+#[must_use]
+pub fn node_bytes_per_s(
+    switches: f64,
+    ports: f64,
+    port_bytes_per_s: f64,
+    ranks: f64,
+    rank_bytes_per_s: f64,
+) -> f64 {
+    (switches * ports * port_bytes_per_s).min(ranks * rank_bytes_per_s)
+}
+
+/// What passes between the halves of so many ranks, both ways together: `N W`.
+#[must_use]
+pub fn bisection_bytes_per_s(ranks: f64, rank_bytes_per_s: f64) -> f64 {
+    ranks / 2.0 * rank_bytes_per_s * 2.0
+}
+
+/// What so many links of so many bits per second carry, in bytes per second.
+#[must_use]
+pub fn links_bytes_per_s(links: f64, bits_per_s: f64) -> f64 {
+    links * bits_per_s / 8.0
+}
+
+/// What each of `below` gets of all that a level carries; how much less than what it could send says
+/// how oversubscribed the level is.
+#[must_use]
+pub fn share_bytes_per_s(level_bytes_per_s: f64, below: f64) -> f64 {
+    level_bytes_per_s / below
+}
+
+/// A network in which each level only has so much of what is below it: from the share of a rank, the
+/// fraction of it that a level of this oversubscription leaves (`7` for 1:7).
+#[must_use]
+pub fn oversubscribed_bytes_per_s(bytes_per_s: f64, oversubscription: f64) -> f64 {
+    bytes_per_s / oversubscription
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about(value: f64, expected: f64, tolerance: f64) {
+        assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not {expected}");
+    }
+
+    const NODE: Level = Level { children: 8.0, child_bytes_per_s: 450e9 };
+    const UNIT: Level = Level { children: 32.0, child_bytes_per_s: 400e9 };
+    const SPINE: Level = Level { children: 4.0, child_bytes_per_s: 12.8e12 };
+
+    #[test]
+    fn a_pod_gathers_as_fast_as_its_slowest_level() {
+        let rates = [NODE, UNIT, SPINE].map(|level| level.gather_bytes_per_s() / 1e9);
+        for (rate, expected) in rates.into_iter().zip([514.0, 413.0, 17_067.0]) {
+            about(rate, expected, 1e-3);
+        }
+        let (level, rate) = tree_gather_bytes_per_s(&[NODE, UNIT, SPINE]).unwrap();
+        assert_eq!(level, 1);
+        about(rate, 413e9, 1e-3);
+        // Two nodes: what is within them is the slower part.
+        let two = Level { children: 2.0, ..UNIT };
+        assert_eq!(two.gather_bytes_per_s(), 800e9);
+        assert_eq!(tree_gather_bytes_per_s(&[NODE, two]).unwrap().0, 0);
+        assert_eq!(tree_gather_bytes_per_s(&[]), None);
+    }
+
+    #[test]
+    fn exchanges_between_nodes_use_each_ranks_part_of_the_network() {
+        let within = super::super::collectives::all_to_all_approximate_s(1e9, 8.0, 450e9);
+        let between = cross_node_all_to_all_approximate_s(1e9, 2.0, 400e9);
+        about(between / within, 4.5, 1e-12);
+        about(cross_node_all_to_all_s(1e9, 2.0, 400e9), 1e9 / (4.0 * 400e9), 1e-12);
+    }
+
+    #[test]
+    fn an_inner_axis_helps_once_it_is_longer_than_a_node() {
+        let bytes = 2.0 * 8192.0 * 32768.0;
+        let unit = ShardedLevel { children: 32.0, ranks_below: 8.0, rank_bytes_per_s: 50e9 };
+        for inner in [1.0, 2.0, 8.0] {
+            about(sharded_gather_s(bytes, inner, &[unit]), 1.300e-3, 5e-4);
+        }
+        for (inner, expected) in
+            [(16.0, 0.671), (32.0, 0.336), (64.0, 0.168), (128.0, 0.0839), (256.0, 0.0419)]
+        {
+            about(sharded_gather_approximate_s(bytes, inner, 50e9), expected * 1e-3, 2e-3);
+        }
+        let of = |inner| sharded_all_reduce_s(1e9, inner, 8.0, 450e9, 400e9);
+        let whole = |inner| {
+            let (within, between) = of(inner);
+            f64::max(within, between)
+        };
+        assert_eq!(whole(2.0), whole(8.0));
+        about(whole(16.0), whole(8.0) / 2.0, 1e-12);
+        about(sharded_in_network_s(bytes, 6.4e12), bytes / 6.4e12, 1e-12);
+    }
+
+    #[test]
+    fn what_passes_switches() {
+        assert_eq!(gather_through_node(3.0, 8.0), Through { in_bytes: 3.0, out_bytes: 24.0 });
+        assert_eq!(gather_through_spine(3.0, 32.0), Through { in_bytes: 3.0, out_bytes: 93.0 });
+        assert_eq!(in_network_through(3.0, 8.0), Through { in_bytes: 24.0, out_bytes: 24.0 });
+    }
+
+    #[test]
+    fn what_networks_carry() {
+        assert_eq!(node_bytes_per_s(4.0, 64.0, 25e9, 8.0, 450e9), 3.6e12);
+        assert_eq!(node_bytes_per_s(4.0, 64.0, 25e9, 16.0, 450e9), 6.4e12);
+        assert_eq!(bisection_bytes_per_s(8.0, 450e9), 3.6e12);
+        // A SuperPod of 128 nodes has 400 GB/s for each, at each of its levels.
+        let node = links_bytes_per_s(8.0, 400e9);
+        let unit = links_bytes_per_s(8.0 * 32.0, 400e9);
+        let up = links_bytes_per_s(8.0 * 16.0 * 2.0, 400e9);
+        let spine = 16.0 * 3.2e12;
+        assert_eq!((node, unit, up, spine), (400e9, 12.8e12, 12.8e12, 51.2e12));
+        let shares = [(unit, 32.0), (up, 32.0), (spine, 128.0)];
+        assert!(shares.iter().all(|(level, nodes)| share_bytes_per_s(*level, *nodes) == 400e9));
+        // 18 trays of four.
+        assert_eq!(links_bytes_per_s(4.0 * 18.0, 400e9), 3.6e12);
+        assert_eq!(links_bytes_per_s(4.0 * 8.0, 100e9), 400e9);
+        about(oversubscribed_bytes_per_s(700.0, 7.0), 100.0, 1e-12);
+    }
+}

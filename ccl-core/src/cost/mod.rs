@@ -1,0 +1,17 @@
+//! How long communication takes, by formulas: of collectives within one level of a network
+//! ([`collectives`]), over its levels ([`fabric`]), and what that means for training ([`training`]).
+//!
+//! Everything is a plain number: bytes, bytes per second of one direction, seconds; a GB is 10⁹
+//! bytes. Nothing here knows latency: these are the bounds that bandwidth sets. Where a source
+//! rounds a factor away, there is a function for what it rounds to, and each says which it is.
+//!
+//! The sources, by the names used below:
+//!
+//! * *scaling book*: J. Austin and others, "How to Scale Your Model", the chapter on GPUs;
+//! * *engineering book*: S. Bekman, "Machine Learning Engineering", the chapter on networks;
+//! * *RoCE paper*: A. Gangidi and others, "RDMA over Ethernet for Distributed AI Training at Meta
+//!   Scale", SIGCOMM 2024.
+
+pub mod collectives;
+pub mod fabric;
+pub mod training;

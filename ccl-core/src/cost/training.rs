@@ -1,0 +1,186 @@
+//! What communication means for training: when it takes longer than computing.
+//!
+//! `flops_per_s` is what one accelerator computes, `bytes_per_s` what it (or its node) sends; `D` and
+//! `F` are the widths of a model's layers, `B` the tokens of a batch; numbers have two bytes.
+//! (Scaling book, "Rooflines for LLM scaling on GPUs"; where else, it is said.)
+
+/// Tokens that each accelerator must have at least for data parallelism, or fully sharded data
+/// parallelism, to be bound by computing: `C / W`.
+#[must_use]
+pub fn data_parallel_tokens(flops_per_s: f64, bytes_per_s: f64) -> f64 {
+    flops_per_s / bytes_per_s
+}
+
+/// The same of a mixture of `E` experts of which each token takes `k`: `C / W · E / k`.
+#[must_use]
+pub fn expert_data_parallel_tokens(tokens: f64, experts: f64, k: f64) -> f64 {
+    tokens * experts / k
+}
+
+/// The same over `X` groups exactly, and not many: `C / W · (X − 1) / X`.
+#[must_use]
+pub fn data_parallel_tokens_of_few(tokens: f64, groups: f64) -> f64 {
+    tokens * (groups - 1.0) / groups
+}
+
+/// Tokens of the batch of all accelerators.
+#[must_use]
+pub fn batch_tokens(tokens: f64, accelerators: f64) -> f64 {
+    tokens * accelerators
+}
+
+/// The most accelerators that a layer can be divided among by tensor parallelism: `F W / C`.
+#[must_use]
+pub fn tensor_parallel_max(width: f64, flops_per_s: f64, bytes_per_s: f64) -> f64 {
+    width * bytes_per_s / flops_per_s
+}
+
+/// The same over several nodes of `D` accelerators, with what a node sends: `F > C / W (Y − D)`, so
+/// `Y < D + F W / C`.
+#[must_use]
+pub fn tensor_parallel_over_nodes_max(
+    width: f64,
+    flops_per_s: f64,
+    node_bytes_per_s: f64,
+    node: f64,
+) -> f64 {
+    node + tensor_parallel_max(width, flops_per_s, node_bytes_per_s)
+}
+
+/// The least width of an expert, with which expert parallelism over many nodes of `D` is bound by
+/// computing: `D C / W`.
+#[must_use]
+pub fn expert_parallel_width_min(flops_per_s: f64, node_bytes_per_s: f64, node: f64) -> f64 {
+    node * flops_per_s / node_bytes_per_s
+}
+
+/// The two exchanges of an expert-parallel layer over `Z` accelerators in nodes of 8, with what a
+/// node sends: `4 B D (Z − 8) / (W Z) · min(8 k / Z, 1)`.
+#[must_use]
+pub fn expert_parallel_s(
+    tokens: f64,
+    width: f64,
+    accelerators: f64,
+    k: f64,
+    node_bytes_per_s: f64,
+) -> f64 {
+    let beyond = (accelerators - 8.0) / (node_bytes_per_s * accelerators);
+    4.0 * tokens * width * beyond * (8.0 * k / accelerators).min(1.0)
+}
+
+/// One hop of a microbatch between stages of a pipeline: `2 B D / (W N)`, of `N` microbatches.
+#[must_use]
+pub fn pipeline_hop_s(tokens: f64, width: f64, bytes_per_s: f64, microbatches: f64) -> f64 {
+    2.0 * tokens * width / (bytes_per_s * microbatches)
+}
+
+/// All hops that follow each other in a pipeline of so many stages: `N + stages − 2` of them.
+#[must_use]
+pub fn pipeline_s(hop_s: f64, microbatches: f64, stages: f64) -> f64 {
+    hop_s * (microbatches + stages - 2.0)
+}
+
+/// Accelerators that are needed to hold so many bytes at least, as a fraction.
+#[must_use]
+pub fn accelerators_for(bytes: f64, memory_bytes: f64) -> f64 {
+    bytes / memory_bytes
+}
+
+/// What training takes: 6 operations for each parameter and token.
+#[must_use]
+pub fn training_flops(parameters: f64, tokens: f64) -> f64 {
+    6.0 * parameters * tokens
+}
+
+/// How long so many operations take on all accelerators at a share of what they can.
+#[must_use]
+pub fn computing_s(flops: f64, accelerators: f64, flops_per_s: f64, utilization: f64) -> f64 {
+    flops / (accelerators * flops_per_s * utilization)
+}
+
+/// Operations of one step for each accelerator, by the engineering book's estimate: `2 × passes ×
+/// parameters × sequence × batch / accelerators`; 4 passes with activations computed again, else 3.
+#[must_use]
+pub fn step_flops(
+    passes: f64,
+    parameters: f64,
+    sequence: f64,
+    batch: f64,
+    accelerators: f64,
+) -> f64 {
+    2.0 * passes * parameters * sequence * batch / accelerators
+}
+
+/// How long bytes take over a link: `bytes / W`.
+#[must_use]
+pub fn transfer_s(bytes: f64, bytes_per_s: f64) -> f64 {
+    bytes / bytes_per_s
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn about(value: f64, expected: f64, tolerance: f64) {
+        assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not {expected}");
+    }
+
+    /// Of an H100.
+    const FLOPS: f64 = 990e12;
+
+    #[test]
+    fn data_and_experts() {
+        let tokens = [450e9, 400e9, 300e9].map(|bytes| data_parallel_tokens(FLOPS, bytes));
+        assert_eq!(tokens, [2200.0, 2475.0, 3300.0]);
+        assert_eq!(batch_tokens(2475.0, 16_000.0), 39.6e6);
+        about(batch_tokens(3300.0, 2048.0), 6.76e6, 5e-4);
+        assert_eq!(expert_data_parallel_tokens(2475.0, 128.0, 4.0), 79_200.0);
+        assert_eq!(data_parallel_tokens_of_few(2475.0, 2.0), 1237.5);
+        assert_eq!(expert_parallel_width_min(FLOPS, 400e9, 8.0), 19_800.0);
+        assert_eq!(data_parallel_tokens(2250e12, 900e9), 2500.0);
+        assert_eq!(data_parallel_tokens(2250e12, 400e9), 5625.0);
+        // Few experts of many nodes are bound by what each token sends, many by the network.
+        let few = expert_parallel_s(1e6, 4096.0, 64.0, 1.0, 400e9);
+        let many = expert_parallel_s(1e6, 4096.0, 64.0, 8.0, 400e9);
+        about(many / few, 8.0, 1e-12);
+        about(expert_parallel_s(1e6, 4096.0, 64.0, 100.0, 400e9), many, 1e-12);
+    }
+
+    #[test]
+    fn tensors_and_pipelines() {
+        about(tensor_parallel_max(28_000.0, FLOPS, 450e9), 12.7, 3e-3);
+        about(tensor_parallel_max(28_000.0, FLOPS, 400e9), 11.3, 3e-3);
+        about(tensor_parallel_over_nodes_max(28_000.0, FLOPS, 400e9, 8.0), 19.3, 3e-3);
+        // Eight stages share the network of a node each.
+        about(data_parallel_tokens(FLOPS, 3200e9), 309.0, 2e-3);
+        about(4e6 / 4096.0, 976.0, 1e-3);
+        let hop = pipeline_hop_s(4e6, 8192.0, 400e9, 8.0);
+        about(pipeline_s(hop, 8.0, 4.0), 10.0 * 2.0 * 4e6 * 8192.0 / (400e9 * 8.0), 1e-12);
+    }
+
+    #[test]
+    fn a_model_of_70_billion_parameters() {
+        assert_eq!(70e9 * 10.0, 700e9);
+        assert_eq!(accelerators_for(700e9, 80e9), 8.75);
+        let flops = training_flops(70e9, 15e12);
+        about(flops, 6.3e24, 1e-12);
+        let seconds = computing_s(flops, 4096.0, FLOPS, 0.45);
+        about(seconds, 3.45e6, 2e-3);
+        about(seconds / 86_400.0, 40.0, 5e-3);
+    }
+
+    #[test]
+    fn steps_and_transfers_of_the_engineering_book() {
+        let step = step_flops(4.0, 2e9, 2048.0, 16.0, 8.0);
+        about(step / 1e12, 65.536, 1e-12);
+        about(transfer_s(step, 156e12), 0.42, 2e-3);
+        let bytes = 16e9;
+        for (bytes_per_s, expected, tolerance) in
+            [(300e9, 0.053, 1e-2), (450e9, 0.0356, 2e-3), (25e9, 0.64, 1e-12), (50e9, 0.32, 1e-12)]
+        {
+            about(transfer_s(bytes, bytes_per_s), expected, tolerance);
+        }
+        about(transfer_s(80e9 * 4.0, 25e9), 12.8, 1e-12);
+        about(transfer_s(80e9 * 4.0, 200e9), 1.6, 1e-12);
+    }
+}
