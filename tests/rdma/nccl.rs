@@ -41,7 +41,9 @@ fn a_port_of_two_loses_its_link_and_nccl_a_port_only() {
 
 /// The devices of a side as one, by their names.
 fn as_one(names: &[String]) -> c_int {
-    let number = |name: &String| (0..).find(|device| pair::name(*device) == *name).unwrap();
+    // Each has one port.
+    let names: Vec<&str> = names.iter().map(|name| name.split_once(':').unwrap().0).collect();
+    let number = |name: &&str| (0..).find(|device| pair::name(*device) == *name).unwrap();
     let mut parts = Parts::of(&names.iter().map(number).collect::<Vec<_>>());
     let mut made = -1;
     // SAFETY: the places are this call's.
@@ -91,10 +93,22 @@ fn on([listening, connecting]: &[Vec<String>; 2]) {
     let both = exchange_over(&mut pair, connecting, [true, true]);
     let down = Down::new(&connecting[0]);
     let alone = exchange_over(&mut pair, connecting, [false, true]);
+    // Others can begin meanwhile.
+    let mut other = Pair::on(devices, AT_ONCE * BYTES);
+    exchange(&mut other);
+    other.close();
     drop(down);
     let again = exchange_over(&mut pair, connecting, [true, true]);
     println!("both after {both:?}, one after {alone:?}, both again after {again:?}");
     pair.close();
+    // SAFETY: the context is this test's.
+    ok(unsafe { (NET.finalize.unwrap())(context) });
+    // NCCL counts what there is anew, and has devices made again.
+    let (context, mut count) = (init(), 0);
+    // SAFETY: the number's place is this call's.
+    ok(unsafe { (NET.devices.unwrap())(&mut count) });
+    assert_eq!(count, 4);
+    assert_eq!(as_one(connecting), 4);
     // SAFETY: the context is this test's.
     ok(unsafe { (NET.finalize.unwrap())(context) });
 }

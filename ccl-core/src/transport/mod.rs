@@ -77,6 +77,17 @@ pub struct Fabric {
     pub rail: Option<u16>,
     /// Which of the parallel networks within a rail.
     pub plane: Option<u16>,
+    /// What its links are.
+    pub layer: Option<LinkLayer>,
+}
+
+/// What the links of a network are: devices of different ones do not reach each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// Ethernet.
+    Ethernet,
+    /// InfiniBand.
+    InfiniBand,
 }
 
 /// What a device can do: facts, each tested.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ccl_core::config::Config;
-use ccl_core::transport::{Address, Device, DeviceId, DeviceInfo, Transport};
+use ccl_core::transport::{Address, Device, DeviceId, DeviceInfo, LinkLayer, Transport};
 use ccl_transport_rails::{RailsDevice, shorten};
 use ccl_transport_shm::ShmTransport;
 use ccl_transport_tcp::TcpTransport;
@@ -38,8 +38,9 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// A listener's address with less in it; none if it cannot be any shorter.
-    pub(crate) fn shorten(self, address: &Address) -> Option<Address> {
+    /// A listener's address with less in it; none if it cannot be any shorter with so many devices
+    /// at least.
+    pub(crate) fn shorten(self, address: &Address, least: usize) -> Option<Address> {
         let fewer = |address: &Address| {
             let mut place = Place::decode(address).ok().filter(|it| it.addresses.len() > 1)?;
             // The later ones are the less likely ones.
@@ -48,11 +49,14 @@ impl Kind {
         };
         match self {
             Kind::Tcp => fewer(address),
-            Kind::Verbs => shorten(address, fewer),
+            Kind::Verbs => shorten(address, least, fewer),
             Kind::Shm => None,
         }
     }
 }
+
+/// An open device, and its name.
+type Named = (String, Arc<dyn Device>);
 
 /// A device, or several as one.
 #[derive(Debug)]
@@ -68,6 +72,7 @@ pub(crate) struct NetDevice {
     /// [`UNDEFINED`] unless somebody has said.
     pub(crate) rail: i16,
     pub(crate) plane: i16,
+    layer: Option<LinkLayer>,
     /// The numbers of those that it is made of: its own, mostly.
     pub(crate) parts: Vec<i32>,
     ids: Vec<DeviceId>,
@@ -89,14 +94,28 @@ impl NetDevice {
         let device = match &self.ids[..] {
             [id] if self.kind != Kind::Verbs => self.transport.open(id)?,
             // Each is rails, though of one: so any device can be reached from any other.
-            ids => {
-                let open = |id: &DeviceId| Ok((id.0.clone(), self.transport.open(id)?));
-                let devices: Result<Vec<_>, NetError> = ids.iter().map(open).collect();
-                Arc::new(RailsDevice::new(devices?)?)
-            }
+            ids => Arc::new(RailsDevice::new(self.open_parts(ids)?)?),
         };
         *opened = Some(Arc::clone(&device));
         Ok(device)
+    }
+
+    /// Those of the parts that can be opened now, at least one: a port may have no link.
+    fn open_parts(&self, ids: &[DeviceId]) -> Result<Vec<Named>, NetError> {
+        let (mut opened, mut failed) = (Vec::new(), None);
+        for id in ids {
+            match self.transport.open(id) {
+                Ok(device) => opened.push((id.0.clone(), device)),
+                Err(error) => {
+                    tracing::warn!("{} goes without {}: {error}", self.name(), id.0);
+                    failed = Some(error);
+                }
+            }
+        }
+        match failed {
+            Some(error) if opened.is_empty() => Err(error.into()),
+            _ => Ok(opened),
+        }
     }
 
     /// Its name and what it is, for people.
@@ -115,12 +134,26 @@ pub(crate) struct Devices {
     found: Vec<Arc<NetDevice>>,
     /// With it those are opened that are parts of one.
     together: Option<Arc<dyn Transport>>,
-    made: Mutex<Vec<Arc<NetDevice>>>,
+    made: Mutex<Made>,
+}
+
+/// Devices that are made of others.
+#[derive(Debug, Default)]
+struct Made {
+    /// Those that NCCL knows of now.
+    known: Vec<Arc<NetDevice>>,
+    /// All that there ever were: their names must stay.
+    all: Vec<Arc<NetDevice>>,
 }
 
 impl Devices {
     pub(crate) fn count(&self) -> usize {
-        self.found.len() + lock(&self.made).len()
+        self.found.len() + lock(&self.made).known.len()
+    }
+
+    /// NCCL begins anew: it counts on those that were found, and has others made again.
+    pub(crate) fn forget_made(&self) {
+        lock(&self.made).known.clear();
     }
 
     pub(crate) fn names(&self) -> Vec<&str> {
@@ -131,9 +164,9 @@ impl Devices {
     pub(crate) fn get(&self, number: i32) -> Result<Arc<NetDevice>, NetError> {
         let made = lock(&self.made);
         let at = usize::try_from(number).ok();
-        let found = at.and_then(|at| self.found.iter().chain(made.iter()).nth(at));
+        let found = at.and_then(|at| self.found.iter().chain(&made.known).nth(at));
         found.cloned().ok_or_else(|| {
-            let count = self.found.len() + made.len();
+            let count = self.found.len() + made.known.len();
             NetError::argument(format!("there is no device {number}; there are {count}"))
         })
     }
@@ -161,12 +194,20 @@ impl Devices {
         let Some(transport) = &self.together else {
             return usage("only devices of verbs can be one".to_owned());
         };
-        let mut made = lock(&self.made);
-        let known = made.iter().position(|device| device.parts == parts);
-        let at = known.unwrap_or_else(|| {
-            made.push(Arc::new(several(&found, parts, transport)));
-            tracing::info!("{} are one device", made[made.len() - 1].name());
-            made.len() - 1
+        if found.iter().any(|part| part.layer != found[0].layer) {
+            return usage("ports of Ethernet and of InfiniBand do not reach each other".to_owned());
+        }
+        let Made { known, all } = &mut *lock(&self.made);
+        let same = |device: &Arc<NetDevice>| device.parts == parts;
+        let at = known.iter().position(same).unwrap_or_else(|| {
+            let before = all.iter().find(|device| same(device)).cloned();
+            known.push(before.unwrap_or_else(|| {
+                let made = Arc::new(several(&found, parts, transport));
+                tracing::info!("{} are one device", made.name());
+                all.push(Arc::clone(&made));
+                made
+            }));
+            known.len() - 1
         });
         Ok((self.found.len() + at) as i32)
     }
@@ -199,6 +240,7 @@ fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>
         latency_us: parts.iter().map(|part| part.latency_us).fold(0.0, f32::max),
         rail: alike(|device| device.rail),
         plane: alike(|device| device.plane),
+        layer: first.layer,
         parts: numbers.to_vec(),
         ids: parts.iter().flat_map(|part| part.ids.clone()).collect(),
         description: joined(|device| &device.description, " and "),
@@ -269,8 +311,14 @@ fn of(
     config: &Config,
 ) -> Devices {
     let mut found: Vec<Arc<NetDevice>> = Vec::new();
-    for info in transport.devices() {
-        let Some(mut device) = describe(transport, kind, info, config) else { continue };
+    let infos = transport.devices();
+    let cards: Vec<String> = infos.iter().map(|info| card(&info.id).0.to_owned()).collect();
+    for info in infos {
+        // A card with one port is called as NCCL calls it, which looks for names without ports.
+        let (name, _) = card(&info.id);
+        let is_alone = cards.iter().filter(|other| *other == name).count() == 1;
+        let name = if is_alone { name.to_owned() } else { info.id.0.clone() };
+        let Some(mut device) = describe(transport, kind, info, &name, config) else { continue };
         device.parts = vec![found.len() as i32];
         // Ports of one card that are devices of their own are all called the first one.
         let taken = |device: &NetDevice| {
@@ -281,16 +329,22 @@ fn of(
         }
         found.push(Arc::new(device));
     }
-    Devices { found, together, made: Mutex::new(Vec::new()) }
+    Devices { found, together, made: Mutex::default() }
+}
+
+/// A device's name without its port, and the port.
+fn card(DeviceId(id): &DeviceId) -> (&str, &str) {
+    id.rsplit_once(':').unwrap_or((id, "1"))
 }
 
 fn describe(
     transport: &Arc<dyn Transport>,
     kind: Kind,
     info: DeviceInfo,
+    name: &str,
     config: &Config,
 ) -> Option<NetDevice> {
-    let (card, port) = info.id.0.rsplit_once(':').unwrap_or((&info.id.0, "1"));
+    let (card, port) = card(&info.id);
     let (mut pci_path, mut speed_mbps) = (info.pci_path, None);
     if kind == Kind::Tcp {
         (pci_path, speed_mbps) = interface(&config.socket_interfaces);
@@ -303,7 +357,7 @@ fn describe(
     let told = |number: Option<u16>| number.and_then(|number| i16::try_from(number).ok());
     Some(NetDevice {
         kind,
-        name: CString::new(info.id.0.as_str()).ok()?,
+        name: CString::new(name).ok()?,
         guid: info.fabric.card.unwrap_or(digest),
         pci_path: pci_path.and_then(|path| CString::new(path).ok()),
         port: port.parse().unwrap_or(1),
@@ -311,6 +365,7 @@ fn describe(
         latency_us: info.caps.latency_ns as f32 / 1e3,
         rail: told(info.fabric.rail).unwrap_or(UNDEFINED as i16),
         plane: told(info.fabric.plane).unwrap_or(UNDEFINED as i16),
+        layer: info.fabric.layer,
         parts: Vec::new(),
         ids: vec![info.id],
         description: info.description,

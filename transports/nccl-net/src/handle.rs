@@ -44,18 +44,22 @@ impl Handle {
         Secret(hash.finalize().into())
     }
 
-    /// As bytes, if need be with less in the address.
+    /// As bytes, if need be with less in the address. Two devices matter more than the way within
+    /// the host: one of them may have no link now.
     pub(crate) fn fit(
         &mut self,
-        shorten: impl Fn(&Address) -> Option<Address>,
+        shorten: impl Fn(&Address, usize) -> Option<Address>,
     ) -> Option<[u8; HANDLE_BYTES]> {
+        let mut least = 2;
         loop {
             if let Some(bytes) = self.encode() {
                 return Some(bytes);
             }
-            match shorten(&self.address) {
+            match shorten(&self.address, least) {
                 Some(shorter) => self.address = shorter,
-                None => drop(self.near.take()?),
+                None if self.near.take().is_some() => {}
+                None if least == 1 => return None,
+                None => least = 1,
             }
         }
     }
@@ -135,7 +139,7 @@ mod tests {
         let at = |port: u16| ([10, 0, 0, 1], port).into();
         let place = Place { token: [9; 16], addresses: (0..20).map(at).collect() };
         let near = Some(([1; 4], Address(vec![5; 44])));
-        let fewer = |address: &Address| Kind::Tcp.shorten(address);
+        let fewer = |address: &Address, least| Kind::Tcp.shorten(address, least);
         let mut handle = Handle { address: place.encode(), near, ..handle(0) };
         let read =
             Handle::decode(&handle.fit(fewer).unwrap()).unwrap_or_else(|error| panic!("{error}"));

@@ -176,6 +176,7 @@ impl Plugin {
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |users| users.checked_sub(1));
         if before == Ok(1) {
             self.progress.stop();
+            self.devices.forget_made();
         }
         Ok(())
     }
@@ -192,11 +193,12 @@ impl Plugin {
         let mut handle = Handle { transport, seed, address, near: None, attempt: None };
         let context = self.context(known)?;
         let listening = Listening::new(&device, &mut handle, &context, self.manners.clone())?;
-        let bytes = handle.fit(|address| device.kind.shorten(address)).ok_or_else(|| {
-            let text = "this host's address does not fit a handle of NCCL's: choose interfaces \
+        let bytes =
+            handle.fit(|address, least| device.kind.shorten(address, least)).ok_or_else(|| {
+                let text = "this host's address does not fit a handle of NCCL's: choose interfaces \
                         with FERROCCL_SOCKET_IFNAME";
-            NetError::new(NcclResult::INVALID_USAGE, text)
-        })?;
+                NetError::new(NcclResult::INVALID_USAGE, text)
+            })?;
         let id = self.listeners.add(Box::new(listening)).ok_or_else(too_many)?;
         Ok((bytes, id))
     }

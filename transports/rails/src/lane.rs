@@ -6,14 +6,14 @@ use std::time::Duration;
 use ccl_core::spread::{Flow, Spread};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NamedMemory, RailState, RemoteKey,
-    RemoteMr, Slice, TransportError, WorkRequest, check_note, take,
+    Address, Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NamedMemory, RailState,
+    RemoteKey, RemoteMr, Slice, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
 
 use crate::device::{LocalKeys, Together};
 use crate::link::{Link, Way};
-use crate::meeting::{Addresses, From, Gathered, Hello, lock};
+use crate::meeting::{Gathered, Hello, lock};
 use crate::memory::{Keys, Theirs};
 use crate::note::{self, Down, Fate, Note};
 use crate::rail::{NUMBER, Outcome, Put, Rail, Stage};
@@ -24,6 +24,8 @@ const CHECK_EVERY: Duration = Duration::from_millis(5);
 const NAP: Duration = Duration::from_micros(250);
 /// How long a rail may take to come back.
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
+/// Pieces of memory that a peer may share at a time.
+const IMPORTS_MAX: usize = 1 << 20;
 /// The most looks for what has come over a rail that the peer has closed.
 const LOOKS_MAX: usize = 1024;
 
@@ -292,6 +294,9 @@ impl RailsLane {
             Note::Down(down) => self.downs.push((number, down)),
             Note::Fate(fate) => self.settle(number, &fate, now),
             Note::Keys(keys) => {
+                if link.knows() + keys.len() > IMPORTS_MAX {
+                    return self.lose(number, "it shares more memory than anybody can use");
+                }
                 let rail = &link.rails[over];
                 let (lane, endpoint) = (rail.lane, rail.endpoint());
                 for (memory, key) in keys {
@@ -306,20 +311,20 @@ impl RailsLane {
                 self.prove(number, over, now);
             }
             Note::Told => link.rails[over].informed(),
-            Note::Addresses(addresses) => self.learn(number, addresses, now),
+            Note::Address { device, address } => self.learn(number, device, address, now),
         }
     }
 
-    /// The peer has told where all of its devices are: rails that could not be dialled are, soon.
-    fn learn(&mut self, number: usize, addresses: Addresses, now: Instant) {
+    /// The peer has told where a device is: rails that could not be dialled are, soon.
+    fn learn(&mut self, number: usize, device: u8, address: Address, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         let Some(dial) = &mut link.dial else { return };
         let unknown = |at: &usize| dial.to(*at).is_none();
         let unknown: Vec<usize> = (0..link.rails.len()).filter(unknown).collect();
-        if !dial.learn(addresses) {
-            return self.lose(number, "its addresses are not what they can be");
+        if !dial.learn(device.into(), address) {
+            return self.lose(number, "it tells of a device that it does not have");
         }
-        for at in unknown {
+        for at in unknown.into_iter().filter(|at| dial.to(*at).is_some()) {
             link.rails[at].stage = Stage::Down { again: Some(now) };
         }
     }
@@ -627,7 +632,7 @@ impl Lane for RailsLane {
         let gathered = connected.inner.into_any().downcast::<Gathered>().ok();
         let gathered = gathered.filter(|gathered| Arc::ptr_eq(&gathered.with, &self.with));
         let gathered = gathered.ok_or_else(|| usage("this connection is of another device"))?;
-        let Gathered { id, rails: parts, mut from, .. } = *gathered;
+        let Gathered { id, rails: parts, from, .. } = *gathered;
         let number = self.links.len();
         if number >> (64 - LINK_SHIFT) != 0 {
             return Err(usage("a lane has 2^20 endpoints at most"));
@@ -656,14 +661,10 @@ impl Lane for RailsLane {
         if let (Some(error), false) = (failed, rails.iter().any(|rail| rail.endpoint().is_some())) {
             return Err(error);
         }
-        let untold = match &mut from {
-            From::Listened(_, untold) => untold.take(),
-            From::Dialled(_) => None,
-        };
-        self.links.push(Some(Link::new(id, rails, from)));
-        if let Some(addresses) = untold {
-            self.tell(number, &[Note::Addresses(addresses)]);
-        }
+        let link = Link::new(id, rails, from);
+        let addresses = link.addresses();
+        self.links.push(Some(link));
+        self.tell(number, &addresses);
         Ok(EndpointId(number as u32))
     }
 

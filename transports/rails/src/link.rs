@@ -124,6 +124,8 @@ pub(crate) struct Link {
     pub(crate) dial: Option<Dial>,
     /// Where they come back to, on the other one.
     pub(crate) doors: Option<Arc<Mutex<Doors>>>,
+    /// Where devices of this side are that the peer may not know.
+    addresses: Vec<Note>,
     /// Rails that are being dialled.
     pub(crate) dialling: Vec<(usize, Box<dyn Connecting>)>,
     /// Taken, and on no rail: none takes more, or the one that had it has failed.
@@ -144,17 +146,20 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn new(id: LinkId, rails: Vec<Rail>, from: From) -> Link {
-        let (dial, doors) = match from {
+        let (dial, doors, untold) = match from {
             // It ends with its only rail.
-            _ if rails.len() == 1 => (None, None),
-            From::Dialled(dial) => (Some(dial), None),
-            From::Listened(doors, _) => (None, Some(doors)),
+            _ if rails.len() == 1 => (None, None, Vec::new()),
+            From::Dialled(dial) => (Some(dial), None, Vec::new()),
+            From::Listened(doors, untold) => (None, Some(doors), untold),
         };
+        let note = |(device, address)| Note::Address { device, address };
+        let addresses = untold.into_iter().map(note).collect();
         Link {
             id,
             rails,
             dial,
             doors,
+            addresses,
             dialling: Vec::new(),
             waiting: VecDeque::new(),
             outstanding: 0,
@@ -226,6 +231,11 @@ impl Link {
         import.rails.get(rail).copied().flatten()
     }
 
+    /// Pieces of the peer's memory that are known.
+    pub(crate) fn knows(&self) -> usize {
+        self.imports.len()
+    }
+
     /// Any memory of the peer's that is known on a rail.
     pub(crate) fn any_on_rail(&self, rail: usize) -> Option<RemoteMr> {
         self.imports.iter().find_map(|import| import.rails.get(rail).copied().flatten())
@@ -284,9 +294,16 @@ impl Link {
         self.shares.clone()
     }
 
+    /// Where devices of this side are, until the peer has dialled them all.
+    pub(crate) fn addresses(&self) -> Vec<Note> {
+        let is_new = |rail: &Rail| rail.epoch == 0 && rail.endpoint().is_none();
+        if self.rails.iter().any(is_new) { self.addresses.clone() } else { Vec::new() }
+    }
+
     /// What the peer may not know, because the rail that it was told over has failed.
     pub(crate) fn untold(&self) -> Vec<Note> {
-        let mut notes = self.notes.unheard(0);
+        let mut notes = self.addresses();
+        notes.extend(self.notes.unheard(0));
         notes.extend(self.rails.iter().filter_map(|rail| match &rail.stage {
             Stage::Asking(down) => Some(Note::Down(down.clone())),
             _ => None,

@@ -97,18 +97,21 @@ impl Addresses {
     }
 }
 
-/// The same address with less in it: without the last of its devices, of which the peer then tells
-/// the others later; with `shorter` of the only one. None if it is no address of rails, or cannot
-/// be any shorter.
+/// The same address with less in it: a device's with `shorter` of it, as long as one can be any
+/// shorter; then without the last device, which the peer tells of later. None if it is no address
+/// of rails, or cannot be any shorter with so many devices at least.
 #[must_use]
 pub fn shorten(
     address: &Address,
-    shorter: impl FnOnce(&Address) -> Option<Address>,
+    least: usize,
+    shorter: impl Fn(&Address) -> Option<Address>,
 ) -> Option<Address> {
     let mut addresses = Addresses::decode(address)?;
-    match &mut addresses.known[..] {
-        [only] => *only = shorter(only)?,
-        _ => drop(addresses.known.pop()),
+    let longest = addresses.known.iter_mut().max_by_key(|address| address.0.len())?;
+    match shorter(longest) {
+        Some(shorter) => *longest = shorter,
+        None if addresses.known.len() > least.max(1) => drop(addresses.known.pop()),
+        None => return None,
     }
     Some(addresses.encode())
 }
@@ -126,14 +129,14 @@ impl Dial {
         self.addresses.of(rail)
     }
 
-    /// The peer says where all of its devices are; no if that cannot be.
-    pub(crate) fn learn(&mut self, addresses: Addresses) -> bool {
-        let plausible =
-            addresses.count == self.addresses.count && addresses.known.len() == addresses.count;
-        if plausible {
-            self.addresses = addresses;
+    /// The peer says where a device of its is: they come in order, some twice. No if there is none
+    /// such.
+    pub(crate) fn learn(&mut self, device: usize, address: Address) -> bool {
+        let Addresses { count, known } = &mut self.addresses;
+        if device == known.len() && device < *count {
+            known.push(address);
         }
-        plausible
+        device < *count
     }
 }
 
@@ -153,9 +156,9 @@ pub(crate) struct Gathered {
 pub(crate) enum From {
     /// The one that has dialled.
     Dialled(Dial),
-    /// The one that was dialled, and where rails come back to; with the addresses that the other
-    /// one does not know yet.
-    Listened(Arc<Mutex<Doors>>, Option<Addresses>),
+    /// The one that was dialled, and where rails come back to; with the devices that the other one
+    /// does not know yet, and where they are.
+    Listened(Arc<Mutex<Doors>>, Vec<(u8, Address)>),
 }
 
 impl Inner for Gathered {
@@ -313,8 +316,8 @@ impl Listener for RailsListener {
         let Some(Gathering { id, text, rails, known, .. }) = doors.gathered.pop_front() else {
             return pumped.map(|()| None);
         };
-        let unknown = (known < doors.listeners.len()).then(|| doors.addresses());
-        let from = From::Listened(Arc::clone(&self.doors), unknown);
+        let untold = (0..).zip(doors.addresses().known).skip(known).collect();
+        let from = From::Listened(Arc::clone(&self.doors), untold);
         let inner = Gathered { with: Arc::clone(&self.with), id, rails, from };
         Ok(Some(Connected { hello: text, inner: Box::new(inner) }))
     }
@@ -476,13 +479,17 @@ mod tests {
             (bytes.len() > 1).then(|| Address(bytes[..bytes.len() - 1].to_vec()))
         };
         let mut left = Vec::new();
-        while let Some(next) = shorten(&address, shorter) {
+        while let Some(next) = shorten(&address, 1, shorter) {
             let Addresses { count, known } = Addresses::decode(&next).unwrap();
             assert_eq!(count, 3);
             left.push(known.into_iter().map(|Address(bytes)| bytes.len()).collect::<Vec<_>>());
             address = next;
         }
-        assert_eq!(left, [vec![3, 3], vec![3], vec![2], vec![1]]);
-        assert_eq!(shorten(&Address(vec![7; 9]), shorter), None);
+        let ends = [vec![1, 1, 1], vec![1, 1], vec![1]];
+        assert_eq!(left[left.len() - 3..], ends);
+        let is_least = |lengths: &Vec<usize>| lengths.iter().all(|length| *length == 1);
+        assert!(left.iter().all(|lengths| lengths.len() == 3 || is_least(lengths)));
+        assert_eq!(shorten(&address, 1, shorter), None);
+        assert_eq!(shorten(&Address(vec![7; 9]), 1, shorter), None);
     }
 }

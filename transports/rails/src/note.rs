@@ -2,7 +2,6 @@
 
 use ccl_core::transport::{Address, NOTE_BYTES_MAX};
 
-use crate::meeting::Addresses;
 use crate::rail::WINDOW;
 
 /// A note of the user's travels in pieces so long.
@@ -54,8 +53,11 @@ pub(crate) enum Note {
     Ready,
     /// Those have been told, too, that the peer may have missed before it said [`Note::Ready`].
     Told,
-    /// Where all devices of this side are.
-    Addresses(Addresses),
+    /// Where a device of this side is.
+    Address {
+        device: u8,
+        address: Address,
+    },
 }
 
 impl Note {
@@ -94,9 +96,9 @@ impl Note {
             }
             Note::Ready => bytes.push(6),
             Note::Told => bytes.push(8),
-            Note::Addresses(addresses) => {
-                bytes.push(7);
-                bytes.extend(addresses.encode().0);
+            Note::Address { device, address } => {
+                bytes.extend([7, *device]);
+                bytes.extend(&address.0);
             }
         }
         bytes
@@ -139,7 +141,10 @@ impl Note {
             }
             6 => rest.is_empty().then_some(Note::Ready),
             8 => rest.is_empty().then_some(Note::Told),
-            7 => Addresses::decode(&Address(rest.to_vec())).map(Note::Addresses),
+            7 => {
+                let (device, address) = rest.split_first()?;
+                Some(Note::Address { device: *device, address: Address(address.to_vec()) })
+            }
             _ => None,
         }
     }
@@ -189,7 +194,7 @@ mod tests {
             Note::Fate(Fate { rail: 3, epoch: 77, missing: 0, arrived }),
             Note::Ready,
             Note::Told,
-            Note::Addresses(Addresses { count: 3, known: vec![Address(vec![1; 70]); 3] }),
+            Note::Address { device: 3, address: Address(vec![1; 2000]) },
         ]);
         for note in notes {
             let bytes = note.encode();

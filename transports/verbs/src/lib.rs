@@ -48,7 +48,9 @@ use std::time::Duration;
 
 use ccl_core::config::Config;
 use ccl_core::spread::{Policy, Spread};
-use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
+use ccl_core::transport::{
+    Device, DeviceId, DeviceInfo, Fabric, LinkLayer, Transport, TransportError,
+};
 use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
 
 pub use device::VerbsDevice;
@@ -263,7 +265,11 @@ impl VerbsTransport {
         let card = Some(u64::from_be(port.limits.sys_image_guid)).filter(|guid| *guid != 0);
         let [rail, plane] =
             Filter::parse(&self.options.devices).place(port.context.name(), port.number);
-        Fabric { card, rail, plane }
+        let layer = match port.is_ethernet() {
+            true => LinkLayer::Ethernet,
+            false => LinkLayer::InfiniBand,
+        };
+        Fabric { card, rail, plane, layer: Some(layer) }
     }
 
     /// The ports of a device that are asked for.

@@ -210,10 +210,19 @@ impl Calls {
         self.properties.of(device)
     }
 
-    /// Makes one device of several; `None` if the plugin cannot.
+    /// Makes one device of several; `None` if the plugin cannot, or the interface has no room for so
+    /// many.
     pub(crate) fn make_device(&self, parts: &[i32]) -> Option<(NcclResult, i32)> {
         let mut made = -1;
-        let result = match self.make_device? {
+        let make = self.make_device?;
+        let room = match make {
+            Make::Of8(_) => 8,
+            Make::Of4(_) => 4,
+        };
+        if parts.len() > room {
+            return None;
+        }
+        let result = match make {
             Make::Of8(make) => {
                 let mut parts = Parts::<8>::of(parts);
                 // SAFETY: the places live on the stack for the length of the call.

@@ -122,7 +122,10 @@ impl Side {
             [device] => device,
             ref parts => match net.make_device(parts) {
                 Some(made) => made?,
-                None => return failed("makeVDevice is NULL, so no device is made of others"),
+                None => {
+                    let count = parts.len();
+                    return failed(format!("this interface cannot make a device of {count}"));
+                }
             },
         };
         let count = net.devices()?;

@@ -16,10 +16,6 @@ use crate::error::NetError;
 /// What mostly comes at once: room for it is made beforehand, so that calls need not allocate.
 const AT_ONCE: usize = 64;
 
-/// Where there are several rails, longer messages go over all of them: worth one more message
-/// that tells of the whole.
-const PART_BYTES: usize = 2 << 20;
-
 /// Memory of the connection's own.
 #[derive(Debug)]
 pub(crate) struct Own {
@@ -70,8 +66,6 @@ pub(crate) struct Line {
     /// What the caller's memory is registered with: the same, unless that is memory which both
     /// sides map, which the caller's never is.
     pub(crate) home: Arc<dyn Device>,
-    /// The most bytes that are put at once.
-    pub(crate) put_bytes_max: usize,
     outbox: Vec<WorkRequest>,
     events: Vec<Event>,
     /// The other side, as it calls itself.
@@ -95,14 +89,11 @@ impl Line {
             lane.classify(*class);
         }
         let endpoint = lane.attach(connected)?;
-        let most = device.caps().message_bytes_max;
-        let has_rails = lane.rails(endpoint).len() > 1;
         Ok(Line {
             lane,
             endpoint,
             device: Arc::clone(device),
             home: Arc::clone(home),
-            put_bytes_max: if has_rails { most.min(PART_BYTES) } else { most },
             outbox: Vec::with_capacity(AT_ONCE),
             events: Vec::with_capacity(AT_ONCE),
             peer: "the peer".to_owned(),

@@ -91,6 +91,8 @@ pub(crate) struct Receiver {
     ring: Option<RemoteMr>,
     /// By number, modulo how many there are.
     groups: Vec<Group>,
+    /// Of which something was finished last, and when: what is behind it has waited for that.
+    finished: (u32, Instant),
     next: u32,
     /// Sets of groups: those that are waited for, whose grants have not been told, and whose
     /// records are on their way.
@@ -154,6 +156,7 @@ impl Receiver {
             records,
             ring: None,
             groups: (0..GROUPS).map(group).collect(),
+            finished: (0, now),
             next: 0,
             waiting: 0,
             untold: 0,
@@ -269,6 +272,10 @@ impl Receiver {
                 line.conclude(now);
             }
             return Ok(Some((group.count, sizes)));
+        }
+        let (older, when) = self.finished;
+        if group.number.wrapping_sub(older) < u32::MAX / 2 {
+            group.wait.moves(when);
         }
         let Group { entries, count, wait, .. } = group;
         wait.judge(line, settings, now, || {
@@ -525,7 +532,7 @@ impl Receiver {
     fn finish(&mut self, at: usize, index: usize) {
         let group = &mut self.groups[at];
         group.entries[index].is_done = true;
-        group.wait.moves(self.line.pumped);
+        self.finished = (group.number, self.line.pumped);
         if let Stage::Waiting(left) = &mut group.stage {
             *left = left.saturating_sub(1);
             if *left == 0 {

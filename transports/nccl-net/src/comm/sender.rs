@@ -382,6 +382,8 @@ impl Sender {
                 // All of it is there: what is left is a piece without bytes.
                 request.stage = Stage::Waiting;
                 request.sent = Some(request.bytes);
+                // Its memory is not read again, and may go.
+                request.mr = None;
                 self.waiting.push_back(id as u8);
             }
             Stage::Vacant | Stage::Waiting | Stage::Done => {}
@@ -519,7 +521,7 @@ impl Sender {
             }
             None => (self.staging.key, 0),
         };
-        let (bytes, most) = (request.bytes, self.line.put_bytes_max);
+        let (bytes, most) = (request.bytes, self.line.device.caps().message_bytes_max);
         let endpoint = self.line.endpoint;
         let put = |local, at: usize, immediate| WorkRequest::Put {
             endpoint,

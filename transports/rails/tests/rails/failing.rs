@@ -69,7 +69,7 @@ pub(crate) fn meet(house: &House, later: u32) -> [Connected; 2] {
     let deadline = house.world.now() + PATIENCE;
     let mut address = listener.address();
     for _ in 0..later {
-        address = ccl_transport_rails::shorten(&address, |_| None).unwrap();
+        address = ccl_transport_rails::shorten(&address, 1, |_| None).unwrap();
     }
     let mut connecting = dialling.connect(&address, &SECRET, b"who", deadline).unwrap();
     let (mut one, mut other) = (None, None);
