@@ -2,9 +2,9 @@
 //! is written down ([`schedule`]) by which algorithms ([`algorithm`]), which one is taken
 //! ([`select`]), proved right ([`verify`]), made ready to run ([`lower`]) and carried out
 //! ([`execution`]); what joins ranks ([`transport`]) and how they find and trust each other
-//! ([`bootstrap`]), which of them share a host ([`topology`]), how long that takes ([`cost`]), and what is in flight between them
-//! ([`admission`]); every tunable ([`config`]).
-//! No clock, thread, file, socket or environment is touched here.
+//! ([`bootstrap`]), which of them share a host ([`topology`]), how long that takes ([`cost`]), and
+//! what is in flight between them ([`admission`]); every tunable ([`config`]). No clock, thread,
+//! file, socket or environment is touched here.
 
 #![forbid(unsafe_code)]
 

@@ -179,18 +179,6 @@ pub fn count_column(counts: &Counts) -> usize {
     }
 }
 
-/// Bus bandwidth over algorithm bandwidth: the share of the data that must cross the slowest link
-/// however clever the algorithm is.
-#[must_use]
-pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {
-    let n = f64::from(ranks);
-    match collective {
-        Collective::AllReduce => 2.0 * (n - 1.0) / n,
-        _ if is_divided(collective) => (n - 1.0) / n,
-        _ => 1.0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,14 +232,5 @@ mod tests {
         assert_eq!(of(Collective::ReduceScatter), scatter);
         assert_eq!(of(Collective::Scatter), scatter);
         assert_eq!(of(Collective::AllReduce).whole(), 10);
-    }
-
-    #[test]
-    fn bus_factors() {
-        assert_eq!(bus_factor(Collective::AllReduce, 4), 1.5);
-        assert_eq!(bus_factor(Collective::AllToAllV, 4), 0.75);
-        assert_eq!(bus_factor(Collective::Gather, 2), 0.5);
-        assert_eq!(bus_factor(Collective::Reduce, 4), 1.0);
-        assert_eq!(bus_factor(Collective::AllReduce, 1), 0.0);
     }
 }

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
-use super::geometry::{bus_factor, count_column, counts_of_size, has_in_place};
+use super::geometry::{count_column, counts_of_size, has_in_place};
 use super::memory::Memory;
 use super::options::Options;
 use super::plot::{Figure, Point, Series, render};
@@ -17,6 +17,7 @@ use super::subject::{Peer, Subject, SubjectError};
 use super::table;
 use super::timing::{Loop, over_ranks, time_calls};
 use super::trial::Trial;
+use ccl_core::cost::collectives::bus_factor;
 
 /// What came out of a run.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -76,8 +76,8 @@ pub fn ragged_share_approximate(ranks: f64, k: f64) -> f64 {
 }
 
 /// Bus bandwidth over algorithm bandwidth, as nccl-tests has it: the share of the data that must
-/// cross the slowest link however clever the algorithm is. `2 (n − 1) / n` for all_reduce, `(n − 1) /
-/// n` where each rank keeps a part, 1 for the rest.
+/// cross the slowest link however clever the algorithm is. `2 (n − 1) / n` for all_reduce, `(n − 1)
+/// / n` where each rank keeps a part, 1 for the rest.
 #[must_use]
 pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {
     use Collective as C;
@@ -98,8 +98,8 @@ pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {
     }
 }
 
-/// What really passes a link while an all_reduce of this busbw is done by the switches: a rank sends
-/// its array once, and so do the switches, `N + 1` sends for which busbw counts `2 (N − 1)`:
+/// What really passes a link while an all_reduce of this busbw is done by the switches: a rank
+/// sends its array once, and so do the switches, `N + 1` sends for which busbw counts `2 (N − 1)`:
 /// `busbw (N + 1) / (2 (N − 1))`. It explains a busbw above what the link can carry. (The count of
 /// sends is the engineering book's, "SHARP".)
 #[must_use]
@@ -107,8 +107,8 @@ pub fn in_network_wire_rate(busbw: f64, ranks: f64) -> f64 {
     busbw * (ranks + 1.0) / (2.0 * (ranks - 1.0))
 }
 
-/// What passes the network of each rank while a hierarchical all_reduce of this busbw runs among `n`
-/// ranks on `k` hosts: only the parts that hosts exchange do: `busbw (k − 1) / (n − 1)`.
+/// What passes the network of each rank while a hierarchical all_reduce of this busbw runs among
+/// `n` ranks on `k` hosts: only the parts that hosts exchange do: `busbw (k − 1) / (n − 1)`.
 #[must_use]
 pub fn hierarchical_wire_rate(busbw: f64, hosts: f64, ranks: f64) -> f64 {
     busbw * (hosts - 1.0) / (ranks - 1.0)

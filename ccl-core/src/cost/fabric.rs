@@ -53,9 +53,9 @@ pub struct ShardedLevel {
 }
 
 /// all_gather or reduce_scatter along an outer axis of an array that is sharded `Y`-fold along an
-/// inner one: `bytes · max_i (D_i − 1) / (D_i max(Y, S_{i−1}) w_i)`, where `S_{i−1}` ranks are below
-/// a child of level `i`, each with a share `w_i` of its link. (Scaling book, "reductions when the
-/// array is sharded over a separate axis"; its `W_link` holds for these shares only.)
+/// inner one: `bytes · max_i (D_i − 1) / (D_i max(Y, S_{i−1}) w_i)`, where `S_{i−1}` ranks are
+/// below a child of level `i`, each with a share `w_i` of its link. (Scaling book, "reductions when
+/// the array is sharded over a separate axis"; its `W_link` holds for these shares only.)
 #[must_use]
 pub fn sharded_gather_s(bytes: f64, inner: f64, levels: &[ShardedLevel]) -> f64 {
     let of = |level: &ShardedLevel| {
@@ -88,8 +88,8 @@ pub fn sharded_all_reduce_s(
     (within, between)
 }
 
-/// all_reduce by the switches of an array that is sharded `Y`-fold: `bytes / W`, with what the level
-/// that reduces takes from all below it, whatever `Y` is.
+/// all_reduce by the switches of an array that is sharded `Y`-fold: `bytes / W`, with what the
+/// level that reduces takes from all below it, whatever `Y` is.
 #[must_use]
 pub fn sharded_in_network_s(bytes: f64, level_bytes_per_s: f64) -> f64 {
     bytes / level_bytes_per_s
@@ -118,7 +118,8 @@ pub fn gather_through_spine(bytes: f64, nodes: f64) -> Through {
     Through { in_bytes: bytes, out_bytes: bytes * (nodes - 1.0) }
 }
 
-/// What passes a switch that reduces while the `N` ranks below it do an all_reduce: `B N` either way.
+/// What passes a switch that reduces while the `N` ranks below it do an all_reduce: `B N` either
+/// way.
 #[must_use]
 pub fn in_network_through(bytes: f64, ranks: f64) -> Through {
     Through { in_bytes: bytes * ranks, out_bytes: bytes * ranks }
@@ -149,15 +150,15 @@ pub fn links_bytes_per_s(links: f64, bits_per_s: f64) -> f64 {
     links * bits_per_s / 8.0
 }
 
-/// What each of `below` gets of all that a level carries; how much less than what it could send says
-/// how oversubscribed the level is.
+/// What each of `below` gets of all that a level carries; how much less than what it could send
+/// says how oversubscribed the level is.
 #[must_use]
 pub fn share_bytes_per_s(level_bytes_per_s: f64, below: f64) -> f64 {
     level_bytes_per_s / below
 }
 
-/// A network in which each level only has so much of what is below it: from the share of a rank, the
-/// fraction of it that a level of this oversubscription leaves (`7` for 1:7).
+/// A network in which each level only has so much of what is below it: from the share of a rank,
+/// the fraction of it that a level of this oversubscription leaves (`7` for 1:7).
 #[must_use]
 pub fn oversubscribed_bytes_per_s(bytes_per_s: f64, oversubscription: f64) -> f64 {
     bytes_per_s / oversubscription

@@ -1,5 +1,6 @@
 //! How long communication takes, by formulas: of collectives within one level of a network
-//! ([`collectives`]), over its levels ([`fabric`]), and what that means for training ([`training`]).
+//! ([`collectives`]), over its levels ([`fabric`]), and what that means for training
+//! ([`training`]).
 //!
 //! Everything is a plain number: bytes, bytes per second of one direction, seconds; a GB is 10⁹
 //! bytes. Nothing here knows latency: these are the bounds that bandwidth sets. Where a source

@@ -1,7 +1,7 @@
 //! What communication means for training: when it takes longer than computing.
 //!
-//! `flops_per_s` is what one accelerator computes, `bytes_per_s` what it (or its node) sends; `D` and
-//! `F` are the widths of a model's layers, `B` the tokens of a batch; numbers have two bytes.
+//! `flops_per_s` is what one accelerator computes, `bytes_per_s` what it (or its node) sends; `D`
+//! and `F` are the widths of a model's layers, `B` the tokens of a batch; numbers have two bytes.
 //! (Scaling book, "Rooflines for LLM scaling on GPUs"; where else, it is said.)
 
 /// Tokens that each accelerator must have at least for data parallelism, or fully sharded data

@@ -7,7 +7,7 @@ use ccl_core::types::{Collective, DataType, ReduceOp};
 use serde::Serialize;
 
 use super::Stage;
-use crate::perf::geometry::{Counts, bus_factor};
+use crate::perf::geometry::Counts;
 use crate::perf::number::general;
 use crate::perf::options::{Choice, Options};
 use crate::perf::setup::checked_call;
@@ -16,6 +16,7 @@ use crate::perf::subject::{Subject, SubjectError};
 use crate::perf::table::fitted;
 use crate::perf::timing::{Loop, Times, over_ranks, time_calls};
 use crate::perf::trial::Trial;
+use ccl_core::cost::collectives::bus_factor;
 
 /// The flags of this program.
 #[derive(clap::Args, Clone, Copy, Debug)]

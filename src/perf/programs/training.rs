@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::Stage;
 use super::workloads::{Scene, Workload};
-use crate::perf::geometry::{bus_factor, has_in_place};
+use crate::perf::geometry::has_in_place;
 use crate::perf::memory::Memory;
 use crate::perf::number::general;
 use crate::perf::options::Options;
@@ -20,6 +20,7 @@ use crate::perf::subject::{Subject, SubjectError};
 use crate::perf::table::fitted;
 use crate::perf::timing::{Loop, Times, over_ranks, time_calls};
 use crate::perf::trial::Trial;
+use ccl_core::cost::collectives::bus_factor;
 
 /// The flags of this program.
 #[derive(clap::Args, Clone, Debug)]

@@ -210,8 +210,8 @@ impl Calls {
         self.properties.of(device)
     }
 
-    /// Makes one device of several; `None` if the plugin cannot, or the interface has no room for so
-    /// many.
+    /// Makes one device of several; `None` if the plugin cannot, or the interface has no room for
+    /// so many.
     pub(crate) fn make_device(&self, parts: &[i32]) -> Option<(NcclResult, i32)> {
         let mut made = -1;
         let make = self.make_device?;
