@@ -2,6 +2,8 @@
 
 pub mod bootstrap;
 pub mod communicator;
+#[cfg(feature = "cli")]
+pub mod cost;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -15,6 +15,9 @@ mod collectives;
 #[cfg(test)]
 mod communicators;
 #[cfg(test)]
+#[cfg(feature = "cli")]
+mod cost;
+#[cfg(test)]
 mod deterministic;
 #[cfg(test)]
 mod faults;

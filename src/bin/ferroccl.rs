@@ -9,8 +9,8 @@ use ferroccl::communicator::{Call, Hosts, config_from_environment, explain};
 use ferroccl::perf::sizes::parse_size;
 use ferroccl::{Collective, DataType, Rank, ReduceOp};
 
-/// Explains collectives, shows the configuration, tells what running ranks are doing, and checks
-/// plugins for NCCL.
+/// Explains collectives and what they cost, shows the configuration, tells what running ranks are
+/// doing, and checks plugins for NCCL.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -19,6 +19,7 @@ Examples:
   ferroccl explain all_reduce --bytes 64M --ranks 8
   ferroccl explain all_to_all --bytes 1k --ranks 32 --rank 3 --json
   FERROCCL_ALGO=ring ferroccl explain all_gather --bytes 1M --ranks 4
+  ferroccl cost all_gather bytes=512MiB ranks=8 bandwidth=450GB/s
   ferroccl config
   ferroccl status
   ferroccl netcheck ./libnccl-net-x.so"
@@ -32,6 +33,8 @@ struct Arguments {
 enum Command {
     /// The plan of a collective: algorithm, reason, schedule, program, memory
     Explain(Explain),
+    /// How long communication takes, by formulas, and what that means for training
+    Cost(Cost),
     /// What the ranks of this user on this machine are doing, and who holds up the others
     Status(Status),
     /// Whether a network plugin for NCCL keeps the contract, point by point, and how fast it is
@@ -56,6 +59,26 @@ struct Status {
     #[arg(long)]
     pid: Option<u32>,
     /// Print JSON, with the last operations of each rank
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without a question, all are listed. Units: GB is 10^9 bytes, GiB 2^30; GB/s, and Gb/s for bits; 990T
+operations; 70B of anything.
+Examples:
+  ferroccl cost
+  ferroccl cost all_reduce bytes=1GB ranks=8 bandwidth=450GB/s
+  ferroccl cost pod_all_gather bytes=1GB units=1
+  ferroccl cost data_parallel flops=990T bandwidth=400GB/s experts=128 k=4
+  ferroccl cost training parameters=70B tokens=15T accelerators=4096 flops=990T --json")]
+struct Cost {
+    /// Which
+    question: Option<String>,
+    /// What must be known for it, as NAME=VALUE
+    inputs: Vec<String>,
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -97,6 +120,7 @@ struct Explain {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Explain(arguments) => show_plan(&arguments),
+        Command::Cost(arguments) => show_cost(&arguments),
         Command::Status(arguments) => show_status(&arguments),
         Command::Netcheck(arguments) => return ccl_netcheck::run(&arguments, &["netcheck"]),
         Command::Config { json } => show_config(json),
@@ -136,6 +160,21 @@ fn show_plan(arguments: &Explain) -> Result<(), Box<dyn Error>> {
     let text = if arguments.json { serde_json::to_string_pretty(&plan)? } else { plan.to_string() };
     // A reader that has seen enough (head) is no error.
     let _ = writeln!(std::io::stdout(), "{text}");
+    Ok(())
+}
+
+fn show_cost(arguments: &Cost) -> Result<(), Box<dyn Error>> {
+    let text = match &arguments.question {
+        None => ferroccl::cost::list(),
+        Some(question) => {
+            let answer = ferroccl::cost::answer(question, &arguments.inputs)?;
+            match arguments.json {
+                true => serde_json::to_string_pretty(&answer)? + "\n",
+                false => answer.to_string(),
+            }
+        }
+    };
+    let _ = write!(std::io::stdout(), "{text}");
     Ok(())
 }
 

@@ -15,4 +15,5 @@
 
 pub mod collectives;
 pub mod fabric;
+pub mod questions;
 pub mod training;

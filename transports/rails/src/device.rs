@@ -1,5 +1,6 @@
 //! The device: several as one.
 
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use ccl_core::time::Instant;
@@ -11,7 +12,7 @@ use ccl_memory::Region;
 use crate::RAILS_MAX;
 use crate::lane::RailsLane;
 use crate::meeting::{Doors, RailsConnecting, RailsListener};
-use crate::rail::WINDOW;
+use crate::rail::{Load, WINDOW};
 
 /// How each device knows memory of this side; none if it cannot, because it has failed.
 pub(crate) type LocalKeys = Arc<[Option<MrKey>]>;
@@ -23,6 +24,10 @@ pub(crate) struct Together {
     /// Of these.
     pub(crate) names: Vec<String>,
     pub(crate) registry: Arc<Registry<LocalKeys>>,
+    /// Of each of the devices.
+    pub(crate) loads: Vec<Arc<Load>>,
+    /// Links that there have been.
+    pub(crate) links: AtomicUsize,
     pub(crate) caps: Caps,
 }
 
@@ -67,7 +72,10 @@ impl RailsDevice {
             latency_ns: caps.iter().map(|caps| caps.latency_ns).max().unwrap_or(0),
         };
         let registry = Arc::new(Registry::new());
-        Ok(RailsDevice { with: Arc::new(Together { devices, names, registry, caps }) })
+        let (loads, links) =
+            (devices.iter().map(|_| Arc::default()).collect(), AtomicUsize::new(0));
+        let with = Together { devices, names, registry, loads, links, caps };
+        Ok(RailsDevice { with: Arc::new(with) })
     }
 
     /// Registers memory with all devices but those that `keys` has a place for already. `may_lack`

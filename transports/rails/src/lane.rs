@@ -1,6 +1,7 @@
 //! A lane over several lanes, one for each device.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ccl_core::spread::{Flow, Spread};
@@ -431,7 +432,7 @@ impl RailsLane {
         link.dialling.clear();
         let endpoints = link.rails.iter().map(|rail| (rail.lane, rail.endpoint()));
         let endpoints: Vec<_> = endpoints.collect();
-        link.rails.iter_mut().for_each(|rail| rail.stage = Stage::Down { again: None });
+        link.rails.iter_mut().for_each(Rail::give_up);
         for (lane, endpoint) in endpoints {
             if let Some(endpoint) = endpoint {
                 self.lanes[lane].cut(endpoint);
@@ -640,7 +641,8 @@ impl Lane for RailsLane {
         let (mut rails, mut failed) = (Vec::new(), None);
         for (at, part) in parts.into_iter().enumerate() {
             let lane = at % self.lanes.len();
-            let mut rail = Rail::new(lane, self.with.devices[lane].caps());
+            let load = &self.with.loads[lane];
+            let mut rail = Rail::new(lane, self.with.devices[lane].caps(), load);
             let Some(part) = part else {
                 rails.push(rail);
                 continue;
@@ -661,7 +663,8 @@ impl Lane for RailsLane {
         if let (Some(error), false) = (failed, rails.iter().any(|rail| rail.endpoint().is_some())) {
             return Err(error);
         }
-        let link = Link::new(id, rails, from);
+        let turn = self.with.links.fetch_add(1, Ordering::Relaxed);
+        let link = Link::new(id, rails, from, turn);
         let addresses = link.addresses();
         self.links.push(Some(link));
         self.tell(number, &addresses);

@@ -6,7 +6,7 @@
 //! # Striping
 //!
 //! A put goes whole over the rail on which it is expected to be done first: by the bytes that are
-//! under way there, and by the bandwidth that was measured there lately.
+//! under way on its device, whosever they are, and by the bandwidth that was measured there lately.
 //!
 //! # A rail that fails
 //!

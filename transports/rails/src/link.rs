@@ -119,6 +119,8 @@ pub(crate) struct Way {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: LinkId,
+    /// Which of all links: of rails that are as good, each begins with another.
+    turn: usize,
     pub(crate) rails: Vec<Rail>,
     /// How rails are dialled again, on the side that has dialled.
     pub(crate) dial: Option<Dial>,
@@ -145,7 +147,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    pub(crate) fn new(id: LinkId, rails: Vec<Rail>, from: From) -> Link {
+    pub(crate) fn new(id: LinkId, rails: Vec<Rail>, from: From, turn: usize) -> Link {
         let (dial, doors, untold) = match from {
             // It ends with its only rail.
             _ if rails.len() == 1 => (None, None, Vec::new()),
@@ -156,6 +158,7 @@ impl Link {
         let addresses = untold.into_iter().map(note).collect();
         Link {
             id,
+            turn,
             rails,
             dial,
             doors,
@@ -195,7 +198,9 @@ impl Link {
     /// The way on which a put would be done first, if one takes it now.
     pub(crate) fn way(&self, put: &Put, now: Instant) -> Option<Way> {
         let to = self.imports.iter().find(|import| import.number == put.to)?;
-        let mut ways = self.rails.iter().enumerate().filter_map(|(at, rail)| {
+        let (before, from) = self.rails.split_at(self.turn % self.rails.len().max(1));
+        let rails = from.iter().zip(before.len()..).chain(before.iter().zip(0..));
+        let mut ways = rails.filter_map(|(rail, at)| {
             let endpoint = rail.takes()?;
             let remote = to.rails.get(at).copied().flatten()?;
             let (local, tail) = put.known_to(rail.lane)?;

@@ -1,6 +1,8 @@
 //! One rail of a link: what is under way on it, what has come over it, and how fast it is.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ccl_core::time::Instant;
@@ -110,6 +112,10 @@ pub(crate) enum Outcome {
     Again(Put),
 }
 
+/// Bytes that are under way on a device, of all links of this process.
+#[derive(Debug, Default)]
+pub(crate) struct Load(AtomicUsize);
+
 /// One rail.
 #[derive(Debug)]
 pub(crate) struct Rail {
@@ -135,6 +141,8 @@ pub(crate) struct Rail {
     /// Puts that are not done, and their bytes.
     open: usize,
     bytes: usize,
+    /// Of its device: links that have one put each under way are not to choose the same one.
+    load: Arc<Load>,
     heard: Heard,
     /// What had come before it came back, until the peer needs it no more.
     before: Option<Heard>,
@@ -180,7 +188,7 @@ impl Rate {
 }
 
 impl Rail {
-    pub(crate) fn new(lane: usize, caps: &Caps) -> Rail {
+    pub(crate) fn new(lane: usize, caps: &Caps, load: &Arc<Load>) -> Rail {
         let bytes_per_s = caps.bandwidth_bytes_per_s;
         Rail {
             lane,
@@ -197,6 +205,7 @@ impl Rail {
             done: 0,
             open: 0,
             bytes: 0,
+            load: Arc::clone(load),
             heard: Heard::new(),
             before: None,
             rate: Rate { bytes_per_s, measured: Instant::ZERO, since: None, bytes: 0 },
@@ -245,7 +254,31 @@ impl Rail {
         let own = self.rate.bytes_per_s.max(1.0);
         let lately = now.since(self.rate.measured) < MEASURED_LATELY;
         let bytes_per_s = if lately { own } else { own.max(best) };
-        (self.bytes + bytes) as f64 / bytes_per_s
+        let under_way = self.load.0.load(Ordering::Relaxed);
+        (under_way + bytes) as f64 / bytes_per_s
+    }
+
+    fn begin(&mut self, bytes: usize) {
+        (self.open, self.bytes) = (self.open + 1, self.bytes + bytes);
+        self.load.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn end(&mut self, puts: usize, bytes: usize) {
+        (self.open, self.bytes) = (self.open - puts, self.bytes - bytes);
+        self.load.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Nothing becomes of what is under way.
+    fn clear(&mut self) {
+        self.first = self.first.wrapping_add(self.window.len() as u64);
+        self.window.clear();
+        self.end(self.open, self.bytes);
+    }
+
+    /// It is never used again, and nothing that is under way is done.
+    pub(crate) fn give_up(&mut self) {
+        self.clear();
+        self.stage = Stage::Down { again: None };
     }
 
     /// A put of so many bytes goes over this rail. Returns its number.
@@ -260,7 +293,7 @@ impl Rail {
         self.rate.begin(now);
         self.carries_since.get_or_insert(now);
         self.window.push_back(Posted { put, is_done: false });
-        (self.open, self.bytes) = (self.open + 1, self.bytes + bytes);
+        self.begin(bytes);
         self.first.wrapping_add(self.window.len() as u64 - 1) & NUMBER
     }
 
@@ -270,7 +303,7 @@ impl Rail {
         if put.immediate().is_some() {
             self.names.pop_back();
         }
-        (self.open, self.bytes) = (self.open - 1, self.bytes - put.bytes);
+        self.end(1, put.bytes);
         Some(put)
     }
 
@@ -293,7 +326,7 @@ impl Rail {
         let bytes = posted.put.bytes;
         posted.is_done = true;
         self.done += u64::from(immediate.is_some());
-        (self.open, self.bytes) = (self.open - 1, self.bytes - bytes);
+        self.end(1, bytes);
         self.carried = (self.carried.0 + 1, self.carried.1 + bytes as u64);
         self.rate.done(bytes, now);
         if self.open == 0 {
@@ -371,9 +404,7 @@ impl Rail {
                 _ => outcomes.push(Outcome::Again(put.clone())),
             }
         }
-        self.first = self.first.wrapping_add(self.window.len() as u64);
-        self.window.clear();
-        (self.open, self.bytes) = (0, 0);
+        self.clear();
         self.rest(now);
         true
     }
@@ -420,5 +451,11 @@ impl Rail {
             // Who is ready has had its answers.
             self.before = None;
         }
+    }
+}
+
+impl Drop for Rail {
+    fn drop(&mut self) {
+        self.clear();
     }
 }

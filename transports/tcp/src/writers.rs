@@ -33,11 +33,13 @@ impl Writers {
     /// Every lane that was writing has ended; whoever writes later has begun after this was called,
     /// and sees what was changed before.
     pub(crate) fn wait(&self) {
-        let all: Vec<_> = self.all().iter().filter_map(Weak::upgrade).collect();
+        // Lanes that join meanwhile wait, and begin to write later. Calls do this, which are to
+        // allocate nothing.
+        let all = self.all();
         // With the one in `begin`: either that lane sees what was changed, or this sees that it
         // writes.
         fence(Ordering::SeqCst);
-        for lane in all {
+        for lane in all.iter().filter_map(Weak::upgrade) {
             let seen = lane.load(Ordering::Acquire);
             while seen % 2 == 1 && lane.load(Ordering::Acquire) == seen {
                 std::thread::sleep(PAUSE);

@@ -198,6 +198,6 @@ mod faults {
             assert!(output.status.success(), "{example}: {}", text(&output.stdout));
             count += 1;
         }
-        assert_eq!(count, 5, "{help}");
+        assert_eq!(count, 6, "{help}");
     }
 }
