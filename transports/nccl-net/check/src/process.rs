@@ -9,7 +9,7 @@ use crate::side::Side;
 use crate::stop::{Outcome, failed};
 
 /// Growth of memory that no single object explains: allocators keep some.
-const MEMORY_SLACK_BYTES: usize = 8 << 20;
+const MEMORY_SLACK_BYTES: usize = 16 << 20;
 
 /// What this process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

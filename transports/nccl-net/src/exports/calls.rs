@@ -54,11 +54,18 @@ fn context(pointer: *mut c_void) -> Result<Known, NetError> {
 }
 
 pub(super) unsafe extern "C" fn init_v10(logger: Logger, _: Profiler) -> NcclResult {
-    guard("init", || plugin::init(logger))
+    guard("init", || init_anew(logger))
 }
 
 pub(super) unsafe extern "C" fn init_v9(logger: Logger) -> NcclResult {
-    guard("init", || plugin::init(logger))
+    guard("init", || init_anew(logger))
+}
+
+/// Without contexts NCCL calls it once, and again only when it has had this library unloaded.
+fn init_anew(logger: Logger) -> Result<(), NetError> {
+    plugin::init(logger)?;
+    plugin::plugin()?.devices.forget_made();
+    Ok(())
 }
 
 pub(super) unsafe extern "C" fn devices(count: *mut c_int) -> NcclResult {
