@@ -37,7 +37,6 @@ pub fn answer(name: &str, given: &[String]) -> Result<Answer, String> {
             format!("{} does not ask for {name:?}; it takes {}", question.name, inputs(question))
         })?;
         let value = parse(value, question.inputs[at].unit)?;
-        // An infinite number of groups is one that is not counted.
         if value < 0.0 || !value.is_finite() {
             return Err(format!("{text}: use a number that is not less than 0"));
         }

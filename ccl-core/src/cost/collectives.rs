@@ -123,12 +123,8 @@ pub fn hierarchical_all_reduce_s(bytes: f64, hosts: f64, host_bytes_per_s: f64) 
 
 #[cfg(test)]
 mod tests {
+    use super::super::about;
     use super::*;
-
-    /// To as many digits as the sources print.
-    fn about(value: f64, expected: f64, tolerance: f64) {
-        assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not {expected}");
-    }
 
     const NODE: f64 = 450e9;
 

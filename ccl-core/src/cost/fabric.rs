@@ -88,13 +88,6 @@ pub fn sharded_all_reduce_s(
     (within, between)
 }
 
-/// all_reduce by the switches of an array that is sharded `Y`-fold: `bytes / W`, with what the
-/// level that reduces takes from all below it, whatever `Y` is.
-#[must_use]
-pub fn sharded_in_network_s(bytes: f64, level_bytes_per_s: f64) -> f64 {
-    bytes / level_bytes_per_s
-}
-
 /// Bytes into a switch and out of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Through {
@@ -157,20 +150,10 @@ pub fn share_bytes_per_s(level_bytes_per_s: f64, below: f64) -> f64 {
     level_bytes_per_s / below
 }
 
-/// A network in which each level only has so much of what is below it: from the share of a rank,
-/// the fraction of it that a level of this oversubscription leaves (`7` for 1:7).
-#[must_use]
-pub fn oversubscribed_bytes_per_s(bytes_per_s: f64, oversubscription: f64) -> f64 {
-    bytes_per_s / oversubscription
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::about;
     use super::*;
-
-    fn about(value: f64, expected: f64, tolerance: f64) {
-        assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not {expected}");
-    }
 
     const NODE: Level = Level { children: 8.0, child_bytes_per_s: 450e9 };
     const UNIT: Level = Level { children: 32.0, child_bytes_per_s: 400e9 };
@@ -219,7 +202,6 @@ mod tests {
         };
         assert_eq!(whole(2.0), whole(8.0));
         about(whole(16.0), whole(8.0) / 2.0, 1e-12);
-        about(sharded_in_network_s(bytes, 6.4e12), bytes / 6.4e12, 1e-12);
     }
 
     #[test]
@@ -245,6 +227,5 @@ mod tests {
         // 18 trays of four.
         assert_eq!(links_bytes_per_s(4.0 * 18.0, 400e9), 3.6e12);
         assert_eq!(links_bytes_per_s(4.0 * 8.0, 100e9), 400e9);
-        about(oversubscribed_bytes_per_s(700.0, 7.0), 100.0, 1e-12);
     }
 }

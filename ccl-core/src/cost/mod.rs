@@ -17,3 +17,9 @@ pub mod collectives;
 pub mod fabric;
 pub mod questions;
 pub mod training;
+
+/// To as many digits as the sources print.
+#[cfg(test)]
+fn about(value: f64, expected: f64, tolerance: f64) {
+    assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not {expected}");
+}

@@ -119,11 +119,8 @@ pub fn transfer_s(bytes: f64, bytes_per_s: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::about;
     use super::*;
-
-    fn about(value: f64, expected: f64, tolerance: f64) {
-        assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not {expected}");
-    }
 
     /// Of an H100.
     const FLOPS: f64 = 990e12;

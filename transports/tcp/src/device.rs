@@ -93,8 +93,7 @@ impl Device for TcpDevice {
     fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
         self.registry.remove(key)?;
         // Whoever was writing there is done; whoever comes later finds it withdrawn.
-        self.writers.wait();
-        Ok(())
+        self.writers.wait()
     }
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {

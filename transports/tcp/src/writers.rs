@@ -5,8 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use ccl_core::transport::TransportError;
+
 /// Between two looks at a lane that is writing.
 const PAUSE: Duration = Duration::from_micros(20);
+/// A look at the sockets ends sooner.
+const WITHIN: Duration = Duration::from_secs(10);
 
 /// The lanes of a device.
 #[derive(Debug, Default)]
@@ -32,7 +36,12 @@ impl Writers {
 
     /// Every lane that was writing has ended; whoever writes later has begun after this was called,
     /// and sees what was changed before.
-    pub(crate) fn wait(&self) {
+    ///
+    /// # Errors
+    ///
+    /// When one does not end: its thread was stopped, or is that of the process that this one was
+    /// forked from.
+    pub(crate) fn wait(&self) -> Result<(), TransportError> {
         // Lanes that join meanwhile wait, and begin to write later. Calls do this, which are to
         // allocate nothing.
         let all = self.all();
@@ -41,10 +50,16 @@ impl Writers {
         fence(Ordering::SeqCst);
         for lane in all.iter().filter_map(Weak::upgrade) {
             let seen = lane.load(Ordering::Acquire);
+            let until = crate::now() + WITHIN;
             while seen % 2 == 1 && lane.load(Ordering::Acquire) == seen {
+                if crate::now() >= until {
+                    let (what, peer) = ("taking memory back", "a thread that polls".to_owned());
+                    return Err(TransportError::Deadline { what, peer, after: WITHIN });
+                }
                 std::thread::sleep(PAUSE);
             }
         }
+        Ok(())
     }
 
     /// There is nothing that a panic could leave half changed.
@@ -83,13 +98,13 @@ mod tests {
         let elsewhere = others.join();
         drop(idle.begin());
         let _elsewhere = elsewhere.begin();
-        writers.wait();
+        writers.wait().unwrap();
         let writing = busy.begin();
         std::thread::scope(|scope| {
             let (told, waited) = mpsc::channel();
             let writers = &writers;
             scope.spawn(move || {
-                writers.wait();
+                writers.wait().unwrap();
                 told.send(()).unwrap();
             });
             assert!(waited.recv_timeout(Duration::from_millis(50)).is_err(), "it did not wait");
