@@ -1,0 +1,210 @@
+//! The network between hosts: tiers of switches, a folded Clos.
+//!
+//! A *group* of the lowest tier is what one set of switches joins directly, such as a rack or a
+//! scalable unit; a group of a higher tier joins groups of the one below. Hosts are numbered through
+//! all groups, so host h is in group h / children of the lowest tier, and so on upwards.
+
+/// Which switches of a group are joined with what is below them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wiring {
+    /// Each with all.
+    Mesh,
+    /// By numbers: NIC k of every host with switch k modulo the switches (a *rail*); and above the
+    /// lowest tier switch k of every group with the switches above that are k modulo the switches
+    /// below (a *plane*), or with the one that is k modulo the switches above where those are
+    /// fewer.
+    Rails,
+}
+
+/// The switches of a level, all groups alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tier {
+    /// What a switch is called: leaf, spine, core.
+    pub name: String,
+    /// What a group is called: rack, unit, zone.
+    pub group: String,
+    /// Hosts in a group of the lowest tier; above, groups of the tier below.
+    pub children: u32,
+    /// Switches in a group.
+    pub switches: u32,
+    /// Who is joined with whom.
+    pub wiring: Wiring,
+    /// Cables between any two that are joined.
+    pub cables: u32,
+    /// Of one cable, in one direction.
+    pub bytes_per_s: f64,
+    /// Of a cable and the switch above it, in one direction.
+    pub latency_ns: f64,
+}
+
+/// Tiers of switches, the one at the hosts first. Without any, hosts are joined by something of
+/// which nothing is known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Fabric {
+    /// Ports of each host, numbered; what a cable of the lowest tier is joined with.
+    pub nics: u32,
+    /// Upwards.
+    pub tiers: Vec<Tier>,
+}
+
+impl Fabric {
+    /// What has a number below the switches of a tier, in each of their children: NICs of a host,
+    /// or switches of a group.
+    #[must_use]
+    pub fn below(&self, tier: usize) -> u32 {
+        match tier.checked_sub(1) {
+            None => self.nics,
+            Some(lower) => self.tiers.get(lower).map_or(0, |lower| lower.switches),
+        }
+    }
+
+    /// The switches of a group that number `below` of each of its children is joined with.
+    pub fn above(&self, tier: usize, below: u32) -> impl Iterator<Item = u32> + use<> {
+        let numbers = self.below(tier).max(1);
+        let (switches, wiring) =
+            self.tiers.get(tier).map_or((0, Wiring::Mesh), |tier| (tier.switches, tier.wiring));
+        let (first, step) = match wiring {
+            Wiring::Mesh => (0, 1),
+            Wiring::Rails if switches >= numbers => (below, numbers),
+            Wiring::Rails => (below % switches.max(1), numbers.max(switches)),
+        };
+        (first..switches).step_by(step as usize)
+    }
+
+    /// Cables from one NIC of a host, or one switch of a group, to the tier above it.
+    #[must_use]
+    pub fn uplinks(&self, tier: usize, below: u32) -> u32 {
+        let cables = self.tiers.get(tier).map_or(0, |tier| tier.cables);
+        cables * u32::try_from(self.above(tier, below).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Hosts in a group of this tier, if it is full.
+    #[must_use]
+    pub fn hosts_in_group(&self, tier: usize) -> u64 {
+        let children = |tier: &Tier| u64::from(tier.children);
+        self.tiers.iter().take(tier + 1).map(children).fold(1, u64::saturating_mul)
+    }
+
+    /// The group of this tier that a host is in.
+    #[must_use]
+    pub fn group(&self, tier: usize, host: u32) -> u32 {
+        u32::try_from(u64::from(host) / self.hosts_in_group(tier).max(1)).unwrap_or(0)
+    }
+
+    /// Groups of this tier that so many hosts need.
+    #[must_use]
+    pub fn groups(&self, tier: usize, hosts: u32) -> u32 {
+        let groups = u64::from(hosts).div_ceil(self.hosts_in_group(tier).max(1));
+        u32::try_from(groups).unwrap_or(u32::MAX)
+    }
+
+    /// Switches of this tier that so many hosts need.
+    #[must_use]
+    pub fn switches(&self, tier: usize, hosts: u32) -> u64 {
+        let switches = self.tiers.get(tier).map_or(0, |tier| tier.switches);
+        u64::from(self.groups(tier, hosts)) * u64::from(switches)
+    }
+
+    /// The lowest tier with a group that has both hosts; none if no tier joins them.
+    #[must_use]
+    pub fn meeting(&self, one: u32, other: u32) -> Option<usize> {
+        (0..self.tiers.len()).find(|tier| self.group(*tier, one) == self.group(*tier, other))
+    }
+
+    /// What all cables from one host, or one group, to this tier carry, in one direction.
+    #[must_use]
+    pub fn upward_bytes_per_s(&self, tier: usize) -> f64 {
+        let uplinks: u32 = (0..self.below(tier)).map(|below| self.uplinks(tier, below)).sum();
+        self.tiers.get(tier).map_or(0.0, |tier| tier.bytes_per_s * f64::from(uplinks))
+    }
+
+    /// By how much more comes from below into a full group of the tier below this one than can
+    /// leave it upwards; 1 where all of it can. At the lowest tier it is 1: a host sends no more
+    /// than its NICs do.
+    #[must_use]
+    pub fn oversubscription(&self, tier: usize) -> f64 {
+        let Some(lower) = tier.checked_sub(1).and_then(|lower| self.tiers.get(lower)) else {
+            return 1.0;
+        };
+        let from_below = self.upward_bytes_per_s(tier - 1) * f64::from(lower.children);
+        from_below / self.upward_bytes_per_s(tier)
+    }
+
+    /// From a NIC up to this tier and down to another, at rest.
+    #[must_use]
+    pub fn latency_ns(&self, tier: usize) -> f64 {
+        2.0 * self.tiers.iter().take(tier + 1).map(|tier| tier.latency_ns).sum::<f64>()
+    }
+
+    /// The lowest tier whose cables, of one NIC or switch, are fewer than those it takes in, with
+    /// by how much more that is.
+    #[must_use]
+    pub fn bottleneck(&self) -> Option<(usize, f64)> {
+        let over = (0..self.tiers.len()).map(|tier| (tier, self.oversubscription(tier)));
+        over.into_iter().find(|(_, over)| *over > 1.0 + 1e-9)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tier(children: u32, switches: u32, wiring: Wiring, cables: u32) -> Tier {
+        let (name, group) = (String::new(), String::new());
+        Tier {
+            name,
+            group,
+            children,
+            switches,
+            wiring,
+            cables,
+            bytes_per_s: 50e9,
+            latency_ns: 500.0,
+        }
+    }
+
+    fn above(fabric: &Fabric, tier: usize) -> Vec<Vec<u32>> {
+        (0..fabric.below(tier)).map(|below| fabric.above(tier, below).collect()).collect()
+    }
+
+    #[test]
+    fn wires_go_by_rails_or_to_all() {
+        let fabric = Fabric {
+            nics: 4,
+            tiers: vec![
+                tier(2, 2, Wiring::Rails, 1),
+                tier(3, 3, Wiring::Mesh, 2),
+                tier(2, 6, Wiring::Rails, 1),
+            ],
+        };
+        assert_eq!(above(&fabric, 0), [[0], [1], [0], [1]]);
+        assert_eq!(above(&fabric, 1), [[0, 1, 2], [0, 1, 2]]);
+        assert_eq!(above(&fabric, 2), [[0, 3], [1, 4], [2, 5]]);
+        assert_eq!((fabric.uplinks(0, 3), fabric.uplinks(1, 0), fabric.uplinks(2, 2)), (1, 6, 2));
+        let rails = Fabric { nics: 8, tiers: vec![tier(32, 8, Wiring::Rails, 1)] };
+        assert_eq!(above(&rails, 0), Vec::from_iter((0..8).map(|nic| [nic])));
+        let uneven = Fabric { nics: 3, tiers: vec![tier(32, 5, Wiring::Rails, 1)] };
+        assert_eq!(above(&uneven, 0), [vec![0, 3], vec![1, 4], vec![2]]);
+    }
+
+    #[test]
+    fn hosts_meet_where_their_groups_are_one() {
+        let fabric = Fabric {
+            nics: 8,
+            tiers: vec![tier(2, 1, Wiring::Mesh, 1), tier(192, 16, Wiring::Mesh, 1)],
+        };
+        assert_eq!((fabric.meeting(0, 1), fabric.meeting(1, 2)), (Some(0), Some(1)));
+        assert_eq!(fabric.meeting(383, 384), None);
+        assert_eq!((fabric.groups(0, 384), fabric.groups(1, 385)), (192, 2));
+        assert_eq!((fabric.switches(0, 384), fabric.switches(1, 384)), (192, 16));
+        assert_eq!((fabric.latency_ns(0), fabric.latency_ns(1)), (1000.0, 2000.0));
+        assert_eq!((fabric.oversubscription(1), fabric.bottleneck()), (1.0, None));
+    }
+
+    #[test]
+    fn without_switches_nothing_is_joined() {
+        let none = Fabric::default();
+        assert_eq!((none.meeting(0, 0), none.below(0), none.uplinks(0, 0)), (None, 0, 0));
+        assert_eq!((none.oversubscription(0), none.latency_ns(3)), (1.0, 0.0));
+    }
+}
