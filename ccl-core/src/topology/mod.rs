@@ -1,7 +1,18 @@
-//! What joins ranks: which of them share a host ([`Hosts`]), and the switches between hosts
-//! ([`fabric`]).
+//! What joins ranks: the parts of a machine and their links ([`machine`]), the switches between
+//! machines ([`fabric`]), and both for a whole cluster ([`Topology`]); and which rank is on which
+//! host ([`Hosts`]).
+//!
+//! A cluster is described by its kinds: one [`Machine`](machine::Machine) for thousands of equal
+//! hosts, one [`Tier`](fabric::Tier) for all switches of a level. So a description is as long for
+//! 24,576 accelerators as for 16, and what is asked of it is computed.
 
+mod check;
 pub mod fabric;
 mod hosts;
+pub mod machine;
+pub mod presets;
+mod whole;
 
+pub use check::{At, Error};
 pub use hosts::Hosts;
+pub use whole::{HostRun, Seat, Topology};

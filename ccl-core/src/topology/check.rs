@@ -1,0 +1,252 @@
+//! What cannot be true of a topology.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::fabric::Tier;
+use super::machine::{Kind, Machine, Wire};
+use super::whole::Topology;
+
+/// More hosts than any cluster has: what asks for more is a slip.
+const HOSTS_MAX: u64 = 16 << 20;
+/// Parts of one machine.
+const PARTS_MAX: usize = 1 << 16;
+
+/// Where in a description something is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum At {
+    /// Nowhere else.
+    Whole,
+    /// A kind of machine, by its number.
+    Machine(usize),
+    /// A part of a kind of machine, by both numbers.
+    Part(usize, usize),
+    /// Links of accelerators, by both numbers.
+    GpuLink(usize, usize),
+    /// A run of hosts.
+    Hosts(usize),
+    /// What is said of the network as a whole.
+    Fabric,
+    /// A tier of switches.
+    Tier(usize),
+}
+
+/// What cannot be, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct Error {
+    /// Where.
+    pub at: At,
+    /// What, with a remedy.
+    pub problem: String,
+}
+
+fn wrong<T>(at: At, problem: impl Into<String>) -> Result<T, Error> {
+    Err(Error { at, problem: problem.into() })
+}
+
+impl Topology {
+    /// Whether it can be.
+    ///
+    /// # Errors
+    ///
+    /// The first contradiction.
+    pub fn check(&self) -> Result<(), Error> {
+        let mut names = BTreeSet::new();
+        for (number, machine) in self.machines.iter().enumerate() {
+            if !names.insert(&machine.name) {
+                let name = &machine.name;
+                return wrong(
+                    At::Machine(number),
+                    format!("a second kind of machine is called \"{name}\"; name each otherwise"),
+                );
+            }
+            check_machine(number, machine)?;
+        }
+        self.check_hosts()?;
+        self.check_fabric()
+    }
+
+    fn check_hosts(&self) -> Result<(), Error> {
+        let mut all = 0_u64;
+        for (number, run) in self.hosts.iter().enumerate() {
+            all += u64::from(run.count);
+            if run.machine >= self.machines.len() {
+                return wrong(At::Hosts(number), "there is no such kind of machine; describe it");
+            }
+            if run.count == 0 {
+                return wrong(At::Hosts(number), "there are 0 of these hosts; leave them out");
+            }
+            if all > HOSTS_MAX {
+                return wrong(
+                    At::Hosts(number),
+                    format!(
+                        "{all} hosts are more than the {HOSTS_MAX} that are taken; is it a slip?"
+                    ),
+                );
+            }
+        }
+        if all == 0 {
+            return wrong(At::Whole, "there is no host; say how many there are of which machine");
+        }
+        Ok(())
+    }
+
+    fn check_fabric(&self) -> Result<(), Error> {
+        let fabric = &self.fabric;
+        if fabric.tiers.is_empty() {
+            return Ok(());
+        }
+        let most = |machine: &Machine| machine.of(Kind::Nic).count();
+        let most = self.machines.iter().map(most).max().unwrap_or(0);
+        if fabric.nics == 0 || fabric.nics as usize > most {
+            return wrong(
+                At::Fabric,
+                format!(
+                    "{} NICs of each host are on the network, but the machine with the most has \
+                     {most}; both must be the same NICs",
+                    fabric.nics
+                ),
+            );
+        }
+        for (number, tier) in fabric.tiers.iter().enumerate() {
+            check_tier(number, tier)?;
+            let idle = (0..fabric.below(number)).any(|below| fabric.uplinks(number, below) == 0);
+            if idle {
+                return wrong(At::Tier(number), "not everything below it reaches a switch of it");
+            }
+        }
+        let (room, hosts) = (fabric.hosts_in_group(fabric.tiers.len() - 1), self.hosts());
+        if u64::from(hosts) > room {
+            return wrong(
+                At::Tier(fabric.tiers.len() - 1),
+                format!(
+                    "the network joins at most {room} hosts (what the children of all tiers \
+                     multiply to), but there are {hosts}; give a tier more children, or add one"
+                ),
+            );
+        }
+        Ok(())
+    }
+}
+
+fn check_tier(number: usize, tier: &Tier) -> Result<(), Error> {
+    let at = At::Tier(number);
+    for (value, name) in
+        [(tier.children, "children"), (tier.switches, "switches"), (tier.cables, "cables")]
+    {
+        if value == 0 {
+            return wrong(at, format!("{name} = 0: a tier has one at least"));
+        }
+    }
+    if tier.switches > 1 << 20 {
+        return wrong(at, "more than a million switches in a group; is it a slip?");
+    }
+    check_wire(at, Wire { bytes_per_s: tier.bytes_per_s, latency_ns: tier.latency_ns })
+}
+
+fn check_wire(at: At, wire: Wire) -> Result<(), Error> {
+    let Wire { bytes_per_s, latency_ns } = wire;
+    if bytes_per_s.is_nan() || bytes_per_s <= 0.0 {
+        return wrong(
+            at,
+            format!(
+                "a bandwidth of {bytes_per_s} B/s carries nothing; leave out what is not there"
+            ),
+        );
+    }
+    if !latency_ns.is_finite() || latency_ns < 0.0 {
+        return wrong(at, format!("a latency of {latency_ns} ns cannot be; write 0 or more"));
+    }
+    Ok(())
+}
+
+fn check_machine(number: usize, machine: &Machine) -> Result<(), Error> {
+    if machine.parts.len() > PARTS_MAX {
+        return wrong(At::Machine(number), "more than 65,536 parts in one machine; is it a slip?");
+    }
+    check_wire(At::Machine(number), machine.smp)?;
+    let mut names = BTreeSet::new();
+    for (part, this) in machine.parts.iter().enumerate() {
+        let at = At::Part(number, part);
+        if !names.insert(&this.name) {
+            return wrong(
+                at,
+                format!("a second part is called \"{}\"; name each otherwise", this.name),
+            );
+        }
+        check_wire(at, this.wire)?;
+        this.network.map_or(Ok(()), |network| check_wire(at, network))?;
+        check_plug(at, machine, part)?;
+    }
+    if machine.seats().is_empty() {
+        return wrong(At::Machine(number), "it has no NUMA node and no GPU: nothing runs on it");
+    }
+    check_links(number, machine)
+}
+
+/// What a part is plugged into.
+fn check_plug(at: At, machine: &Machine, part: usize) -> Result<(), Error> {
+    let this = &machine.parts[part];
+    let Some(above) = this.under else {
+        return match this.kind {
+            Kind::Numa | Kind::NvSwitch => Ok(()),
+            _ => wrong(
+                at,
+                format!("\"{}\" is under nothing; say which NUMA node or switch", this.name),
+            ),
+        };
+    };
+    let Some(above) = machine.parts.get(above) else {
+        return wrong(at, format!("\"{}\" is under a part that is not there", this.name));
+    };
+    if matches!(this.kind, Kind::Numa) || matches!(above.kind, Kind::NvSwitch) {
+        return wrong(at, format!("\"{}\" cannot be under \"{}\"", this.name, above.name));
+    }
+    let steps = machine.upwards(part).count();
+    let top = machine.upwards(part).last();
+    // Who goes up as often as there are parts, and is not at the top, goes in a circle.
+    if steps >= machine.parts.len() && top.is_some_and(|top| machine.parts[top].under.is_some()) {
+        return wrong(
+            at,
+            format!("\"{}\" is under itself: what it is under leads back to it", this.name),
+        );
+    }
+    Ok(())
+}
+
+fn check_links(number: usize, machine: &Machine) -> Result<(), Error> {
+    let mut pairs = BTreeMap::new();
+    for (link, this) in machine.gpu_links.iter().enumerate() {
+        let at = At::GpuLink(number, link);
+        let [one, other] = this.ends.map(|end| machine.parts.get(end));
+        let (Some(one), Some(other)) = (one, other) else {
+            return wrong(at, "one of its ends is a part that is not there");
+        };
+        let fits = |kind| matches!(kind, Kind::Gpu | Kind::NvSwitch);
+        if this.ends[0] == this.ends[1] || !fits(one.kind) || !fits(other.kind) {
+            return wrong(
+                at,
+                format!(
+                    "\"{}\" and \"{}\" are not two GPUs, or a GPU and an NVSwitch",
+                    one.name, other.name
+                ),
+            );
+        }
+        if this.links == 0 {
+            return wrong(at, "there are 0 of these links; leave them out");
+        }
+        check_wire(at, this.wire)?;
+        let mut ends = this.ends;
+        ends.sort_unstable();
+        if pairs.insert(ends, link).is_some() {
+            return wrong(
+                at,
+                format!(
+                    "\"{}\" and \"{}\" are joined twice; write one line with the sum",
+                    one.name, other.name
+                ),
+            );
+        }
+    }
+    Ok(())
+}

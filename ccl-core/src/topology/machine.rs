@@ -1,0 +1,352 @@
+//! What is inside of a machine: NUMA nodes, the PCIe tree below each, accelerators, NICs, and the
+//! links between accelerators.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// Processors and the memory that is nearest to them. It is under nothing.
+    Numa,
+    /// Where a PCIe tree begins, at a processor.
+    HostBridge,
+    /// A PCIe switch.
+    PcieSwitch,
+    /// An accelerator.
+    Gpu,
+    /// What joins accelerators by links of their own.
+    NvSwitch,
+    /// A network card, or one port of one.
+    Nic,
+}
+
+/// How fast something is, in one direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wire {
+    /// Bytes per second.
+    pub bytes_per_s: f64,
+    /// For the first byte.
+    pub latency_ns: f64,
+}
+
+impl Wire {
+    /// One after the other: as slow as the slower, as late as both.
+    #[must_use]
+    pub fn then(self, next: Wire) -> Wire {
+        Wire {
+            bytes_per_s: self.bytes_per_s.min(next.bytes_per_s),
+            latency_ns: self.latency_ns + next.latency_ns,
+        }
+    }
+
+    /// What slows nothing.
+    pub const NONE: Wire = Wire { bytes_per_s: f64::INFINITY, latency_ns: 0.0 };
+}
+
+/// A part of a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// By which it is named, in this machine alone: `gpu0`, `mlx5_3`.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Of the parts, the one that it is plugged into; none for a NUMA node, and for a switch that
+    /// only accelerators' own links lead to.
+    pub under: Option<usize>,
+    /// Between it and what it is under.
+    pub wire: Wire,
+    /// What a NIC sends to the network; nothing for anything else.
+    pub network: Option<Wire>,
+    /// Its PCI address, `0000:17:00.0`.
+    pub pci: Option<String>,
+    /// What NCCL's topology file says of it and this model does not read, by NCCL's names.
+    pub nccl: BTreeMap<String, String>,
+}
+
+/// Of which make the links of accelerators are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GpuLinkKind {
+    /// NVIDIA's.
+    #[default]
+    NvLink,
+    /// AMD's Infinity Fabric.
+    Xgmi,
+}
+
+/// Links of their own between two accelerators, or an accelerator and a switch for these.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GpuLink {
+    /// Both ends, of the parts.
+    pub ends: [usize; 2],
+    /// How many.
+    pub links: u32,
+    /// Of one link.
+    pub wire: Wire,
+    /// Of which make.
+    pub kind: GpuLinkKind,
+}
+
+/// A kind of machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    /// By which it is named.
+    pub name: String,
+    /// Between any two NUMA nodes.
+    pub smp: Wire,
+    /// In any order.
+    pub parts: Vec<Part>,
+    /// In any order, each pair once.
+    pub gpu_links: Vec<GpuLink>,
+}
+
+/// What lies between two places, nearest first, by the legend of `nvidia-smi topo -m`, and two of
+/// ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// X: nothing, it is the same.
+    Same,
+    /// NV#: so many links of accelerators.
+    Nv(u32),
+    /// XG#: so many links of AMD's accelerators.
+    Xg(u32),
+    /// PIX: at most one PCIe switch.
+    Pix,
+    /// PXB: several PCIe switches, and no host bridge.
+    Pxb,
+    /// PHB: a PCIe host bridge, which is the CPU's.
+    Phb,
+    /// NODE: what joins the host bridges of one NUMA node.
+    Node,
+    /// SYS: what joins NUMA nodes.
+    Sys,
+    /// SHM: memory, shared between processors.
+    Shm,
+    /// NET: the network, they are on two hosts.
+    Net,
+}
+
+/// The legend, in the words of those who know `nvidia-smi`.
+pub const LEGEND: &[(&str, &str)] = &[
+    ("X", "itself"),
+    ("SYS", "PCIe and what joins NUMA nodes (QPI, UPI, Infinity Fabric)"),
+    ("NODE", "PCIe and what joins the PCIe host bridges of a NUMA node"),
+    ("PHB", "PCIe and a host bridge, as a rule the CPU's"),
+    ("PXB", "several PCIe switches, and no host bridge"),
+    ("PIX", "at most one PCIe switch"),
+    ("NV#", "so many NVLinks"),
+    ("XG#", "so many links of AMD's Infinity Fabric"),
+    ("SHM", "memory that processors share"),
+    ("NET", "the network: another host"),
+];
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Class::Same => f.pad("X"),
+            Class::Nv(links) => f.pad(&format!("NV{links}")),
+            Class::Xg(links) => f.pad(&format!("XG{links}")),
+            Class::Pix => f.pad("PIX"),
+            Class::Pxb => f.pad("PXB"),
+            Class::Phb => f.pad("PHB"),
+            Class::Node => f.pad("NODE"),
+            Class::Sys => f.pad("SYS"),
+            Class::Shm => f.pad("SHM"),
+            Class::Net => f.pad("NET"),
+        }
+    }
+}
+
+/// From one place to another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Way {
+    /// What lies between.
+    pub class: Class,
+    /// How fast that is.
+    pub wire: Wire,
+}
+
+impl Machine {
+    /// Parts of a kind, in their order.
+    pub fn of(&self, kind: Kind) -> impl Iterator<Item = usize> + '_ {
+        (0..self.parts.len()).filter(move |part| self.parts[*part].kind == kind)
+    }
+
+    /// What processes compute on: its accelerators, or its NUMA nodes if it has none.
+    #[must_use]
+    pub fn seats(&self) -> Vec<usize> {
+        let gpus: Vec<usize> = self.of(Kind::Gpu).collect();
+        if gpus.is_empty() { self.of(Kind::Numa).collect() } else { gpus }
+    }
+
+    /// A part and what it is under, up to the top.
+    pub fn upwards(&self, part: usize) -> impl Iterator<Item = usize> + '_ {
+        let mut at = self.parts.get(part).map(|_| part);
+        // No more steps than there are parts, should they lead in a circle.
+        (0..self.parts.len()).map_while(move |_| {
+            let here = at?;
+            at = self.parts[here].under.filter(|above| *above < self.parts.len());
+            Some(here)
+        })
+    }
+
+    /// The NUMA node that a part is of.
+    #[must_use]
+    pub fn numa(&self, part: usize) -> Option<usize> {
+        self.upwards(part).find(|part| self.parts[*part].kind == Kind::Numa)
+    }
+
+    /// Between two parts: by the accelerators' own links where there are some, else through what
+    /// they are plugged into.
+    #[must_use]
+    pub fn way(&self, from: usize, to: usize) -> Way {
+        if from == to {
+            return Way { class: Class::Same, wire: Wire::NONE };
+        }
+        self.own_links(from, to).unwrap_or_else(|| self.plugged(from, to))
+    }
+
+    /// Of accelerators, straight or through switches of their own.
+    fn own_links(&self, from: usize, to: usize) -> Option<Way> {
+        let mut found: Option<(u32, GpuLinkKind, Wire)> = None;
+        let mut add = |links: u32, kind, wire: Wire| {
+            let all = Wire { bytes_per_s: wire.bytes_per_s * f64::from(links), ..wire };
+            let (before, _, sum) = found.unwrap_or((0, kind, Wire { bytes_per_s: 0.0, ..all }));
+            let sum = Wire {
+                bytes_per_s: sum.bytes_per_s + all.bytes_per_s,
+                latency_ns: sum.latency_ns.max(all.latency_ns),
+            };
+            found = Some((before + links, kind, sum));
+        };
+        for (link, over) in self.links_of(from) {
+            if over == to {
+                add(link.links, link.kind, link.wire);
+            } else if self.parts.get(over).is_some_and(|part| part.kind == Kind::NvSwitch) {
+                let second = self.links_of(to).find(|(_, end)| *end == over);
+                if let Some((second, _)) = second {
+                    add(link.links.min(second.links), link.kind, link.wire.then(second.wire));
+                }
+            }
+        }
+        let (links, kind, wire) = found?;
+        let class = match kind {
+            GpuLinkKind::NvLink => Class::Nv(links),
+            GpuLinkKind::Xgmi => Class::Xg(links),
+        };
+        Some(Way { class, wire })
+    }
+
+    /// The links of an accelerator, with their other ends.
+    fn links_of(&self, part: usize) -> impl Iterator<Item = (&GpuLink, usize)> {
+        self.gpu_links.iter().filter_map(move |link| match link.ends {
+            [one, other] if one == part => Some((link, other)),
+            [one, other] if other == part => Some((link, one)),
+            _ => None,
+        })
+    }
+
+    /// Up to what both are under, and down again.
+    pub(super) fn plugged(&self, from: usize, to: usize) -> Way {
+        let mut up: Vec<usize> = self.upwards(from).collect();
+        let mut down: Vec<usize> = self.upwards(to).collect();
+        while up.len() > 1 && down.len() > 1 && up[up.len() - 2..] == down[down.len() - 2..] {
+            up.pop();
+            down.pop();
+        }
+        let together = up.last() == down.last();
+        let top = up.last().copied().filter(|_| together);
+        let kind = |part: &usize| self.parts[*part].kind;
+        let crossed: Vec<usize> = up.iter().chain(&down).copied().collect();
+        let count = |wanted| crossed.iter().filter(|part| kind(part) == wanted).count();
+        let class = match top.map(|top| kind(&top)) {
+            _ if kind(&from) == Kind::Numa && kind(&to) == Kind::Numa => Class::Shm,
+            None => Class::Sys,
+            // The switch that joins them is on both ways.
+            Some(Kind::PcieSwitch) if count(Kind::PcieSwitch) == 2 => Class::Pix,
+            Some(Kind::PcieSwitch) => Class::Pxb,
+            Some(Kind::Numa) if count(Kind::HostBridge) == 2 => Class::Node,
+            // One is plugged into the other: functions of one card.
+            Some(Kind::Gpu | Kind::Nic) => Class::Pix,
+            Some(_) => Class::Phb,
+        };
+        let climbed = up.iter().chain(&down).filter(|part| Some(**part) != top);
+        let climbed = climbed.filter(|part| self.parts[**part].under.is_some());
+        let wire = climbed.map(|part| self.parts[*part].wire).fold(Wire::NONE, Wire::then);
+        let between = if together { Wire::NONE } else { self.smp };
+        Way { class, wire: wire.then(between) }
+    }
+
+    /// The NIC that is nearest to a part, the first of several; of `taken`, those that fewest have
+    /// taken come first, so that accelerators with as many NICs beside them take one each.
+    #[must_use]
+    pub fn nearest_nic(&self, part: usize, taken: &[u32]) -> Option<usize> {
+        let used = |nic: &usize| taken.get(*nic).copied().unwrap_or(0);
+        self.of(Kind::Nic).min_by_key(|nic| (self.plugged(part, *nic).class, used(nic), *nic))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::presets;
+    use super::*;
+
+    fn machine(name: &str) -> Machine {
+        presets::machine(name).unwrap()
+    }
+
+    fn named(machine: &Machine, name: &str) -> usize {
+        machine.parts.iter().position(|part| part.name == name).unwrap()
+    }
+
+    fn class(machine: &Machine, from: &str, to: &str) -> String {
+        let (from, to) = (named(machine, from), named(machine, to));
+        assert_eq!(machine.way(from, to), machine.way(to, from));
+        machine.way(from, to).class.to_string()
+    }
+
+    #[test]
+    fn accelerators_reach_each_other_by_their_own_links() {
+        let h100 = machine("h100");
+        assert_eq!(class(&h100, "gpu0", "gpu7"), "NV18");
+        let way = h100.way(named(&h100, "gpu0"), named(&h100, "gpu5"));
+        assert_eq!(way.wire.bytes_per_s, 450e9);
+        let mi300 = machine("mi300x");
+        assert_eq!(class(&mi300, "gpu0", "gpu7"), "XG1");
+        let way = mi300.way(named(&mi300, "gpu0"), named(&mi300, "gpu5"));
+        assert_eq!(way.wire.bytes_per_s, 64e9);
+    }
+
+    #[test]
+    fn classes_are_those_of_nvidia_smi() {
+        let h100 = machine("h100");
+        for (from, to, expected) in [
+            ("gpu0", "gpu0", "X"),
+            ("gpu0", "mlx5_0", "PIX"),
+            ("gpu0", "mlx5_1", "NODE"),
+            ("gpu0", "mlx5_7", "SYS"),
+            ("mlx5_0", "mlx5_4", "SYS"),
+            ("numa0", "gpu0", "PHB"),
+            ("numa0", "gpu7", "SYS"),
+            ("numa0", "numa1", "SHM"),
+        ] {
+            assert_eq!(class(&h100, from, to), expected, "{from} {to}");
+        }
+        let a100 = machine("a100");
+        assert_eq!(class(&a100, "gpu0", "gpu1"), "NV12");
+        assert_eq!(class(&a100, "gpu0", "mlx5_0"), "PXB");
+    }
+
+    #[test]
+    fn each_accelerator_has_a_nic_of_its_own() {
+        for name in ["a100", "h100", "b200", "p5"] {
+            let machine = machine(name);
+            let mut taken = vec![0; machine.parts.len()];
+            for gpu in machine.of(Kind::Gpu) {
+                let nic = machine.nearest_nic(gpu, &taken).unwrap();
+                taken[nic] += 1;
+                assert!(machine.plugged(gpu, nic).class <= Class::Pxb, "{name}");
+            }
+            assert_eq!(taken.iter().max(), Some(&1), "{name}");
+        }
+    }
+}
