@@ -10,7 +10,11 @@ pub mod fuzzing;
 pub mod launch;
 #[cfg(feature = "cli")]
 pub mod perf;
+#[cfg(feature = "cli")]
+mod quantity;
 pub mod recorder;
+#[cfg(feature = "cli")]
+pub mod topology;
 
 pub use ccl_core::config::Config;
 pub use ccl_core::types::{Collective, DataType, Rank, ReduceOp};

@@ -50,3 +50,6 @@ mod requests;
 mod stuck;
 #[cfg(test)]
 mod survivors;
+#[cfg(test)]
+#[cfg(feature = "cli")]
+mod topo;

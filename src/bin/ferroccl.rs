@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -9,8 +10,8 @@ use ferroccl::communicator::{Call, Hosts, config_from_environment, explain};
 use ferroccl::perf::sizes::parse_size;
 use ferroccl::{Collective, DataType, Rank, ReduceOp};
 
-/// Explains collectives and what they cost, shows the configuration, tells what running ranks are
-/// doing, and checks plugins for NCCL.
+/// Explains collectives, what they cost and what joins ranks, shows the configuration, tells what
+/// running ranks are doing, and checks plugins for NCCL.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -20,6 +21,7 @@ Examples:
   ferroccl explain all_to_all --bytes 1k --ranks 32 --rank 3 --json
   FERROCCL_ALGO=ring ferroccl explain all_gather --bytes 1M --ranks 4
   ferroccl cost all_gather bytes=512MiB ranks=8 bandwidth=450GB/s
+  ferroccl topo
   ferroccl config
   ferroccl status
   ferroccl netcheck ./libnccl-net-x.so"
@@ -35,6 +37,8 @@ enum Command {
     Explain(Explain),
     /// How long communication takes, by formulas, and what that means for training
     Cost(Cost),
+    /// What joins GPUs, NICs and hosts: of this machine, of a file, or of a cluster known by name
+    Topo(Topo),
     /// What the ranks of this user on this machine are doing, and who holds up the others
     Status(Status),
     /// Whether a network plugin for NCCL keeps the contract, point by point, and how fast it is
@@ -84,6 +88,50 @@ struct Cost {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without a topology, it is this machine's: by sysfs, and by NVML where it can be opened. Files are
+TOML (what --as toml prints) or NCCL's topology XML.
+Examples:
+  ferroccl topo
+  ferroccl topo h100 --as matrix
+  ferroccl topo superpod-1024
+  ferroccl topo meta-24576 --as svg
+  ferroccl topo h100 --as nccl-xml
+  ferroccl topo --list")]
+struct Topo {
+    /// A name of --list, or a file
+    topology: Option<String>,
+    /// What is printed
+    #[arg(long = "as", value_name = "FORM", default_value = "all")]
+    form: Form,
+    /// The topologies that are known by name
+    #[arg(long, conflicts_with = "topology")]
+    list: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Form {
+    /// Tree and matrix
+    All,
+    /// What lies between any two GPUs and NICs, as `nvidia-smi topo -m` prints it
+    Matrix,
+    /// From the switches at the top down to the parts of a host
+    Tree,
+    /// A picture
+    Svg,
+    /// For Graphviz
+    Dot,
+    /// For Mermaid
+    Mermaid,
+    /// The text form, which can be edited and read again
+    Toml,
+    /// The same, for programs
+    Json,
+    /// NCCL_TOPO_FILE, of the first kind of machine
+    NcclXml,
+}
+
+#[derive(Debug, clap::Args)]
 struct Explain {
     /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all barrier
     collective: Collective,
@@ -121,6 +169,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Explain(arguments) => show_plan(&arguments),
         Command::Cost(arguments) => show_cost(&arguments),
+        Command::Topo(arguments) => show_topology(&arguments),
         Command::Status(arguments) => show_status(&arguments),
         Command::Netcheck(arguments) => return ccl_netcheck::run(&arguments, &["netcheck"]),
         Command::Config { json } => show_config(json),
@@ -175,6 +224,32 @@ fn show_cost(arguments: &Cost) -> Result<(), Box<dyn Error>> {
         }
     };
     let _ = write!(std::io::stdout(), "{text}");
+    Ok(())
+}
+
+fn show_topology(arguments: &Topo) -> Result<(), Box<dyn Error>> {
+    use ferroccl::topology as t;
+    let mut out = std::io::stdout();
+    if arguments.list {
+        let _ = write!(out, "{}", t::list());
+        return Ok(());
+    }
+    let topology = match &arguments.topology {
+        Some(name) => t::open(name)?,
+        None => t::discover(Path::new("/"))?,
+    };
+    let text = match arguments.form {
+        Form::All => format!("{}\n{}", t::tree(&topology), t::matrix(&topology)),
+        Form::Matrix => t::matrix(&topology),
+        Form::Tree => t::tree(&topology),
+        Form::Svg => t::svg(&topology),
+        Form::Dot => t::dot(&topology),
+        Form::Mermaid => t::mermaid(&topology),
+        Form::Toml => t::write(&topology),
+        Form::Json => t::json(&topology)?,
+        Form::NcclXml => topology.machines.first().map(t::nccl_xml).unwrap_or_default(),
+    };
+    let _ = write!(out, "{text}");
     Ok(())
 }
 

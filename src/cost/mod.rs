@@ -1,13 +1,11 @@
 //! Questions about cost, asked by text: `name=value` for what must be known, with units.
 
-mod quantity;
-
 use std::fmt;
 
 use ccl_core::cost::questions::{ALL, Input, Output, Question, find};
 use serde::Serialize;
 
-pub use quantity::{parse, show};
+use crate::quantity::{parse, show};
 
 /// An answer, and what it is one to.
 #[derive(Debug)]

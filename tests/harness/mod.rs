@@ -2,6 +2,8 @@
 //! on, and strangers that disturb them. Nothing here waits without a deadline.
 
 pub(crate) mod capture;
+#[cfg(feature = "cli")]
+pub(crate) mod command;
 pub(crate) mod data;
 pub(crate) mod netns;
 pub(crate) mod processes;

@@ -189,7 +189,8 @@ fn check_plug(at: At, machine: &Machine, part: usize) -> Result<(), Error> {
     let this = &machine.parts[part];
     let Some(above) = this.under else {
         return match this.kind {
-            Kind::Numa | Kind::NvSwitch => Ok(()),
+            // A host bridge whose NUMA node nobody tells is near none.
+            Kind::Numa | Kind::NvSwitch | Kind::HostBridge => Ok(()),
             _ => wrong(
                 at,
                 format!("\"{}\" is under nothing; say which NUMA node or switch", this.name),

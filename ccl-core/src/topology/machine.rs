@@ -51,8 +51,8 @@ pub struct Part {
     pub name: String,
     /// What it is.
     pub kind: Kind,
-    /// Of the parts, the one that it is plugged into; none for a NUMA node, and for a switch that
-    /// only accelerators' own links lead to.
+    /// Of the parts, the one that it is plugged into; none for a NUMA node, for a host bridge of
+    /// which nobody knows it, and for a switch that only accelerators' own links lead to.
     pub under: Option<usize>,
     /// Between it and what it is under.
     pub wire: Wire,

@@ -60,7 +60,7 @@ pub const ALL: &[Preset] = &[
         name: "superpod-4096",
         about: "DGX SuperPOD of 16 units: 512 DGX H100, 128 leaf, 128 spine and 64 core switches",
         make: || {
-            let core = tier("core", "pod", 4, 64, Wiring::Rails, 16, NDR);
+            let core = tier("core", "superpod", 4, 64, Wiring::Rails, 16, NDR);
             clustered("h100", 512, unit(&[spine(4, 32, 1), core]))
         },
     },

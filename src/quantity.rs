@@ -32,7 +32,7 @@ const SECONDS: [(&str, f64); 6] =
 /// # Errors
 ///
 /// When it is none, with those that there are.
-pub fn parse(text: &str, unit: Unit) -> Result<f64, String> {
+pub(crate) fn parse(text: &str, unit: Unit) -> Result<f64, String> {
     let wrong = |advice: &str| format!("{text:?} is no such number: {advice}");
     // The longest part that is a number: what follows is its unit.
     let ends = (1..=text.len()).rev().filter(|end| text.is_char_boundary(*end));
@@ -102,7 +102,7 @@ fn scaled(value: f64, units: &[(&str, f64)]) -> String {
 
 /// A number of a unit, for people.
 #[must_use]
-pub fn show(value: f64, unit: Unit) -> String {
+pub(crate) fn show(value: f64, unit: Unit) -> String {
     if value.is_nan() {
         return "nothing that has a value".to_owned();
     }

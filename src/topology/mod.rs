@@ -1,0 +1,77 @@
+//! Topologies as text and as pictures: read from files, discovered on this machine, known by name;
+//! printed as a matrix, a tree, a drawing.
+
+mod discover;
+mod draw;
+mod gpu_links;
+mod matrix;
+mod nccl;
+mod text;
+mod tree;
+
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+
+use ccl_core::topology::{Topology, presets};
+
+pub use discover::discover;
+pub use draw::{dot, mermaid, svg};
+pub use matrix::matrix;
+pub use nccl::write as nccl_xml;
+pub use text::{parse, write};
+pub use tree::tree;
+
+/// No description is longer.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// The preset of that name, or what a file describes: our text form, or NCCL's topology XML.
+///
+/// # Errors
+///
+/// When there is no such preset or file; when what the file says is wrong, with its line.
+pub fn open(name: &str) -> Result<Topology, String> {
+    if let Some(preset) = presets::find(name) {
+        return Ok(preset.topology());
+    }
+    let path = Path::new(name);
+    if !path.exists() {
+        let names: Vec<&str> = presets::ALL.iter().map(|preset| preset.name).collect();
+        return Err(format!(
+            "there is no file {name}, nor is that a topology known by name; these are: {}",
+            names.join(" ")
+        ));
+    }
+    let mut text = String::new();
+    let file = fs::File::open(path).map_err(|error| format!("{name}: {error}"))?;
+    let read = file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text);
+    let read = read.map_err(|error| format!("{name}: {error}; is it a text file?"))?;
+    if read as u64 > FILE_BYTES_MAX {
+        return Err(format!("{name} is longer than 64 MiB; is it the right file?"));
+    }
+    let is_xml = text.trim_start().starts_with('<');
+    if is_xml { nccl::parse(name, &text) } else { text::parse(name, &text) }
+}
+
+/// The topologies that are known by name, and what they are.
+#[must_use]
+pub fn list() -> String {
+    let width = presets::ALL.iter().map(|preset| preset.name.len()).max().unwrap_or(0);
+    let line = |preset: &presets::Preset| format!("{:width$}  {}\n", preset.name, preset.about);
+    presets::ALL.iter().map(line).collect()
+}
+
+/// The text form as JSON.
+///
+/// # Errors
+///
+/// None that is known: the text form is TOML, and that is JSON in other letters.
+pub fn json(topology: &Topology) -> Result<String, String> {
+    let value: toml::Value = toml::from_str(&write(topology)).map_err(|error| error.to_string())?;
+    serde_json::to_string_pretty(&value).map(|text| text + "\n").map_err(|error| error.to_string())
+}
+
+/// The line of a byte, from 1.
+fn line(text: &str, byte: usize) -> usize {
+    1 + text.bytes().take(byte).filter(|byte| *byte == b'\n').count()
+}

@@ -1,0 +1,192 @@
+//! A topology as a tree, top down: what is alike is shown once, with how many there are.
+
+use ccl_core::cost::questions::Unit;
+use ccl_core::topology::Topology;
+use ccl_core::topology::fabric::{Fabric, Tier};
+use ccl_core::topology::machine::{GpuLinkKind, Kind, Machine, Wire};
+
+use crate::quantity;
+
+/// What an item is, for its colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sort {
+    /// Switches of the network.
+    Group,
+    Host,
+    Part(Kind),
+    /// So many more of what stands before it.
+    More,
+}
+
+/// An item of the tree.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) name: String,
+    /// How fast it is, and the like; may be empty.
+    pub(super) detail: String,
+    pub(super) sort: Sort,
+    /// Of the machine that is shown, which part.
+    pub(super) part: Option<usize>,
+    pub(super) children: Vec<Item>,
+}
+
+impl Item {
+    fn new(name: String, detail: String, sort: Sort) -> Item {
+        Item { name, detail, sort, part: None, children: Vec::new() }
+    }
+}
+
+/// The tree, as text.
+#[must_use]
+pub fn tree(topology: &Topology) -> String {
+    let mut text = String::new();
+    let root = items(topology);
+    text += &line(&root);
+    below(&mut text, &root, "");
+    text
+}
+
+fn line(item: &Item) -> String {
+    match item.detail.is_empty() {
+        true => format!("{}\n", item.name),
+        false => format!("{}  {}\n", item.name, item.detail),
+    }
+}
+
+fn below(text: &mut String, item: &Item, indent: &str) {
+    for (number, child) in item.children.iter().enumerate() {
+        let is_last = number + 1 == item.children.len();
+        let (branch, further) = if is_last { ("└─ ", "   ") } else { ("├─ ", "│  ") };
+        *text += &format!("{indent}{branch}{}", line(child));
+        below(text, child, &format!("{indent}{further}"));
+    }
+}
+
+pub(super) fn rate(bytes_per_s: f64) -> String {
+    quantity::show(bytes_per_s, Unit::BytesPerSecond)
+}
+
+/// The whole, from the switches at the top down to the parts of the first host of each kind.
+pub(super) fn items(topology: &Topology) -> Item {
+    let (hosts, gpus) = (topology.hosts(), topology.gpus());
+    let mut detail = vec![counted(u64::from(hosts), "host")];
+    if gpus > 0 {
+        detail.push(counted(gpus, "GPU"));
+    }
+    let mut root = Item::new(topology.name.clone(), detail.join(", "), Sort::Host);
+    match topology.fabric.tiers.len() {
+        0 => root.children = runs(topology),
+        tiers => root.children = groups(topology, tiers - 1, hosts),
+    }
+    root
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// The groups of a tier that are below one of the tier above: the first, and how many more.
+fn groups(topology: &Topology, tier: usize, hosts: u32) -> Vec<Item> {
+    let fabric = &topology.fabric;
+    let Tier { name, group, .. } = &fabric.tiers[tier];
+    let title = if group.is_empty() { name } else { group };
+    let switches = u64::from(fabric.tiers[tier].switches);
+    let mut detail = format!("{switches} × {name}");
+    detail +=
+        &format!(", {} to each {}", rate(fabric.upward_bytes_per_s(tier)), child(fabric, tier));
+    let over = fabric.oversubscription(tier);
+    if over > 1.0 + 1e-9 {
+        detail += &format!(", oversubscribed 1:{}", (over * 10.0).round() / 10.0);
+    }
+    let mut first = Item::new(title.clone(), detail, Sort::Group);
+    let count = fabric.groups(tier, hosts);
+    let inside = u64::from(hosts).min(fabric.hosts_in_group(tier));
+    let inside = u32::try_from(inside).unwrap_or(u32::MAX);
+    first.children = match tier.checked_sub(1) {
+        None => runs_of(topology, inside),
+        Some(lower) => groups(topology, lower, inside),
+    };
+    let mut all = vec![first];
+    all.extend(more(u64::from(count) - 1, title));
+    all
+}
+
+fn child(fabric: &Fabric, tier: usize) -> &str {
+    match tier.checked_sub(1).map(|lower| &fabric.tiers[lower]) {
+        None => "host",
+        Some(lower) if lower.group.is_empty() => "group",
+        Some(lower) => &lower.group,
+    }
+}
+
+fn more(count: u64, what: &str) -> Option<Item> {
+    let name = format!("… {count} more {what}{}", if count == 1 { "" } else { "s" });
+    (count > 0).then(|| Item::new(name, String::new(), Sort::More))
+}
+
+/// All hosts: of each kind one, and how many more.
+fn runs(topology: &Topology) -> Vec<Item> {
+    runs_of(topology, topology.hosts())
+}
+
+/// The first so many hosts.
+fn runs_of(topology: &Topology, hosts: u32) -> Vec<Item> {
+    let mut left = hosts;
+    let mut items = Vec::new();
+    for run in &topology.hosts {
+        let here = run.count.min(left);
+        left -= here;
+        let Some(machine) = topology.machines.get(run.machine).filter(|_| here > 0) else {
+            continue;
+        };
+        items.push(host(machine));
+        items.extend(more(u64::from(here) - 1, &machine.name));
+    }
+    items
+}
+
+/// A machine and what is in it.
+fn host(machine: &Machine) -> Item {
+    let count = |kind| machine.of(kind).count() as u64;
+    let mut detail = vec![counted(count(Kind::Numa), "NUMA node")];
+    for (kind, what) in [(Kind::Gpu, "GPU"), (Kind::Nic, "NIC")] {
+        detail.extend((count(kind) > 0).then(|| counted(count(kind), what)));
+    }
+    let network = machine.network_bytes_per_s();
+    if network > 0.0 && network.is_finite() {
+        detail.push(format!("{} to the network", rate(network)));
+    }
+    let mut item = Item::new(machine.name.clone(), detail.join(", "), Sort::Host);
+    let tops = (0..machine.parts.len()).filter(|part| machine.parts[*part].under.is_none());
+    item.children = tops.map(|top| part(machine, top)).collect();
+    item
+}
+
+fn part(machine: &Machine, number: usize) -> Item {
+    let this = &machine.parts[number];
+    let mut detail: Vec<String> = known(this.wire).into_iter().collect();
+    detail.extend(this.network.and_then(known).map(|rate| format!("network {rate}")));
+    detail.extend(own_links(machine, number));
+    detail.extend(this.pci.clone().filter(|pci| *pci != this.name));
+    let mut item = Item::new(this.name.clone(), detail.join(", "), Sort::Part(this.kind));
+    item.part = Some(number);
+    let below = (0..machine.parts.len()).filter(|part| machine.parts[*part].under == Some(number));
+    item.children = below.map(|below| part(machine, below)).collect();
+    item
+}
+
+fn known(wire: Wire) -> Option<String> {
+    wire.bytes_per_s.is_finite().then(|| rate(wire.bytes_per_s))
+}
+
+/// The links of a GPU that are its own.
+fn own_links(machine: &Machine, gpu: usize) -> Option<String> {
+    let mine = || machine.gpu_links.iter().filter(move |link| link.ends.contains(&gpu));
+    let links: u32 = mine().map(|link| link.links).sum();
+    let all: f64 = mine().map(|link| f64::from(link.links) * link.wire.bytes_per_s).sum();
+    let what = match mine().next()?.kind {
+        GpuLinkKind::NvLink => "NVLink",
+        GpuLinkKind::Xgmi => "XGMI link",
+    };
+    Some(format!("{} {}", counted(u64::from(links), what), rate(all)))
+}
