@@ -1,6 +1,9 @@
 //! Integration tests: one binary, one module per area.
 
 #[cfg(test)]
+#[cfg(feature = "cli")]
+mod acceptance;
+#[cfg(test)]
 mod bad_input;
 #[cfg(test)]
 #[cfg(feature = "cli")]

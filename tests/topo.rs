@@ -19,7 +19,7 @@ fn its_page_shows_what_it_says() {
     std::fs::write(&file, lab.split_once("```").unwrap().0).unwrap();
     let tree = said(&format!("topo {} --as tree", file.display()));
     std::fs::remove_file(&file).unwrap();
-    assert!(tree.starts_with("lab  64 hosts, 512 GPUs\n"), "{tree}");
+    assert!(tree.starts_with("lab  64 hosts, 512 GPUs, "), "{tree}");
     assert!(tree.contains("8 × leaf, 400 GB/s to each host\n"), "{tree}");
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ccl_core::cost::questions::{ALL, Input, Output, Question, find};
+use ccl_core::cost::questions::{Input, Output, Question, all, find};
 use serde::Serialize;
 
 use crate::quantity::{parse, show};
@@ -23,7 +23,7 @@ pub struct Answer {
 /// its unit, or makes no sense.
 pub fn answer(name: &str, given: &[String]) -> Result<Answer, String> {
     let question = find(name).ok_or_else(|| {
-        let names: Vec<&str> = ALL.iter().map(|question| question.name).collect();
+        let names: Vec<&str> = all().map(|question| question.name).collect();
         format!("there is no question {name:?}; there are {}", names.join(", "))
     })?;
     let mut values: Vec<Option<f64>> = vec![None; question.inputs.len()];
@@ -71,7 +71,7 @@ pub fn list() -> String {
         let Question { name, asks, formula, .. } = question;
         format!("{name}  {}\n    {asks}\n    {formula}\n", inputs(question))
     };
-    ALL.iter().map(paragraph).collect()
+    all().map(paragraph).collect()
 }
 
 impl fmt::Display for Answer {
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn every_question_is_listed_with_what_it_takes() {
         let text = list();
-        assert!(ALL.iter().all(|question| text.contains(question.asks)));
+        assert!(all().all(|question| text.contains(question.asks)));
         assert!(
             text.contains("pod_all_gather  bytes [node-ranks=8] [bandwidth=450GB/s]"),
             "{text}"

@@ -73,12 +73,32 @@ pub(super) fn items(topology: &Topology) -> Item {
     if gpus > 0 {
         detail.push(counted(gpus, "GPU"));
     }
+    detail.extend(switches(topology));
     let mut root = Item::new(topology.name.clone(), detail.join(", "), Sort::Host);
     match topology.fabric.tiers.len() {
         0 => root.children = runs(topology),
         tiers => root.children = groups(topology, tiers - 1, hosts),
     }
     root
+}
+
+/// How many switches there are of each name, where there is more than a machine.
+fn switches(topology: &Topology) -> Option<String> {
+    let fabric = &topology.fabric;
+    let nvswitches = |machine: usize| {
+        topology.machines.get(machine).map_or(0, |machine| machine.of(Kind::NvSwitch).count())
+    };
+    let runs = topology.hosts.iter();
+    let own = runs.map(|run| nvswitches(run.machine) as u64 * u64::from(run.count)).sum();
+    let mut kinds = vec![(own, "NVSwitch")];
+    for (number, tier) in fabric.tiers.iter().enumerate() {
+        kinds.push((fabric.switches(number, topology.hosts()), &tier.name));
+    }
+    kinds.retain(|(count, _)| *count > 0);
+    let all: u64 = kinds.iter().map(|(count, _)| count).sum();
+    let said = kinds.iter().map(|(count, name)| format!("{count} {name}"));
+    let said = said.collect::<Vec<_>>().join(" + ");
+    (!fabric.tiers.is_empty()).then(|| format!("{said} = {all} switches"))
 }
 
 fn counted(count: u64, what: &str) -> String {

@@ -1,20 +1,26 @@
 //! How long communication takes, by formulas: of collectives within one level of a network
-//! ([`collectives`]), over its levels ([`fabric`]), and what that means for training
+//! ([`collectives`]), over its levels ([`fabric`]), over nodes of GPUs as they were measured
+//! ([`cluster`], [`curve`]), NCCL's own latencies ([`nccl`]), and what that means for training
 //! ([`training`]).
 //!
 //! Everything is a plain number: bytes, bytes per second of one direction, seconds; a GB is 10⁹
-//! bytes. Nothing here knows latency: these are the bounds that bandwidth sets. Where a source
-//! rounds a factor away, there is a function for what it rounds to, and each says which it is.
+//! bytes. But for [`curve`] and [`nccl`] nothing here knows latency: these are the bounds that
+//! bandwidth sets. Where a source rounds a factor away, there is a function for what it rounds to,
+//! and each says which it is.
 //!
 //! The sources, by the names used below:
 //!
 //! * *scaling book*: J. Austin and others, "How to Scale Your Model", the chapter on GPUs;
 //! * *engineering book*: S. Bekman, "Machine Learning Engineering", the chapter on networks;
+//! * *training playbook*: "The Smol Training Playbook", the section on interconnects;
 //! * *RoCE paper*: A. Gangidi and others, "RDMA over Ethernet for Distributed AI Training at Meta
 //!   Scale", SIGCOMM 2024.
 
+pub mod cluster;
 pub mod collectives;
+pub mod curve;
 pub mod fabric;
+pub mod nccl;
 pub mod questions;
 pub mod training;
 

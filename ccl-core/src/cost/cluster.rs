@@ -1,0 +1,124 @@
+//! Collectives of GPUs in nodes that NVLink joins, with NICs between nodes: the busbw of large
+//! messages, by algorithm.
+//!
+//! Two numbers say how much of its links an implementation reaches: within nodes and between them.
+//! What is predicted for other numbers of nodes and other collectives follows from the wires.
+
+/// Nodes and what joins them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cluster {
+    /// Nodes.
+    pub nodes: f64,
+    /// Ranks on each.
+    pub node_ranks: f64,
+    /// What a rank sends to its node, in bytes per second.
+    pub rank_bytes_per_s: f64,
+    /// What a node sends to the network.
+    pub node_bytes_per_s: f64,
+    /// How much of the first is reached, from 0 to 1.
+    pub within: f64,
+    /// How much of the second.
+    pub between: f64,
+    /// By how much switches that reduce make a node's all_reduce faster; 1 without them.
+    pub in_network: f64,
+}
+
+impl Cluster {
+    fn ranks(&self) -> f64 {
+        self.nodes * self.node_ranks
+    }
+
+    fn inside(&self) -> f64 {
+        self.rank_bytes_per_s * self.within
+    }
+
+    fn outside(&self) -> f64 {
+        if self.nodes > 1.0 { self.node_bytes_per_s * self.between } else { f64::INFINITY }
+    }
+
+    /// busbw of an all_reduce by a ring through all ranks, whose hops between nodes share all NICs:
+    /// the slower of both.
+    #[must_use]
+    pub fn ring_busbw(&self) -> f64 {
+        self.inside().min(self.outside())
+    }
+
+    /// busbw of an all_reduce by two trees over the nodes, and by switches that reduce within each.
+    ///
+    /// Of two nodes each is the root of one tree and the leaf of the other, so it sends half of the
+    /// array up and half down: B in all, algbw = W_node. Of more, most nodes send all of it up and
+    /// all of it down: 2 B, algbw = W_node / 2. busbw is 2 (n − 1) / n times that.
+    #[must_use]
+    pub fn tree_busbw(&self) -> f64 {
+        let ranks = self.ranks();
+        let sent = if self.nodes <= 2.0 { 1.0 } else { 2.0 };
+        let over_nodes = self.outside() / sent * 2.0 * (ranks - 1.0) / ranks;
+        (self.inside() * self.in_network).min(over_nodes)
+    }
+
+    /// busbw of the faster of both.
+    #[must_use]
+    pub fn all_reduce_busbw(&self) -> f64 {
+        self.ring_busbw().max(self.tree_busbw())
+    }
+
+    /// busbw of an all_to_all: of what a rank has, `N / n` stays in its node, less its own part,
+    /// and the rest shares the node's network with what its neighbours send.
+    #[must_use]
+    pub fn all_to_all_busbw(&self) -> f64 {
+        let ranks = self.ranks();
+        let inside = (self.node_ranks - 1.0) / ranks / self.inside();
+        let outside = (ranks - self.node_ranks) / ranks * self.node_ranks / self.outside();
+        (ranks - 1.0) / ranks / inside.max(outside)
+    }
+
+    /// What a rank sends to one on another node: its share of the NICs, by so many channels of
+    /// which each carries so much.
+    #[must_use]
+    pub fn send_recv_bytes_per_s(&self, channels: f64, channel_bytes_per_s: f64) -> f64 {
+        (self.outside() / self.node_ranks).min(channels * channel_bytes_per_s)
+    }
+}
+
+/// AWS p5: eight H100, 32 NICs of 100 Gb/s. The two efficiencies are calibrated with the all_reduce
+/// of one node without switches that reduce (370 of 450 GB/s), and with send/recv between two (43
+/// of 50); the gain by switches is the measured one.
+#[must_use]
+pub const fn p5(nodes: f64) -> Cluster {
+    Cluster {
+        nodes,
+        node_ranks: 8.0,
+        rank_bytes_per_s: 450e9,
+        node_bytes_per_s: 400e9,
+        within: 370.0 / 450.0,
+        between: 43.0 / 50.0,
+        in_network: 1.3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::about;
+    use super::*;
+
+    /// What was measured, within 15 percent. (Training playbook, "GPU-to-GPU internode".)
+    #[test]
+    fn p5_clusters_are_as_measured() {
+        for (nodes, measured) in [(1.0, 480e9), (2.0, 479e9), (3.0, 335e9), (16.0, 335e9)] {
+            about(p5(nodes).all_reduce_busbw(), measured, 0.05);
+        }
+        for (nodes, measured) in [(1.0, 344e9), (2.0, 81e9), (3.0, 58e9), (16.0, 45e9)] {
+            about(p5(nodes).all_to_all_busbw(), measured, 0.15);
+        }
+        // Each channel carries a half; beyond four nodes NCCL takes one of two.
+        assert_eq!(p5(4.0).send_recv_bytes_per_s(2.0, 21.5e9), 43e9);
+        about(p5(5.0).send_recv_bytes_per_s(1.0, 21.5e9), 21e9, 0.05);
+    }
+
+    #[test]
+    fn switches_that_reduce_gain_less_than_they_could() {
+        let without = Cluster { in_network: 1.0, ..p5(1.0) };
+        about(without.all_reduce_busbw(), 370e9, 1e-9);
+        about(p5(1.0).all_reduce_busbw() / without.all_reduce_busbw(), 1.3, 1e-9);
+    }
+}

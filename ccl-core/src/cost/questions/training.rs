@@ -1,0 +1,153 @@
+//! Questions about training.
+
+use super::*;
+use crate::cost::training as t;
+
+pub(super) const QUESTIONS: &[Question] = &[
+    Question {
+        name: "data_parallel",
+        asks: "How many tokens must each accelerator have for data parallelism (or FSDP) to be \
+               bound by computing?",
+        formula: "C / W, among X groups C / W (X - 1) / X; with E experts of which k are taken, \
+                  times E / k; of all accelerators times N",
+        source: SCALING,
+        inputs: &[
+            FLOPS,
+            RATE,
+            else_takes(needs("experts", "E", Unit::Count), 1.0),
+            else_takes(TOP_K, 1.0),
+            else_takes(ACCELERATORS, 1.0),
+            else_takes(needs("groups", "X", Unit::Count), f64::INFINITY),
+        ],
+        answer: data_parallel,
+    },
+    Question {
+        name: "tensor_parallel",
+        asks: "Among how many accelerators can a layer be divided before communication bounds it?",
+        formula: "within one bandwidth F W / C; over nodes D_n + F W / C",
+        source: SCALING,
+        inputs: &[needs("width", "F", Unit::Count), FLOPS, RATE, NODE_RANKS],
+        answer: |x| {
+            let over = t::tensor_parallel_over_nodes_max(x[0], x[1], x[2], x[3]);
+            vec![
+                out("at most", Unit::Count, t::tensor_parallel_max(x[0], x[1], x[2])),
+                out("over nodes at most", Unit::Count, over),
+            ]
+        },
+    },
+    Question {
+        name: "expert_parallel",
+        asks: "How wide must experts be for expert parallelism over nodes to be bound by \
+               computing, and how long do its exchanges take?",
+        formula: "F > D_n C / W_node; T = 4 B D (Z - 8) / (W_node Z) min(8 k / Z, 1)",
+        source: SCALING,
+        inputs: &[
+            FLOPS,
+            NODE_RATE,
+            NODE_RANKS,
+            else_takes(TOKENS, 0.0),
+            else_takes(WIDTH, 0.0),
+            else_takes(needs("accelerators", "Z", Unit::Count), 8.0),
+            else_takes(TOP_K, 1.0),
+        ],
+        answer: |x| {
+            let width = t::expert_parallel_width_min(x[0], x[1], x[2]);
+            let seconds = t::expert_parallel_s(x[3], x[4], x[5], x[6], x[1]);
+            vec![out("width", Unit::Count, width), out("exchanges", Unit::Seconds, seconds)]
+        },
+    },
+    Question {
+        name: "pipeline",
+        asks: "How long do the hops between the stages of a pipeline take?",
+        formula: "hop 2 B D / (W n), all (n + stages - 2) of them",
+        source: SCALING,
+        inputs: &[
+            TOKENS,
+            WIDTH,
+            RATE,
+            needs("microbatches", "n", Unit::Count),
+            needs("stages", "stages", Unit::Count),
+        ],
+        answer: |x| {
+            let hop = t::pipeline_hop_s(x[0], x[1], x[2], x[3]);
+            vec![
+                out("hop", Unit::Seconds, hop),
+                out("all", Unit::Seconds, t::pipeline_s(hop, x[3], x[4])),
+            ]
+        },
+    },
+    Question {
+        name: "training",
+        asks: "How long does training take, and how many accelerators hold the model?",
+        formula: "6 P B operations; 6 P B / (N C u); P bytes-each / memory",
+        source: SCALING,
+        inputs: &[
+            PARAMETERS,
+            TOKENS,
+            ACCELERATORS,
+            FLOPS,
+            else_takes(needs("utilization", "u", Unit::Count), 0.45),
+            else_takes(needs("bytes-each", "bytes", Unit::Bytes), 10.0),
+            else_takes(needs("memory", "memory", Unit::Bytes), 80e9),
+        ],
+        answer: |x| {
+            let flops = t::training_flops(x[0], x[1]);
+            vec![
+                out("operations", Unit::Operations, flops),
+                out("time", Unit::Seconds, t::computing_s(flops, x[2], x[3], x[4])),
+                out("state", Unit::Bytes, x[0] * x[5]),
+                out("accelerators for it", Unit::Count, t::accelerators_for(x[0] * x[5], x[6])),
+            ]
+        },
+    },
+    Question {
+        name: "batch",
+        asks: "How many tokens of a batch has each accelerator?",
+        formula: "B / N",
+        source: SCALING,
+        inputs: &[TOKENS, ACCELERATORS],
+        answer: |x| vec![out("tokens for each", Unit::Count, x[0] / x[1])],
+    },
+    Question {
+        name: "step",
+        asks: "What does each accelerator compute in a step, and how long does that take?",
+        formula: "2 passes P s b / N; 4 passes if activations are computed again, else 3",
+        source: ENGINEERING,
+        inputs: &[
+            PARAMETERS,
+            needs("sequence", "s", Unit::Count),
+            needs("batch", "b", Unit::Count),
+            ACCELERATORS,
+            FLOPS,
+            else_takes(needs("passes", "passes", Unit::Count), 4.0),
+        ],
+        answer: |x| {
+            let flops = t::step_flops(x[5], x[0], x[1], x[2], x[3]);
+            vec![
+                out("operations", Unit::Operations, flops),
+                out("time", Unit::Seconds, t::transfer_s(flops, x[4])),
+            ]
+        },
+    },
+    Question {
+        name: "transfer",
+        asks: "How long do so many bytes take, of which a link really carries so much?",
+        formula: "B / (W efficiency)",
+        source: ENGINEERING,
+        inputs: &[BYTES, RATE, else_takes(needs("efficiency", "efficiency", Unit::Count), 1.0)],
+        answer: |x| vec![out("time", Unit::Seconds, t::transfer_s(x[0], x[1] * x[2]))],
+    },
+];
+
+fn data_parallel(x: &[f64]) -> Vec<Output> {
+    let dense = t::data_parallel_tokens(x[0], x[1]);
+    let few = match x[5].is_finite() {
+        true => t::data_parallel_tokens_of_few(dense, x[5]),
+        false => dense,
+    };
+    let each = t::expert_data_parallel_tokens(few, x[2], x[3]);
+    vec![
+        out("tokens for each", Unit::Count, each),
+        out("tokens for all", Unit::Count, t::batch_tokens(each, x[4])),
+    ]
+}
