@@ -21,8 +21,10 @@ pub mod collectives;
 pub mod curve;
 pub mod fabric;
 pub mod nccl;
+pub mod predict;
 pub mod questions;
 pub mod training;
+pub mod walk;
 
 /// To as many digits as the sources print.
 #[cfg(test)]

@@ -1,0 +1,371 @@
+//! How long a collective takes, by running it: the executions of all ranks, in virtual time.
+//!
+//! What runs is what runs in earnest ([`Execution`]); only its ports are others: a fold takes as
+//! long as its bytes, a message leaves when the ports it passes are free, and a rank sees it no
+//! sooner than it arrives. So whatever a schedule does (pipelining of pieces, slots that run out,
+//! ranks that wait for each other) costs what it costs, and nothing is known twice.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::execution::{Execution, Link, Message, Ports, Progress, Task};
+use crate::topology::Hosts;
+use crate::types::Rank;
+
+/// What a rank's processor takes, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Processor {
+    /// To begin a collective and to end it.
+    pub call_ns: f64,
+    /// For each fold, whatever its length.
+    pub fold_ns: f64,
+    /// For each byte that a fold reads.
+    pub read_ns: f64,
+    /// For each byte that it writes.
+    pub write_ns: f64,
+}
+
+impl Processor {
+    /// A task of so many bytes.
+    pub(super) fn fold(&self, task: &Task<'_>, bytes: f64) -> f64 {
+        let (read, written) = (task.sources.len() as f64, task.targets.len() as f64);
+        self.fold_ns + bytes * (read * self.read_ns + written * self.write_ns)
+    }
+}
+
+/// A way between two ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hop {
+    /// What it takes the sender's processor to send a message, and the receiver's to take it.
+    pub message_ns: f64,
+    /// What it takes either for each byte of it.
+    pub byte_ns: f64,
+    /// From sent to seen, for the first byte.
+    pub latency_ns: f64,
+    /// What a port carries, in one direction, in bytes per second.
+    pub bytes_per_s: f64,
+}
+
+/// Who has ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Each rank one.
+    Rank,
+    /// Each host one, for all its ranks.
+    Host,
+}
+
+/// Ranks, and what joins them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Model {
+    /// Of each rank.
+    pub processor: Processor,
+    /// Between ranks of a host.
+    pub within: Hop,
+    /// Between hosts.
+    pub between: Hop,
+    /// Whose the ports between hosts are.
+    pub network_ports: Owner,
+    /// Slots of each link, on each channel.
+    pub slots: u32,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Walked {
+    /// Until the last rank is done, in nanoseconds.
+    pub time_ns: f64,
+    /// How long the processor that has most to do is busy.
+    pub processor_ns: f64,
+    /// How long the port within hosts that carries most is busy.
+    pub within_ns: f64,
+    /// The same of the ports between hosts.
+    pub between_ns: f64,
+    /// Messages of all ranks.
+    pub messages: u64,
+    /// Their bytes that crossed between hosts.
+    pub network_bytes: u64,
+}
+
+/// The ranks wait for each other in a circle, with so few slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("with {slots} slots the ranks wait for each other for ever")]
+pub struct Stuck {
+    slots: u32,
+}
+
+/// Picoseconds: sums of many short times stay exact.
+type Time = u64;
+
+fn picoseconds(ns: f64) -> Time {
+    (ns * 1e3).round().max(0.0) as Time
+}
+
+/// One direction of a link on a channel.
+#[derive(Debug, Default)]
+struct Pipe {
+    /// When what is under way arrives.
+    arriving: VecDeque<Time>,
+    /// When the slots that were given back can be filled again.
+    free: VecDeque<Time>,
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Port {
+    free: Time,
+    busy: Time,
+}
+
+/// What happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A rank looks what it can do.
+    Look(Rank),
+    /// The first byte of a message reaches the receiver's port.
+    Reach { from: Rank, to: Rank, channel: u32, bytes: usize },
+}
+
+struct World<'m> {
+    model: &'m Model,
+    hosts: &'m Hosts,
+    channels: u32,
+    element_bytes: f64,
+    pipes: Vec<Pipe>,
+    /// Within hosts, out of and into each rank.
+    within: Vec<[Port; 2]>,
+    /// Between hosts, of each owner.
+    between: Vec<[Port; 2]>,
+    now: Vec<Time>,
+    busy: Vec<Time>,
+    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
+    /// Events so far: those of one time happen in the order in which they came.
+    turn: u64,
+    messages: u64,
+    network_bytes: u64,
+}
+
+/// The world as one rank sees it, for one fold.
+struct RankPorts<'w, 'm> {
+    world: &'w mut World<'m>,
+    rank: Rank,
+    /// Whether it has folded: what else it may do, it does later than what others do meanwhile.
+    is_done: bool,
+}
+
+/// Runs the started executions of all ranks, on so many channels, to their end.
+///
+/// # Errors
+///
+/// If they cannot end.
+pub fn walk(
+    executions: &mut [Execution],
+    channels: u32,
+    element_bytes: usize,
+    hosts: &Hosts,
+    model: &Model,
+) -> Result<Walked, Stuck> {
+    let mut world = World::new(executions.len(), channels, element_bytes, hosts, model);
+    let mut open = executions.len();
+    let mut done = vec![false; executions.len()];
+    while let Some(Reverse((time, _, event))) = world.events.pop() {
+        let rank = match event {
+            Event::Look(rank) => rank,
+            Event::Reach { from, to, channel, bytes } => {
+                world.reach(time, from, Link { peer: to, channel }, bytes);
+                continue;
+            }
+        };
+        let index = rank as usize;
+        let Some(execution) = executions.get_mut(index).filter(|_| !done[index]) else { continue };
+        if world.now[index] > time {
+            // It is busy until later.
+            world.at(world.now[index], Event::Look(rank));
+            continue;
+        }
+        world.now[index] = time;
+        let mut ports = RankPorts { world: &mut world, rank, is_done: false };
+        match execution.advance(&mut ports) {
+            Progress::Done => {
+                done[index] = true;
+                open -= 1;
+            }
+            Progress::Moved => world.at(world.now[index], Event::Look(rank)),
+            Progress::Blocked => {}
+        }
+    }
+    if open > 0 {
+        return Err(Stuck { slots: model.slots });
+    }
+    Ok(world.walked())
+}
+
+impl<'m> World<'m> {
+    fn new(
+        ranks: usize,
+        channels: u32,
+        element_bytes: usize,
+        hosts: &'m Hosts,
+        model: &'m Model,
+    ) -> World<'m> {
+        let channels = channels.max(1);
+        let slots = std::iter::repeat_n(0, model.slots as usize);
+        let mut pipes = Vec::new();
+        pipes.resize_with(ranks * ranks * channels as usize, || Pipe {
+            arriving: VecDeque::new(),
+            free: slots.clone().collect(),
+        });
+        let owners = match model.network_ports {
+            Owner::Rank => ranks,
+            Owner::Host => hosts.count() as usize,
+        };
+        let begin = picoseconds(model.processor.call_ns / 2.0);
+        let mut world = World {
+            model,
+            hosts,
+            channels,
+            element_bytes: element_bytes as f64,
+            pipes,
+            within: vec![[Port::default(); 2]; ranks],
+            between: vec![[Port::default(); 2]; owners],
+            now: vec![begin; ranks],
+            busy: vec![0; ranks],
+            events: BinaryHeap::new(),
+            turn: 0,
+            messages: 0,
+            network_bytes: 0,
+        };
+        (0..ranks as Rank).for_each(|rank| world.at(begin, Event::Look(rank)));
+        world
+    }
+
+    fn at(&mut self, time: Time, event: Event) {
+        self.turn += 1;
+        self.events.push(Reverse((time, self.turn, event)));
+    }
+
+    fn walked(&self) -> Walked {
+        let most = |times: &mut dyn Iterator<Item = Time>| times.max().unwrap_or(0) as f64 / 1e3;
+        let ports = |ports: &[[Port; 2]]| most(&mut ports.iter().flatten().map(|port| port.busy));
+        let end = picoseconds(self.model.processor.call_ns / 2.0);
+        Walked {
+            time_ns: most(&mut self.now.iter().map(|now| now + end)),
+            processor_ns: most(&mut self.busy.iter().copied()),
+            within_ns: ports(&self.within),
+            between_ns: ports(&self.between),
+            messages: self.messages,
+            network_bytes: self.network_bytes,
+        }
+    }
+
+    fn pipe(&mut self, from: Rank, to: Rank, channel: u32) -> &mut Pipe {
+        let ranks = self.now.len();
+        let index = (from as usize * ranks + to as usize) * self.channels as usize;
+        &mut self.pipes[index + channel as usize]
+    }
+
+    fn is_within(&self, one: Rank, other: Rank) -> bool {
+        self.hosts.seat(one).0 == self.hosts.seat(other).0
+    }
+
+    fn hop(&self, one: Rank, other: Rank) -> &'m Hop {
+        if self.is_within(one, other) { &self.model.within } else { &self.model.between }
+    }
+
+    fn spend(&mut self, rank: Rank, ns: f64) {
+        let time = picoseconds(ns);
+        self.now[rank as usize] += time;
+        self.busy[rank as usize] += time;
+    }
+
+    /// The ports of a rank towards another: whether they are within its host, and whose they are.
+    fn owner(&self, rank: Rank, other: Rank) -> (bool, usize) {
+        let within = self.is_within(rank, other);
+        match self.model.network_ports {
+            Owner::Host if !within => (within, self.hosts.seat(rank).0 as usize),
+            _ => (within, rank as usize),
+        }
+    }
+
+    /// A message of so many bytes passes a port, not before this time. Returns when it begins to,
+    /// and when it has.
+    fn pass(
+        &mut self,
+        (within, owner): (bool, usize),
+        way: usize,
+        from: Time,
+        ns: f64,
+    ) -> [Time; 2] {
+        let ports = if within { &mut self.within } else { &mut self.between };
+        let port = &mut ports[owner][way];
+        let begins = from.max(port.free);
+        port.free = begins + picoseconds(ns);
+        port.busy += picoseconds(ns);
+        [begins, port.free]
+    }
+
+    /// A message leaves its sender.
+    fn leave(&mut self, from: Rank, link: Link, bytes: usize) {
+        let Link { peer: to, channel } = link;
+        let ns = bytes as f64 / self.hop(from, to).bytes_per_s * 1e9;
+        let owner = self.owner(from, to);
+        let [begins, _] = self.pass(owner, 0, self.now[from as usize], ns);
+        self.messages += 1;
+        self.network_bytes += if owner.0 { 0 } else { bytes as u64 };
+        self.at(begins, Event::Reach { from, to, channel, bytes });
+    }
+
+    /// It reaches the receiver's port, and will have arrived once it has passed that.
+    fn reach(&mut self, time: Time, from: Rank, link: Link, bytes: usize) {
+        let Link { peer: to, channel } = link;
+        let hop = self.hop(from, to);
+        let ns = bytes as f64 / hop.bytes_per_s * 1e9;
+        let [_, passed] = self.pass(self.owner(to, from), 1, time, ns);
+        let arrives = passed + picoseconds(hop.latency_ns);
+        self.pipe(from, to, channel).arriving.push_back(arrives);
+        self.at(arrives, Event::Look(to));
+    }
+}
+
+impl Ports for RankPorts<'_, '_> {
+    fn readable(&mut self, link: Link) -> bool {
+        let now = self.world.now[self.rank as usize];
+        let pipe = self.world.pipe(link.peer, self.rank, link.channel);
+        !self.is_done && pipe.arriving.front().is_some_and(|arrives| *arrives <= now)
+    }
+
+    fn writable(&mut self, link: Link) -> bool {
+        let now = self.world.now[self.rank as usize];
+        let pipe = self.world.pipe(self.rank, link.peer, link.channel);
+        !self.is_done && pipe.free.front().is_some_and(|free| *free <= now)
+    }
+
+    fn accept(&mut self, link: Link, message: Message) -> bool {
+        let hop = self.world.hop(link.peer, self.rank);
+        self.world.spend(self.rank, hop.message_ns + hop.byte_ns * message.bytes as f64);
+        true
+    }
+
+    fn fold(&mut self, task: &Task<'_>) {
+        let bytes = task.elements as f64 * self.world.element_bytes;
+        self.world.spend(self.rank, self.world.model.processor.fold(task, bytes));
+        self.is_done = true;
+    }
+
+    fn publish(&mut self, link: Link, message: Message) {
+        let (rank, peer) = (self.rank, link.peer);
+        let hop = self.world.hop(rank, peer);
+        self.world.spend(rank, hop.message_ns + hop.byte_ns * message.bytes as f64);
+        self.world.pipe(rank, peer, link.channel).free.pop_front();
+        self.world.leave(rank, link, message.bytes);
+    }
+
+    fn release(&mut self, link: Link) {
+        let (rank, peer) = (self.rank, link.peer);
+        let back = picoseconds(self.world.hop(rank, peer).latency_ns);
+        let free = self.world.now[rank as usize] + back;
+        let pipe = self.world.pipe(peer, rank, link.channel);
+        pipe.arriving.pop_front();
+        pipe.free.push_back(free);
+        self.world.at(free, Event::Look(peer));
+    }
+}
