@@ -54,7 +54,7 @@ use ccl_core::transport::{
 use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
 
 pub use device::VerbsDevice;
-pub use gid::{Family, Rule};
+pub use gid::{Family, Picked, Rule};
 pub use native::{GpuDriver, GpuMemory, GpuPath, GpuRegistration};
 
 use hca::Filter;
