@@ -4,6 +4,8 @@ pub mod bootstrap;
 pub mod communicator;
 #[cfg(feature = "cli")]
 pub mod cost;
+#[cfg(feature = "cli")]
+pub mod doctor;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -1,16 +1,20 @@
-//! The `ferroccl` command: what the library would do, and why; and what plugins do wrong.
+//! The `ferroccl` command: what the library would do, and why; what machines lack for it; and what
+//! plugins do wrong.
 
 use std::error::Error;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use ferroccl::bootstrap::Endpoint;
 use ferroccl::communicator::{Call, Hosts, config_from_environment, explain};
+use ferroccl::doctor::{self, Host, Job, Report};
 use ferroccl::perf::sizes::parse_size;
 use ferroccl::{Collective, DataType, Rank, ReduceOp};
 
 /// Explains collectives and what they cost, shows the configuration, tells what running ranks are
-/// doing, and checks plugins for NCCL.
+/// doing, and checks machines, and plugins for NCCL.
 #[derive(Debug, Parser)]
 #[command(
     version,
@@ -22,6 +26,7 @@ Examples:
   ferroccl cost all_gather bytes=512MiB ranks=8 bandwidth=450GB/s
   ferroccl config
   ferroccl status
+  ferroccl doctor
   ferroccl netcheck ./libnccl-net-x.so"
 )]
 struct Arguments {
@@ -37,6 +42,8 @@ enum Command {
     Cost(Cost),
     /// What the ranks of this user on this machine are doing, and who holds up the others
     Status(Status),
+    /// What of this machine keeps collectives from being fast, or from working, and what to do
+    Doctor(Doctor),
     /// Whether a network plugin for NCCL keeps the contract, point by point, and how fast it is
     Netcheck(ccl_netcheck::Arguments),
     /// Every tunable: its variable, value, default and meaning
@@ -84,6 +91,34 @@ struct Cost {
 }
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+It only reads. Run it where the ranks run: in their container, by their launcher, with their
+environment; as root it sees more (ACS). What it looks at is listed in docs/doctor.md.
+Verdicts: fault (something does not work), warning (slower or less safe than it could be), advice
+(may be on purpose), unknown (cannot be seen from here), ok.
+Exit status: 0 if there is no fault and no warning, 1 if there is one, 2 if it cannot be run so.
+Examples:
+  ferroccl doctor
+  ferroccl doctor --quiet
+  ferroccl doctor --json
+  ferroccl doctor --peer localhost:22
+  ferroccl doctor --root /")]
+struct Doctor {
+    /// Only what is wrong: faults and warnings
+    #[arg(long)]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Also try to reach this peer, at a port where something listens
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "root")]
+    peer: Option<Endpoint>,
+    /// Look at the machine whose / is this directory: a mounted image, or a copy of /sys and /proc
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+}
+
+#[derive(Debug, clap::Args)]
 struct Explain {
     /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all barrier
     collective: Collective,
@@ -122,6 +157,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => show_plan(&arguments),
         Command::Cost(arguments) => show_cost(&arguments),
         Command::Status(arguments) => show_status(&arguments),
+        Command::Doctor(arguments) => return examine(&arguments),
         Command::Netcheck(arguments) => return ccl_netcheck::run(&arguments, &["netcheck"]),
         Command::Config { json } => show_config(json),
     };
@@ -176,6 +212,41 @@ fn show_cost(arguments: &Cost) -> Result<(), Box<dyn Error>> {
     };
     let _ = write!(std::io::stdout(), "{text}");
     Ok(())
+}
+
+/// Its exit status is for scripts.
+fn examine(arguments: &Doctor) -> ExitCode {
+    let report = match diagnose(arguments) {
+        Ok(report) => report,
+        Err(error) => {
+            eprintln!("ferroccl: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let status = ExitCode::from(u8::from(report.is_wrong()));
+    let report = if arguments.quiet { report.only_wrong() } else { report };
+    let text = match arguments.json {
+        true => serde_json::to_string_pretty(&report).map(|text| text + "\n"),
+        false => Ok(report.to_string()),
+    };
+    match text {
+        Ok(text) => {
+            let _ = write!(std::io::stdout(), "{text}");
+            status
+        }
+        Err(error) => {
+            eprintln!("ferroccl: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn diagnose(arguments: &Doctor) -> Result<Report, String> {
+    let job = Job { peer: arguments.peer.clone(), ..Job::from_environment() };
+    let root = &arguments.root;
+    let host = Host::new(root, job)
+        .map_err(|error| format!("--root {}: {error}; name a directory", root.display()))?;
+    Ok(doctor::examine(host))
 }
 
 fn show_status(arguments: &Status) -> Result<(), Box<dyn Error>> {

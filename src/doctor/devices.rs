@@ -1,0 +1,205 @@
+//! Network devices and GPUs of a machine, as sysfs has them.
+
+use ccl_core::transport::Place;
+
+use super::host::Host;
+
+/// A device of the PCI bus, or one in software.
+#[derive(Clone, Debug)]
+pub(super) struct Device {
+    /// As people know it: `mlx5_0`, `eth0`, `GPU 0000:17:00.0`.
+    pub(super) name: String,
+    /// Its directory in sysfs, all links followed; of a device in software it has no PCI functions.
+    pub(super) path: String,
+    /// Where it is.
+    pub(super) place: Place,
+}
+
+impl Device {
+    fn new(host: &Host, name: String, link: &str) -> Option<Device> {
+        let path = host.real(link)?;
+        // -1 where the firmware does not tell.
+        let numa_node = host.number(&format!("{path}/numa_node"));
+        let place = Place { numa_node, pci_path: Some(path.clone()) };
+        Some(Device { name, path, place })
+    }
+
+    /// The PCI device of this address.
+    pub(super) fn at(host: &Host, address: &str) -> Option<Device> {
+        Device::new(host, address.to_owned(), &format!("/sys/bus/pci/devices/{address}"))
+    }
+
+    /// Its PCI address, if it has one.
+    pub(super) fn address(&self) -> Option<&str> {
+        self.path.rsplit('/').find(|part| ccl_core::transport::pci_address(part).is_some())
+    }
+
+    /// The directory of its PCI function, which may be above it.
+    pub(super) fn function(&self) -> Option<&str> {
+        let address = self.address()?;
+        let at = self.path.rfind(address)?;
+        self.path.get(..at + address.len())
+    }
+
+    /// Addresses of the bridges above it, the nearest last.
+    pub(super) fn bridges(&self) -> Vec<&str> {
+        let parts = self.path.split('/');
+        let functions = parts.filter(|part| ccl_core::transport::pci_address(part).is_some());
+        let mut functions: Vec<&str> = functions.collect();
+        functions.pop();
+        functions
+    }
+}
+
+/// Who made a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Maker {
+    Nvidia,
+    Amd,
+}
+
+/// GPUs: display controllers and accelerators of those who make GPUs to compute with.
+pub(super) fn gpus(host: &Host) -> Vec<(Device, Maker)> {
+    let gpu = |address: String| {
+        let link = format!("/sys/bus/pci/devices/{address}");
+        let class = host.text(&format!("{link}/class"))?;
+        let maker = match host.text(&format!("{link}/vendor"))?.as_str() {
+            "0x10de" => Maker::Nvidia,
+            "0x1002" => Maker::Amd,
+            _ => return None,
+        };
+        let computes = ["0x0300", "0x0302", "0x0380", "0x1200"];
+        let known = computes.iter().any(|known| class.starts_with(known));
+        let device = Device::new(host, format!("GPU {address}"), &link)?;
+        known.then_some((device, maker))
+    };
+    host.names("/sys/bus/pci/devices").into_iter().filter_map(gpu).collect()
+}
+
+/// RDMA devices. One in software has its interface's place, or none.
+pub(super) fn rdma(host: &Host) -> Vec<Device> {
+    let device = |name: String| {
+        let link = format!("/sys/class/infiniband/{name}/device");
+        let known = Device::new(host, name.clone(), &link);
+        known.or_else(|| Device::new(host, name.clone(), &format!("/sys/class/infiniband/{name}")))
+    };
+    host.names("/sys/class/infiniband").into_iter().filter_map(device).collect()
+}
+
+/// The ports of an RDMA device, from 1.
+pub(super) fn ports(host: &Host, device: &Device) -> Vec<Port> {
+    let directory = format!("/sys/class/infiniband/{}/ports", device.name);
+    let port = |number: String| Port {
+        name: format!("{}:{number}", device.name),
+        path: format!("{directory}/{number}"),
+    };
+    host.names(&directory).into_iter().map(port).collect()
+}
+
+/// A port of an RDMA device.
+#[derive(Clone, Debug)]
+pub(super) struct Port {
+    /// `mlx5_0:1`.
+    pub(super) name: String,
+    /// Its directory in sysfs.
+    pub(super) path: String,
+}
+
+impl Port {
+    /// One of its files.
+    pub(super) fn text(&self, host: &Host, name: &str) -> Option<String> {
+        host.text(&format!("{}/{name}", self.path))
+    }
+
+    /// Whether it is of Ethernet.
+    pub(super) fn is_ethernet(&self, host: &Host) -> bool {
+        self.text(host, "link_layer").as_deref() == Some("Ethernet")
+    }
+
+    /// Whether it carries something: `4: ACTIVE`.
+    pub(super) fn is_active(&self, host: &Host) -> bool {
+        self.text(host, "state").is_some_and(|state| state.starts_with('4'))
+    }
+
+    /// The interface behind a port of RoCE.
+    pub(super) fn interface(&self, host: &Host) -> Option<String> {
+        let rows = host.names(&format!("{}/gid_attrs/ndevs", self.path));
+        rows.iter().find_map(|row| self.text(host, &format!("gid_attrs/ndevs/{row}")))
+    }
+
+    /// What it carries, in bits: `400 Gb/sec (4X NDR)`.
+    pub(super) fn gigabits(&self, host: &Host) -> Option<f64> {
+        let text = self.text(host, "rate")?;
+        let rate: f64 = text.split_whitespace().next()?.parse().ok()?;
+        (rate.is_finite() && rate > 0.0 && rate < 1e6).then_some(rate)
+    }
+}
+
+/// A network interface.
+#[derive(Clone, Debug)]
+pub(super) struct Interface {
+    pub(super) name: String,
+    /// Whether a device is behind it, and not software.
+    pub(super) device: Option<Device>,
+    /// Whether it joins interfaces of this host, as those of container engines do.
+    pub(super) is_bridge: bool,
+    pub(super) is_up: bool,
+    pub(super) mtu: Option<u32>,
+    /// Mb/s, where the driver knows.
+    pub(super) megabits: Option<u32>,
+}
+
+impl Interface {
+    pub(super) fn is_loopback(&self) -> bool {
+        self.name == "lo"
+    }
+}
+
+/// All network interfaces.
+pub(super) fn interfaces(host: &Host) -> Vec<Interface> {
+    let interface = |name: String| {
+        let path = format!("/sys/class/net/{name}");
+        let state = host.text(&format!("{path}/operstate"));
+        let state = state.as_deref().unwrap_or("unknown");
+        let carrier = host.number::<u8>(&format!("{path}/carrier"));
+        // Interfaces in software do not know whether they are up: they are.
+        let is_up = state == "up" || (state == "unknown" && carrier != Some(0));
+        Interface {
+            device: Device::new(host, name.clone(), &format!("{path}/device")),
+            is_bridge: host.has(&format!("{path}/bridge")),
+            is_up,
+            mtu: host.number(&format!("{path}/mtu")),
+            megabits: host
+                .number::<u32>(&format!("{path}/speed"))
+                .filter(|speed| (1..10_000_000).contains(speed)),
+            name,
+        }
+    };
+    let is_interface = |name: &String| host.has(&format!("/sys/class/net/{name}/mtu"));
+    host.names("/sys/class/net").into_iter().filter(is_interface).map(interface).collect()
+}
+
+/// What a device on the PCI bus is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Gpu,
+    Rdma,
+    Ethernet,
+}
+
+/// GPUs and network devices on the PCI bus, each once: the interface of an RDMA device is named as
+/// that device.
+pub(super) fn on_bus(host: &Host) -> Vec<(Device, Kind)> {
+    let gpus = gpus(host).into_iter().map(|(gpu, _)| (gpu, Kind::Gpu));
+    let rdma = rdma(host).into_iter().map(|device| (device, Kind::Rdma));
+    let wired = interfaces(host).into_iter().filter_map(|interface| interface.device);
+    let wired = wired.map(|device| (device, Kind::Ethernet));
+    let mut all: Vec<(Device, Kind)> = Vec::new();
+    for (device, kind) in gpus.chain(rdma).chain(wired) {
+        let known = all.iter().any(|(other, _)| other.function() == device.function());
+        if device.function().is_some() && !known {
+            all.push((device, kind));
+        }
+    }
+    all
+}
