@@ -89,11 +89,16 @@ pub(super) fn rdma(host: &Host) -> Vec<Device> {
 /// The ports of an RDMA device, from 1.
 pub(super) fn ports(host: &Host, device: &Device) -> Vec<Port> {
     let directory = format!("/sys/class/infiniband/{}/ports", device.name);
-    let port = |number: String| Port {
-        name: format!("{}:{number}", device.name),
-        path: format!("{directory}/{number}"),
+    let port = |name: String| {
+        let number = name.parse().ok()?;
+        Some(Port {
+            name: format!("{}:{number}", device.name),
+            device: device.clone(),
+            number,
+            path: format!("{directory}/{name}"),
+        })
     };
-    host.names(&directory).into_iter().map(port).collect()
+    host.names(&directory).into_iter().filter_map(port).collect()
 }
 
 /// A port of an RDMA device.
@@ -101,6 +106,9 @@ pub(super) fn ports(host: &Host, device: &Device) -> Vec<Port> {
 pub(super) struct Port {
     /// `mlx5_0:1`.
     pub(super) name: String,
+    pub(super) device: Device,
+    /// From 1.
+    pub(super) number: u8,
     /// Its directory in sysfs.
     pub(super) path: String,
 }
@@ -144,6 +152,8 @@ pub(super) struct Interface {
     /// Whether it joins interfaces of this host, as those of container engines do.
     pub(super) is_bridge: bool,
     pub(super) is_up: bool,
+    /// Whether its packets are Ethernet's, and not InfiniBand's.
+    pub(super) is_ethernet: bool,
     pub(super) mtu: Option<u32>,
     /// Mb/s, where the driver knows.
     pub(super) megabits: Option<u32>,
@@ -168,6 +178,7 @@ pub(super) fn interfaces(host: &Host) -> Vec<Interface> {
             device: Device::new(host, name.clone(), &format!("{path}/device")),
             is_bridge: host.has(&format!("{path}/bridge")),
             is_up,
+            is_ethernet: host.text(&format!("{path}/type")).is_none_or(|kind| kind == "1"),
             mtu: host.number(&format!("{path}/mtu")),
             megabits: host
                 .number::<u32>(&format!("{path}/speed"))

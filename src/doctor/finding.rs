@@ -60,6 +60,19 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
+/// The most characters of what was seen: files of a planted tree may hold anything.
+const TEXT_MAX: usize = 2000;
+
+/// One line, not too long.
+fn line(text: &str) -> String {
+    let mut chars = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut line: String = chars.by_ref().take(TEXT_MAX).collect();
+    if chars.next().is_some() {
+        line.push('…');
+    }
+    line
+}
+
 impl Finding {
     fn new(
         verdict: Verdict,
@@ -67,7 +80,7 @@ impl Finding {
         evidence: impl Into<String>,
         remedy: Option<String>,
     ) -> Finding {
-        let (subject, evidence) = (subject.into(), evidence.into());
+        let [subject, evidence] = [subject.into(), evidence.into()].map(|text| line(&text));
         // Its check's name is written on it by who runs the check.
         Finding { check: "", verdict, subject, evidence, remedy }
     }
@@ -117,5 +130,20 @@ impl fmt::Display for Finding {
             return writeln!(f, "{verdict:<7}  {check}: {subject}{evidence}");
         };
         writeln!(f, "{verdict:<7}  {check}: {subject}{evidence}\n         remedy: {remedy}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_one_line_however_much_was_read() {
+        let finding = Finding::ok("a\nb", "x\t".repeat(2 * TEXT_MAX));
+        assert_eq!(finding.subject, "a b");
+        assert!(
+            finding.evidence.chars().count() == TEXT_MAX + 1 && finding.evidence.ends_with('…')
+        );
+        assert_eq!(finding.to_string().lines().count(), 1);
     }
 }

@@ -15,7 +15,8 @@ use ccl_core::config::Config;
 use crate::bootstrap::Endpoint;
 use crate::launch;
 
-const TEXT_BYTES_MAX: usize = 256 << 10;
+/// The longest that is read is a kernel's configuration.
+const TEXT_BYTES_MAX: usize = 1 << 20;
 const NAMES_MAX: usize = 8192;
 
 /// What ranks started from here would be told, and what was asked of the doctor.
@@ -210,7 +211,7 @@ mod tests {
         let write = |name: &str, bytes: &[u8]| std::fs::write(place.join(name), bytes).unwrap();
         write("escape", b"\x1b[2Jx\xff\n\0");
         write("empty", b"\n");
-        write("many", &[b'9'; 400 << 10]);
+        write("many", &[b'9'; 2 << 20]);
         write("d/x10", b"");
         write("d/x9", b"");
         write("d/\x1b[2J", b"");

@@ -154,3 +154,53 @@ impl fmt::Display for Report {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// One that answers, one that gets no answer, one that is broken, and one after them.
+    const ODD: &[Check] = &[
+        Check { name: "a", looks_at: "", run: |_| vec![Finding::ok("", "x")] },
+        Check {
+            name: "b",
+            looks_at: "",
+            run: |_| {
+                std::thread::sleep(Duration::from_secs(20));
+                Vec::new()
+            },
+        },
+        Check { name: "c", looks_at: "", run: |_| panic!("planted") },
+        Check { name: "d", looks_at: "", run: |_| vec![Finding::fault("y", "z", "w")] },
+    ];
+
+    #[test]
+    fn a_check_that_hangs_or_breaks_costs_no_other_its_turn() {
+        let host = Arc::new(Host::new(Path::new("/"), Job::default()).unwrap());
+        let start = Instant::now();
+        let found = findings(&host, ODD, Duration::from_millis(100));
+        assert!(start.elapsed() < Duration::from_secs(10));
+        let seen: Vec<_> = found.iter().map(|finding| (finding.check, finding.verdict)).collect();
+        let unknown = Verdict::Unknown;
+        let expected = [("a", Verdict::Ok), ("b", unknown), ("c", unknown), ("d", Verdict::Fault)];
+        assert_eq!(seen, expected);
+        assert!(found[1].evidence.contains("has not answered within 100ms"), "{found:?}");
+        assert!(found[2].evidence.contains("mistake in ferroccl"), "{found:?}");
+    }
+
+    #[test]
+    fn advice_and_what_is_unknown_are_not_wrong() {
+        let report = |findings: Vec<Finding>| {
+            let verdict = findings.iter().map(|finding| finding.verdict).max();
+            let verdict = verdict.unwrap_or(Verdict::Ok);
+            Report { version: "", root: String::new(), verdict, findings }
+        };
+        let harmless = [Finding::advice("", "", ""), Finding::unknown("", "", "")];
+        assert!(!report(harmless.to_vec()).is_wrong());
+        assert_eq!(report(harmless.to_vec()).only_wrong().to_string(), "nothing is wrong\n");
+        let one = report(vec![Finding::warning("", "", ""), Finding::ok("", "")]);
+        assert!(one.is_wrong() && one.to_string().ends_with("1 warning, 1 ok\n"));
+    }
+}

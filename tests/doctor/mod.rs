@@ -90,7 +90,7 @@ const PLANTS: &[Plant] = &[
         |m| limit(m, "Max locked memory", "8589934592"),
         &["large buffers"],
     ),
-    plant("open-files", "advice", |m| limit(m, "Max open files", "1024"), &["ulimit -n"]),
+    plant("open-files", "advice", |m| limit(m, "Max open files", "1024"), &["nofile=65536"]),
     plant(
         "shared-memory",
         "warning",
@@ -193,6 +193,16 @@ const PLANTS: &[Plant] = &[
         |m| m.write("sys/kernel/iommu_groups/1/type", "DMA-FQ\n"),
         &["GPU 0000:83:00.0, mlx5_1", "iommu=pt"],
     ),
+    plant(
+        "pcie-link",
+        "advice",
+        |m| {
+            m.write(&format!("{NIC}/current_link_speed"), "16.0 GT/s PCIe\n");
+            m.write(&format!("{NIC}/../max_link_speed"), "16.0 GT/s PCIe\n");
+            m.write(&format!("{PORT}/rate"), "200 Gb/sec (4X HDR)\n");
+        },
+        &["mlx5_0", "its slot 16 lanes at 16 GT/s", "generation"],
+    ),
     // GPUs.
     plant(
         "gpu-driver",
@@ -239,7 +249,24 @@ const PLANTS: &[Plant] = &[
         &["CONFIG_PCI_P2PDMA"],
     ),
     plant("gpu-memory", "unknown", without_peermem, &["/boot/config-6.8.0-45-generic"]),
+    plant(
+        "gpu-memory",
+        "warning",
+        |m| {
+            with_amd(m);
+            m.write("boot/config-6.8.0-45-generic", "CONFIG_PCI_P2PDMA=y\n");
+        },
+        &["AMD", "a kernel without CONFIG_DMABUF_MOVE_NOTIFY"],
+    ),
+    plant("gpu-memory", "unknown", with_amd, &["AMD", "CONFIG_PCI_P2PDMA"]),
     // Network devices.
+    told(&[("NCCL_IB_HCA", "=mlx9_0")], "rdma-ports", "fault", &["=mlx9_0", "mlx5_0:1, mlx5_1:1"]),
+    plant(
+        "rdma-ports",
+        "advice",
+        |m| m.write(&format!("{NIC}/../class"), "0x020700\n"),
+        &["0000:12:01.0", "no RDMA device of it"],
+    ),
     plant(
         "rdma-ports",
         "warning",
@@ -395,6 +422,12 @@ fn without_peermem(machine: &Machine) {
     replace(machine, "proc/driver/nvidia/version", "x86_64 Kernel Module", "Open Kernel Module");
 }
 
+fn with_amd(machine: &Machine) {
+    machine.write(&format!("{GPU}/vendor"), "0x1002\n");
+    machine.link(&format!("{GPU}/driver"), "sys/bus/pci/drivers/amdgpu");
+    machine.write("sys/bus/pci/drivers/amdgpu/module", "");
+}
+
 fn slow_interface(machine: &Machine) {
     let path = "sys/devices/pci0000:80/0000:80:02.0/net/eno1";
     for (file, text) in [("mtu", "1500"), ("operstate", "up"), ("speed", "1000")] {
@@ -465,6 +498,12 @@ fn other_twins_are_healthy_too() {
     assert!(found.iter().any(|[check, verdict, .., said]| {
         check == "gpu-memory" && verdict == "ok" && said.contains("dma-buf")
     }));
+    // A port that nobody asks for may be down.
+    let machine = Machine::healthy();
+    machine.write(&format!("{PORT}/state"), "1: DOWN\n");
+    machine.write(&format!("{PORT}/phys_state"), "2: Polling\n");
+    assert_eq!(examine(&machine, &[]).0, 1);
+    assert_eq!(examine(&machine, &[("FERROCCL_IB_HCA", "mlx5_1")]).0, 0);
     // ACS that only looks at who sends.
     let machine = Machine::healthy();
     machine.write("sys/bus/pci/devices/0000:12:00.0/config", configuration(1));
@@ -522,6 +561,17 @@ fn peers_are_reached_refused_or_unknown() {
     };
     let said = peer(&here);
     assert!(said.starts_with("ok") && said.contains("answers within"), "{said}");
+    // By another interface than is asked for; where there is but loopback, it cannot be tried.
+    let outer = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    if outer.connect("192.0.2.77:9").is_ok() {
+        let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let own = outer.local_addr().unwrap().ip();
+        let there = format!("{own}:{}", listener.local_addr().unwrap().port());
+        let variables = [("FERROCCL_SOCKET_IFNAME", "127.0.0.1")];
+        let output = ferroccl(&["doctor", "--peer", &there], &variables);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("by its route, this peer is on another network"), "{text}");
+    }
     drop(listener);
     let said = peer(&here);
     assert!(said.starts_with("warning") && said.contains("refuses within"), "{said}");

@@ -1,8 +1,9 @@
 //! What ports have counted: losses, retransmissions, and how congestion is told (PFC, ECN).
 
-use super::super::devices::{self, Port};
+use super::super::devices::Port;
 use super::super::finding::Finding;
 use super::super::host::Host;
+use super::rdma;
 
 /// More of a thousand million packets than this, and it costs bandwidth.
 const BAD_PER_MILLION: u64 = 10;
@@ -44,9 +45,7 @@ const CONGESTION: [(&str, &str); 3] = [
 ];
 
 fn active(host: &Host) -> Vec<Port> {
-    let ports = devices::rdma(host);
-    let ports = ports.iter().flat_map(|device| devices::ports(host, device));
-    ports.filter(|port| port.is_active(host)).collect()
+    rdma::asked(host).into_iter().filter(|port| port.is_active(host)).collect()
 }
 
 fn count(host: &Host, port: &Port, name: &str) -> Option<u64> {
@@ -105,9 +104,10 @@ fn losses_of(host: &Host, port: &Port) -> Finding {
 /// How ports of RoCE tell and hear of congestion.
 pub(super) fn congestion(host: &Host) -> Vec<Finding> {
     let mut ports = active(host);
-    ports.retain(|port| port.is_ethernet(host));
+    // What has no hardware has no queues that fill up.
+    ports.retain(|port| port.is_ethernet(host) && port.device.function().is_some());
     if ports.is_empty() {
-        return vec![Finding::ok("", "there is no RoCE port in use that would need it")];
+        return vec![Finding::ok("", "there is no RoCE port of a network card that would need it")];
     }
     ports.iter().map(|port| congestion_of(host, port)).collect()
 }

@@ -142,8 +142,7 @@ fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
     if version(&driver).is_some_and(|driver| driver < (515, 0)) {
         return Err((false, format!("driver {driver} is older than 515")));
     }
-    let options = host.text(&format!("/boot/config-{release}"));
-    match options {
+    match kernel_options(host) {
         Some(options) if !options.contains("CONFIG_PCI_P2PDMA=y") => {
             Err((false, format!("kernel {release} was built without CONFIG_PCI_P2PDMA")))
         }
@@ -159,14 +158,37 @@ fn dma_buf(host: &Host) -> Result<String, (bool, String)> {
     }
 }
 
+/// How the kernel was built, as its package tells.
+fn kernel_options(host: &Host) -> Option<String> {
+    let release = host.text("/proc/sys/kernel/osrelease")?;
+    let inside = format!("/lib/modules/{release}/config");
+    host.text(&format!("/boot/config-{release}")).or_else(|| host.text(&inside))
+}
+
 fn of_amd(host: &Host) -> Finding {
     let peers = ["/sys/kernel/mm/memory_peers/amdkfd", "/sys/kernel/memory_peers/amdkfd"];
-    match peers.into_iter().find(|peer| host.has(peer)) {
-        Some(peer) => Finding::ok("AMD", format!("peer memory: {peer}")),
-        None => Finding::unknown(
+    if let Some(peer) = peers.into_iter().find(|peer| host.has(peer)) {
+        return Finding::ok("AMD", format!("peer memory: {peer}"));
+    }
+    let wanted = ["CONFIG_PCI_P2PDMA", "CONFIG_DMABUF_MOVE_NOTIFY"];
+    let remedy = "use a kernel that was built with both, or AMD's driver with peer memory for the \
+                  network device's";
+    let Some(options) = kernel_options(host) else {
+        let evidence = format!(
+            "no peer memory of amdkfd; the kernel's configuration, which would tell of {}, is not \
+             in /boot",
+            wanted.join(" and ")
+        );
+        return Finding::unknown("AMD", evidence, remedy);
+    };
+    let missing = wanted.into_iter().filter(|name| !options.contains(&format!("{name}=y")));
+    let missing: Vec<&str> = missing.collect();
+    match missing.is_empty() {
+        true => Finding::ok("AMD", "dma-buf: the kernel was built for it"),
+        false => Finding::warning(
             "AMD",
-            "no peer memory of amdkfd is told of; whether dma-bufs work, only a registration says",
-            "run RCCL with NCCL_DEBUG=INFO, and look for GPU Direct RDMA",
+            format!("no peer memory of amdkfd, and a kernel without {}", missing.join(" and ")),
+            remedy,
         ),
     }
 }

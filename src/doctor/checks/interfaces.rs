@@ -187,6 +187,9 @@ pub(super) fn peer(host: &Host) -> Vec<Finding> {
         let patience = (REACH_WITHIN / count).min(deadline.left()).max(Duration::from_millis(1));
         match TcpStream::connect_timeout(address, patience) {
             Ok(stream) => {
+                if let Some(finding) = stray(host, &subject, &stream) {
+                    return vec![finding];
+                }
                 let own =
                     stream.local_addr().map_or_else(|_| "?".to_owned(), |a| a.ip().to_string());
                 let took = start.elapsed();
@@ -209,4 +212,21 @@ pub(super) fn peer(host: &Host) -> Vec<Finding> {
     let remedy = "see that firewalls (security groups) between the hosts let all TCP ports \
                   through, and that the address is of a network that both are on";
     vec![Finding::fault(subject, format!("not reached: {}", problems.join("; ")), remedy)]
+}
+
+/// A route that leads over an interface that is not to be used.
+fn stray(host: &Host, subject: &str, stream: &TcpStream) -> Option<Finding> {
+    let filter = host.job.config.socket_interfaces.as_str();
+    let own = stream.local_addr().ok()?.ip().to_canonical();
+    if filter.is_empty() || own.is_loopback() {
+        return None;
+    }
+    let chosen = interface::addresses(&Filter::parse(filter), filter).ok()?;
+    (!chosen.contains(&own)).then(|| {
+        let evidence = format!(
+            "reached from {own}, which is of no interface that FERROCCL_SOCKET_IFNAME={filter} \
+             leaves: by its route, this peer is on another network"
+        );
+        Finding::advice(subject, evidence, "name the peer by its address on that network")
+    })
 }

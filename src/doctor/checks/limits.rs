@@ -6,8 +6,10 @@ use super::super::host::Host;
 
 /// What a communicator's slots take by default, and as much again.
 const LOCKED_BYTES_MIN: u64 = 64 << 20;
+/// Every system gives so many from the start.
+const FILES_MIN: u64 = 1024;
 /// A connection or two for each peer of a few thousand.
-const FILES_MIN: u64 = 4096;
+const MORE_FILES_MIN: u64 = 4096;
 const IPC_LOCK: u32 = 14;
 
 const RAISE: &str = "`ulimit -l unlimited`, or \"* - memlock unlimited\" in \
@@ -16,7 +18,7 @@ const RAISE: &str = "`ulimit -l unlimited`, or \"* - memlock unlimited\" in \
 
 /// Memory that may be locked: RDMA and CUDA pin what they move.
 pub(super) fn memlock(host: &Host) -> Vec<Finding> {
-    let Some(limit) = limit(host, "Max locked memory") else {
+    let Some([limit, _]) = limits(host, "Max locked memory") else {
         return vec![unreadable()];
     };
     let shown = match limit {
@@ -46,18 +48,24 @@ pub(super) fn memlock(host: &Host) -> Vec<Finding> {
     }]
 }
 
-/// Descriptors: over TCP, each peer is a connection or more.
+/// Descriptors: over TCP, each peer is a connection or more. Rank 0 raises its own limit as far as
+/// it may, when many join it.
 pub(super) fn open_files(host: &Host) -> Vec<Finding> {
-    let Some(limit) = limit(host, "Max open files") else {
+    let Some([limit, most]) = limits(host, "Max open files") else {
         return vec![unreadable()];
     };
-    let evidence = format!("a process may open {limit} (/proc/self/limits)");
-    vec![match limit < FILES_MIN {
+    let more = match most {
+        u64::MAX => "without end".to_owned(),
+        most => format!("to {most}"),
+    };
+    let evidence = format!("a process may open {limit}, and raise that {more} (/proc/self/limits)");
+    vec![match limit < FILES_MIN || most < MORE_FILES_MIN {
         false => Finding::ok("", evidence),
         true => Finding::advice(
             "",
             format!("{evidence}; over TCP each peer of a rank takes several"),
-            format!("`ulimit -n {FILES_MIN}` or more; containers: `--ulimit nofile=65536`"),
+            "raise both limits: nofile in /etc/security/limits.conf; containers: `--ulimit \
+             nofile=65536`; systemd: LimitNOFILE=65536",
         ),
     }]
 }
@@ -66,12 +74,13 @@ fn unreadable() -> Finding {
     Finding::unknown("", "/proc/self/limits does not tell", "look at `ulimit -a` of a rank")
 }
 
-/// The soft limit of this process.
-fn limit(host: &Host, name: &str) -> Option<u64> {
+/// The soft and the hard limit of this process.
+fn limits(host: &Host, name: &str) -> Option<[u64; 2]> {
     let text = host.text("/proc/self/limits")?;
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
-    match rest.split_whitespace().next()? {
+    let mut numbers = rest.split_whitespace().map(|number| match number {
         "unlimited" => Some(u64::MAX),
         number => number.parse().ok(),
-    }
+    });
+    Some([numbers.next()??, numbers.next()??])
 }

@@ -31,7 +31,7 @@ checks! {
     "memlock", limits::memlock,
         "the limit of locked memory (/proc/self/limits), CAP_IPC_LOCK, and whether RDMA needs it";
     "open-files", limits::open_files,
-        "the limit of open files (/proc/self/limits)";
+        "the limits of open files (/proc/self/limits), soft and hard";
     "shared-memory", memory::shared,
         "size and free space of /dev/shm";
     "container", memory::container,
@@ -55,12 +55,12 @@ checks! {
          of one version";
     "gpu-memory", gpu::memory,
         "the peer-memory module (nvidia_peermem, amdkfd), or what dma-bufs need: NVIDIA's open \
-         modules from 515, kernel 5.12, CONFIG_PCI_P2PDMA";
+         modules from 515, kernel 5.12, CONFIG_PCI_P2PDMA (AMD: CONFIG_DMABUF_MOVE_NOTIFY too)";
     "distance", gpu::distance,
         "the RDMA device nearest to each GPU, by PCI path and NUMA node";
     "rdma-ports", rdma::ports,
-        "state of each port, /dev/infiniband, adapters without their driver; on this machine also \
-         whether ferroccl can use it";
+        "state of each port that FERROCCL_IB_HCA leaves, /dev/infiniband, adapters without their \
+         driver; on this machine also whether ferroccl can use it";
     "gids", rdma::gids,
         "the row of each port's table of addresses that would be used: RoCE v2, routed";
     "mtu", rdma::mtu,

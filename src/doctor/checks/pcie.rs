@@ -69,7 +69,13 @@ fn of(host: &Host, device: &Device, kind: Kind) -> Vec<Finding> {
     }
     if now.gigatransfers < most.gigatransfers {
         let evidence = format!("{now}; the device can {}", capable(most, slot));
+        let slow = slot.is_some_and(|slot| slot.gigatransfers <= now.gigatransfers);
         found.push(match kind {
+            _ if slow => Finding::advice(
+                subject.clone(),
+                evidence,
+                "nothing, where that suffices; else a slot of the card's own PCIe generation",
+            ),
             Kind::Gpu => Finding::advice(
                 subject.clone(),
                 format!("{evidence}. GPUs that have nothing to do lower their speed"),
@@ -83,9 +89,7 @@ fn of(host: &Host, device: &Device, kind: Kind) -> Vec<Finding> {
             ),
         });
     }
-    if let Some(finding) = port_rate(host, device, now).filter(|_| found.is_empty()) {
-        found.push(finding);
-    }
+    found.extend(port_rate(host, device, now));
     if found.is_empty() {
         found.push(Finding::ok(subject, now.to_string()));
     }

@@ -1,5 +1,6 @@
 //! RDMA devices: their ports, the addresses of these, and how long their packets are.
 
+use ccl_core::transport::TransportError;
 use ccl_transport_verbs::{Options, VerbsTransport};
 
 use super::super::devices::{self, Port};
@@ -18,12 +19,33 @@ fn all(host: &Host) -> Vec<Port> {
     devices::rdma(host).iter().flat_map(|device| devices::ports(host, device)).collect()
 }
 
+/// The ports that FERROCCL_IB_HCA leaves.
+pub(super) fn asked(host: &Host) -> Vec<Port> {
+    let mut ports = all(host);
+    if let Ok(options) = options(host) {
+        ports.retain(|port| options.takes(&port.device.name, port.number));
+    }
+    ports
+}
+
+fn options(host: &Host) -> Result<Options, TransportError> {
+    let config = &host.job.config;
+    Options::from_config(config, config.dead_after)
+}
+
 /// Whether ports carry something, and this user may use them.
 pub(super) fn ports(host: &Host) -> Vec<Finding> {
-    let ports = all(host);
+    let (there, ports) = (all(host), asked(host));
     let mut found = lost(host);
-    if ports.is_empty() && found.is_empty() {
+    if there.is_empty() && found.is_empty() {
         return vec![Finding::ok("", NONE)];
+    }
+    if !there.is_empty() && ports.is_empty() {
+        let names: Vec<&str> = there.iter().map(|port| port.name.as_str()).collect();
+        let asked = &host.job.config.ib_devices;
+        let evidence = format!("leaves none of the ports that there are: {}", names.join(", "));
+        let subject = format!("FERROCCL_IB_HCA={asked}");
+        found.push(Finding::fault(subject, evidence, "name one of these, or a prefix of several"));
     }
     if !ports.is_empty() && host.names("/dev/infiniband").is_empty() {
         let evidence = "there are RDMA devices, but /dev/infiniband is empty";
@@ -70,8 +92,7 @@ pub(super) fn ports(host: &Host) -> Vec<Finding> {
 
 /// What would be used, and why not what would not: this opens devices.
 fn usable(host: &Host) -> Vec<(String, Result<String, String>)> {
-    let options = Options::from_config(&host.job.config, host.job.config.dead_after);
-    match options {
+    match options(host) {
         Ok(options) if host.lives() => VerbsTransport::new(options).survey(),
         _ => Vec::new(),
     }
@@ -92,7 +113,11 @@ fn lost(host: &Host) -> Vec<Finding> {
             let evidence = "is an adapter for RDMA, but there is no RDMA device of it";
             let remedy = "`modprobe mlx5_ib` (or its own driver), and `modprobe ib_uverbs`; \
                           containers see only the devices that they are given";
-            Finding::warning(address.clone(), evidence, remedy)
+            // Some of a host's devices may be all that a container was given.
+            match known.is_empty() {
+                true => Finding::warning(address.clone(), evidence, remedy),
+                false => Finding::advice(address.clone(), evidence, remedy),
+            }
         })
     };
     host.names("/sys/bus/pci/devices").iter().filter_map(adapter).collect()
@@ -100,9 +125,8 @@ fn lost(host: &Host) -> Vec<Finding> {
 
 /// Which address of each port would be used.
 pub(super) fn gids(host: &Host) -> Vec<Finding> {
-    let ports = all(host);
-    let config = &host.job.config;
-    let rule = match Options::from_config(config, config.dead_after) {
+    let ports = asked(host);
+    let rule = match options(host) {
         Ok(options) => options.gid,
         Err(error) if !ports.is_empty() => {
             let remedy = "correct the variable, or unset it";
@@ -121,7 +145,7 @@ pub(super) fn gids(host: &Host) -> Vec<Finding> {
         match rule.pick(&rows(host, port), ethernet) {
             Err(problem) => Finding::fault(port.name.clone(), problem, give),
             Ok(picked) => {
-                let evidence = format!("row {}: {}, {}", picked.index, picked.ip, picked.why);
+                let evidence = format!("row {}: {} ({})", picked.index, picked.ip, picked.why);
                 if ethernet && !picked.is_v2 {
                     let remedy = "choose a row of RoCE v2, or leave FERROCCL_IB_GID_INDEX unset";
                     let evidence = format!("{evidence}; it is of RoCE v1, which is not routed");
@@ -154,7 +178,7 @@ fn rows(host: &Host, port: &Port) -> Vec<(u32, String, String)> {
 /// Whether packets are as long as they can be: those of RoCE follow their interface's MTU.
 pub(super) fn mtu(host: &Host) -> Vec<Finding> {
     let interfaces = devices::interfaces(host);
-    let ports = all(host);
+    let ports = asked(host);
     let roce = ports.iter().filter(|port| port.is_active(host) && port.is_ethernet(host));
     let mut found = Vec::new();
     // Of the interfaces behind RoCE's ports.
@@ -184,7 +208,8 @@ pub(super) fn mtu(host: &Host) -> Vec<Finding> {
     for one in interfaces.iter().filter(|one| one.is_up && one.device.is_some()) {
         let behind = lengths.iter().any(|(name, _)| *name == one.name);
         if let Some(mtu) = one.mtu.filter(|_| !behind) {
-            found.push(of_interface(&one.name, mtu, one.megabits));
+            let fast = one.is_ethernet && one.megabits.is_some_and(|speed| speed >= 10_000);
+            found.push(of_interface(&one.name, mtu, fast));
         }
     }
     if found.is_empty() {
@@ -207,9 +232,8 @@ fn of_roce(port: &Port, interface: &str, mtu: u32) -> Finding {
     }
 }
 
-fn of_interface(name: &str, mtu: u32, megabits: Option<u32>) -> Finding {
+fn of_interface(name: &str, mtu: u32, is_fast: bool) -> Finding {
     let evidence = format!("its MTU is {mtu}");
-    let is_fast = megabits.is_some_and(|megabits| megabits >= 10_000);
     match is_fast && mtu < 9000 {
         false => Finding::ok(name, evidence),
         true => Finding::advice(

@@ -190,6 +190,12 @@ impl Options {
         })
     }
 
+    /// Whether a port of a device, from 1, is among those that are asked for.
+    #[must_use]
+    pub fn takes(&self, device: &str, port: u8) -> bool {
+        Filter::parse(&self.devices).takes(device, port)
+    }
+
     /// The longest payload as verbs name it, if they have a name for it.
     fn mtu(&self) -> Option<ibv_mtu> {
         let codes = IBV_MTU_256..=IBV_MTU_4096;
