@@ -17,6 +17,7 @@ const REACH_WITHIN: Duration = Duration::from_secs(5);
 /// So much slower, and it is another network.
 const SLOWER: u32 = 4;
 
+const UP: &str = "bring an interface up, and give it an address";
 const NAME: &str = "name the network that data is to take: FERROCCL_SOCKET_IFNAME=eth2,eth3 or \
                     10.1.0.0/16";
 
@@ -42,9 +43,7 @@ pub(super) fn chosen(host: &Host) -> Vec<Finding> {
     if used.iter().all(|one| one.is_loopback()) {
         let evidence = format!("only loopback is used ({shown}): no other host can be reached");
         return vec![match filter.is_empty() {
-            true => {
-                Finding::advice(subject, evidence, "bring an interface up, and give it an address")
-            }
+            true => Finding::advice(subject, evidence, UP),
             false => Finding::warning(subject, evidence, NAME),
         }];
     }
@@ -75,8 +74,12 @@ pub(super) fn chosen(host: &Host) -> Vec<Finding> {
 /// The names of the interfaces that would be used.
 fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Box<Finding>> {
     if host.lives() {
-        return interface::interfaces(filter)
-            .map_err(|error| Box::new(Finding::fault("", error.to_string(), NAME)));
+        return interface::interfaces(filter).map_err(|error| {
+            Box::new(match filter.is_empty() {
+                true => Finding::fault("", "no interface has an address, not even loopback", UP),
+                false => Finding::fault("", error.to_string(), NAME),
+            })
+        });
     }
     let parsed = Filter::parse(filter);
     // Addresses are no files: of a tree, only names are known.
@@ -100,11 +103,9 @@ fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Bo
             format!("the addresses of {there} cannot be seen in files"),
             "run this on the machine itself",
         ),
-        false if filter.is_empty() => Finding::advice(
-            "",
-            format!("there is no interface but {there}"),
-            "bring an interface up, and give it an address",
-        ),
+        false if filter.is_empty() => {
+            Finding::advice("", format!("there is no interface but {there}"), UP)
+        }
         false => Finding::fault("", format!("no interface is named so; there are {there}"), NAME),
     }))
 }
