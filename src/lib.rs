@@ -4,10 +4,14 @@ pub mod bootstrap;
 pub mod communicator;
 #[cfg(feature = "cli")]
 pub mod cost;
+#[cfg(feature = "cli")]
+pub mod doctor;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod launch;
+#[cfg(feature = "cli")]
+pub mod machine;
 #[cfg(feature = "cli")]
 pub mod perf;
 #[cfg(feature = "cli")]

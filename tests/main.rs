@@ -23,6 +23,9 @@ mod cost;
 #[cfg(test)]
 mod deterministic;
 #[cfg(test)]
+#[cfg(feature = "cli")]
+mod doctor;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod harness;

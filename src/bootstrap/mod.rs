@@ -22,6 +22,8 @@ pub use ccl_core::bootstrap::{
 };
 pub use control::{ControlPlane, ExchangeError, VerdictError};
 pub use give_up::GiveUp;
+#[cfg(feature = "cli")]
+pub(crate) use listen::own_hosts;
 pub use listen::{Listening, Reach, listen_at};
 pub use meeting::Invitation;
 pub use socket::random_bytes;

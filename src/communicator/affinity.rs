@@ -12,6 +12,9 @@ use super::error::Error;
 use super::exchange::{Topic, exchange};
 use crate::bootstrap::ControlPlane;
 
+/// The greatest number of a processor in Linux.
+const CPU_MAX: usize = 8191;
+
 /// The places of all ranks, where they matter for the devices that each takes: none elsewhere. All
 /// ranks call it.
 pub(super) fn places(control: &ControlPlane, config: &Config) -> Result<Vec<Place>, Error> {
@@ -64,7 +67,10 @@ fn numa_node() -> Option<u32> {
 }
 
 /// The node whose list of processors, such as `0-3,8-11`, has all of these.
-fn node_of(cpus: &BTreeSet<usize>, nodes: impl Iterator<Item = (u32, String)>) -> Option<u32> {
+pub(crate) fn node_of(
+    cpus: &BTreeSet<usize>,
+    nodes: impl Iterator<Item = (u32, String)>,
+) -> Option<u32> {
     let mut nodes = nodes.filter(|(_, list)| {
         let there = processors(list);
         !cpus.is_empty() && cpus.iter().all(|cpu| there.contains(cpu))
@@ -72,10 +78,12 @@ fn node_of(cpus: &BTreeSet<usize>, nodes: impl Iterator<Item = (u32, String)>) -
     nodes.next().map(|(number, _)| number)
 }
 
-fn processors(list: &str) -> BTreeSet<usize> {
+/// The processors of a list, as far as a kernel may have so many.
+pub(crate) fn processors(list: &str) -> BTreeSet<usize> {
     let range = |text: &str| -> Option<std::ops::RangeInclusive<usize>> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
-        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+        let last: usize = last.trim().parse().ok()?;
+        Some(first.trim().parse().ok()?..=last.min(CPU_MAX))
     };
     list.split(',').filter_map(range).flatten().collect()
 }
@@ -94,6 +102,7 @@ mod tests {
         assert_eq!(of(&[16]), None);
         assert_eq!(of(&[]), None);
         assert_eq!(processors("\n"), BTreeSet::new());
+        assert_eq!(processors("8190-18446744073709551615,7-3").len(), 2);
     }
 
     #[test]

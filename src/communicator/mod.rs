@@ -41,6 +41,8 @@ use request::Requests;
 use wiring::Wiring;
 
 pub use crate::bootstrap::{Invitation, Verdict};
+#[cfg(feature = "cli")]
+pub(crate) use affinity::{node_of, processors};
 pub use call::Call;
 pub use ccl_core::admission::{Account, Waits};
 pub use ccl_core::schedule::shape::{Blocks, Sizes};

@@ -2,6 +2,8 @@
 //! port: two at the ends of a link, and perhaps two more at those of another. The guest of the test
 //! suites has four in software.
 
+#[cfg(feature = "cli")]
+mod doctor;
 pub(crate) mod faults;
 mod nccl;
 mod packets;

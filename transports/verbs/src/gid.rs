@@ -7,7 +7,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
-use rdma_sys::{IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET};
+use rdma_sys::{
+    IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND,
+};
 
 use crate::native::GidRow;
 
@@ -38,6 +40,21 @@ pub(crate) struct Choice {
     pub(crate) why: String,
 }
 
+/// An address that would be taken, for those who only look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picked {
+    /// The row of the table.
+    pub index: u32,
+    /// What it stands for.
+    pub ip: IpAddr,
+    /// Whether it is of RoCE version 2, which can be routed.
+    pub is_v2: bool,
+    /// Whether it means something on its own link only.
+    pub is_link_local: bool,
+    /// Why it would be taken.
+    pub why: String,
+}
+
 /// The IP address that a RoCE address stands for.
 pub(crate) fn ip(gid: [u8; 16]) -> IpAddr {
     let ip = Ipv6Addr::from(gid);
@@ -65,6 +82,32 @@ fn merit(ip: IpAddr) -> Merit {
 }
 
 impl Rule {
+    /// The address that would be used of a port's, by what sysfs tells without any device being
+    /// opened: rows with the texts of `gids/N` and `gid_attrs/types/N`.
+    ///
+    /// # Errors
+    ///
+    /// Why there is none.
+    pub fn pick(&self, rows: &[(u32, String, String)], ethernet: bool) -> Result<Picked, String> {
+        let row = |(index, gid, kind): &(u32, String, String)| {
+            let gid = gid.parse::<Ipv6Addr>().ok().filter(|gid| !gid.is_unspecified())?.octets();
+            // It has one name for InfiniBand and version 1.
+            let kind = if kind == "RoCE v2" { IBV_GID_TYPE_ROCE_V2 } else { IBV_GID_TYPE_IB };
+            Some(GidRow { index: *index, gid, kind })
+        };
+        let rows: Vec<GidRow> = rows.iter().filter_map(row).collect();
+        let layer = if ethernet { IBV_LINK_LAYER_ETHERNET } else { IBV_LINK_LAYER_INFINIBAND };
+        let Choice { row, why } = self.choose(&rows, layer)?;
+        let ip = ip(row.gid);
+        Ok(Picked {
+            index: row.index,
+            ip,
+            is_v2: row.kind == IBV_GID_TYPE_ROCE_V2,
+            is_link_local: merit(ip) == Merit::LinkLocal,
+            why,
+        })
+    }
+
     /// The address that is used of a port's, or why there is none.
     pub(crate) fn choose(&self, rows: &[GidRow], link_layer: u8) -> Result<Choice, String> {
         if let Some(index) = self.index {
@@ -166,6 +209,25 @@ mod tests {
         let networks = vec!["192.168.0.0/16".parse().unwrap()];
         assert_eq!(chosen(&Rule { networks, ..Rule::default() }), 9);
         assert_eq!(chosen(&Rule { index: Some(4), ..Rule::default() }), 4);
+    }
+
+    #[test]
+    fn sysfs_tells_as_much() {
+        let row = |index, gid: &str, kind: &str| (index, gid.to_owned(), kind.to_owned());
+        let rows = [
+            row(0, "fe80:0000:0000:0000:0000:00ff:fe00:0001", "IB/RoCE v1"),
+            row(1, "fe80:0000:0000:0000:0000:00ff:fe00:0001", "RoCE v2"),
+            row(2, "0000:0000:0000:0000:0000:0000:0000:0000", ""),
+            row(3, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2"),
+            row(4, "nonsense", "RoCE v2"),
+        ];
+        let picked = Rule::default().pick(&rows, true).unwrap();
+        assert_eq!((picked.index, picked.ip.to_string().as_str()), (3, "10.0.0.1"));
+        assert!(picked.is_v2 && !picked.is_link_local);
+        let local = Rule::default().pick(&rows[..3], true).unwrap();
+        assert!(local.index == 1 && local.is_link_local);
+        assert!(Rule::default().pick(&rows[..1], true).is_err());
+        assert_eq!(Rule::default().pick(&rows[..1], false).unwrap().index, 0);
     }
 
     #[test]

@@ -54,7 +54,7 @@ use ccl_core::transport::{
 use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
 
 pub use device::VerbsDevice;
-pub use gid::{Family, Rule};
+pub use gid::{Family, Picked, Rule};
 pub use native::{GpuDriver, GpuMemory, GpuPath, GpuRegistration};
 
 use hca::Filter;
@@ -188,6 +188,12 @@ impl Options {
             link_within,
             ..Options::default()
         })
+    }
+
+    /// Whether a port of a device, from 1, is among those that are asked for.
+    #[must_use]
+    pub fn takes(&self, device: &str, port: u8) -> bool {
+        Filter::parse(&self.devices).takes(device, port)
     }
 
     /// The longest payload as verbs name it, if they have a name for it.

@@ -1,0 +1,26 @@
+//! Every tunable.
+
+use std::error::Error;
+use std::io::Write;
+
+use ferroccl::communicator::config_from_environment;
+
+pub(crate) fn show(json: bool) -> Result<(), Box<dyn Error>> {
+    let table = config_from_environment()?.table();
+    let mut out = std::io::stdout();
+    if json {
+        let _ = writeln!(out, "{}", serde_json::to_string_pretty(&table)?);
+        return Ok(());
+    }
+    for tunable in table {
+        let alias = tunable.alias.map_or_else(String::new, |alias| format!(" (or {alias})"));
+        let agreed = if tunable.agreed { "; equal on all ranks" } else { "" };
+        let _ = writeln!(out, "{}{alias} = {}", tunable.variable, tunable.value);
+        let _ = writeln!(out, "    {} [default {}{agreed}]", tunable.doc, tunable.default);
+    }
+    let _ = writeln!(out, "\nHow ranks find and trust each other, where no launcher tells them:");
+    for (variable, meaning) in ferroccl::launch::VARIABLES {
+        let _ = writeln!(out, "{variable}\n    {meaning}");
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! The `ferroccl` command: what the library would do, and why; what machines lack for it; and what
+//! plugins do wrong. A subcommand is a file.
+
+mod config;
+mod cost;
+mod doctor;
+mod explain;
+mod status;
+mod topo;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Explains collectives, what they cost and what joins ranks, shows the configuration, tells what
+/// running ranks are doing, and checks machines, and plugins for NCCL.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    after_help = "\
+Examples:
+  ferroccl explain all_reduce --bytes 64M --ranks 8
+  ferroccl explain all_to_all --bytes 1k --ranks 32 --rank 3 --json
+  FERROCCL_ALGO=ring ferroccl explain all_gather --bytes 1M --ranks 4
+  ferroccl cost all_gather bytes=512MiB ranks=8 bandwidth=450GB/s
+  ferroccl topo
+  ferroccl config
+  ferroccl status
+  ferroccl doctor
+  ferroccl netcheck ./libnccl-net-x.so"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// The plan of a collective: algorithm, reason, schedule, program, memory
+    Explain(explain::Explain),
+    /// How long communication takes, by formulas, and what that means for training
+    Cost(cost::Cost),
+    /// What joins GPUs, NICs and hosts: of this machine, of a file, or of a cluster known by name
+    Topo(topo::Topo),
+    /// What the ranks of this user on this machine are doing, and who holds up the others
+    Status(status::Status),
+    /// What of this machine keeps collectives from being fast, or from working, and what to do
+    Doctor(doctor::Doctor),
+    /// Whether a network plugin for NCCL keeps the contract, point by point, and how fast it is
+    Netcheck(ccl_netcheck::Arguments),
+    /// Every tunable: its variable, value, default and meaning
+    Config {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Explain(arguments) => explain::show(&arguments),
+        Command::Cost(arguments) => cost::show(&arguments),
+        Command::Topo(arguments) => topo::show(&arguments),
+        Command::Status(arguments) => status::show(&arguments),
+        Command::Doctor(arguments) => return doctor::examine(&arguments),
+        Command::Netcheck(arguments) => return ccl_netcheck::run(&arguments, &["netcheck"]),
+        Command::Config { json } => config::show(json),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ferroccl: {error}");
+            ExitCode::from(2)
+        }
+    }
+}

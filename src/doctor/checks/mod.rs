@@ -1,0 +1,133 @@
+//! What is looked at: one line in the table, and a function from a machine to findings.
+
+mod acs;
+mod counters;
+mod gpu;
+mod interfaces;
+mod iommu;
+mod libraries;
+mod limits;
+mod memory;
+mod numa;
+mod pauses;
+mod pcie;
+mod rdma;
+
+use super::Check;
+use super::finding::Finding;
+use super::host::Host;
+
+macro_rules! checks {
+    ($($name:literal, $run:expr, $looks_at:literal;)*) => {
+        /// All checks, in the order in which findings of one verdict are told.
+        pub const CHECKS: &[Check] =
+            &[$(Check { name: $name, looks_at: $looks_at, run: $run },)*];
+    };
+}
+
+checks! {
+    "configuration", configuration,
+        "whether every variable of `ferroccl config` can be read";
+    "memlock", limits::memlock,
+        "the limit of locked memory (/proc/self/limits), CAP_IPC_LOCK, and whether RDMA needs it";
+    "open-files", limits::open_files,
+        "the limits of open files (/proc/self/limits), soft and hard";
+    "shared-memory", memory::shared,
+        "size and free space of /dev/shm";
+    "container", memory::container,
+        "filtered system calls without CAP_SYS_NICE, a sysfs without PCI bus, GPUs whose switches \
+         a virtual machine hides";
+    "affinity", numa::affinity,
+        "the processors that a process may use, and the NUMA nodes of these and of what it would \
+         use: FERROCCL_NEAR_PCI, else GPUs, RDMA devices, interfaces";
+    "numa-balancing", numa::balancing,
+        "whether the kernel moves pages between NUMA nodes";
+    "pcie-link", pcie::links,
+        "width and speed of each GPU's and network device's link, against the device, its slot \
+         and its port";
+    "acs", acs::bridges,
+        "the ACS control register of the bridges above GPUs (as root; else said to be unknown)";
+    "iommu", iommu::translation,
+        "/sys/class/iommu, the kernel's command line, and whether the group of a GPU or network \
+         device is translated";
+    "gpu-driver", gpu::driver,
+        "the driver of each GPU, /dev/nvidiactl, and whether NVIDIA's modules and libraries are \
+         of one version";
+    "gpu-memory", gpu::memory,
+        "the peer-memory module (nvidia_peermem, amdkfd), or what dma-bufs need: NVIDIA's open \
+         modules from 515, kernel 5.12, CONFIG_PCI_P2PDMA (AMD: CONFIG_DMABUF_MOVE_NOTIFY too)";
+    "distance", gpu::distance,
+        "the RDMA device nearest to each GPU, by PCI path and NUMA node";
+    "rdma-ports", rdma::ports,
+        "state of each port that FERROCCL_IB_HCA leaves, /dev/infiniband, adapters without their \
+         driver; on this machine also whether ferroccl can use it";
+    "gids", rdma::gids,
+        "the row of each port's table of addresses that would be used: RoCE v2, routed";
+    "mtu", rdma::mtu,
+        "MTU of RoCE's interfaces (4096 bytes of payload, all alike) and of other fast ones";
+    "rdma-counters", counters::losses,
+        "counters and hw_counters of errors, losses and retransmissions, against the packets \
+         received";
+    "pfc-ecn", counters::congestion,
+        "counters of ECN and CNP, whether ECN is on (ecn/*/enable), and counters of pause frames \
+         by the interface's driver";
+    "interfaces", interfaces::chosen,
+        "the interfaces that FERROCCL_SOCKET_IFNAME leaves: up, no mere bridge, none much faster \
+         unused";
+    "bootstrap", interfaces::bootstrap,
+        "the addresses under which this host, as rank 0, would be reached";
+    "peer", interfaces::peer,
+        "with --peer, whether a connection to it comes about within 5 s";
+    "libraries", libraries::found,
+        "libibverbs, libcuda, libnvidia-ml, libnccl and libfabric: whether they open, their \
+         versions, and several versions of libnccl";
+    "nccl-plugin", libraries::plugin,
+        "libnccl-net-ferroccl.so in LD_LIBRARY_PATH and the usual directories, and NCCL_NET_PLUGIN";
+}
+
+/// Whether what ranks are told can be read.
+fn configuration(host: &Host) -> Vec<Finding> {
+    let problems = &host.job.config_problems;
+    if problems.is_empty() {
+        return vec![Finding::ok("", "every variable can be read")];
+    }
+    let fault = |problem: &String| {
+        let remedy = "correct it, or unset it: no rank starts so. Here, its default is assumed";
+        Finding::fault("", problem.clone(), remedy)
+    };
+    problems.iter().map(fault).collect()
+}
+
+/// What follows a name in /proc/self/status.
+fn field<'t>(status: &'t str, name: &str) -> Option<&'t str> {
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
+}
+
+/// Whether this process has a capability over the machine, and not only over a namespace of users.
+fn capable(host: &Host, capability: u32) -> bool {
+    let status = host.text("/proc/self/status").unwrap_or_default();
+    let set = field(&status, "CapEff:").and_then(|set| u64::from_str_radix(set, 16).ok());
+    let ids = host.text("/proc/self/uid_map");
+    let all = ids.is_none_or(|ids| ids.split_whitespace().eq(["0", "0", "4294967295"]));
+    all && set.is_some_and(|set| set >> capability & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_have_names_of_their_own() {
+        let mut names: Vec<&str> = CHECKS.iter().map(|check| check.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CHECKS.len());
+    }
+
+    #[test]
+    fn fields_of_a_status_are_found() {
+        let status = "Name:\tx\nCapEff:\t000001fffeffffff\nSeccomp:\t2\nSeccomp_filters:\t1";
+        assert_eq!(field(status, "Seccomp:"), Some("2"));
+        assert_eq!(field(status, "Threads:"), None);
+    }
+}

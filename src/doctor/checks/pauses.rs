@@ -1,0 +1,52 @@
+//! Pause frames (PFC), which drivers count and sysfs does not show.
+
+use super::super::ethtool;
+use super::super::host::Host;
+
+/// What an interface's driver has counted of pauses; only of the machine that this runs on.
+pub(super) fn of(host: &Host, interface: &str) -> Vec<String> {
+    match host.lives() && !interface.is_empty() {
+        true => tell(&ethtool::counters(interface)),
+        false => Vec::new(),
+    }
+}
+
+/// Frames by priority as most drivers name them: `rx_prio3_pause`, `tx_pfc_frames_prio3`; and
+/// whether there are such counters at all.
+fn tell(counters: &[(String, u64)]) -> Vec<String> {
+    let is_pause = |name: &str| {
+        let by_priority = name.contains("prio") || name.contains("pfc") || name.contains("ctrl");
+        let frames = name.contains("pause") || name.contains("pfc");
+        frames && by_priority && !name.contains("duration") && !name.contains("transition")
+    };
+    let pauses = counters.iter().filter(|(name, _)| is_pause(name));
+    let (risen, still): (Vec<_>, Vec<_>) = pauses.partition(|(_, count)| *count > 0);
+    if risen.is_empty() && still.is_empty() {
+        return Vec::new();
+    }
+    if risen.is_empty() {
+        return vec!["no pause frame was counted (ethtool -S)".to_owned()];
+    }
+    risen.iter().map(|(name, count)| format!("{name} {count}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_of_priorities_are_found_among_counters() {
+        let all = |names: &[(&str, u64)]| {
+            Vec::from_iter(names.iter().map(|(name, count)| ((*name).to_owned(), *count)))
+        };
+        let mlx5 = all(&[
+            ("rx_packets", 7),
+            ("rx_prio3_pause", 12),
+            ("rx_prio3_pause_duration", 99),
+            ("tx_prio3_pause", 0),
+        ]);
+        assert_eq!(tell(&mlx5), ["rx_prio3_pause 12"]);
+        assert_eq!(tell(&mlx5[..1]), [""; 0]);
+        assert!(tell(&mlx5[3..])[0].contains("no pause frame"));
+    }
+}

@@ -1,0 +1,149 @@
+//! What a check has found.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As it should be.
+    Ok,
+    /// It cannot be seen from here.
+    Unknown,
+    /// It may be so on purpose.
+    Advice,
+    /// It works, more slowly or less safely than it could.
+    Warning,
+    /// Something does not work, or will not.
+    Fault,
+}
+
+impl Verdict {
+    /// The order of a report: the worst first.
+    pub(super) fn rank(self) -> u8 {
+        match self {
+            Verdict::Fault => 0,
+            Verdict::Warning => 1,
+            Verdict::Advice => 2,
+            Verdict::Unknown => 3,
+            Verdict::Ok => 4,
+        }
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Verdict::Ok => "ok",
+            Verdict::Unknown => "unknown",
+            Verdict::Advice => "advice",
+            Verdict::Warning => "warning",
+            Verdict::Fault => "fault",
+        })
+    }
+}
+
+/// What a check has found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Finding {
+    /// The check's name.
+    pub check: &'static str,
+    /// How bad it is.
+    pub verdict: Verdict,
+    /// What it is about, such as a device; empty if that is what the check's name says.
+    pub subject: String,
+    /// What was seen, and where.
+    pub evidence: String,
+    /// What to do; nothing if all is well.
+    pub remedy: Option<String>,
+}
+
+/// The most characters of what was seen: files of a planted tree may hold anything.
+const TEXT_MAX: usize = 2000;
+
+/// One line, not too long.
+fn line(text: &str) -> String {
+    let mut chars = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut line: String = chars.by_ref().take(TEXT_MAX).collect();
+    if chars.next().is_some() {
+        line.push('…');
+    }
+    line
+}
+
+impl Finding {
+    fn new(
+        verdict: Verdict,
+        subject: impl Into<String>,
+        evidence: impl Into<String>,
+        remedy: Option<String>,
+    ) -> Finding {
+        let [subject, evidence] = [subject.into(), evidence.into()].map(|text| line(&text));
+        // Its check's name is written on it by who runs the check.
+        Finding { check: "", verdict, subject, evidence, remedy }
+    }
+
+    pub(super) fn ok(subject: impl Into<String>, evidence: impl Into<String>) -> Finding {
+        Finding::new(Verdict::Ok, subject, evidence, None)
+    }
+
+    pub(super) fn unknown(
+        subject: impl Into<String>,
+        evidence: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        Finding::new(Verdict::Unknown, subject, evidence, Some(remedy.into()))
+    }
+
+    pub(super) fn advice(
+        subject: impl Into<String>,
+        evidence: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        Finding::new(Verdict::Advice, subject, evidence, Some(remedy.into()))
+    }
+
+    pub(super) fn warning(
+        subject: impl Into<String>,
+        evidence: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        Finding::new(Verdict::Warning, subject, evidence, Some(remedy.into()))
+    }
+
+    pub(super) fn fault(
+        subject: impl Into<String>,
+        evidence: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
+        Finding::new(Verdict::Fault, subject, evidence, Some(remedy.into()))
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Finding { check, verdict, subject, evidence, remedy } = self;
+        let subject = if subject.is_empty() { String::new() } else { format!("{subject}: ") };
+        let Some(remedy) = remedy else {
+            return writeln!(f, "{verdict:<7}  {check}: {subject}{evidence}");
+        };
+        writeln!(f, "{verdict:<7}  {check}: {subject}{evidence}\n         remedy: {remedy}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finding_is_one_line_however_much_was_read() {
+        let finding = Finding::ok("a\nb", "x\t".repeat(2 * TEXT_MAX));
+        assert_eq!(finding.subject, "a b");
+        assert!(
+            finding.evidence.chars().count() == TEXT_MAX + 1 && finding.evidence.ends_with('…')
+        );
+        assert_eq!(finding.to_string().lines().count(), 1);
+    }
+}

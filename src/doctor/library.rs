@@ -1,0 +1,40 @@
+//! Libraries that are opened at run time: whether they can be, and their versions.
+
+use std::ffi::c_int;
+
+use libloading::Library;
+
+/// How a library tells its version.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Asks {
+    /// The name of its file tells. It is only looked for: what others use, and costs time to open
+    /// (libfabric's helpers measure clocks).
+    File,
+    /// It is opened; the name of its file tells.
+    Opened,
+    /// `int f(int *)`: CUDA's driver, NCCL.
+    Writes(&'static [u8]),
+}
+
+/// Opens a library as programs do, and asks for its version; or why it cannot be opened.
+pub(super) fn open(name: &str, asks: Asks) -> Result<Option<u32>, String> {
+    // SAFETY: its initialisers are those of a library that programs for GPUs or networks load.
+    let library = unsafe { Library::new(name) }.map_err(|error| error.to_string())?;
+    let version = match asks {
+        Asks::File | Asks::Opened => None,
+        Asks::Writes(symbol) => written(&library, symbol),
+    };
+    // What was started by its initialisers may still run.
+    std::mem::forget(library);
+    Ok(version)
+}
+
+fn written(library: &Library, symbol: &[u8]) -> Option<u32> {
+    // SAFETY: the library's header declares this function so.
+    let found = unsafe { library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(symbol) };
+    let call = found.ok()?;
+    let mut version: c_int = 0;
+    // SAFETY: there is room for the number.
+    let code = unsafe { call(&raw mut version) };
+    (code == 0 && version > 0).then_some(version.unsigned_abs())
+}

@@ -1,0 +1,205 @@
+//! `ferroccl doctor`: what of this machine keeps collectives from being fast, or from working at
+//! all; each finding with its evidence and its remedy.
+//!
+//! A check is a function in `checks` from a [`Host`] to findings, and a line in [`CHECKS`]. It only
+//! reads. Everything of the machine is read through [`Host`], so that a machine can be a copied
+//! tree, or one that a test has planted.
+
+mod checks;
+mod ethtool;
+mod finding;
+mod host;
+mod library;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+pub use checks::CHECKS;
+pub use finding::{Finding, Verdict};
+pub use host::{Host, Job};
+
+/// What reads files is done long before. What waits for a device that does not answer, or for the
+/// peer that was asked for, ends here.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// What to look at.
+#[derive(Debug)]
+pub struct Check {
+    /// Its name, as findings bear it.
+    pub name: &'static str,
+    /// What it looks at.
+    pub looks_at: &'static str,
+    run: fn(&Host) -> Vec<Finding>,
+}
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The version of ferroccl.
+    version: &'static str,
+    /// Where the machine's `/` was read.
+    root: String,
+    /// The worst of all findings that say something.
+    verdict: Verdict,
+    /// What was looked at, the worst first.
+    findings: Vec<Finding>,
+}
+
+/// Looks at a machine.
+#[must_use]
+pub fn examine(host: Host) -> Report {
+    let root = host.root().display().to_string();
+    let mut findings = findings(&Arc::new(host), CHECKS, DEADLINE);
+    // Stable: of one verdict, in the order of the table.
+    findings.sort_by_key(|finding| finding.verdict.rank());
+    let worst = findings.first().map_or(Verdict::Ok, |finding| finding.verdict);
+    let verdict = if worst == Verdict::Unknown { Verdict::Ok } else { worst };
+    Report { version: env!("CARGO_PKG_VERSION"), root, verdict, findings }
+}
+
+/// Runs checks, each on a thread of its own: one that gets no answer from a device costs no other
+/// its turn, and is left behind.
+fn findings(host: &Arc<Host>, checks: &'static [Check], deadline: Duration) -> Vec<Finding> {
+    let until = Instant::now() + deadline;
+    let start = |check: &'static Check| {
+        let (sender, answer) = mpsc::sync_channel(1);
+        let host = Arc::clone(host);
+        let work = move || drop(sender.send((check.run)(&host)));
+        let thread = std::thread::Builder::new().name(format!("doctor-{}", check.name));
+        let started = thread.spawn(work).map(|_| ());
+        (check, answer, started)
+    };
+    let started: Vec<_> = checks.iter().map(start).collect();
+    let mut all = Vec::new();
+    for (check, answer, started) in started {
+        let mut found = match started {
+            Ok(()) => collect(&answer, until, deadline),
+            Err(error) => vec![Finding::unknown(
+                "",
+                format!("no thread could be started for it: {error}"),
+                "raise the limit of processes: `ulimit -u`",
+            )],
+        };
+        found.iter_mut().for_each(|finding| finding.check = check.name);
+        all.append(&mut found);
+    }
+    all
+}
+
+fn collect(answer: &Receiver<Vec<Finding>>, until: Instant, deadline: Duration) -> Vec<Finding> {
+    match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
+        Ok(found) => found,
+        Err(RecvTimeoutError::Timeout) => vec![Finding::unknown(
+            "",
+            format!("the machine has not answered within {deadline:?}"),
+            "a driver or a file system may hang: `dmesg` may say which",
+        )],
+        Err(RecvTimeoutError::Disconnected) => vec![Finding::unknown(
+            "",
+            "the check has ended without an answer, which is a mistake in ferroccl",
+            "report it, with what is on stderr",
+        )],
+    }
+}
+
+impl Report {
+    /// Whether something is wrong. Advice is not, nor is what cannot be seen.
+    #[must_use]
+    pub fn is_wrong(&self) -> bool {
+        self.verdict >= Verdict::Warning
+    }
+
+    /// What was found, the worst first.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    /// Only what is wrong.
+    #[must_use]
+    pub fn only_wrong(mut self) -> Report {
+        self.findings.retain(|finding| finding.verdict >= Verdict::Warning);
+        self
+    }
+
+    fn count(&self, verdict: Verdict) -> usize {
+        self.findings.iter().filter(|finding| finding.verdict == verdict).count()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.findings.iter().try_for_each(|finding| finding.fmt(f))?;
+        let verdicts = [
+            (Verdict::Fault, "fault", "faults"),
+            (Verdict::Warning, "warning", "warnings"),
+            (Verdict::Advice, "piece of advice", "pieces of advice"),
+            (Verdict::Unknown, "unknown", "unknown"),
+            (Verdict::Ok, "ok", "ok"),
+        ];
+        let counted = verdicts.map(|(verdict, one, many)| match self.count(verdict) {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            count => Some(format!("{count} {many}")),
+        });
+        let counted: Vec<String> = counted.into_iter().flatten().collect();
+        match counted.as_slice() {
+            [] => writeln!(f, "nothing is wrong"),
+            _ => writeln!(f, "{}", counted.join(", ")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// One that answers, one that gets no answer, one that is broken, and one after them.
+    const ODD: &[Check] = &[
+        Check { name: "a", looks_at: "", run: |_| vec![Finding::ok("", "x")] },
+        Check {
+            name: "b",
+            looks_at: "",
+            run: |_| {
+                std::thread::sleep(Duration::from_secs(20));
+                Vec::new()
+            },
+        },
+        Check { name: "c", looks_at: "", run: |_| panic!("planted") },
+        Check { name: "d", looks_at: "", run: |_| vec![Finding::fault("y", "z", "w")] },
+    ];
+
+    #[test]
+    fn a_check_that_hangs_or_breaks_costs_no_other_its_turn() {
+        let host = Arc::new(Host::new(Path::new("/"), Job::default()).unwrap());
+        let start = Instant::now();
+        let found = findings(&host, ODD, Duration::from_secs(2));
+        assert!(start.elapsed() < Duration::from_secs(10));
+        let seen: Vec<_> = found.iter().map(|finding| (finding.check, finding.verdict)).collect();
+        let unknown = Verdict::Unknown;
+        let expected = [("a", Verdict::Ok), ("b", unknown), ("c", unknown), ("d", Verdict::Fault)];
+        assert_eq!(seen, expected);
+        assert!(found[1].evidence.contains("has not answered within 2s"), "{found:?}");
+        assert!(found[2].evidence.contains("mistake in ferroccl"), "{found:?}");
+    }
+
+    #[test]
+    fn advice_and_what_is_unknown_are_not_wrong() {
+        let report = |findings: Vec<Finding>| {
+            let verdict = findings.iter().map(|finding| finding.verdict).max();
+            let verdict = verdict.unwrap_or(Verdict::Ok);
+            Report { version: "", root: String::new(), verdict, findings }
+        };
+        let harmless = [Finding::advice("", "", ""), Finding::unknown("", "", "")];
+        assert!(!report(harmless.to_vec()).is_wrong());
+        assert_eq!(report(harmless.to_vec()).only_wrong().to_string(), "nothing is wrong\n");
+        let one = report(vec![Finding::warning("", "", ""), Finding::ok("", "")]);
+        assert!(one.is_wrong() && one.to_string().ends_with("1 warning, 1 ok\n"));
+    }
+}

@@ -1,0 +1,216 @@
+//! Network devices and GPUs of a machine, as sysfs has them.
+
+use ccl_core::transport::Place;
+
+use super::Files;
+
+/// A device of the PCI bus, or one in software.
+#[derive(Clone, Debug)]
+pub(crate) struct Device {
+    /// As people know it: `mlx5_0`, `eth0`, `GPU 0000:17:00.0`.
+    pub(crate) name: String,
+    /// Its directory in sysfs, all links followed; of a device in software it has no PCI functions.
+    pub(crate) path: String,
+    /// Where it is.
+    pub(crate) place: Place,
+}
+
+impl Device {
+    fn new(host: &Files, name: String, link: &str) -> Option<Device> {
+        let path = host.real(link)?;
+        // -1 where the firmware does not tell.
+        let numa_node = host.number(&format!("{path}/numa_node"));
+        let place = Place { numa_node, pci_path: Some(path.clone()) };
+        Some(Device { name, path, place })
+    }
+
+    /// The PCI device of this address.
+    pub(crate) fn at(host: &Files, address: &str) -> Option<Device> {
+        Device::new(host, address.to_owned(), &format!("/sys/bus/pci/devices/{address}"))
+    }
+
+    /// Its PCI address, if it has one.
+    pub(crate) fn address(&self) -> Option<&str> {
+        self.path.rsplit('/').find(|part| ccl_core::transport::pci_address(part).is_some())
+    }
+
+    /// The directory of its PCI function, which may be above it.
+    pub(crate) fn function(&self) -> Option<&str> {
+        let address = self.address()?;
+        let at = self.path.rfind(address)?;
+        self.path.get(..at + address.len())
+    }
+
+    /// Addresses of the bridges above it, the nearest last.
+    pub(crate) fn bridges(&self) -> Vec<&str> {
+        let parts = self.path.split('/');
+        let functions = parts.filter(|part| ccl_core::transport::pci_address(part).is_some());
+        let mut functions: Vec<&str> = functions.collect();
+        functions.pop();
+        functions
+    }
+}
+
+/// Who made a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Maker {
+    Nvidia,
+    Amd,
+}
+
+/// GPUs: display controllers and accelerators of those who make GPUs to compute with.
+pub(crate) fn gpus(host: &Files) -> Vec<(Device, Maker)> {
+    let gpu = |address: String| {
+        let link = format!("/sys/bus/pci/devices/{address}");
+        let class = host.text(&format!("{link}/class"))?;
+        let maker = match host.text(&format!("{link}/vendor"))?.as_str() {
+            "0x10de" => Maker::Nvidia,
+            "0x1002" => Maker::Amd,
+            _ => return None,
+        };
+        let computes = ["0x0300", "0x0302", "0x0380", "0x1200"];
+        let known = computes.iter().any(|known| class.starts_with(known));
+        let device = Device::new(host, format!("GPU {address}"), &link)?;
+        known.then_some((device, maker))
+    };
+    host.names("/sys/bus/pci/devices").into_iter().filter_map(gpu).collect()
+}
+
+/// RDMA devices. One in software has its interface's place, or none.
+pub(crate) fn rdma(host: &Files) -> Vec<Device> {
+    let device = |name: String| {
+        let link = format!("/sys/class/infiniband/{name}/device");
+        let known = Device::new(host, name.clone(), &link);
+        known.or_else(|| Device::new(host, name.clone(), &format!("/sys/class/infiniband/{name}")))
+    };
+    host.names("/sys/class/infiniband").into_iter().filter_map(device).collect()
+}
+
+/// The ports of an RDMA device, from 1.
+pub(crate) fn ports(host: &Files, device: &Device) -> Vec<Port> {
+    let directory = format!("/sys/class/infiniband/{}/ports", device.name);
+    let port = |name: String| {
+        let number = name.parse().ok()?;
+        Some(Port {
+            name: format!("{}:{number}", device.name),
+            device: device.clone(),
+            number,
+            path: format!("{directory}/{name}"),
+        })
+    };
+    host.names(&directory).into_iter().filter_map(port).collect()
+}
+
+/// A port of an RDMA device.
+#[derive(Clone, Debug)]
+pub(crate) struct Port {
+    /// `mlx5_0:1`.
+    pub(crate) name: String,
+    pub(crate) device: Device,
+    /// From 1.
+    pub(crate) number: u8,
+    /// Its directory in sysfs.
+    pub(crate) path: String,
+}
+
+impl Port {
+    /// One of its files.
+    pub(crate) fn text(&self, host: &Files, name: &str) -> Option<String> {
+        host.text(&format!("{}/{name}", self.path))
+    }
+
+    /// Whether it is of Ethernet.
+    pub(crate) fn is_ethernet(&self, host: &Files) -> bool {
+        self.text(host, "link_layer").as_deref() == Some("Ethernet")
+    }
+
+    /// Whether it carries something: `4: ACTIVE`.
+    pub(crate) fn is_active(&self, host: &Files) -> bool {
+        self.text(host, "state").is_some_and(|state| state.starts_with('4'))
+    }
+
+    /// The interface behind a port of RoCE.
+    pub(crate) fn interface(&self, host: &Files) -> Option<String> {
+        let rows = host.names(&format!("{}/gid_attrs/ndevs", self.path));
+        rows.iter().find_map(|row| self.text(host, &format!("gid_attrs/ndevs/{row}")))
+    }
+
+    /// What it carries, in bits: `400 Gb/sec (4X NDR)`.
+    pub(crate) fn gigabits(&self, host: &Files) -> Option<f64> {
+        let text = self.text(host, "rate")?;
+        let rate: f64 = text.split_whitespace().next()?.parse().ok()?;
+        (rate.is_finite() && rate > 0.0 && rate < 1e6).then_some(rate)
+    }
+}
+
+/// A network interface.
+#[derive(Clone, Debug)]
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    /// Whether a device is behind it, and not software.
+    pub(crate) device: Option<Device>,
+    /// Whether it joins interfaces of this host, as those of container engines do.
+    pub(crate) is_bridge: bool,
+    pub(crate) is_up: bool,
+    /// Whether its packets are Ethernet's, and not InfiniBand's.
+    pub(crate) is_ethernet: bool,
+    pub(crate) mtu: Option<u32>,
+    /// Mb/s, where the driver knows.
+    pub(crate) megabits: Option<u32>,
+}
+
+impl Interface {
+    pub(crate) fn is_loopback(&self) -> bool {
+        self.name == "lo"
+    }
+}
+
+/// All network interfaces.
+pub(crate) fn interfaces(host: &Files) -> Vec<Interface> {
+    let interface = |name: String| {
+        let path = format!("/sys/class/net/{name}");
+        let state = host.text(&format!("{path}/operstate"));
+        let state = state.as_deref().unwrap_or("unknown");
+        let carrier = host.number::<u8>(&format!("{path}/carrier"));
+        // Interfaces in software do not know whether they are up: they are.
+        let is_up = state == "up" || (state == "unknown" && carrier != Some(0));
+        Interface {
+            device: Device::new(host, name.clone(), &format!("{path}/device")),
+            is_bridge: host.has(&format!("{path}/bridge")),
+            is_up,
+            is_ethernet: host.text(&format!("{path}/type")).is_none_or(|kind| kind == "1"),
+            mtu: host.number(&format!("{path}/mtu")),
+            megabits: host
+                .number::<u32>(&format!("{path}/speed"))
+                .filter(|speed| (1..10_000_000).contains(speed)),
+            name,
+        }
+    };
+    let is_interface = |name: &String| host.has(&format!("/sys/class/net/{name}/mtu"));
+    host.names("/sys/class/net").into_iter().filter(is_interface).map(interface).collect()
+}
+
+/// What a device on the PCI bus is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Gpu,
+    Rdma,
+    Ethernet,
+}
+
+/// GPUs and network devices on the PCI bus, each once: the interface of an RDMA device is named as
+/// that device.
+pub(crate) fn on_bus(host: &Files) -> Vec<(Device, Kind)> {
+    let gpus = gpus(host).into_iter().map(|(gpu, _)| (gpu, Kind::Gpu));
+    let rdma = rdma(host).into_iter().map(|device| (device, Kind::Rdma));
+    let wired = interfaces(host).into_iter().filter_map(|interface| interface.device);
+    let wired = wired.map(|device| (device, Kind::Ethernet));
+    let mut all: Vec<(Device, Kind)> = Vec::new();
+    for (device, kind) in gpus.chain(rdma).chain(wired) {
+        let known = all.iter().any(|(other, _)| other.function() == device.function());
+        if device.function().is_some() && !known {
+            all.push((device, kind));
+        }
+    }
+    all
+}
