@@ -15,6 +15,8 @@ pub mod machine;
 #[cfg(feature = "cli")]
 pub mod perf;
 #[cfg(feature = "cli")]
+pub mod plan;
+#[cfg(feature = "cli")]
 mod quantity;
 pub mod recorder;
 #[cfg(feature = "cli")]

@@ -47,6 +47,9 @@ mod network;
 #[cfg(feature = "cli")]
 mod perf;
 #[cfg(test)]
+#[cfg(feature = "cli")]
+mod plan;
+#[cfg(test)]
 mod rdma;
 #[cfg(test)]
 mod recovery;

@@ -58,7 +58,7 @@ fn table(machine: &Machine, others: bool) -> String {
 }
 
 /// Columns as wide as their longest text.
-fn columns(rows: &[Vec<String>]) -> String {
+pub(crate) fn columns(rows: &[Vec<String>]) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count()).max()

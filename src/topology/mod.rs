@@ -17,6 +17,7 @@ use ccl_core::topology::{Topology, presets};
 
 pub use discover::discover;
 pub use draw::{dot, mermaid, svg};
+pub(crate) use matrix::columns;
 pub use matrix::matrix;
 pub use nccl::write as nccl_xml;
 pub use text::{parse, write};

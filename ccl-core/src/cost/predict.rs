@@ -14,10 +14,10 @@ use crate::types::{Collective as C, Rank};
 
 /// Of more ranks fewer are walked, and of longer calls a part, and the rest continued.
 const RANKS_MAX: u32 = 32;
-const PIECES_MAX: usize = 48;
+const PIECES_MAX: usize = 24;
 /// For the sum, so many ranks of a host are looked at, and so many pieces of a call.
 const SAMPLE: u32 = 8;
-const SAMPLE_PIECES: usize = 4;
+const SAMPLE_PIECES: usize = 2;
 
 /// A collective whose blocks all have as many elements.
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +201,7 @@ fn add_up(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictError> {
     let hosts = call.hosts;
     let (mut processor, mut within, mut between) = (0.0_f64, 0.0_f64, 0.0_f64);
     let mut crossing = 0.0_f64;
-    for host in [0, hosts.seat(call.root).0, hosts.count() - 1] {
+    for host in [hosts.seat(call.root).0, hosts.count() - 1] {
         let size = hosts.size(host);
         let mut leaves = 0.0;
         for local in 0..size.min(SAMPLE) {
@@ -432,23 +432,31 @@ mod tests {
             network_ports: Owner::Host,
             slots: 8,
         };
-        let ids: Vec<u32> = (0..64).map(|rank| rank / 8).collect();
-        for hosts in [Hosts::one(64), Hosts::of(&ids)] {
-            for collective in [Collective::AllReduce, Collective::AllGather, Collective::AllToAll] {
+        let ids: Vec<u32> = (0..40).map(|rank| rank / 8).collect();
+        for hosts in [Hosts::one(40), Hosts::of(&ids)] {
+            for collective in [C::AllReduce, C::AllGather, C::AllToAll, C::Broadcast] {
                 for algorithm in algorithm::of(collective) {
-                    for bytes in [4096, 16 << 20] {
+                    for bytes in [4096, 256 << 10] {
                         let call = call(collective, algorithm.name, bytes, &hosts);
                         let few = predict(&call, &model).unwrap().time_ns;
                         let all = by_walking(&call, &model).unwrap().time_ns;
-                        let name = algorithm.name;
-                        println!(
-                            "{} {collective} {name} {bytes}: {all:.0} {few:.0} {:.2}",
-                            hosts.count(),
-                            few / all
-                        );
+                        about(few, all, 0.35);
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_hundred_thousand_ranks_are_told_of() {
+        let ids: Vec<u32> = (0..100_000).map(|rank| rank / 8).collect();
+        let hosts = Hosts::of(&ids);
+        let model = model(wire(1000.0, 400e9), wire(5000.0, 50e9));
+        for (name, bytes) in [("hierarchical", 1 << 30), ("ring", 1 << 30)] {
+            let call = call(Collective::AllReduce, name, bytes, &hosts);
+            let seen = predict(&call, &model).unwrap();
+            let least = 2.0 * bytes as f64 / 50e9 * 1e9 / if name == "ring" { 1.0 } else { 8.0 };
+            assert!((0.7..100.0).contains(&(seen.time_ns / least)), "{name} {seen:?}");
         }
     }
 }

@@ -5,6 +5,7 @@ mod config;
 mod cost;
 mod doctor;
 mod explain;
+mod plan;
 mod status;
 mod topo;
 
@@ -23,6 +24,7 @@ Examples:
   ferroccl explain all_to_all --bytes 1k --ranks 32 --rank 3 --json
   FERROCCL_ALGO=ring ferroccl explain all_gather --bytes 1M --ranks 4
   ferroccl cost all_gather bytes=512MiB ranks=8 bandwidth=450GB/s
+  ferroccl plan all_reduce --bytes 1G --on superpod-1024
   ferroccl topo
   ferroccl config
   ferroccl status
@@ -40,6 +42,8 @@ enum Command {
     Explain(explain::Explain),
     /// How long communication takes, by formulas, and what that means for training
     Cost(cost::Cost),
+    /// How long a collective would take on a cluster, by each algorithm
+    Plan(plan::Plan),
     /// What joins GPUs, NICs and hosts: of this machine, of a file, or of a cluster known by name
     Topo(topo::Topo),
     /// What the ranks of this user on this machine are doing, and who holds up the others
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Explain(arguments) => explain::show(&arguments),
         Command::Cost(arguments) => cost::show(&arguments),
+        Command::Plan(arguments) => plan::show(&arguments),
         Command::Topo(arguments) => topo::show(&arguments),
         Command::Status(arguments) => status::show(&arguments),
         Command::Doctor(arguments) => return doctor::examine(&arguments),

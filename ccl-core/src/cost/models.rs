@@ -1,0 +1,185 @@
+//! What the parts of a topology take, by protocol: for [`super::predict`].
+
+use super::walk::{Hop, Model, Owner, Processor};
+use crate::topology::Topology;
+use crate::topology::machine::{Kind, Machine, Wire};
+
+/// A way to send, with what it takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Protocol {
+    /// By which it is known.
+    pub name: &'static str,
+    /// What it takes.
+    pub model: Model,
+    /// The most payload of a message.
+    pub slot_bytes: usize,
+}
+
+/// Name, times, share of the links, and a message: a slot on each of 16 channels.
+type Row = (&'static str, [f64; 4], f64, usize);
+
+/// NCCL's protocols, in microseconds as its own model has them (`tuning.cc` of NCCL 2.30): what a
+/// call takes, a step over NVLink, over PCIe, over the network. And how much of its links each
+/// reaches: what eight A100 do below 1 MiB and above, and what p5 clusters do
+/// ([`super::curve`], [`super::cluster`]).
+const NCCL: [Row; 3] = [
+    ("LL", [6.6, 0.6, 1.0, 2.7], 0.1, 256 << 10),
+    ("LL128", [14.0, 1.9, 2.5, 4.0], 0.75, 2 << 20),
+    ("Simple", [8.4, 3.4, 5.7, 14.0], 0.82, 8 << 20),
+];
+/// What is reached of the network, for each protocol's share of its links.
+const BETWEEN: f64 = 0.86 / 0.82;
+
+/// Ranks on processors: of the order of what this library's own links take.
+const PROCESSOR: Processor =
+    Processor { call_ns: 120.0, fold_ns: 40.0, read_ns: 0.05, write_ns: 0.05 };
+const MEMORY: Hop =
+    Hop { message_ns: 10.0, byte_ns: 0.0, latency_ns: 90.0, bytes_per_s: f64::INFINITY };
+const SOCKET: Hop =
+    Hop { message_ns: 4000.0, byte_ns: 0.1, latency_ns: 15_000.0, bytes_per_s: f64::INFINITY };
+
+/// The protocols that ranks on these hosts can take; of several kinds of machine the slowest parts
+/// count.
+#[must_use]
+pub fn of(topology: &Topology) -> Vec<Protocol> {
+    let mut slowest: Option<Parts> = None;
+    for run in &topology.hosts {
+        let Some(machine) = topology.machines.get(run.machine) else { continue };
+        let parts = Parts::of(machine);
+        slowest = Some(slowest.map_or(parts, |slowest| slowest.and(parts)));
+    }
+    slowest.map_or_else(Vec::new, |parts| parts.protocols())
+}
+
+/// What a machine has.
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    /// Whether ranks are on accelerators.
+    gpus: bool,
+    /// Whether these have links of their own.
+    own_links: bool,
+    /// Between two ranks.
+    within: f64,
+    /// Of a rank, or of the host.
+    between: f64,
+    owner: Owner,
+}
+
+impl Parts {
+    fn of(machine: &Machine) -> Parts {
+        let seats = machine.seats();
+        let ends = seats.first().zip(seats.last()).filter(|(first, last)| first != last);
+        let wire = ends.map_or(Wire::NONE, |(first, last)| machine.way(*first, *last).wire);
+        let first = seats.first().copied();
+        // All of an accelerator's links together: with each of the others it may share but one.
+        let own = first.map_or(0.0, |gpu| {
+            let links = machine.gpu_links.iter().filter(|link| link.ends.contains(&gpu));
+            links.map(|link| f64::from(link.links) * link.wire.bytes_per_s).sum()
+        });
+        let nics = machine.of(Kind::Nic).count();
+        let network = machine.network_bytes_per_s();
+        let each = nics >= seats.len() && seats.len() > 1;
+        Parts {
+            gpus: machine.of(Kind::Gpu).next().is_some(),
+            own_links: own > 0.0,
+            within: if own > 0.0 { own } else { wire.bytes_per_s },
+            between: if each { network / seats.len() as f64 } else { network },
+            owner: if each { Owner::Rank } else { Owner::Host },
+        }
+    }
+
+    fn and(self, other: Parts) -> Parts {
+        Parts {
+            gpus: self.gpus && other.gpus,
+            own_links: self.own_links && other.own_links,
+            within: self.within.min(other.within),
+            between: self.between.min(other.between),
+            owner: if self.owner == other.owner { self.owner } else { Owner::Host },
+        }
+    }
+
+    fn protocols(self) -> Vec<Protocol> {
+        let Parts { within, between, owner: network_ports, .. } = self;
+        if !self.gpus {
+            let between = Hop { bytes_per_s: between, ..SOCKET };
+            let (processor, within) = (PROCESSOR, MEMORY);
+            let model = Model { processor, within, between, network_ports, slots: 8 };
+            return vec![Protocol { name: "slots", model, slot_bytes: 128 << 10 }];
+        }
+        let protocol = |row: Row| {
+            let (name, [call, nvlink, pcie, net], reached, slot_bytes) = row;
+            let hop = |latency_us: f64, bytes_per_s| Hop {
+                message_ns: 0.0,
+                byte_ns: 0.0,
+                latency_ns: latency_us * 1e3,
+                bytes_per_s,
+            };
+            let processor =
+                Processor { call_ns: call * 1e3, fold_ns: 0.0, read_ns: 0.0, write_ns: 0.0 };
+            let near = if self.own_links { nvlink } else { pcie };
+            let model = Model {
+                processor,
+                within: hop(near, within * reached),
+                between: hop(net, between * reached * BETWEEN),
+                network_ports,
+                slots: 8,
+            };
+            Protocol { name, model, slot_bytes }
+        };
+        NCCL.map(protocol).to_vec()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::about;
+    use super::super::predict::{Call, predict};
+    use super::*;
+    use crate::algorithm;
+    use crate::topology::{Hosts, presets};
+    use crate::types::Collective;
+
+    fn fastest(name: &str, hosts: u32, bytes: usize, collective: Collective) -> (f64, String) {
+        let topology = presets::find(name).unwrap().topology();
+        let ids: Vec<u32> = (0..8 * hosts).map(|rank| rank / 8).collect();
+        let hosts = Hosts::of(&ids);
+        let blocks = if collective == Collective::AllReduce { 1 } else { ids.len() };
+        let mut best = (f64::INFINITY, String::new());
+        for protocol in of(&topology) {
+            for algorithm in algorithm::of(collective) {
+                let call = Call {
+                    algorithm,
+                    root: 0,
+                    count: bytes / 4 / blocks,
+                    element_bytes: 4,
+                    hosts: &hosts,
+                    channels: 1,
+                    slot_bytes: protocol.slot_bytes,
+                };
+                let seen = predict(&call, &protocol.model).unwrap().time_ns;
+                if seen < best.0 {
+                    best = (seen, format!("{} {}", algorithm.name, protocol.name));
+                }
+            }
+        }
+        best
+    }
+
+    /// Without switches that reduce, a node of H100 does 370 GB/s; p5 clusters about 340.
+    #[test]
+    fn large_ones_reach_what_was_measured() {
+        let bytes = 1 << 30;
+        let (ns, how) = fastest("h100", 1, bytes, Collective::AllReduce);
+        about(1.75 * bytes as f64 / ns, 370.0, 0.05);
+        assert!(how.ends_with("Simple"), "{how}");
+        let (ns, how) = fastest("p5", 4, bytes, Collective::AllReduce);
+        let busbw = 2.0 * 31.0 / 32.0 * bytes as f64 / ns;
+        assert!(busbw > 300.0, "{busbw} by {how}");
+    }
+
+    #[test]
+    fn small_ones_take_small_packets() {
+        let (ns, how) = fastest("h100", 1, 256, Collective::AllReduce);
+        assert!(how.ends_with(" LL") && (6_600.0..15_000.0).contains(&ns), "{ns} by {how}");
+    }
+}

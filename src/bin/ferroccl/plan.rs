@@ -1,0 +1,53 @@
+//! What a collective would take on a cluster.
+
+use std::error::Error;
+use std::io::Write;
+
+use ferroccl::perf::sizes::parse_size;
+use ferroccl::plan::{Wanted, plan};
+use ferroccl::{Collective, DataType};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Every algorithm is walked through, rank by rank, in virtual time; where ranks are many, fewer, and
+what they wait is carried over. What links and protocols take are published figures, and NCCL's
+own; docs/plan.md says which. Nothing of this machine is measured or used.
+Examples:
+  ferroccl plan all_reduce --bytes 64M --on h100
+  ferroccl plan all_reduce --bytes 1G --on superpod-1024
+  ferroccl plan all_to_all --bytes 128M --on p5 --hosts 4
+  ferroccl plan all_gather --bytes 1M --on b200 --json")]
+pub(crate) struct Plan {
+    /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all
+    collective: Collective,
+    /// A topology: a name of `ferroccl topo --list`, or a file
+    #[arg(long)]
+    on: String,
+    /// Bytes of the larger buffer
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
+    bytes: usize,
+    /// On so many of its hosts, from the first on
+    #[arg(long)]
+    hosts: Option<u32>,
+    /// Element type
+    #[arg(short = 'd', long = "datatype", default_value = "float")]
+    data_type: DataType,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn show(arguments: &Plan) -> Result<(), Box<dyn Error>> {
+    let Plan { collective, on, bytes, hosts, data_type, json } = arguments;
+    let topology = ferroccl::topology::open(on)?;
+    let plan = plan(&Wanted {
+        collective: *collective,
+        bytes: *bytes,
+        data_type: *data_type,
+        topology: &topology,
+        hosts: *hosts,
+    })?;
+    let text = if *json { serde_json::to_string_pretty(&plan)? + "\n" } else { plan.to_string() };
+    let _ = write!(std::io::stdout(), "{text}");
+    Ok(())
+}

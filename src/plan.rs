@@ -1,0 +1,209 @@
+//! How long a collective would take on a cluster, by each algorithm and protocol.
+
+use std::fmt;
+
+use ccl_core::algorithm;
+use ccl_core::cost::collectives::bus_factor;
+use ccl_core::cost::models;
+use ccl_core::cost::predict::{Call, predict};
+use ccl_core::cost::questions::Unit;
+use ccl_core::topology::{Hosts, Topology};
+use ccl_core::types::{Collective, DataType};
+use serde::Serialize;
+
+use crate::quantity;
+
+/// A collective on a cluster.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// What is done.
+    pub collective: Collective,
+    /// Bytes of the larger buffer.
+    pub bytes: usize,
+    /// Of which type.
+    pub data_type: DataType,
+    /// Where.
+    pub topology: &'a Topology,
+    /// On so many of its hosts, from the first on; on all, if none is given.
+    pub hosts: Option<u32>,
+}
+
+/// What it would take, the fastest way first.
+#[derive(Debug, Serialize)]
+pub struct Plan {
+    collective: String,
+    bytes: usize,
+    topology: String,
+    ranks: u32,
+    hosts: u32,
+    /// What slows it that is not in the times.
+    note: Option<String>,
+    ways: Vec<Way>,
+}
+
+/// One way to do it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Way {
+    /// The algorithm.
+    pub algorithm: String,
+    /// The protocol.
+    pub protocol: String,
+    /// In seconds.
+    pub time_s: f64,
+    /// Bytes per second: of the buffer.
+    pub algbw: f64,
+    /// And of the links.
+    pub busbw: f64,
+    /// What most of the time is.
+    pub bound_by: String,
+    /// Bytes that cross between hosts, of all ranks together.
+    pub network_bytes: f64,
+}
+
+/// What it would take.
+///
+/// # Errors
+///
+/// When it is no collective of equal blocks, or the cluster has not so many hosts.
+pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
+    use Collective as C;
+    let Wanted { collective, bytes, data_type, topology, .. } = *wanted;
+    let hosts = wanted.hosts.unwrap_or(topology.hosts());
+    if hosts == 0 || hosts > topology.hosts() {
+        return Err(format!("{} has {} hosts, not {hosts}", topology.name, topology.hosts()));
+    }
+    let seats = |host| topology.machine(host).map_or(0, |machine| machine.seats().len());
+    let ids = (0..hosts).flat_map(|host| vec![host; seats(host)]);
+    let placed = Hosts::of(&ids.collect::<Vec<_>>());
+    let ranks = placed.ranks();
+    let blocks = match collective {
+        C::AllReduce | C::Reduce | C::Broadcast => 1,
+        C::AllGather | C::ReduceScatter | C::Gather | C::Scatter | C::AllToAll => ranks as usize,
+        _ => return Err(format!("{collective} has no blocks of equal length; plan another")),
+    };
+    let mut ways = Vec::new();
+    for protocol in models::of(topology) {
+        for algorithm in algorithm::of(collective) {
+            let call = Call {
+                algorithm,
+                root: 0,
+                count: bytes / data_type.bytes() / blocks,
+                element_bytes: data_type.bytes(),
+                hosts: &placed,
+                channels: 1,
+                slot_bytes: protocol.slot_bytes,
+            };
+            let seen = predict(&call, &protocol.model).map_err(|error| error.to_string())?;
+            let algbw = bytes as f64 / seen.time_ns * 1e9;
+            ways.push(Way {
+                algorithm: algorithm.name.to_owned(),
+                protocol: protocol.name.to_owned(),
+                time_s: seen.time_ns / 1e9,
+                algbw,
+                busbw: algbw * bus_factor(collective, ranks),
+                bound_by: seen.bound.name().to_owned(),
+                network_bytes: seen.network_bytes,
+            });
+        }
+    }
+    ways.sort_by(|one, other| one.time_s.total_cmp(&other.time_s));
+    // Of each algorithm its fastest protocol.
+    let mut known: Vec<String> = Vec::new();
+    ways.retain(|way| {
+        let is_new = !known.contains(&way.algorithm);
+        known.push(way.algorithm.clone());
+        is_new
+    });
+    Ok(Plan {
+        collective: collective.to_string(),
+        bytes,
+        topology: topology.name.clone(),
+        ranks,
+        hosts,
+        note: note(topology, hosts),
+        ways,
+    })
+}
+
+/// The first tier that these hosts need and that carries less than comes from below.
+fn note(topology: &Topology, hosts: u32) -> Option<String> {
+    let fabric = &topology.fabric;
+    let top = fabric.meeting(0, hosts - 1)?;
+    let over = |tier: &usize| fabric.oversubscription(*tier) > 1.0 + 1e-9;
+    let tier = (0..=top).find(over)?;
+    Some(format!(
+        "the network is taken as wide enough everywhere, but {} carries 1:{:.1} of what comes from \
+         below: what crosses it may take that much longer",
+        fabric.tiers[tier].name,
+        fabric.oversubscription(tier)
+    ))
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Plan { collective, bytes, topology, ranks, hosts, .. } = self;
+        let bytes = quantity::show(*bytes as f64, Unit::Bytes);
+        writeln!(
+            f,
+            "{collective} of {bytes} among {ranks} ranks on {hosts} hosts of {topology}\n"
+        )?;
+        let heads =
+            ["algorithm", "protocol", "time", "algbw", "busbw", "bound by", "crosses hosts"];
+        let row = |way: &Way| {
+            let rate = |rate| quantity::show(rate, Unit::BytesPerSecond);
+            [
+                way.algorithm.clone(),
+                way.protocol.clone(),
+                quantity::show(way.time_s, Unit::Seconds),
+                rate(way.algbw),
+                rate(way.busbw),
+                way.bound_by.clone(),
+                quantity::show(way.network_bytes, Unit::Bytes),
+            ]
+        };
+        let rows = [heads.map(str::to_owned)].into_iter().chain(self.ways.iter().map(row));
+        let rows: Vec<Vec<String>> = rows.map(|row| row.to_vec()).collect();
+        f.write_str(&crate::topology::columns(&rows))?;
+        if let Some(note) = &self.note {
+            writeln!(f, "\n{note}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl_core::topology::presets;
+
+    use super::*;
+
+    fn fastest(collective: Collective, bytes: usize, name: &str, hosts: Option<u32>) -> Way {
+        let topology = presets::find(name).unwrap().topology();
+        let data_type = DataType::Float32;
+        let wanted = Wanted { collective, bytes, data_type, topology: &topology, hosts };
+        plan(&wanted).unwrap().ways[0].clone()
+    }
+
+    #[test]
+    fn many_hosts_are_crossed_in_shares() {
+        let way = fastest(Collective::AllReduce, 1 << 30, "superpod-1024", None);
+        assert_eq!(way.algorithm, "hierarchical");
+        let small = fastest(Collective::AllReduce, 1024, "h100", None);
+        assert_eq!(small.protocol, "LL");
+    }
+
+    #[test]
+    fn what_cannot_be_planned_is_said() {
+        let topology = presets::find("h100").unwrap().topology();
+        let wanted = Wanted {
+            collective: Collective::AllReduce,
+            bytes: 8,
+            data_type: DataType::Float32,
+            topology: &topology,
+            hosts: Some(2),
+        };
+        assert!(plan(&wanted).unwrap_err().contains("h100 has 1 hosts, not 2"));
+        let wanted = Wanted { collective: Collective::Barrier, hosts: None, ..wanted };
+        assert!(plan(&wanted).unwrap_err().contains("plan another"));
+    }
+}
