@@ -21,6 +21,8 @@ mod quantity;
 pub mod recorder;
 #[cfg(feature = "cli")]
 pub mod topology;
+#[cfg(feature = "cli")]
+pub mod tune;
 
 pub use ccl_core::config::Config;
 pub use ccl_core::types::{Collective, DataType, Rank, ReduceOp};

@@ -62,3 +62,6 @@ mod survivors;
 #[cfg(test)]
 #[cfg(feature = "cli")]
 mod topo;
+#[cfg(test)]
+#[cfg(feature = "cli")]
+mod tune;

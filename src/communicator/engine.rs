@@ -679,6 +679,7 @@ pub(super) fn choice(
         slot_bytes: segment.shape.slot_bytes,
         call: call.algorithm,
         configured: &config.algorithm,
+        tuning: &config.tuning,
     })?)
 }
 

@@ -17,6 +17,7 @@ mod request;
 mod scope;
 mod segment;
 mod symmetric;
+mod tuning;
 mod wait;
 mod watch;
 mod wiring;
@@ -55,6 +56,8 @@ pub use registered::Registered;
 pub use request::Request;
 pub use scope::Scope;
 pub use symmetric::SymmetricBuffer;
+pub use tuning::machine;
+pub(crate) use tuning::processor;
 
 /// Ranks that do collectives together. All ranks make the same calls in the same order.
 ///
@@ -383,15 +386,19 @@ fn next_id() -> u64 {
 ///
 /// When a variable cannot be read as its type.
 pub fn config_from_environment() -> Result<Config, Error> {
-    let mut failed = None;
-    let lookup = |name: &str| launch::variable(name).ok().flatten();
     for tunable in Config::default().table() {
-        if let Err(error) = launch::variable(tunable.variable) {
-            failed = Some(error);
-        }
+        setting(tunable.variable)?;
     }
-    match failed {
-        Some(error) => Err(error.into()),
-        None => Ok(Config::from_lookup(&lookup)?),
+    let config = Config::from_lookup(&|name| setting(name).ok().flatten())?;
+    tuning::check(&config)?;
+    Ok(config)
+}
+
+/// What a variable is set to; of one that names a file, what is in that.
+pub(crate) fn setting(variable: &str) -> Result<Option<String>, Error> {
+    let value = launch::variable(variable)?;
+    match variable {
+        "FERROCCL_TUNING" => value.map(|value| tuning::table(&value)).transpose(),
+        _ => Ok(value),
     }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use ccl_core::config::Config;
 
 use crate::bootstrap::Endpoint;
+use crate::communicator::setting;
 use crate::launch;
 use crate::machine::Files;
 
@@ -47,7 +48,7 @@ fn readable() -> (Config, Vec<String>) {
     for tunable in Config::default().table() {
         let names = [Some(tunable.variable), tunable.alias];
         for name in names.into_iter().flatten() {
-            if let Err(error) = launch::variable(name) {
+            if let Err(error) = setting(name) {
                 problems.push(error.to_string());
             }
         }
@@ -56,7 +57,7 @@ fn readable() -> (Config, Vec<String>) {
     loop {
         let lookup = |name: &str| match wrong.iter().any(|known| known == name) {
             true => None,
-            false => launch::variable(name).ok().flatten(),
+            false => setting(name).ok().flatten(),
         };
         match Config::from_lookup(&lookup) {
             Ok(config) => return (config, problems),

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::subject::{Peer, Plan};
 use super::timing::Times;
+use crate::communicator::processor;
 
 /// One half of a row: out of place or in place.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -115,7 +116,7 @@ impl Origin {
             commit: env!("FERROCCL_COMMIT"),
             date: iso_8601(since_epoch.as_secs()),
             host: host_name(),
-            cpu: cpu_name(),
+            cpu: processor(),
             transport,
             ranks,
         }
@@ -171,12 +172,6 @@ pub fn evenness(peers: &[Peer]) -> Vec<Evenness> {
 #[must_use]
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-fn cpu_name() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
 /// Seconds since 1970 as a date and time, by the calendar of 400 years beginning in March.

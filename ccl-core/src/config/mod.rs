@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use crate::select::tuning::Tuning;
 use crate::spread::Policy;
 
 pub use value::{Bytes, Value};
@@ -184,6 +185,10 @@ config! {
     algorithm: String = String::new(), "FERROCCL_ALGO", Some("NCCL_ALGO"), true,
         "Algorithm to use wherever a collective has it, by name or family (ring, direct, \
          double_tree, …); empty lets the planner choose. `ferroccl explain` lists them.";
+    tuning: Tuning = Tuning::NONE, "FERROCCL_TUNING", None, true,
+        "Which algorithm was measured to be the fastest, as `ferroccl tune` writes it: @ and the \
+         name of a file (@/etc/ferroccl.tuning), or the lines themselves. Empty leaves the choice \
+         to rules. A file of another machine is refused.";
     deterministic: bool = false, "FERROCCL_DETERMINISTIC", None, true,
         "Reduce every element in rank order in one accumulator, so that the bits depend on the \
          data alone: not on length, chunk, algorithm, transport or placement.";

@@ -1,12 +1,15 @@
 //! Which algorithm a call takes: a function of what all ranks know alike.
 //!
-//! The rules are few and readable: measured defaults for ranks that share a host, and for several
-//! hosts what sends least between them. The planner proper (a cost model over a topology) will
-//! replace the thresholds, not the interface.
+//! What was measured on the machine at hand comes first ([`tuning`]). Without that the rules are
+//! few and readable: measured defaults for ranks that share a host, and for several hosts what
+//! sends least between them.
+
+pub mod tuning;
 
 use crate::algorithm::{self, Algorithm, Family, Order, UnknownAlgorithm};
 use crate::topology::Hosts;
 use crate::types::Collective;
+use tuning::Tuning;
 
 /// What the choice depends on; equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub struct Situation<'a> {
     pub call: Option<&'a str>,
     /// The algorithm that the configuration asks for wherever there is one of that name or family.
     pub configured: &'a str,
+    /// What was measured.
+    pub tuning: &'a Tuning,
 }
 
 /// An algorithm and why it was taken.
@@ -89,7 +94,7 @@ pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
     if let Some(algorithm) = configured.find(|algorithm| allowed(situation, algorithm)) {
         return Ok(Choice { algorithm, reason: "FERROCCL_ALGO asks for it" });
     }
-    let (name, reason) = default(situation);
+    let (name, reason) = tuned(situation).unwrap_or_else(|| default(situation));
     let reason = match excluded {
         true => "FERROCCL_DETERMINISTIC=1 excludes what FERROCCL_ALGO asks for",
         false => reason,
@@ -127,6 +132,16 @@ fn family_name(family: Family) -> &'static str {
 
 fn allowed(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
     !situation.deterministic || algorithm.order != Order::Unspecified
+}
+
+/// What was fastest where it was measured.
+fn tuned(situation: &Situation<'_>) -> Option<Rule> {
+    let Situation { collective, bytes, hosts, tuning, .. } = *situation;
+    let may = |name: &str| {
+        algorithm::find(collective, name).is_ok_and(|algorithm| allowed(situation, algorithm))
+    };
+    let name = tuning.fastest(collective, (hosts.ranks(), hosts.count()), bytes, may)?;
+    Some((name, "measured to be the fastest (FERROCCL_TUNING)"))
 }
 
 /// A name and why.
@@ -281,6 +296,7 @@ mod tests {
         slot_bytes: 64 << 10,
         call: None,
         configured: "",
+        tuning: &Tuning::NONE,
     };
 
     fn taken(situation: Situation<'_>) -> (&'static str, &'static str) {
@@ -299,6 +315,20 @@ mod tests {
         let broadcast =
             Situation { collective: Collective::Broadcast, deterministic: true, ..ring };
         assert_eq!(taken(broadcast), ("ring", "FERROCCL_ALGO asks for it"));
+    }
+
+    #[test]
+    fn what_was_measured_comes_before_the_rules() {
+        let line = "all_reduce ranks=4 hosts=1 bytes=1048576: ring=1 direct_two_phase=2";
+        let tuning = &line.parse().unwrap();
+        let tuned = Situation { tuning, ..LARGE };
+        assert_eq!(taken(tuned), ("ring", "measured to be the fastest (FERROCCL_TUNING)"));
+        // Of what keeps rank order, the fastest; what is asked for, in any case.
+        assert_eq!(taken(Situation { deterministic: true, ..tuned }).0, "direct_two_phase");
+        assert_eq!(taken(Situation { configured: "direct", ..tuned }).0, "direct");
+        assert_eq!(taken(Situation { call: Some("direct"), ..tuned }).0, "direct");
+        let others = Hosts::one(3);
+        assert_eq!(taken(Situation { hosts: &others, ..tuned }).0, "direct_two_phase");
     }
 
     #[test]

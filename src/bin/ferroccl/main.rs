@@ -8,6 +8,7 @@ mod explain;
 mod plan;
 mod status;
 mod topo;
+mod tune;
 
 use std::process::ExitCode;
 
@@ -26,6 +27,7 @@ Examples:
   ferroccl cost all_gather bytes=512MiB ranks=8 bandwidth=450GB/s
   ferroccl plan all_reduce --bytes 1G --on superpod-1024
   ferroccl topo
+  ferroccl tune -g 2 --out here.tuning
   ferroccl config
   ferroccl status
   ferroccl doctor
@@ -46,6 +48,8 @@ enum Command {
     Plan(plan::Plan),
     /// What joins GPUs, NICs and hosts: of this machine, of a file, or of a cluster known by name
     Topo(topo::Topo),
+    /// Which algorithm is the fastest on this machine: a table that later runs load
+    Tune(tune::Tune),
     /// What the ranks of this user on this machine are doing, and who holds up the others
     Status(status::Status),
     /// What of this machine keeps collectives from being fast, or from working, and what to do
@@ -66,6 +70,7 @@ fn main() -> ExitCode {
         Command::Cost(arguments) => cost::show(&arguments),
         Command::Plan(arguments) => plan::show(&arguments),
         Command::Topo(arguments) => topo::show(&arguments),
+        Command::Tune(arguments) => return tune::tune(&arguments),
         Command::Status(arguments) => status::show(&arguments),
         Command::Doctor(arguments) => return doctor::examine(&arguments),
         Command::Netcheck(arguments) => return ccl_netcheck::run(&arguments, &["netcheck"]),

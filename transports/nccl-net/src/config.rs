@@ -8,6 +8,10 @@ use crate::error::NetError;
 /// Reads it.
 pub(crate) fn read() -> Result<Config, NetError> {
     let config = Config::from_lookup(&|name| {
+        // NCCL chooses algorithms: a table of ours, which may be a file's name, is not looked at.
+        if name == "FERROCCL_TUNING" {
+            return None;
+        }
         let value = std::env::var_os(name)?;
         Some(value.to_string_lossy().into_owned())
     });

@@ -1,0 +1,317 @@
+//! Which algorithm was fastest where it was measured: a table that `ferroccl tune` writes.
+//!
+//! ```text
+//! machine AMD EPYC 7B13, 2 processors
+//! all_reduce ranks=2 hosts=1 bytes=8: direct=0.26~0.01 ring=1.20~0.05
+//! all_reduce ranks=2 hosts=1 bytes=1048576: direct_two_phase=52.1~1.3 ring=90.4~2.2
+//! ```
+//!
+//! A line is a collective of so many bytes (of the larger buffer) among so many ranks on so many
+//! hosts, with the median time by each algorithm in microseconds, and behind `~` by how much half
+//! of the measurements were off. Lines end with the line or with `;`. A call takes the fastest at
+//! the size that is nearest to its own; ranks and hosts must be the same.
+
+use std::fmt::Write as _;
+use std::str::FromStr;
+
+use crate::algorithm;
+use crate::config::Value;
+use crate::types::Collective;
+
+/// A table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tuning {
+    /// Where it was measured.
+    pub machine: Option<String>,
+    /// What was measured.
+    pub points: Vec<Point>,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// The collective.
+    pub collective: Collective,
+    /// Among so many ranks.
+    pub ranks: u32,
+    /// On so many hosts.
+    pub hosts: u32,
+    /// Bytes of the larger buffer.
+    pub bytes: usize,
+    /// By algorithm, in any order.
+    pub times: Vec<Measured>,
+}
+
+/// How long an algorithm took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Its name.
+    pub algorithm: &'static str,
+    /// The median, in nanoseconds.
+    pub median_ns: u64,
+    /// By how much half of the measurements were off, in nanoseconds.
+    pub spread_ns: u64,
+}
+
+/// A table that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct TuningError {
+    /// Which line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// What became of a point from one table to another.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Change {
+    /// The point, as the newer table has it.
+    pub point: Point,
+    /// The fastest of the older table.
+    pub old: Measured,
+    /// The fastest of the newer.
+    pub new: Measured,
+    /// Whether the newer is slower by more than was allowed and than both were off.
+    pub is_slower: bool,
+}
+
+impl Point {
+    /// The fastest of those that may be taken.
+    pub fn fastest(&self, may: impl Fn(&str) -> bool) -> Option<&Measured> {
+        let allowed = self.times.iter().filter(|time| may(time.algorithm));
+        allowed.min_by_key(|time| time.median_ns)
+    }
+
+    fn is_like(&self, other: &Point) -> bool {
+        let of = |point: &Point| (point.collective, point.ranks, point.hosts, point.bytes);
+        of(self) == of(other)
+    }
+}
+
+impl Tuning {
+    /// Nothing was measured.
+    pub const NONE: Tuning = Tuning { machine: None, points: Vec::new() };
+
+    /// The fastest algorithm for so many bytes, of those that may be taken; none where nothing was
+    /// measured with as many ranks on as many hosts.
+    pub fn fastest(
+        &self,
+        collective: Collective,
+        (ranks, hosts): (u32, u32),
+        bytes: usize,
+        may: impl Fn(&str) -> bool,
+    ) -> Option<&'static str> {
+        let logarithm = |bytes: usize| (bytes.max(1) as f64).ln();
+        let off = |point: &&Point| (logarithm(point.bytes) - logarithm(bytes)).abs();
+        let like = self.points.iter().filter(|point| {
+            (point.collective, point.ranks, point.hosts) == (collective, ranks, hosts)
+        });
+        let nearest = like.min_by(|one, other| off(one).total_cmp(&off(other)))?;
+        Some(nearest.fastest(may)?.algorithm)
+    }
+
+    /// What became of the points that both tables have. The newer is slower where it is by more
+    /// than `allowed` (0.1: a tenth) and by more than half of either's measurements were off: only
+    /// what got worse counts, and not what is noise.
+    #[must_use]
+    pub fn changes(&self, newer: &Tuning, allowed: f64) -> Vec<Change> {
+        let change = |point: &Point| {
+            let older = self.points.iter().find(|older| older.is_like(point))?;
+            let (old, new) = (*older.fastest(|_| true)?, *point.fastest(|_| true)?);
+            let (was, is) = (old.median_ns as f64, new.median_ns as f64);
+            let noise = (old.spread_ns + new.spread_ns) as f64;
+            let is_slower = is > was * (1.0 + allowed) + noise;
+            Some(Change { point: point.clone(), old, new, is_slower })
+        };
+        newer.points.iter().filter_map(change).collect()
+    }
+
+    fn text(&self, end: &str) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        if let Some(machine) = &self.machine {
+            let _ = write!(text, "machine {machine}{end}");
+        }
+        for Point { collective, ranks, hosts, bytes, times } in &self.points {
+            let _ = write!(text, "{collective} ranks={ranks} hosts={hosts} bytes={bytes}:");
+            for Measured { algorithm, median_ns, spread_ns } in times {
+                let us = |ns: u64| ns as f64 / 1e3;
+                let _ = write!(text, " {algorithm}={}~{}", us(*median_ns), us(*spread_ns));
+            }
+            text.push_str(end);
+        }
+        text
+    }
+
+    /// The table, a line for each point.
+    #[must_use]
+    pub fn lines(&self) -> String {
+        self.text("\n")
+    }
+}
+
+impl FromStr for Tuning {
+    type Err = TuningError;
+
+    fn from_str(text: &str) -> Result<Tuning, TuningError> {
+        let mut tuning = Tuning::NONE;
+        for (number, row) in text.lines().enumerate() {
+            for part in row.split('#').next().unwrap_or_default().split(';') {
+                let part = part.trim();
+                let wrong = |problem| TuningError { line: number + 1, problem };
+                if let Some(machine) = part.strip_prefix("machine ") {
+                    tuning.machine = Some(machine.trim().to_owned());
+                } else if !part.is_empty() {
+                    let point = point(part).map_err(wrong)?;
+                    if tuning.points.iter().any(|known| known.is_like(&point)) {
+                        return Err(wrong("the same is measured before; keep one line".to_owned()));
+                    }
+                    tuning.points.push(point);
+                }
+            }
+        }
+        Ok(tuning)
+    }
+}
+
+fn point(text: &str) -> Result<Point, String> {
+    let (what, times) = text.split_once(':').ok_or(
+        "it is not like `all_reduce ranks=2 hosts=1 bytes=8: direct=0.26~0.01`: there is no `:`",
+    )?;
+    let mut words = what.split_whitespace();
+    let collective = words.next().unwrap_or_default();
+    let collective: Collective =
+        collective.parse().map_err(|_| format!("{collective:?} is no collective"))?;
+    let mut of = |name: &str| {
+        let word = words.next().unwrap_or_default();
+        let number = word.strip_prefix(name).and_then(|rest| rest.strip_prefix('='));
+        let number = number.and_then(|number| number.parse::<usize>().ok());
+        number.ok_or_else(|| format!("{word:?} is not like {name}=2"))
+    };
+    let (ranks, hosts, bytes) = (of("ranks")?, of("hosts")?, of("bytes")?);
+    let small = |number| u32::try_from(number).map_err(|_| format!("{number} is too large"));
+    let (ranks, hosts) = (small(ranks)?, small(hosts)?);
+    let times = times.split_whitespace().map(|word| measured(collective, word));
+    let times = times.collect::<Result<Vec<_>, _>>()?;
+    if times.is_empty() {
+        return Err("there is no time behind the `:`".to_owned());
+    }
+    Ok(Point { collective, ranks, hosts, bytes, times })
+}
+
+fn measured(collective: Collective, word: &str) -> Result<Measured, String> {
+    let wrong = || format!("{word:?} is not like direct=0.26~0.01 (microseconds)");
+    let (name, times) = word.split_once('=').ok_or_else(wrong)?;
+    let (median, spread) = times.split_once('~').unwrap_or((times, "0"));
+    let algorithm = algorithm::find(collective, name).map_err(|error| error.to_string())?.name;
+    let ns = |text: &str| {
+        let us = text.parse::<f64>().ok().filter(|us| (0.0..1e12).contains(us));
+        us.map(|us| (us * 1e3).round() as u64).ok_or_else(wrong)
+    };
+    Ok(Measured { algorithm, median_ns: ns(median)?, spread_ns: ns(spread)? })
+}
+
+impl Value for Tuning {
+    const KIND: &'static str = "a table that `ferroccl tune` has written, or @ and its file's name";
+
+    fn read(text: &str) -> Option<Tuning> {
+        text.parse().ok()
+    }
+
+    fn problem(text: &str) -> Option<String> {
+        text.parse::<Tuning>().err().map(|error| error.to_string())
+    }
+
+    fn show(&self) -> String {
+        self.text("; ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "
+        # of a test
+        machine a box; all_reduce ranks=2 hosts=1 bytes=8: direct=0.26~0.01 ring=1.2
+        all_reduce ranks=2 hosts=1 bytes=1048576: ring=40.5~2 direct_two_phase=90 # noisy
+        all_gather ranks=2 hosts=2 bytes=64: ring=9~1
+    ";
+
+    fn table() -> Tuning {
+        TABLE.parse().unwrap()
+    }
+
+    #[test]
+    fn what_is_shown_reads_the_same() {
+        let table = table();
+        assert_eq!((table.machine.as_deref(), table.points.len()), (Some("a box"), 3));
+        assert_eq!(Tuning::read(&table.show()).as_ref(), Some(&table));
+        assert_eq!(table.lines().parse::<Tuning>().as_ref(), Ok(&table));
+        assert_eq!(Tuning::read(""), Some(Tuning::NONE));
+    }
+
+    #[test]
+    fn the_nearest_size_decides() {
+        use Collective as C;
+        let table = table();
+        let fastest = |collective, of, bytes| table.fastest(collective, of, bytes, |_| true);
+        for (bytes, expected) in [
+            (0, "direct"),
+            (8, "direct"),
+            (2000, "direct"),
+            (4000, "ring"),
+            (1 << 20, "ring"),
+            (1 << 30, "ring"),
+        ] {
+            assert_eq!(fastest(C::AllReduce, (2, 1), bytes), Some(expected), "{bytes}");
+        }
+        assert_eq!(fastest(C::AllReduce, (3, 1), 8), None);
+        assert_eq!(fastest(C::AllReduce, (2, 2), 8), None);
+        assert_eq!(fastest(C::Broadcast, (2, 1), 8), None);
+        let not_ring = table.fastest(C::AllReduce, (2, 1), 1 << 20, |name| name != "ring");
+        assert_eq!(not_ring, Some("direct_two_phase"));
+        assert_eq!(table.fastest(C::AllReduce, (2, 1), 8, |_| false), None);
+    }
+
+    #[test]
+    fn only_what_got_slower_counts_and_not_noise() {
+        let slower = |old: &str, new: &str| {
+            let line = |times: &str| format!("all_reduce ranks=2 hosts=1 bytes=8: {times}");
+            let [old, new] = [old, new].map(|times| line(times).parse::<Tuning>().unwrap());
+            old.changes(&new, 0.1).iter().map(|change| change.is_slower).collect::<Vec<_>>()
+        };
+        assert_eq!(slower("direct=10", "direct=10.9"), [false]);
+        assert_eq!(slower("direct=10", "direct=11.1"), [true]);
+        assert_eq!(slower("direct=10~0.5", "direct=11.9~0.5"), [false]);
+        assert_eq!(slower("direct=10~0.5", "direct=12.1~0.5"), [true]);
+        // Another is as fast now, or all are faster.
+        assert_eq!(slower("direct=10", "direct=50 ring=10"), [false]);
+        assert_eq!(slower("direct=10", "direct=1"), [false]);
+        assert_eq!(table().changes(&Tuning::NONE, 0.1), []);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_with_its_line() {
+        for (text, words) in [
+            ("x", "line 1: it is not like `all_reduce"),
+            ("\nall_reduc ranks=2 hosts=1 bytes=8: ring=1", "line 2: \"all_reduc\" is no"),
+            ("all_reduce ranks=x hosts=1 bytes=8: ring=1", "\"ranks=x\" is not like ranks=2"),
+            ("all_reduce ranks=2 bytes=8: ring=1", "\"bytes=8\" is not like hosts=2"),
+            ("all_reduce ranks=9999999999 hosts=1 bytes=8: ring=1", "is too large"),
+            ("all_reduce ranks=2 hosts=1 bytes=8:", "no time behind"),
+            ("all_reduce ranks=2 hosts=1 bytes=8: rign=1", "no algorithm \"rign\""),
+            ("all_reduce ranks=2 hosts=1 bytes=8: ring=-1", "\"ring=-1\" is not like"),
+            ("all_reduce ranks=2 hosts=1 bytes=8: ring=nan", "\"ring=nan\" is not like"),
+            (
+                "all_reduce ranks=2 hosts=1 bytes=8: ring=1\n\
+                 all_reduce ranks=2 hosts=1 bytes=8: ring=2",
+                "line 2: the same is measured before",
+            ),
+        ] {
+            let error = text.parse::<Tuning>().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Tables of what was measured: where they come from, and whether they are of this machine.
+
+use std::path::Path;
+
+use ccl_core::config::Config;
+
+use super::call::usage;
+use super::error::Error;
+
+/// No table is longer.
+const TABLE_BYTES_MAX: u64 = 16 << 20;
+
+/// What tables call this machine: processors of the same model and number are alike.
+#[must_use]
+pub fn machine() -> String {
+    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    format!("{}, {count} processors", processor())
+}
+
+/// The model of this machine's processors.
+pub(crate) fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+/// The text of a table: of the file that a value names behind an `@`, or the value itself.
+///
+/// # Errors
+///
+/// When the file cannot be read.
+pub(super) fn table(value: &str) -> Result<String, Error> {
+    let Some(name) = value.trim().strip_prefix('@') else { return Ok(value.to_owned()) };
+    let wrong = |problem: &str| {
+        let remedy = "name a file that `ferroccl tune --out` has written";
+        usage(format!("FERROCCL_TUNING: {name}: {problem}; {remedy}"))
+    };
+    let length = std::fs::metadata(Path::new(name)).map(|about| (about.is_file(), about.len()));
+    match length {
+        Err(error) => return Err(wrong(&error.to_string())),
+        Ok((false, _)) => return Err(wrong("it is no file")),
+        Ok((true, bytes)) if bytes > TABLE_BYTES_MAX => return Err(wrong("it is too long")),
+        Ok(_) => {}
+    }
+    let text = std::fs::read_to_string(name).map_err(|error| wrong(&error.to_string()))?;
+    // Told of with the file's name; what comes after knows the text alone.
+    match text.parse::<ccl_core::select::tuning::Tuning>() {
+        Ok(_) => Ok(text),
+        Err(error) => Err(wrong(&error.to_string())),
+    }
+}
+
+/// Whether a table was measured here.
+///
+/// # Errors
+///
+/// When it was measured elsewhere.
+pub(super) fn check(config: &Config) -> Result<(), Error> {
+    let here = machine();
+    match &config.tuning.machine {
+        Some(there) if *there != here => Err(usage(format!(
+            "FERROCCL_TUNING: the table was measured on \"{there}\", and this is \"{here}\"; run \
+             `ferroccl tune` here, or take the line that begins with `machine` out of it to use it \
+             nevertheless"
+        ))),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,120 @@
+//! `ferroccl tune`: what it measures is loaded, compared, and refused where it does not belong.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use ferroccl::communicator::machine;
+
+use crate::harness::command::{examples_of_its_help_work, refused, said};
+use crate::harness::{config_with, joining};
+
+/// A file that goes when it is dropped.
+struct Table(PathBuf);
+
+impl Table {
+    fn new(name: &str, text: &str) -> Table {
+        let name = format!("ferroccl-{}-{name}.tuning", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, text).unwrap();
+        Table(path)
+    }
+
+    fn name(&self) -> String {
+        self.0.display().to_string()
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+fn with(tuning: &str, arguments: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+    command.env("FERROCCL_TUNING", tuning).args(arguments.split_whitespace()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_examples_of_its_help_work() {
+    examples_of_its_help_work("tune", 3);
+}
+
+/// Measured here, it says which algorithm a call takes.
+#[test]
+fn what_was_measured_is_loaded() {
+    let out = Table::new("measured", "");
+    let lines = said(&format!(
+        "tune -g 2 -b 1k -e 8k -f 8 --collectives all_reduce --rounds 3 --out {}",
+        out.name()
+    ));
+    assert_eq!(lines.lines().count(), 2, "{lines}");
+    let table = fs::read_to_string(&out.0).unwrap();
+    assert!(table.contains(&format!("machine {}\n", machine())), "{table}");
+    for algorithm in ["ring=", "direct=", "double_tree="] {
+        assert_eq!(table.matches(algorithm).count(), 2, "{table}");
+    }
+    // The slowest by far is made the fastest: nothing but the table says so.
+    let row = "all_reduce ranks=2 hosts=1 bytes=1024: ring=1 direct=2\n";
+    let planted = Table::new("planted", &format!("machine {}\n{row}", machine()));
+    let plan = with(&format!("@{}", planted.name()), "explain all_reduce --bytes 2k --ranks 2");
+    let plan = text(&plan.stdout);
+    assert!(plan.contains("2 ranks: ring\n"), "{plan}");
+    assert!(plan.contains("measured to be the fastest (FERROCCL_TUNING)"), "{plan}");
+    let three = with(&format!("@{}", planted.name()), "explain all_reduce --bytes 2k --ranks 3");
+    assert!(!text(&three.stdout).contains("FERROCCL_TUNING"));
+}
+
+#[test]
+fn what_does_not_belong_here_is_refused() {
+    let foreign = Table::new("foreign", "machine an abacus, 10 processors\n");
+    let broken = Table::new("broken", "\n\nall_reduce ranks=2: ring=1\n");
+    for (value, words) in [
+        (format!("@{}", foreign.name()), "measured on \"an abacus, 10 processors\", and this is"),
+        (format!("@{}", broken.name()), "line 3: \"\" is not like hosts=2"),
+        ("@/nowhere".to_owned(), "/nowhere: No such file"),
+        ("@/dev/zero".to_owned(), "/dev/zero: it is no file"),
+        ("nonsense".to_owned(), "line 1: it is not like"),
+    ] {
+        let Output { status, stderr, .. } = with(&value, "explain all_reduce --ranks 2");
+        let error = text(&stderr);
+        assert_eq!(status.code(), Some(2), "{error}");
+        assert!(error.contains("FERROCCL_TUNING") && error.contains(words), "{error}");
+    }
+    assert!(refused("tune -b 0", 2).contains("-b must be 1"));
+    assert!(refused("tune --compare /nowhere /dev/null", 2).contains("/nowhere: "));
+}
+
+/// One table on one rank and another on the other: they do not join.
+#[test]
+fn ranks_with_different_tables_do_not_join() {
+    let config = |rank: u32| {
+        let row = format!("all_reduce ranks=2 hosts=1 bytes=8: ring={rank}");
+        config_with(|config| config.tuning = row.parse().unwrap())
+    };
+    for joined in joining(2, config, |joined| joined.map(drop)) {
+        let error = joined.unwrap_err().to_string();
+        assert!(error.contains("configuration"), "{error}");
+    }
+}
+
+#[test]
+fn a_newer_table_that_is_slower_fails() {
+    let line = |time: &str| format!("all_reduce ranks=2 hosts=1 bytes=8: ring={time}\n");
+    let old = Table::new("old", &line("10~0.1"));
+    let slower = Table::new("slower", &line("12~0.1"));
+    let same = Table::new("same", &line("10.5~0.1"));
+    let compare = |new: &Table| format!("tune --compare {} {}", old.name(), new.name());
+    assert!(said(&compare(&same)).contains("1 points in both tables, 0 slower"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+    let Output { status, stdout, .. } =
+        command.args(compare(&slower).split_whitespace()).output().unwrap();
+    assert_eq!(status.code(), Some(1));
+    assert!(text(&stdout).contains("10 us (ring) -> 12 us (ring), 1.20 times  SLOWER"));
+    assert!(said(&(compare(&slower) + " --allowed 30")).contains("0 slower"));
+}
