@@ -89,6 +89,7 @@ pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
                 root: 0,
                 count: bytes / data_type.bytes() / blocks,
                 element_bytes: data_type.bytes(),
+                buffer_bytes: bytes,
                 hosts: &placed,
                 channels: 1,
                 slot_bytes: protocol.slot_bytes,

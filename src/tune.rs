@@ -5,11 +5,15 @@ use std::io::Write;
 
 use ccl_core::algorithm;
 use ccl_core::config::Config;
+use ccl_core::cost::fit::{Sample, fit};
+use ccl_core::cost::walk::{Hop, Model, Processor};
+use ccl_core::cost::{models, predict};
 pub use ccl_core::select::tuning::Tuning;
 use ccl_core::select::tuning::{Change, Measured, Point};
+use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, DataType, ReduceOp};
 
-use crate::communicator::{Call, Communicator, machine};
+use crate::communicator::{Call, Communicator, Explanation, machine};
 use crate::perf::geometry::counts_of_size;
 use crate::perf::memory::Memory;
 use crate::perf::options::Average;
@@ -23,6 +27,9 @@ use crate::perf::trial::Trial;
 /// A round of an algorithm takes about so long, however short its calls are.
 const ROUND_US: f64 = 2000.0;
 const ITERATIONS_MAX: f64 = 200.0;
+
+/// Where the search for what a network link carries begins.
+const LINK_BYTES_PER_S: f64 = 10e9;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -39,13 +46,14 @@ pub struct Wanted {
     pub rounds: u32,
 }
 
-/// A point as it was measured, and what the library would have taken.
+/// A point as it was measured.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    /// The point.
-    pub point: Point,
-    /// The algorithm that the rules choose.
-    pub chosen: String,
+struct Seen {
+    point: Point,
+    /// Elements of a block.
+    count: usize,
+    /// What the library would do.
+    plan: Explanation,
 }
 
 /// Measures on this rank with all others. Returns the table on rank 0, as text; `out` gets a line
@@ -68,19 +76,80 @@ pub fn measure(
         sweep(wanted.min_bytes, wanted.max_bytes, Step::Factor(wanted.factor)).collect();
     let progress = Progress::new((sizes.len() * wanted.collectives.len()) as u64, is_first);
     let mut tuning = Tuning { machine: Some(machine()), points: Vec::new() };
+    let mut all = Vec::new();
     for collective in &wanted.collectives {
         for bytes in &sizes {
             let seen = point(wanted, *collective, *bytes, &mut communicator, &mut memory)?;
+            // Too few for a block of each rank.
+            if seen.count == 0 {
+                continue;
+            }
             if is_first {
                 progress.suspend(|| out.write_all(line(&seen).as_bytes()))?;
             }
             progress.step(format!("{collective} {bytes} B"));
-            tuning.points.push(seen.point);
+            tuning.points.push(seen.point.clone());
+            all.push(seen);
         }
     }
     let head = "# What `ferroccl tune` has measured, in microseconds: the median, and by how much \
                 half of the rounds were off.\n";
-    Ok(is_first.then(|| head.to_owned() + &tuning.lines()))
+    if !is_first {
+        return Ok(None);
+    }
+    let model = modelled(&all)?;
+    out.write_all(model.as_bytes())?;
+    let model: String = model.lines().map(|line| format!("# {line}\n")).collect();
+    Ok(Some(head.to_owned() + &model + &tuning.lines()))
+}
+
+/// How near a model of the processors and links comes to what was measured, once its numbers are
+/// fitted to that.
+fn modelled(seen: &[Seen]) -> Result<String, SubjectError> {
+    let Some(Seen { plan, .. }) = seen.first() else { return Ok(String::new()) };
+    let hosts: Vec<u32> =
+        (0..plan.ranks).map(|rank| rank * plan.hosts / plan.ranks.max(1)).collect();
+    let hosts = Hosts::of(&hosts);
+    let mut samples = Vec::new();
+    for Seen { point, count, plan } in seen {
+        for time in &point.times {
+            let call = predict::Call {
+                algorithm: algorithm::find(point.collective, time.algorithm)?,
+                root: 0,
+                count: *count,
+                element_bytes: DataType::Float32.bytes(),
+                buffer_bytes: point.bytes,
+                hosts: &hosts,
+                channels: plan.channels,
+                slot_bytes: plan.slot_bytes,
+            };
+            samples.push(Sample { call, time_ns: time.median_ns as f64 });
+        }
+    }
+    let model = Model { slots: plan.slots, ..models::processors(LINK_BYTES_PER_S) };
+    let fitted = fit(&model, &samples)?;
+    let Model { processor, within, between, .. } = fitted.model;
+    let Processor { call_ns, fold_ns, slot_ns, memory_ns: [near, shared, far] } = processor;
+    let mut text = format!(
+        "Predicted by a walk through the schedules, with numbers fitted to these {} times: half of \
+         the predictions are off by {:.0} % at most.\n\
+         A call takes {call_ns:.0} ns, a fold {fold_ns:.0} ns and, for each byte, \
+         {slot_ns:.3} ns in slots, and in buffers of up to 1 MiB, 16 MiB and more {near:.3}, \
+         {shared:.3} and {far:.3} ns; between ranks of a host {:.0} ns",
+        samples.len(),
+        100.0 * fitted.median_error(),
+        within.latency_ns + within.message_ns
+    );
+    if hosts.count() > 1 {
+        let Hop { message_ns, byte_ns, latency_ns, bytes_per_s } = between;
+        let _ = write!(
+            text,
+            ", between hosts {latency_ns:.0} ns, {message_ns:.0} ns for each message and \
+             {byte_ns:.3} ns for each byte at either end, and {:.1} GB/s",
+            bytes_per_s / 1e9
+        );
+    }
+    Ok(text + ".\n")
 }
 
 fn point(
@@ -107,8 +176,9 @@ fn point(
         Collective::AllReduce | Collective::Reduce | Collective::Broadcast => 1,
         _ => ranks as usize,
     };
-    let call = Call::even(collective, data_type, bytes / data_type.bytes() / blocks);
-    let explained = Communicator::explain(communicator, &call)?;
+    let size = trial("").size_bytes();
+    let count = size / data_type.bytes() / blocks;
+    let plan = Communicator::explain(communicator, &Call::even(collective, data_type, count))?;
     let mut rounds: Vec<(&'static str, u32, Vec<f64>)> = Vec::new();
     for algorithm in algorithm::of(collective) {
         let trial = trial(algorithm.name);
@@ -128,9 +198,8 @@ fn point(
         }
     }
     let times = rounds.into_iter().map(|(name, _, times)| summary(name, times)).collect();
-    let size = trial("").size_bytes();
-    let point = Point { collective, ranks, hosts: explained.hosts, bytes: size, times };
-    Ok(Seen { point, chosen: explained.algorithm })
+    let point = Point { collective, ranks, hosts: plan.hosts, bytes: size, times };
+    Ok(Seen { point, count, plan })
 }
 
 /// Microseconds of a call, of the slowest rank.
@@ -170,7 +239,7 @@ fn line(seen: &Seen) -> String {
     let Some(best) = seen.point.fastest(|_| true) else { return text + "\n" };
     // Writing to a string does not fail.
     let _ = write!(text, " {:<20} {:>12.2} us", best.algorithm, us(best.median_ns));
-    match times.iter().find(|time| time.algorithm == seen.chosen) {
+    match times.iter().find(|time| time.algorithm == seen.plan.algorithm) {
         Some(chosen) if chosen.algorithm != best.algorithm => {
             let ratio = chosen.median_ns as f64 / best.median_ns.max(1) as f64;
             let _ = write!(text, "   without the table {} ({ratio:.2} times)", chosen.algorithm);

@@ -32,7 +32,7 @@ const BETWEEN: f64 = 0.86 / 0.82;
 
 /// Ranks on processors: of the order of what this library's own links take.
 const PROCESSOR: Processor =
-    Processor { call_ns: 120.0, fold_ns: 40.0, read_ns: 0.05, write_ns: 0.05 };
+    Processor { call_ns: 120.0, fold_ns: 40.0, slot_ns: 0.03, memory_ns: [0.03, 0.06, 0.12] };
 const MEMORY: Hop =
     Hop { message_ns: 10.0, byte_ns: 0.0, latency_ns: 90.0, bytes_per_s: f64::INFINITY };
 const SOCKET: Hop =
@@ -49,6 +49,18 @@ pub fn of(topology: &Topology) -> Vec<Protocol> {
         slowest = Some(slowest.map_or(parts, |slowest| slowest.and(parts)));
     }
     slowest.map_or_else(Vec::new, |parts| parts.protocols())
+}
+
+/// Ranks on processors, of hosts that send so much to the network.
+#[must_use]
+pub fn processors(network_bytes_per_s: f64) -> Model {
+    Model {
+        processor: PROCESSOR,
+        within: MEMORY,
+        between: Hop { bytes_per_s: network_bytes_per_s, ..SOCKET },
+        network_ports: Owner::Host,
+        slots: 8,
+    }
 }
 
 /// What a machine has.
@@ -101,9 +113,7 @@ impl Parts {
     fn protocols(self) -> Vec<Protocol> {
         let Parts { within, between, owner: network_ports, .. } = self;
         if !self.gpus {
-            let between = Hop { bytes_per_s: between, ..SOCKET };
-            let (processor, within) = (PROCESSOR, MEMORY);
-            let model = Model { processor, within, between, network_ports, slots: 8 };
+            let model = Model { network_ports, ..processors(between) };
             return vec![Protocol { name: "slots", model, slot_bytes: 128 << 10 }];
         }
         let protocol = |row: Row| {
@@ -115,7 +125,7 @@ impl Parts {
                 bytes_per_s,
             };
             let processor =
-                Processor { call_ns: call * 1e3, fold_ns: 0.0, read_ns: 0.0, write_ns: 0.0 };
+                Processor { call_ns: call * 1e3, fold_ns: 0.0, slot_ns: 0.0, memory_ns: [0.0; 3] };
             let near = if self.own_links { nvlink } else { pcie };
             let model = Model {
                 processor,
@@ -152,6 +162,7 @@ mod tests {
                     root: 0,
                     count: bytes / 4 / blocks,
                     element_bytes: 4,
+                    buffer_bytes: bytes,
                     hosts: &hosts,
                     channels: 1,
                     slot_bytes: protocol.slot_bytes,

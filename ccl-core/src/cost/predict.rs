@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::walk::{Model, Owner, Walked, walk};
+use super::walk::{Model, Owner, Scene, Walked, walk};
 use crate::algorithm::{Algorithm, Params};
 use crate::execution::{Execution, Link, Message, Numbers, Ports, Progress, Task};
 use crate::lower::{Alias, Program, lower_for_slots};
@@ -30,6 +30,8 @@ pub struct Call<'a> {
     pub count: usize,
     /// Bytes of one.
     pub element_bytes: usize,
+    /// Bytes of a rank's larger buffer; where a part of a call stands for it, of the whole.
+    pub buffer_bytes: usize,
     /// Who is where.
     pub hosts: &'a Hosts,
     /// Parallel channels per pair of ranks.
@@ -183,7 +185,7 @@ fn pieces(call: &Call<'_>) -> Result<usize, ShapeError> {
 }
 
 fn walked(call: &Call<'_>, model: &Model) -> Result<Walked, PredictError> {
-    let Call { hosts, channels, element_bytes, .. } = *call;
+    let Call { hosts, channels, element_bytes, buffer_bytes, .. } = *call;
     let mut executions = Vec::new();
     for rank in 0..hosts.ranks() {
         let program = program(call, rank, model.slots);
@@ -192,7 +194,8 @@ fn walked(call: &Call<'_>, model: &Model) -> Result<Walked, PredictError> {
         execution.start(&numbers);
         executions.push(execution);
     }
-    Ok(walk(&mut executions, channels, element_bytes, hosts, model)?)
+    let scene = Scene { channels, element_bytes, buffer_bytes, hosts };
+    Ok(walk(&mut executions, &scene, model)?)
 }
 
 /// Steps that wait for each other, and the busiest port or processor; for ranks of a host that
@@ -298,7 +301,7 @@ impl Ports for Alone<'_> {
 
     fn fold(&mut self, task: &Task<'_>) {
         let bytes = task.elements as f64 * self.call.element_bytes as f64;
-        self.load.processor_ns += self.model.processor.fold(task, bytes);
+        self.load.processor_ns += self.model.processor.fold(task, bytes, self.call.buffer_bytes);
     }
 
     fn publish(&mut self, link: Link, message: Message) {
@@ -321,7 +324,8 @@ mod tests {
     use crate::types::Collective;
 
     /// Nothing takes time but the wires.
-    const FREE: Processor = Processor { call_ns: 0.0, fold_ns: 0.0, read_ns: 0.0, write_ns: 0.0 };
+    const FREE: Processor =
+        Processor { call_ns: 0.0, fold_ns: 0.0, slot_ns: 0.0, memory_ns: [0.0; 3] };
 
     fn wire(latency_ns: f64, bytes_per_s: f64) -> Hop {
         Hop { message_ns: 0.0, byte_ns: 0.0, latency_ns, bytes_per_s }
@@ -344,6 +348,7 @@ mod tests {
             root: 0,
             count,
             element_bytes: 4,
+            buffer_bytes: bytes,
             hosts,
             channels: 1,
             slot_bytes: 64 << 10,
@@ -418,7 +423,8 @@ mod tests {
     /// What is told of many ranks is what a walk through all of them tells.
     #[test]
     fn many_ranks_are_told_of_from_few() {
-        let processor = Processor { call_ns: 500.0, fold_ns: 50.0, read_ns: 0.05, write_ns: 0.05 };
+        let (call_ns, fold_ns, slot_ns) = (500.0, 50.0, 0.05);
+        let processor = Processor { call_ns, fold_ns, slot_ns, memory_ns: [0.05; 3] };
         let hop = |latency_ns, bytes_per_s| Hop {
             message_ns: 100.0,
             byte_ns: 0.0,

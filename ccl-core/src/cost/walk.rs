@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::execution::{Execution, Link, Message, Ports, Progress, Task};
+use crate::execution::{Execution, Link, Message, Operand, Ports, Progress, Task};
 use crate::topology::Hosts;
 use crate::types::Rank;
 
@@ -19,17 +19,26 @@ pub struct Processor {
     pub call_ns: f64,
     /// For each fold, whatever its length.
     pub fold_ns: f64,
-    /// For each byte that a fold reads.
-    pub read_ns: f64,
-    /// For each byte that it writes.
-    pub write_ns: f64,
+    /// For each byte that a fold reads or writes in a slot or in scratch, which stay in its cache.
+    pub slot_ns: f64,
+    /// For each byte of the caller's buffers, by how large these are: up to each of
+    /// [`NEAR_BYTES`], and beyond.
+    pub memory_ns: [f64; 3],
 }
 
+/// Buffers of a rank that may stay in its own cache, and in one that processors share.
+pub const NEAR_BYTES: [usize; 2] = [1 << 20, 16 << 20];
+
 impl Processor {
-    /// A task of so many bytes.
-    pub(super) fn fold(&self, task: &Task<'_>, bytes: f64) -> f64 {
-        let (read, written) = (task.sources.len() as f64, task.targets.len() as f64);
-        self.fold_ns + bytes * (read * self.read_ns + written * self.write_ns)
+    /// A task, of so many bytes, where the buffers have so many.
+    pub(super) fn fold(&self, task: &Task<'_>, bytes: f64, buffer_bytes: usize) -> f64 {
+        let far = NEAR_BYTES.iter().filter(|near| buffer_bytes > **near).count();
+        let byte_ns = |operand: &Operand| match operand {
+            Operand::Input(_) | Operand::Output(_) => self.memory_ns[far],
+            Operand::Scratch(_) | Operand::Slot(_) => self.slot_ns,
+        };
+        let all = task.sources.iter().chain(task.targets);
+        self.fold_ns + bytes * all.map(byte_ns).sum::<f64>()
     }
 }
 
@@ -127,9 +136,7 @@ enum Event {
 
 struct World<'m> {
     model: &'m Model,
-    hosts: &'m Hosts,
-    channels: u32,
-    element_bytes: f64,
+    scene: Scene<'m>,
     pipes: Vec<Pipe>,
     /// Within hosts, out of and into each rank.
     within: Vec<[Port; 2]>,
@@ -152,19 +159,30 @@ struct RankPorts<'w, 'm> {
     is_done: bool,
 }
 
-/// Runs the started executions of all ranks, on so many channels, to their end.
+/// What is walked through.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene<'a> {
+    /// Parallel channels per pair of ranks.
+    pub channels: u32,
+    /// Bytes of an element.
+    pub element_bytes: usize,
+    /// Bytes of a rank's larger buffer.
+    pub buffer_bytes: usize,
+    /// Who is where.
+    pub hosts: &'a Hosts,
+}
+
+/// Runs the started executions of all ranks to their end.
 ///
 /// # Errors
 ///
 /// If they cannot end.
 pub fn walk(
     executions: &mut [Execution],
-    channels: u32,
-    element_bytes: usize,
-    hosts: &Hosts,
+    scene: &Scene<'_>,
     model: &Model,
 ) -> Result<Walked, Stuck> {
-    let mut world = World::new(executions.len(), channels, element_bytes, hosts, model);
+    let mut world = World::new(executions.len(), scene, model);
     let mut open = executions.len();
     let mut done = vec![false; executions.len()];
     while let Some(Reverse((time, _, event))) = world.events.pop() {
@@ -200,13 +218,8 @@ pub fn walk(
 }
 
 impl<'m> World<'m> {
-    fn new(
-        ranks: usize,
-        channels: u32,
-        element_bytes: usize,
-        hosts: &'m Hosts,
-        model: &'m Model,
-    ) -> World<'m> {
+    fn new(ranks: usize, scene: &Scene<'m>, model: &'m Model) -> World<'m> {
+        let Scene { channels, hosts, .. } = *scene;
         let channels = channels.max(1);
         let slots = std::iter::repeat_n(0, model.slots as usize);
         let mut pipes = Vec::new();
@@ -221,9 +234,7 @@ impl<'m> World<'m> {
         let begin = picoseconds(model.processor.call_ns / 2.0);
         let mut world = World {
             model,
-            hosts,
-            channels,
-            element_bytes: element_bytes as f64,
+            scene: Scene { channels, ..*scene },
             pipes,
             within: vec![[Port::default(); 2]; ranks],
             between: vec![[Port::default(); 2]; owners],
@@ -259,12 +270,12 @@ impl<'m> World<'m> {
 
     fn pipe(&mut self, from: Rank, to: Rank, channel: u32) -> &mut Pipe {
         let ranks = self.now.len();
-        let index = (from as usize * ranks + to as usize) * self.channels as usize;
+        let index = (from as usize * ranks + to as usize) * self.scene.channels as usize;
         &mut self.pipes[index + channel as usize]
     }
 
     fn is_within(&self, one: Rank, other: Rank) -> bool {
-        self.hosts.seat(one).0 == self.hosts.seat(other).0
+        self.scene.hosts.seat(one).0 == self.scene.hosts.seat(other).0
     }
 
     fn hop(&self, one: Rank, other: Rank) -> &'m Hop {
@@ -281,7 +292,7 @@ impl<'m> World<'m> {
     fn owner(&self, rank: Rank, other: Rank) -> (bool, usize) {
         let within = self.is_within(rank, other);
         match self.model.network_ports {
-            Owner::Host if !within => (within, self.hosts.seat(rank).0 as usize),
+            Owner::Host if !within => (within, self.scene.hosts.seat(rank).0 as usize),
             _ => (within, rank as usize),
         }
     }
@@ -346,8 +357,10 @@ impl Ports for RankPorts<'_, '_> {
     }
 
     fn fold(&mut self, task: &Task<'_>) {
-        let bytes = task.elements as f64 * self.world.element_bytes;
-        self.world.spend(self.rank, self.world.model.processor.fold(task, bytes));
+        let Scene { element_bytes, buffer_bytes, .. } = self.world.scene;
+        let bytes = (task.elements * element_bytes) as f64;
+        let ns = self.world.model.processor.fold(task, bytes, buffer_bytes);
+        self.world.spend(self.rank, ns);
         self.is_done = true;
     }
 

@@ -1,0 +1,134 @@
+//! What links and processors take, from how long collectives took: the numbers of a model with
+//! which its predictions come nearest to what was measured.
+
+use super::predict::{Call, PredictError, predict};
+use super::walk::Model;
+
+/// Rounds over all numbers, with steps that grow smaller.
+const STEPS: [f64; 7] = [4.0, 2.0, 2.0, 1.5, 1.3, 1.15, 1.07];
+
+/// A call, and how long it took.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
+    /// The call.
+    pub call: Call<'a>,
+    /// In nanoseconds.
+    pub time_ns: f64,
+}
+
+/// A model, and how near it comes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fitted {
+    /// The model.
+    pub model: Model,
+    /// Of each sample: what is predicted, as a multiple of what was measured.
+    pub ratios: Vec<f64>,
+}
+
+impl Fitted {
+    /// By how much half of the predictions are off at most: 0.2 is a fifth, either way.
+    #[must_use]
+    pub fn median_error(&self) -> f64 {
+        let mut off: Vec<f64> =
+            self.ratios.iter().map(|ratio| ratio.max(1.0 / ratio) - 1.0).collect();
+        off.sort_by(f64::total_cmp);
+        off.get(off.len() / 2).copied().unwrap_or(0.0)
+    }
+}
+
+/// A number of a model.
+type Number = fn(&mut Model) -> &mut f64;
+
+/// What is looked for: all numbers that a model of processors has.
+const NUMBERS: [Number; 12] = [
+    |model| &mut model.processor.call_ns,
+    |model| &mut model.within.latency_ns,
+    |model| &mut model.within.message_ns,
+    |model| &mut model.processor.fold_ns,
+    |model| &mut model.processor.slot_ns,
+    |model| &mut model.processor.memory_ns[0],
+    |model| &mut model.processor.memory_ns[1],
+    |model| &mut model.processor.memory_ns[2],
+    |model| &mut model.between.latency_ns,
+    |model| &mut model.between.message_ns,
+    |model| &mut model.between.byte_ns,
+    |model| &mut model.between.bytes_per_s,
+];
+
+/// The model whose predictions are nearest, beginning from a given one: one number after the other
+/// is made larger and smaller, as long as that helps. What no sample depends on stays.
+///
+/// # Errors
+///
+/// See [`PredictError`].
+pub fn fit(model: &Model, samples: &[Sample<'_>]) -> Result<Fitted, PredictError> {
+    let mut best = (*model, ratios(model, samples)?);
+    for step in STEPS {
+        for number in NUMBERS {
+            for factor in [step, 1.0 / step] {
+                // As long as it helps.
+                loop {
+                    let mut other = best.0;
+                    *number(&mut other) *= factor;
+                    let ratios = ratios(&other, samples)?;
+                    if off(&ratios) >= off(&best.1) * 0.9999 {
+                        break;
+                    }
+                    best = (other, ratios);
+                }
+            }
+        }
+    }
+    Ok(Fitted { model: best.0, ratios: best.1 })
+}
+
+fn ratios(model: &Model, samples: &[Sample<'_>]) -> Result<Vec<f64>, PredictError> {
+    let ratio = |sample: &Sample<'_>| Ok(predict(&sample.call, model)?.time_ns / sample.time_ns);
+    samples.iter().map(ratio).collect()
+}
+
+/// The mean of how far predictions are off, in powers of e: a few that are far off count no more
+/// than their share.
+fn off(ratios: &[f64]) -> f64 {
+    ratios.iter().map(|ratio| ratio.ln().abs()).sum::<f64>() / ratios.len().max(1) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::models::processors;
+    use super::*;
+    use crate::algorithm;
+    use crate::topology::Hosts;
+    use crate::types::Collective;
+
+    /// What a model predicts is measured; another model, which knows nothing of it, is fitted to
+    /// that.
+    #[test]
+    fn a_model_is_found_from_what_it_predicts() {
+        let hosts = Hosts::one(2);
+        let truth = processors(f64::INFINITY);
+        let mut samples = Vec::new();
+        for algorithm in algorithm::of(Collective::AllReduce) {
+            for bytes in [8, 4 << 10, 256 << 10, 4 << 20] {
+                let call = Call {
+                    algorithm,
+                    root: 0,
+                    count: bytes / 4,
+                    element_bytes: 4,
+                    buffer_bytes: bytes,
+                    hosts: &hosts,
+                    channels: 1,
+                    slot_bytes: 128 << 10,
+                };
+                let time_ns = predict(&call, &truth).unwrap().time_ns;
+                samples.push(Sample { call, time_ns });
+            }
+        }
+        let mut wrong = truth;
+        wrong.processor.call_ns *= 7.0;
+        wrong.processor.slot_ns /= 5.0;
+        wrong.within.latency_ns *= 4.0;
+        let fitted = fit(&wrong, &samples).unwrap();
+        assert!(fitted.median_error() < 0.08, "{fitted:?}");
+    }
+}
