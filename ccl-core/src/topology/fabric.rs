@@ -1,8 +1,8 @@
 //! The network between hosts: tiers of switches, a folded Clos.
 //!
 //! A *group* of the lowest tier is what one set of switches joins directly, such as a rack or a
-//! scalable unit; a group of a higher tier joins groups of the one below. Hosts are numbered through
-//! all groups, so host h is in group h / children of the lowest tier, and so on upwards.
+//! scalable unit; a group of a higher tier joins groups of the one below. Hosts are numbered
+//! through all groups, so host h is in group h / children of the lowest tier, and so on upwards.
 
 /// Which switches of a group are joined with what is below them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
