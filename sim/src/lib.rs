@@ -11,6 +11,7 @@ pub mod measure;
 pub mod network;
 pub mod plot;
 pub mod presets;
+pub mod queues;
 pub mod report;
 pub mod routing;
 pub mod scenario;

@@ -188,7 +188,12 @@ impl Network {
     }
 
     /// The links from a NIC or switch of a child of this tier upwards, whether or not they work.
-    pub fn uplinks(&self, tier: usize, child: u32, below: u32) -> impl Iterator<Item = Link> {
+    pub fn uplinks(
+        &self,
+        tier: usize,
+        child: u32,
+        below: u32,
+    ) -> impl Iterator<Item = Link> + use<> {
         let cables = &self.tiers[tier];
         let first = cables.base + child * cables.per_child;
         let range = cables.from[below as usize]..cables.from[below as usize + 1];

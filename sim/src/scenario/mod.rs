@@ -13,20 +13,26 @@ mod f08_many_nodes;
 mod f09_hashed_pairs;
 mod f10_pinned_paths;
 mod f11_phases;
+mod f12_dcqcn;
+mod f13_admission;
 mod f14_split;
+mod f15_assumptions;
+mod f16_zones;
 mod f17_interval;
+mod incast;
 mod schemes;
 
 use std::collections::BTreeMap;
 
 use ccl_core::random::Random;
 
-use crate::SimError;
-use crate::network::{Network, Port};
+use crate::flows::Flows;
+use crate::network::{Network, Path, Port};
 use crate::presets::Zone;
 use crate::report::{Findings, Report};
-use crate::routing::{Demand, Router, Scheme, Te};
+use crate::routing::{Demand, Key, Moment, Router, Scheme, Te};
 use crate::streams::{self, Manner, Outcome, Stream};
+use crate::{SimError, queues};
 
 /// A number that an experiment can be given another value of.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -66,9 +72,14 @@ pub const SCENARIOS: &[Scenario] = &[
     f09_hashed_pairs::SCENARIO,
     f10_pinned_paths::SCENARIO,
     f11_phases::SCENARIO,
+    f12_dcqcn::SCENARIO,
+    f13_admission::SCENARIO,
     f14_split::SCENARIO,
+    f15_assumptions::SCENARIO,
+    f16_zones::SCENARIO,
     f17_interval::SCENARIO,
     schemes::SCENARIO,
+    incast::SCENARIO,
 ];
 
 /// The experiment of a name.
@@ -214,6 +225,48 @@ fn run(
 ) -> Result<Outcome, SimError> {
     let mut router = router(network, scheme, streams, seed)?;
     streams::run(network, &mut router, streams, manner)
+}
+
+/// Streams as flows through queues, one for each queue pair.
+fn queued(
+    network: &Network,
+    scheme: Scheme,
+    streams: &[Stream],
+    pairs: u32,
+    seed: u64,
+) -> Result<Vec<queues::Flow>, SimError> {
+    let mut router = router(network, scheme, streams, seed)?;
+    let mut flows = Flows::new(network, 0.0);
+    let (mut path, mut queued) = (Path::default(), Vec::new());
+    for stream in streams {
+        for pair in 0..pairs {
+            let Stream { from, to, channel, .. } = *stream;
+            let key = Key { from, to, channel, pair };
+            router.route(network, &key, Moment::default(), &flows.load(), &mut path)?;
+            // So that those who look at how busy links are see those before.
+            flows.begin(&path, stream.bytes, f64::INFINITY, 0);
+            let links = path.links.iter().map(|(link, _)| *link).collect();
+            let bytes = stream.bytes / f64::from(pairs);
+            queued.push(queues::Flow { links, bytes, begins_s: 0.0, after: None });
+        }
+    }
+    Ok(queued)
+}
+
+/// Flows in any order, each sender's one after another but for so many at a time, as ranks that
+/// are not in step have them.
+fn in_turn(flows: &mut [queues::Flow], at_a_time: u32, seed: u64) {
+    let mut random = Random::new(seed);
+    let mut by_sender: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (index, flow) in (0..).zip(flows.iter()) {
+        by_sender.entry(flow.links[0]).or_default().push(index);
+    }
+    for own in by_sender.values_mut() {
+        random.shuffle(own);
+        for pair in own.windows(at_a_time.max(1) as usize + 1) {
+            flows[pair[pair.len() - 1] as usize].after = Some(pair[0]);
+        }
+    }
 }
 
 /// When each group of streams is done, in seconds.
