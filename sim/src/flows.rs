@@ -209,7 +209,7 @@ impl Flows {
         flow.version = flow.version.wrapping_add(1);
         let takes_s = if flow_is_nothing(flow) { 0.0 } else { flow.left / flow.rate };
         if takes_s.is_finite() {
-            let end = Ordered(flow.since_s + takes_s);
+            let end = Ordered(rounded_s(flow.since_s + takes_s));
             self.ends.push(Reverse((end, index, flow.version)));
         }
     }
@@ -295,6 +295,11 @@ impl Flows {
             self.predict(self.active[at]);
         }
     }
+}
+
+/// Times are whole picoseconds: what is to happen together does, whatever was rounded before.
+pub(crate) fn rounded_s(at_s: f64) -> f64 {
+    (at_s * 1e12).round() / 1e12
 }
 
 fn flow_is_nothing(flow: &Flow) -> bool {

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod collective;
 mod error;
 pub mod flows;
 pub mod measure;

@@ -56,6 +56,22 @@ struct Cables {
     to: Vec<Vec<u32>>,
 }
 
+impl Plan {
+    /// The same with all parallel cables of a host's NIC, or of a group, as one: what is sprayed
+    /// over them all sees no difference, as long as none has failed, and takes far fewer links.
+    #[must_use]
+    pub fn collapsed(&self) -> Plan {
+        let mut plan = self.clone();
+        for (number, tier) in plan.fabric.tiers.iter_mut().enumerate() {
+            let all = self.fabric.upward_bytes_per_s(number);
+            let below = if number == 0 { f64::from(self.fabric.nics.max(1)) } else { 1.0 };
+            tier.bytes_per_s = all / below;
+            (tier.switches, tier.cables, tier.wiring) = (1, 1, Wiring::Mesh);
+        }
+        plan
+    }
+}
+
 /// See the module's text.
 #[derive(Clone, Debug)]
 pub struct Network {
@@ -66,6 +82,8 @@ pub struct Network {
     /// Bytes per second, by link; 0 for one that has failed.
     capacity: Vec<f64>,
     failed: u32,
+    /// Whether all links of a tier carry alike.
+    even: bool,
     /// Whether every switch leads to every host of its group.
     plain: bool,
 }
@@ -128,7 +146,7 @@ impl Network {
         }
         capacity.extend(std::iter::repeat_n(plan.inner_bytes_per_s, 2 * ranks as usize));
         let plain = fabric.tiers.iter().all(|tier| tier.wiring == Wiring::Mesh);
-        Ok(Network { plan, tiers, inner, capacity, failed: 0, plain })
+        Ok(Network { plan, tiers, inner, capacity, failed: 0, even: true, plain })
     }
 
     /// What it was made of.
@@ -241,6 +259,25 @@ impl Network {
     /// Makes a link so much slower, or faster.
     pub fn scale(&mut self, link: Link, factor: f64) {
         self.capacity[link as usize] *= factor;
+        self.even &= factor.to_bits() == 1f64.to_bits();
+    }
+
+    /// Whether no link was made slower or faster.
+    #[must_use]
+    pub fn is_even(&self) -> bool {
+        self.even
+    }
+
+    /// The link at the same place of the first so many hosts; these must be whole groups.
+    #[must_use]
+    pub fn moved_back(&self, link: Link, hosts: u32) -> Link {
+        if link >= self.inner {
+            return self.inner + (link - self.inner) % (2 * hosts * self.plan.ranks_per_host);
+        }
+        let Some((tier, child, at)) = self.place(link) else { return link };
+        let children = if tier == 0 { hosts } else { self.plan.fabric.groups(tier - 1, hosts) };
+        let cables = &self.tiers[tier];
+        2 * (cables.base + child % children.max(1) * cables.per_child + at) + (link & 1)
     }
 
     /// Cables that have failed.

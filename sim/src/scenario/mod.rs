@@ -20,6 +20,7 @@ mod f15_assumptions;
 mod f16_zones;
 mod f17_interval;
 mod incast;
+mod scale;
 mod schemes;
 
 use std::collections::BTreeMap;
@@ -80,6 +81,7 @@ pub const SCENARIOS: &[Scenario] = &[
     f17_interval::SCENARIO,
     schemes::SCENARIO,
     incast::SCENARIO,
+    scale::SCENARIO,
 ];
 
 /// The experiment of a name.
