@@ -54,13 +54,13 @@ impl Zone {
     /// Hosts in all.
     #[must_use]
     pub fn hosts(&self) -> u32 {
-        self.zones * self.racks * self.rack_hosts
+        self.zones.saturating_mul(self.racks).saturating_mul(self.rack_hosts)
     }
 
     /// NICs of a rack, and so what its uplinks are compared with.
     #[must_use]
     pub fn rack_nics(&self) -> u32 {
-        self.rack_hosts * self.nics
+        self.rack_hosts.saturating_mul(self.nics)
     }
 
     /// The network.

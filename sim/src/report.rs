@@ -164,7 +164,9 @@ fn cells(finding: &Finding) -> [String; 4] {
     let deviation = match (finding.expected, finding.deviation) {
         (Some(expected), Some(deviation)) => {
             let mark = if expected.holds(finding.measured) { "" } else { " (!)" };
-            format!("{:+.1} %{mark}", deviation * 100.0)
+            // Not "-0.0".
+            let percent = (deviation * 1000.0).round() / 10.0 + 0.0;
+            format!("{percent:+.1} %{mark}")
         }
         _ => "–".to_owned(),
     };

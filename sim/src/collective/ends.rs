@@ -98,7 +98,9 @@ impl Ends for Counted {
         self.next = self.next.wrapping_add(1);
         // As admission does: when half of the slots are free and not granted.
         let half = u32::from(self.slots).div_ceil(2);
-        (self.next % half == 0).then(|| u64::from(self.next.wrapping_add(u32::from(self.slots))))
+        self.next
+            .is_multiple_of(half)
+            .then(|| u64::from(self.next.wrapping_add(u32::from(self.slots))))
     }
 
     fn grant(&mut self, below: u64) {

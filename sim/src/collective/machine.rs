@@ -13,8 +13,6 @@ pub(super) trait Machine {
     fn new(program: &Arc<Program>, channels: u32, numbers: &Numbers) -> Self;
     /// Does what can be done now.
     fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress;
-    /// The most pieces of a part.
-    fn pieces(&self) -> usize;
 }
 
 impl Machine for Execution {
@@ -26,10 +24,6 @@ impl Machine for Execution {
 
     fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress {
         Execution::advance(self, ports)
-    }
-
-    fn pieces(&self) -> usize {
-        Execution::pieces(self).0
     }
 }
 
@@ -93,10 +87,6 @@ impl Machine for Walk {
             (_, true) => Progress::Moved,
             (_, false) => Progress::Blocked,
         }
-    }
-
-    fn pieces(&self) -> usize {
-        self.pieces
     }
 }
 

@@ -155,8 +155,6 @@ impl Setup<'_> {
         for program in &programs {
             machines.push(M::new(program, channels, &self.numbers(program)?));
         }
-        let least = machines.iter().map(Machine::pieces).min().unwrap_or(0);
-        debug_assert!(machines.iter().all(|machine| machine.pieces() >= least));
         drive(&mut world, &mut machines)?;
         Ok(world.outcome())
     }
@@ -190,7 +188,7 @@ impl Setup<'_> {
         let links = peers * u64::from(self.manner.links.channels.max(1));
         let lean = self.manner.lean || self.fold.ranks > REAL_RANKS_MAX;
         let each = if lean { 24 * links + 16 * peers } else { 500 * links + 300 * peers };
-        let needed_mib = (each + 4096) * u64::from(self.fold.stride) >> 20;
+        let needed_mib = ((each + 4096) * u64::from(self.fold.stride)) >> 20;
         let limit_mib = self.network.plan().memory_mib;
         if needed_mib > limit_mib {
             let what = format!("the links of {} ranks", self.fold.stride);

@@ -94,7 +94,11 @@ impl Rate {
     /// So many packets went, each marked with this probability.
     pub(super) fn observe(&mut self, probability: f64, packets: f64) {
         if probability > 0.0 && packets > 0.0 {
-            self.unmarked *= (1.0 - probability).max(0.0).powf(packets);
+            // A part of a packet is marked in part. Without `powf`, which differs from one C
+            // library to another.
+            let (whole, part) = (packets.floor(), packets.fract());
+            let unmarked = (1.0 - probability).max(0.0);
+            self.unmarked *= unmarked.powi(whole as i32) * (1.0 - probability * part);
         }
     }
 

@@ -20,8 +20,10 @@ mod f15_assumptions;
 mod f16_zones;
 mod f17_interval;
 mod incast;
+mod job;
 mod scale;
 mod schemes;
+mod straggler;
 
 use std::collections::BTreeMap;
 
@@ -81,6 +83,8 @@ pub const SCENARIOS: &[Scenario] = &[
     f17_interval::SCENARIO,
     schemes::SCENARIO,
     incast::SCENARIO,
+    straggler::SCENARIO,
+    job::SCENARIO,
     scale::SCENARIO,
 ];
 
@@ -160,8 +164,13 @@ impl Setting {
 
     /// The seeds of so many trials.
     pub(crate) fn trials(&self) -> Vec<u64> {
+        self.seeds("trials")
+    }
+
+    /// As many seeds as a parameter says.
+    pub(crate) fn seeds(&self, name: &str) -> Vec<u64> {
         let mut random = Random::new(self.seed);
-        (0..self.count("trials")).map(|_| random.bits()).collect()
+        (0..self.count(name)).map(|_| random.bits()).collect()
     }
 
     /// The network of a zone.
