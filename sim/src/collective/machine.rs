@@ -11,6 +11,9 @@ use ccl_core::types::Rank;
 pub(super) trait Machine {
     /// To run a program with these numbers.
     fn new(program: &Arc<Program>, channels: u32, numbers: &Numbers) -> Self;
+    /// A message of the link has arrived, or one may be sent on it: who waits for nothing else may
+    /// be spared. For those to whom looking at everything is cheap.
+    fn hear(&mut self, _link: Link, _receives: bool) {}
     /// Does what can be done now.
     fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress;
 }
@@ -39,6 +42,8 @@ struct Cursor {
     whole: usize,
     recvs: Vec<Rank>,
     sends: Vec<Rank>,
+    /// The peer of which it waits for a message, or towards which for room.
+    waits: Option<(Rank, bool)>,
 }
 
 /// Runs a program without unrolling it: what a step needs is worked out when its turn comes, so
@@ -76,6 +81,17 @@ impl Machine for Walk {
         }
     }
 
+    fn hear(&mut self, link: Link, receives: bool) {
+        let strands = self.program.strands.len();
+        let first = link.channel as usize * strands;
+        let heard = Some((link.peer, receives));
+        for cursor in self.cursors.iter_mut().skip(first).take(strands) {
+            if cursor.waits == heard {
+                cursor.waits = None;
+            }
+        }
+    }
+
     fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress {
         let strands = self.program.strands.len();
         let mut moved = false;
@@ -99,6 +115,9 @@ impl Walk {
         strand: usize,
         ports: &mut P,
     ) -> bool {
+        if self.cursors[index].waits.is_some() {
+            return false;
+        }
         let program = Arc::clone(&self.program);
         let code = &program.strands[strand].code;
         let base = channel * program.units as usize;
@@ -171,9 +190,14 @@ impl Walk {
             return true;
         }
         let link = |peer: &Rank| Link { peer: *peer, channel: channel as u32 };
-        if !cursor.recvs.iter().all(|peer| ports.readable(link(peer)))
-            || !cursor.sends.iter().all(|peer| ports.writable(link(peer)))
-        {
+        let missing = cursor.recvs.iter().find(|peer| !ports.readable(link(peer)));
+        let mut full = || cursor.sends.iter().find(|peer| !ports.writable(link(peer)));
+        let waits = match missing {
+            Some(peer) => Some((*peer, true)),
+            None => full().map(|peer| (*peer, false)),
+        };
+        if waits.is_some() {
+            cursor.waits = waits;
             return false;
         }
         let width = self.numbers.element_bytes;

@@ -210,6 +210,8 @@ fn drive<M: Machine, E: Ends>(
             if done[rank as usize] {
                 continue;
             }
+            let machine = &mut machines[rank as usize];
+            world.tell_heard(rank, |link, receives| machine.hear(link, receives));
             loop {
                 let mut ports = RankPorts { world, rank };
                 match machines[rank as usize].advance(&mut ports) {

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
+use ccl_core::execution::Link;
 use ccl_core::lower::Program;
 use ccl_core::spread::Order;
 use ccl_core::types::Rank;
@@ -83,6 +84,8 @@ pub(super) struct World<'a, E> {
     nics: Vec<Nic>,
     inside: Vec<Inside>,
     woken: VecDeque<Rank>,
+    /// Of every rank: links of which it may receive, or send on which, since it last looked.
+    heard: Vec<Vec<(Link, bool)>>,
     is_woken: Vec<bool>,
     has_begun: Vec<bool>,
     /// When each queue pair of a link was last idle: only for those who look for pauses.
@@ -92,6 +95,20 @@ pub(super) struct World<'a, E> {
     ended: Vec<Ended>,
     error: Option<SimError>,
     outcome: Outcome,
+}
+
+/// Where a number is in a list of ascending ones, in which it is. Peers are mostly evenly spaced:
+/// a guess is near, which for thousands of them saves half of the time of a message.
+fn position(list: &[u32], wanted: u32) -> usize {
+    let (Some(&first), Some(&last)) = (list.first(), list.last()) else { return 0 };
+    let span = u64::from(last - first).max(1);
+    let guess = u64::from(wanted.saturating_sub(first)) * (list.len() as u64 - 1) / span;
+    let guess = (guess as usize).min(list.len() - 1);
+    let (low, high) = (guess.saturating_sub(8), (guess + 8).min(list.len()));
+    if list[low] <= wanted && wanted <= list[high - 1] {
+        return low + list[low..high].binary_search(&wanted).unwrap_or(0);
+    }
+    list.binary_search(&wanted).unwrap_or(0)
 }
 
 impl<'a, E: Ends> World<'a, E> {
@@ -134,6 +151,7 @@ impl<'a, E: Ends> World<'a, E> {
             nics: (0..ranks).map(|_| Nic::default()).collect(),
             inside: vec![Inside::default(); ranks],
             woken: VecDeque::new(),
+            heard: vec![Vec::new(); ranks],
             is_woken: vec![false; ranks],
             has_begun: vec![false; ranks],
             idle: BTreeMap::new(),
@@ -173,6 +191,16 @@ impl<'a, E: Ends> World<'a, E> {
         Some(rank)
     }
 
+    /// Tells what has happened to a rank's links since it last looked.
+    pub(super) fn tell_heard(&mut self, rank: Rank, mut tell: impl FnMut(Link, bool)) {
+        self.heard[rank as usize].drain(..).for_each(|(link, receives)| tell(link, receives));
+    }
+
+    fn hear(&mut self, rank: Rank, peer: Rank, channel: u32, receives: bool) {
+        self.heard[rank as usize].push((Link { peer, channel }, receives));
+        self.wake(rank);
+    }
+
     fn wake(&mut self, rank: Rank) {
         // Who has not begun looks at what has arrived when it does.
         let idle = self.has_begun[rank as usize] && !self.is_woken[rank as usize];
@@ -193,9 +221,9 @@ impl<'a, E: Ends> World<'a, E> {
         let sender = self.fold.of(from) as usize;
         let own = self.first[sender] as usize..self.first[sender + 1] as usize;
         let distance = self.fold.distance(from, to);
-        // Programs name only peers that are listed.
-        let at = self.distances[own.clone()].binary_search(&distance).unwrap_or(0);
-        (own.start + at) * self.manner.links.channels.max(1) as usize + channel as usize
+        (own.start + position(&self.distances[own.clone()], distance))
+            * self.manner.links.channels.max(1) as usize
+            + channel as usize
     }
 
     pub(super) fn is_there(&self, from: Rank, to: Rank, channel: u32) -> bool {
@@ -384,17 +412,41 @@ impl<'a, E: Ends> World<'a, E> {
             Event::Leave(index) => self.leave(index),
             Event::Grant(pipe, sender, below) => {
                 self.pipes[pipe as usize].grant(below);
-                self.wake(sender);
+                let channels = self.manner.links.channels.max(1);
+                let distance = self.distances[(pipe / channels) as usize];
+                let peer = (sender + distance) % self.fold.ranks;
+                self.hear(sender, peer, pipe % channels, false);
             }
             Event::Arrive(index) => {
-                let Message { pipe, from, to, number, bytes, .. } = self.messages[index as usize];
+                let message = self.messages[index as usize];
+                let Message { pipe, from, to, channel, number, bytes, .. } = message;
                 self.free.push(index);
                 self.pipes[pipe as usize].arrive(number);
                 let receiver = self.fold.of(to);
                 self.in_flight[receiver as usize] -= u64::from(bytes);
-                self.wake(receiver);
-                self.wake(from);
+                // To who stands for the receiver, the sender is as far away as it was.
+                let ranks = self.fold.ranks;
+                let peer = (receiver + ranks - self.fold.distance(from, to)) % ranks;
+                self.hear(receiver, peer, channel, true);
+                self.hear(from, to, channel, false);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::position;
+
+    #[test]
+    fn what_is_listed_is_found() {
+        let even: Vec<u32> = (1..1000).map(|number| 8 * number).collect();
+        let powers: Vec<u32> = (0..20).map(|power| 1 << power).collect();
+        let ends: Vec<u32> = (1..8).chain(100..120).chain(5000..5007).collect();
+        for list in [even, powers, ends, vec![7]] {
+            let found = |(at, number): (usize, &u32)| position(&list, *number) == at;
+            assert!(list.iter().enumerate().all(found));
+        }
+        assert_eq!(position(&[], 3), 0);
     }
 }
