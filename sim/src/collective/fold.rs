@@ -1,10 +1,12 @@
 //! Ranks that are alike, and one that stands for each class of them.
 //!
-//! If all ranks are moved on by a *stride* of ranks, around the end, and the network, the ways of
-//! messages and the schedule stay what they are, then ranks a stride apart do the same at the same
-//! time. It is enough to simulate the first stride of them: what one of them sends to rank p is, to
-//! the first stride, what the rank as far before arrives from; what it loads of the network beyond,
-//! others load of the first stride's.
+//! Move all ranks on by a *stride*, those at the end to the front. If the network, the ways of
+//! messages and the schedule are then what they were, ranks a stride apart do the same at the same
+//! time, and the first stride of them is enough. A rank r of these that sends to a rank p beyond
+//! them stands for all that do so from as far: one of those sends, moved on, to the rank of the
+//! first stride that stands for p. So links between ranks are numbered by sender and distance, and
+//! of the network only the first stride's part is loaded, by what its ranks send and, in place of
+//! what others send into it, by what they send out of it.
 
 use ccl_core::schedule::Op;
 use ccl_core::types::Rank;

@@ -132,11 +132,8 @@ struct Setup<'a> {
 impl Setup<'_> {
     fn run<M: Machine, E: Ends>(&self, router: &mut Router) -> Result<Outcome, SimError> {
         let collective = self.call.algorithm.collective;
-        let unfit =
-            matches!(collective, Collective::SendRecv) || collective.to_string().ends_with("_v");
-        if unfit {
-            let remedy =
-                "choose one whose blocks are all equally long, as all_reduce or all_to_all";
+        if !has_equal_blocks(collective) {
+            let remedy = "choose one whose blocks are equally long, as all_reduce or all_to_all";
             return Err(SimError::number("the collective", collective, remedy));
         }
         let stride = self.fold.stride;
@@ -196,6 +193,15 @@ impl Setup<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether one count says how long all blocks are.
+fn has_equal_blocks(collective: Collective) -> bool {
+    use Collective as C;
+    !matches!(
+        collective,
+        C::SendRecv | C::AllToAllV | C::AllGatherV | C::ReduceScatterV | C::GatherV | C::ScatterV
+    )
 }
 
 /// Runs all ranks until they are done.

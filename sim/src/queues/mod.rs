@@ -89,6 +89,10 @@ pub struct Outcome {
     pub time_s: f64,
     /// Of each link: the most bytes that were queued before it.
     pub queue_bytes_max: Vec<f64>,
+    /// Of each link: what it carried.
+    pub carried_bytes: Vec<f64>,
+    /// Of each link: the most that it carried in a step, as a part of what it can.
+    pub used_max: Vec<f64>,
     /// Of each link: how often it was paused.
     pub pauses: Vec<u32>,
     /// Of each link: for how many seconds it was paused.
@@ -126,6 +130,8 @@ struct Run<'a> {
     total: Vec<f64>,
     held: Vec<f64>,
     under_way: Vec<f64>,
+    /// What it carries in this step.
+    moved: Vec<f64>,
     paused: Vec<bool>,
     random: Random,
     outcome: Outcome,
@@ -202,11 +208,14 @@ impl<'a> Run<'a> {
             total: vec![0.0; links],
             held: vec![0.0; links],
             under_way: vec![0.0; links],
+            moved: vec![0.0; links],
             paused: vec![false; links],
             random: Random::new(manner.seed),
             outcome: Outcome {
                 ends_s: vec![0.0; flows.len()],
                 queue_bytes_max: vec![0.0; links],
+                carried_bytes: vec![0.0; links],
+                used_max: vec![0.0; links],
                 pauses: vec![0; links],
                 paused_s: vec![0.0; links],
                 watched: vec![Vec::new(); manner.watched.len()],
@@ -266,6 +275,7 @@ impl<'a> Run<'a> {
                     false => 0.0,
                 };
                 self.queued[hop] -= moved;
+                self.moved[self.links[hop] as usize] += moved;
                 if hop + 1 == hops.end {
                     came = moved;
                 } else {
@@ -300,6 +310,10 @@ impl<'a> Run<'a> {
         let most = self.under_way.iter().copied().fold(0.0, f64::max);
         self.outcome.in_flight_bytes_max = self.outcome.in_flight_bytes_max.max(most);
         for link in 0..self.held.len() {
+            let carried = std::mem::take(&mut self.moved[link]);
+            let used = carried / (self.network.capacity()[link] * self.manner.step_s);
+            self.outcome.carried_bytes[link] += carried;
+            self.outcome.used_max[link] = self.outcome.used_max[link].max(used);
             let most = &mut self.outcome.queue_bytes_max[link];
             *most = most.max(self.total[link]);
             let Some(buffer) = self.buffer(link as Link) else { continue };
@@ -378,6 +392,8 @@ fn windows(flows: &[Flow], transport: &Transport) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::flows::Flows;
     use crate::network::{Path, Port};
@@ -456,6 +472,37 @@ mod tests {
         assert!(most(&granted) <= 12.0 * f64::from(1 << 17) + 1.0, "{}", most(&granted));
         // No switch holds much more of a link than its buffer: what comes in one step.
         assert!(most(&free) < 12.0 * (500e3 + 50e9 * 0.5e-6 * 12.0), "{}", most(&free));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        /// No link carries more than it can in any step, and each what its flows bring.
+        #[test]
+        fn links_carry_what_their_flows_bring(
+            pairs in proptest::collection::vec((0u32..16, 16u32..32, 1u32..8), 1..12),
+            which in 0..3,
+        ) {
+            let network = network();
+            let flow = |(from, to, size): &(u32, u32, u32)| {
+                flow(&network, *from, *to, f64::from(*size) * 1e5)
+            };
+            let flows: Vec<Flow> = pairs.iter().map(flow).collect();
+            let transport = match which {
+                0 => Transport::PauseOnly,
+                1 => Transport::Dcqcn(Dcqcn::default()),
+                _ => admission(4, 2 << 20),
+            };
+            let outcome = run(&network, &flows, &manner(transport)).unwrap();
+            prop_assert!(outcome.used_max.iter().all(|used| *used <= 1.0 + 1e-9));
+            for (link, carried) in (0..).zip(&outcome.carried_bytes) {
+                let on = flows.iter().filter(|flow| flow.links.contains(&link));
+                let (count, bytes) =
+                    on.fold((0.0, 0.0), |(count, sum), flow| (count + 1.0, sum + flow.bytes));
+                let missing = bytes - carried;
+                prop_assert!((-1.0..=count * PACKET_BYTES).contains(&missing), "{link}: {missing}");
+            }
+        }
     }
 
     #[test]
