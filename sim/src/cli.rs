@@ -194,7 +194,10 @@ mod tests {
     fn what_is_wrong_is_said_with_a_remedy() {
         for (line, wanted) in [
             ("ferroccl sim --scenario f99", "choose one of: f1 f2"),
-            ("ferroccl sim --scenario f2 --set racks=3", "choose one of: uplinks trials"),
+            (
+                "ferroccl sim --scenario f2 --set racks=3",
+                "choose one of: nics pairs uplinks trials",
+            ),
             ("ferroccl sim --scenario all --set trials=3", "name it with --scenario"),
             ("ferroccl sim --scenario f4 --set racks=100000000 --memory 16", "simulate fewer"),
             ("ferroccl sim --scenario f10 --set racks=-1", "give a number of 0 or more"),

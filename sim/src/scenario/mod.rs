@@ -173,6 +173,18 @@ impl Setting {
         (0..self.count(name)).map(|_| random.bits()).collect()
     }
 
+    /// The numbers of queue pairs that are tried: the usual ones with what is expected, or the one
+    /// that was given.
+    pub(crate) fn pairs(&self, usual: &[(u32, f64)]) -> Vec<(u32, Option<f64>)> {
+        match self.number("pairs") as u32 {
+            0 => usual.iter().map(|(pairs, expected)| (*pairs, Some(*expected))).collect(),
+            given => {
+                let known = usual.iter().find(|(pairs, _)| *pairs == given);
+                vec![(given, known.map(|(_, expected)| *expected))]
+            }
+        }
+    }
+
     /// The network of a zone.
     pub(crate) fn network(&self, zone: &Zone) -> Result<Network, SimError> {
         let mut plan = zone.plan();
