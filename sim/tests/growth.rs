@@ -10,7 +10,7 @@ use ccl_sim::plot::{Figure, render};
 use ccl_sim::scenario::find;
 
 /// The collective, with the numbers of `scale`.
-const CASES: [(&str, &str); 16] = [
+const CASES: [(&str, &str); 17] = [
     ("all_to_all, every rank for itself", "algorithm=2,folded=0,racks=4"),
     ("all_to_all, every rank for itself", "algorithm=2,folded=0,racks=8"),
     ("all_to_all, every rank for itself", "algorithm=2,folded=0,racks=16"),
@@ -22,6 +22,7 @@ const CASES: [(&str, &str); 16] = [
     ("all_reduce ring over hosts, folded", "algorithm=1,ranks_per_host=1,zones=8,racks=64"),
     ("all_reduce ring over hosts, folded", "algorithm=1,ranks_per_host=1,zones=8,racks=192"),
     ("all_reduce ring over all ranks of a zone, folded", "algorithm=1,racks=1536"),
+    ("all_reduce ring over all ranks, folded", "algorithm=1,zones=8,racks=192,settle=4"),
     ("all_reduce hierarchical, folded", "zones=8,racks=12"),
     ("all_reduce hierarchical, folded", "zones=8,racks=24"),
     ("all_reduce hierarchical, folded", "zones=8,racks=48"),
