@@ -93,7 +93,10 @@ const COLOURS: [&str; 8] =
 /// The figure as the text of an SVG file.
 #[must_use]
 pub fn render(figure: &Figure) -> String {
-    let legend_lines = figure.series.len().div_ceil(3);
+    // Long names need wider columns.
+    let is_long = |series: &Series| series.name.chars().count() > 28;
+    let columns = if figure.series.iter().any(is_long) { 2 } else { 3 };
+    let legend_lines = figure.series.len().div_ceil(columns);
     let height = HEIGHT + 20.0 * legend_lines.saturating_sub(2) as f64;
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
@@ -119,8 +122,9 @@ pub fn render(figure: &Figure) -> String {
         Shape::Bars(groups) => bars(&mut svg, figure, groups, &y),
     }
     for (index, series) in figure.series.iter().enumerate() {
-        let (column, line) = (index % 3, index / 3);
-        let (at_x, at_y) = (LEFT + 215.0 * column as f64, TOP + PLOT_HEIGHT + 62.0);
+        let (column, line) = (index % columns, index / columns);
+        let width = (WIDTH - 40.0) / columns as f64;
+        let (at_x, at_y) = (20.0 + width * column as f64, TOP + PLOT_HEIGHT + 62.0);
         let at_y = at_y + 20.0 * line as f64;
         let _ = writeln!(
             svg,
