@@ -56,6 +56,9 @@ mod recovery;
 #[cfg(test)]
 mod requests;
 #[cfg(test)]
+#[cfg(feature = "cli")]
+mod sim;
+#[cfg(test)]
 mod stuck;
 #[cfg(test)]
 mod survivors;

@@ -18,6 +18,7 @@ pub mod execution;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod lower;
+pub mod random;
 pub mod schedule;
 pub mod select;
 pub mod spread;

@@ -23,6 +23,7 @@
 //! [`MessageLinks::flush`] posts what has gathered, in one batch.
 
 mod account;
+mod ends;
 mod inbound;
 mod kept;
 mod links;
@@ -42,6 +43,7 @@ use crate::transport::TransportError;
 use crate::types::Rank;
 
 pub use account::{Account, Waits};
+pub use ends::{Receiver, Sender};
 pub use kept::Kept;
 pub use links::MessageLinks;
 pub use meeting::Directory;

@@ -47,6 +47,10 @@ impl Outbound {
         self.next
     }
 
+    pub(super) fn staging_slots(&self) -> usize {
+        self.busy.len()
+    }
+
     /// The staging slot of the next message.
     pub(super) fn staging(&self) -> usize {
         (self.next % self.busy.len() as u64) as usize

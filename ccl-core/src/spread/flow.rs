@@ -40,7 +40,7 @@ pub fn max_to_mean(flows: &[Flow], links: usize) -> f64 {
     for hash in 0..HASHES {
         let mut loads = vec![0u64; links];
         for flow in flows {
-            loads[(flow.hash(hash) % links as u64) as usize] += 1;
+            loads[(flow.hashed(hash, false) % links as u64) as usize] += 1;
         }
         sum += loads.iter().max().copied().unwrap_or(0);
     }
@@ -48,8 +48,10 @@ pub fn max_to_mean(flows: &[Flow], links: usize) -> f64 {
 }
 
 impl Flow {
-    /// Of the fields that fabrics hash by default.
-    fn hash(&self, hash: u64) -> u64 {
+    /// A hash of the fields that fabrics hash by default, and of the peer's queue pair where a
+    /// fabric is told to hash that as well; another for each `salt`, as each switch has its own.
+    #[must_use]
+    pub fn hashed(&self, salt: u64, with_queue_pair: bool) -> u64 {
         let address = |address: IpAddr| match address {
             IpAddr::V4(four) => u128::from(four.to_bits()),
             IpAddr::V6(six) => six.to_bits(),
@@ -57,7 +59,8 @@ impl Flow {
         let (from, to) = (address(self.from), address(self.to));
         let ports = u64::from(self.source_port) << 16 | u64::from(self.destination_port);
         let words = [(from >> 64) as u64, from as u64, (to >> 64) as u64, to as u64, ports];
-        words.iter().fold(mixed(hash), |hash, word| mixed(hash ^ word))
+        let hash = words.iter().fold(mixed(salt), |hash, word| mixed(hash ^ word));
+        if with_queue_pair { mixed(hash ^ u64::from(self.queue_pair)) } else { hash }
     }
 }
 

@@ -26,6 +26,7 @@ Examples:
   FERROCCL_ALGO=ring ferroccl explain all_gather --bytes 1M --ranks 4
   ferroccl cost all_gather bytes=512MiB ranks=8 bandwidth=450GB/s
   ferroccl plan all_reduce --bytes 1G --on superpod-1024
+  ferroccl sim --scenario f2
   ferroccl topo
   ferroccl tune -g 2 --out here.tuning
   ferroccl config
@@ -46,6 +47,8 @@ enum Command {
     Cost(cost::Cost),
     /// How long a collective would take on a cluster, by each algorithm
     Plan(plan::Plan),
+    /// How long collectives take on a fabric of switches: experiments with flows, routing, queues
+    Sim(ccl_sim::Arguments),
     /// What joins GPUs, NICs and hosts: of this machine, of a file, or of a cluster known by name
     Topo(topo::Topo),
     /// Which algorithm is the fastest on this machine: a table that later runs load
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::show(&arguments),
         Command::Cost(arguments) => cost::show(&arguments),
         Command::Plan(arguments) => plan::show(&arguments),
+        Command::Sim(arguments) => return ccl_sim::run(&arguments),
         Command::Topo(arguments) => topo::show(&arguments),
         Command::Tune(arguments) => return tune::tune(&arguments),
         Command::Status(arguments) => status::show(&arguments),

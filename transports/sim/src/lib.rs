@@ -21,16 +21,15 @@ mod device;
 mod lane;
 mod late;
 mod mesh;
-mod random;
 mod run;
 mod state;
 mod wire;
 mod world;
 
+pub use ccl_core::random::Random;
 pub use conditions::{Conditions, Cut};
 pub use device::SimTransport;
 pub use mesh::mesh;
-pub use random::Random;
 pub use run::{Operation, Outcome, Process, Step, run};
 pub use state::Stats;
 pub use world::World;

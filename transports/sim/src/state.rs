@@ -9,7 +9,7 @@ use ccl_memory::Region;
 
 use crate::conditions::Conditions;
 use crate::late::Late;
-use crate::random::Random;
+use ccl_core::random::Random;
 
 /// What has happened in a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -25,9 +25,21 @@ impl Random {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
+    /// A number from 0 up to 1, without 1.
+    pub fn unit(&mut self) -> f64 {
+        // 53 bits are what a float holds.
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Puts a list into a random order, each as likely as any other.
+    pub fn shuffle<T>(&mut self, list: &mut [T]) {
+        for end in (2..=list.len()).rev() {
+            list.swap(end - 1, self.below(end as u64) as usize);
+        }
+    }
+
     /// Yes, with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
-        // 53 bits are what a float holds.
-        probability > 0.0 && ((self.bits() >> 11) as f64) < probability * (1u64 << 53) as f64
+        probability > 0.0 && self.unit() < probability
     }
 }

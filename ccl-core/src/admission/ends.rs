@@ -1,0 +1,96 @@
+//! The two ends of a link without a lane beneath them, for those who carry messages by other means:
+//! the simulator of fabrics, where a message is a flow. The same state decides here as in
+//! [`super::MessageLinks`] what may be sent and when slots are granted again.
+
+use super::inbound::Inbound;
+use super::outbound::{Outbound, Verdict};
+
+/// The end that sends.
+#[derive(Debug)]
+pub struct Sender(Outbound);
+
+/// The end that receives.
+#[derive(Debug)]
+pub struct Receiver(Inbound);
+
+impl Sender {
+    /// Of a link whose receiver grants `slots` from the start; messages are sent from as many
+    /// `staging` slots.
+    #[must_use]
+    pub fn new(staging: u32, slots: u32) -> Sender {
+        let mut outbound = Outbound::new(staging.max(1));
+        outbound.open(slots);
+        Sender(outbound)
+    }
+
+    /// Whether the next message may be sent: it is granted, and its staging slot is free.
+    pub fn is_ready(&mut self) -> bool {
+        self.0.ready(None, &mut 0)
+    }
+
+    /// Sends the next message, of so many bytes, which must be ready. Returns its number.
+    pub fn send(&mut self, bytes: usize) -> u64 {
+        let number = self.0.next();
+        self.0.sent(bytes.max(1));
+        number
+    }
+
+    /// A message has left its staging slot.
+    pub fn done(&mut self, number: u64) {
+        let slots = self.0.staging_slots();
+        self.0.done((number % slots as u64) as usize);
+    }
+
+    /// Messages below this number are granted now. No if that is more than there are slots.
+    pub fn grant(&mut self, below: u64) -> bool {
+        self.0.grant(below as u32) != Verdict::Forged
+    }
+}
+
+impl Receiver {
+    /// Of a link with so many slots, all granted.
+    #[must_use]
+    pub fn new(slots: u32) -> Receiver {
+        Receiver(Inbound::new(slots.max(1)))
+    }
+
+    /// A message is there. No if it was not granted, or was there before.
+    pub fn arrive(&mut self, number: u64) -> bool {
+        let slot = self.0.expect(number as u32);
+        if let Some(slot) = slot {
+            self.0.arrive(slot, None);
+        }
+        slot.is_some()
+    }
+
+    /// Whether the next message in order is there.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.0.ready()
+    }
+
+    /// Frees the slot of the next message; the new grant, if one is due.
+    pub fn release(&mut self) -> Option<u64> {
+        self.0.release()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_granted_is_neither_sent_nor_taken() {
+        let (mut sender, mut receiver) = (Sender::new(4, 2), Receiver::new(2));
+        assert_eq!([sender.send(8), sender.send(8)], [0, 1]);
+        assert!(!sender.is_ready(), "two slots, two messages");
+        assert!(receiver.arrive(1) && !receiver.is_ready(), "the first is still missing");
+        assert!(receiver.arrive(0) && !receiver.arrive(0) && !receiver.arrive(2));
+        assert_eq!(receiver.release(), Some(3), "half of the slots are free");
+        assert!(sender.grant(3) && sender.is_ready());
+        assert!(!sender.grant(9), "more than there are slots");
+        sender.send(8);
+        sender.done(0);
+        assert!(!sender.is_ready());
+    }
+}

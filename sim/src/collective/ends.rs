@@ -1,0 +1,156 @@
+//! The two ends of a link: what may be sent, what is there, what is granted again.
+
+use ccl_core::admission::{Receiver, Sender};
+
+/// Both ends of one direction of a link.
+pub(super) trait Ends {
+    /// With so many slots, all granted.
+    fn new(slots: u32) -> Self;
+    /// Whether the next message may be sent.
+    fn is_granted(&mut self) -> bool;
+    /// Sends the next message; its number.
+    fn send(&mut self, bytes: usize) -> u64;
+    /// A message has arrived, and left where it was sent from.
+    fn arrive(&mut self, number: u64);
+    /// Whether the next message in order is there.
+    fn is_there(&self) -> bool;
+    /// Frees the slot of the next message; the new grant, if one is due.
+    fn release(&mut self) -> Option<u64>;
+    /// The sender hears of a grant.
+    fn grant(&mut self, below: u64);
+}
+
+/// The state machines of admission.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    sender: Sender,
+    receiver: Receiver,
+}
+
+impl Ends for Admitted {
+    fn new(slots: u32) -> Admitted {
+        Admitted { sender: Sender::new(slots, slots), receiver: Receiver::new(slots) }
+    }
+
+    fn is_granted(&mut self) -> bool {
+        self.sender.is_ready()
+    }
+
+    fn send(&mut self, bytes: usize) -> u64 {
+        self.sender.send(bytes)
+    }
+
+    fn arrive(&mut self, number: u64) {
+        self.receiver.arrive(number);
+        self.sender.done(number);
+    }
+
+    fn is_there(&self) -> bool {
+        self.receiver.is_ready()
+    }
+
+    fn release(&mut self) -> Option<u64> {
+        self.receiver.release()
+    }
+
+    fn grant(&mut self, below: u64) {
+        self.sender.grant(below);
+    }
+}
+
+/// The same in 20 bytes, for millions of links: counts that wrap. At most 32 slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    sent: u32,
+    granted: u32,
+    next: u32,
+    /// Which of the next messages are there, the very next one in the lowest bit.
+    there: u32,
+    slots: u8,
+}
+
+impl Ends for Counted {
+    fn new(slots: u32) -> Counted {
+        let slots = slots.clamp(1, 32);
+        Counted { sent: 0, granted: slots, next: 0, there: 0, slots: slots as u8 }
+    }
+
+    fn is_granted(&mut self) -> bool {
+        self.sent != self.granted
+    }
+
+    fn send(&mut self, _: usize) -> u64 {
+        let number = self.sent;
+        self.sent = self.sent.wrapping_add(1);
+        u64::from(number)
+    }
+
+    fn arrive(&mut self, number: u64) {
+        self.there |= 1 << (number as u32).wrapping_sub(self.next);
+    }
+
+    fn is_there(&self) -> bool {
+        self.there & 1 != 0
+    }
+
+    fn release(&mut self) -> Option<u64> {
+        self.there >>= 1;
+        self.next = self.next.wrapping_add(1);
+        // As admission does: when half of the slots are free and not granted.
+        let half = u32::from(self.slots).div_ceil(2);
+        self.next
+            .is_multiple_of(half)
+            .then(|| u64::from(self.next.wrapping_add(u32::from(self.slots))))
+    }
+
+    fn grant(&mut self, below: u64) {
+        self.granted = below as u32;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl_core::random::Random;
+
+    use super::*;
+
+    /// Both do the same whatever happens, in any order that can be.
+    #[test]
+    fn counts_do_what_admission_does() {
+        for seed in 0..40 {
+            let mut random = Random::new(seed);
+            let slots = 1 + random.below(9) as u32;
+            let (mut real, mut counted) = (Admitted::new(slots), Counted::new(slots));
+            let (mut under_way, mut grants) = (Vec::new(), std::collections::VecDeque::new());
+            for _ in 0..500 {
+                assert_eq!(real.is_granted(), counted.is_granted());
+                assert_eq!(real.is_there(), counted.is_there());
+                match random.below(4) {
+                    0 if real.is_granted() => {
+                        let number = real.send(1);
+                        assert_eq!(number, counted.send(1));
+                        under_way.push(number);
+                    }
+                    1 if !under_way.is_empty() => {
+                        let at = random.below(under_way.len() as u64) as usize;
+                        let number = under_way.swap_remove(at);
+                        real.arrive(number);
+                        counted.arrive(number);
+                    }
+                    2 if real.is_there() => {
+                        let grant = real.release();
+                        assert_eq!(grant, counted.release(), "{slots} slots");
+                        grants.extend(grant);
+                    }
+                    3 => {
+                        if let Some(below) = grants.pop_front() {
+                            real.grant(below);
+                            counted.grant(below);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Ranks that are alike, and one that stands for each class of them.
+//!
+//! Move all ranks on by a *stride*, those at the end to the front. If the network, the ways of
+//! messages and the schedule are then what they were, ranks a stride apart do the same at the same
+//! time, and the first stride of them is enough. A rank r of these that sends to a rank p beyond
+//! them stands for all that do so from as far: one of those sends, moved on, to the rank of the
+//! first stride that stands for p. So links between ranks are numbered by sender and distance, and
+//! of the network only the first stride's part is loaded, by what its ranks send and, in place of
+//! what others send into it, by what they send out of it.
+
+use ccl_core::schedule::Op;
+use ccl_core::types::Rank;
+
+use crate::SimError;
+use crate::network::{Link, Network, Path};
+use crate::routing::Scheme;
+use crate::workload::{Call, ELEMENT_BYTES};
+
+/// How ranks stand for one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fold {
+    /// Ranks in all.
+    pub ranks: u32,
+    /// Ranks that are simulated: the first ones. Each stands for those that are multiples of this
+    /// further on.
+    pub stride: u32,
+}
+
+impl Fold {
+    /// Every rank for itself.
+    #[must_use]
+    pub fn none(ranks: u32) -> Fold {
+        Fold { ranks, stride: ranks }
+    }
+
+    /// The fewest ranks that can stand for all.
+    ///
+    /// # Errors
+    ///
+    /// If they are not alike: the error says why.
+    pub fn closest(network: &Network, scheme: Scheme, call: &Call) -> Result<Fold, SimError> {
+        let not_alike = |reason: &str| Err(SimError::NotAlike { reason: reason.to_owned() });
+        if !matches!(scheme, Scheme::Spray | Scheme::Pinned) {
+            return not_alike(
+                "their messages are hashed or placed onto different ways; route by spray or \
+                 pinned, or simulate at most 1,024 ranks",
+            );
+        }
+        if network.failed() > 0 || !network.is_even() {
+            return not_alike("some links have failed or are slower; simulate at most 1,024 ranks");
+        }
+        let plan = network.plan();
+        let (fabric, hosts) = (&plan.fabric, plan.hosts);
+        // Whole groups move, and all of them are full.
+        let group = fabric.tiers.len().checked_sub(2).map_or(1, |tier| fabric.hosts_in_group(tier));
+        let group = u32::try_from(group).unwrap_or(u32::MAX);
+        if group == 0 || !hosts.is_multiple_of(group) {
+            return not_alike("a group of the network is not full; use as many hosts as fill it");
+        }
+        let stride = group * plan.ranks_per_host;
+        let fold = Fold { ranks: network.ranks(), stride };
+        let hosts = crate::workload::Job::first(hosts).layout(plan.ranks_per_host);
+        let split = call.schedule(0, &hosts).split.max(1) as usize;
+        if !call.count(fold.ranks).is_multiple_of(split) {
+            return Err(SimError::NotAlike {
+                reason: format!(
+                    "some of the {split} parts of a buffer are shorter than others; use a multiple \
+                     of {} bytes",
+                    split * ELEMENT_BYTES
+                ),
+            });
+        }
+        if fold.ranks > stride && !fold.schedules_agree(network, call) {
+            return not_alike(
+                "the algorithm treats them differently; choose another, or simulate at most \
+                 1,024 ranks",
+            );
+        }
+        Ok(fold)
+    }
+
+    /// Whether what ranks a stride apart do is the same, moved on: looked at for some of them.
+    fn schedules_agree(&self, network: &Network, call: &Call) -> bool {
+        let each = network.plan().ranks_per_host;
+        let hosts = crate::workload::Job::first(network.plan().hosts).layout(each);
+        let steps = |rank: Rank| {
+            let mut steps = Vec::new();
+            call.schedule(rank, &hosts).for_each(&mut |op, counters| {
+                let (peer, kind) = match op {
+                    Op::Send { peer, .. } => (peer.eval(counters), 0),
+                    Op::Recv { peer, .. } => (peer.eval(counters), 1),
+                    Op::Reduce { .. } => (rank, 2),
+                    Op::Copy { .. } => (rank, 3),
+                };
+                steps.push((kind, self.distance(rank, peer)));
+            });
+            steps
+        };
+        let samples = [0, 1, self.stride / 2, self.stride - 1];
+        samples.into_iter().all(|rank| {
+            let last = self.ranks - self.stride + rank;
+            let first = steps(rank);
+            first == steps(rank + self.stride) && first == steps(last)
+        })
+    }
+
+    /// Whether each rank stands for itself alone.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.stride == self.ranks
+    }
+
+    /// Who stands for a rank.
+    #[must_use]
+    pub fn of(&self, rank: Rank) -> Rank {
+        rank % self.stride
+    }
+
+    /// How far it is from one rank on to another, around the end.
+    #[must_use]
+    pub fn distance(&self, from: Rank, to: Rank) -> u32 {
+        (to + self.ranks - from) % self.ranks
+    }
+
+    /// Makes a way one through the network of those who are simulated.
+    pub(super) fn path(&self, network: &Network, path: &mut Path) {
+        if !self.is_none() {
+            for (link, _) in &mut path.links {
+                *link = self.link(network, *link);
+            }
+        }
+    }
+
+    fn link(&self, network: &Network, link: Link) -> Link {
+        let stride = self.stride / network.plan().ranks_per_host;
+        network.moved_back(link, stride)
+    }
+}

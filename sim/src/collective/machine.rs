@@ -1,0 +1,268 @@
+//! What runs a rank's program: the real execution, or one that works it out as it goes.
+
+use std::sync::Arc;
+
+use ccl_core::execution::{Execution, Link, Message, Numbers, Ports, Progress, Task};
+use ccl_core::lower::{Fold, Instr, Place, Program};
+use ccl_core::schedule::{Buffer, Counters, DEPTH, TERM};
+use ccl_core::types::Rank;
+
+/// A rank at work.
+pub(super) trait Machine {
+    /// To run a program with these numbers.
+    fn new(program: &Arc<Program>, channels: u32, numbers: &Numbers) -> Self;
+    /// A message of the link has arrived, or one may be sent on it: who waits for nothing else may
+    /// be spared. For those to whom looking at everything is cheap.
+    fn hear(&mut self, _link: Link, _receives: bool) {}
+    /// Does what can be done now.
+    fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress;
+}
+
+impl Machine for Execution {
+    fn new(program: &Arc<Program>, channels: u32, numbers: &Numbers) -> Execution {
+        let mut execution = Execution::new(Arc::clone(program), channels);
+        execution.start(numbers);
+        execution
+    }
+
+    fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress {
+        Execution::advance(self, ports)
+    }
+}
+
+/// Where a strand stands.
+#[derive(Debug, Default)]
+struct Cursor {
+    at: usize,
+    counters: Counters,
+    turn: usize,
+    /// The fold at hand, worked out: elements of the piece and of all pieces, and its peers.
+    ready: bool,
+    elements: usize,
+    whole: usize,
+    recvs: Vec<Rank>,
+    sends: Vec<Rank>,
+    /// The peer of which it waits for a message, or towards which for room.
+    waits: Option<(Rank, bool)>,
+}
+
+/// Runs a program without unrolling it: what a step needs is worked out when its turn comes, so
+/// that memory does not grow with the steps. It does what [`Execution`] does, in the same order.
+#[derive(Debug)]
+pub(super) struct Walk {
+    program: Arc<Program>,
+    channels: usize,
+    numbers: Numbers,
+    pieces: usize,
+    piece_elements: usize,
+    cursors: Vec<Cursor>,
+    /// Of every unit, channel by channel: how many pieces it has done.
+    units: Vec<usize>,
+    running: usize,
+}
+
+impl Machine for Walk {
+    fn new(program: &Arc<Program>, channels: u32, numbers: &Numbers) -> Walk {
+        let channels = channels.max(1) as usize;
+        let piece_elements = numbers.piece_elements(program);
+        let longest = numbers.input.longest_part().max(numbers.output.longest_part());
+        let pieces = longest.div_ceil(piece_elements);
+        let used = pieces.min(channels);
+        let strands = program.strands.len();
+        Walk {
+            program: Arc::clone(program),
+            channels,
+            numbers: numbers.clone(),
+            pieces,
+            piece_elements,
+            cursors: (0..used * strands).map(|_| Cursor::default()).collect(),
+            units: vec![0; program.units as usize * used],
+            running: used * strands,
+        }
+    }
+
+    fn hear(&mut self, link: Link, receives: bool) {
+        let strands = self.program.strands.len();
+        let first = link.channel as usize * strands;
+        let heard = Some((link.peer, receives));
+        for cursor in self.cursors.iter_mut().skip(first).take(strands) {
+            if cursor.waits == heard {
+                cursor.waits = None;
+            }
+        }
+    }
+
+    fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress {
+        let strands = self.program.strands.len();
+        let mut moved = false;
+        for index in 0..self.cursors.len() {
+            moved |= self.run(index, index / strands, index % strands, ports);
+        }
+        match (self.running, moved) {
+            (0, _) => Progress::Done,
+            (_, true) => Progress::Moved,
+            (_, false) => Progress::Blocked,
+        }
+    }
+}
+
+impl Walk {
+    /// Runs one strand until it blocks or ends. Returns whether it did anything.
+    fn run<P: Ports>(
+        &mut self,
+        index: usize,
+        channel: usize,
+        strand: usize,
+        ports: &mut P,
+    ) -> bool {
+        if self.cursors[index].waits.is_some() {
+            return false;
+        }
+        let program = Arc::clone(&self.program);
+        let code = &program.strands[strand].code;
+        let base = channel * program.units as usize;
+        let mut moved = false;
+        loop {
+            let piece = self.cursors[index].turn * self.channels + channel;
+            if piece >= self.pieces {
+                return moved;
+            }
+            let Some(instr) = code.get(self.cursors[index].at) else {
+                let cursor = &mut self.cursors[index];
+                (cursor.at, cursor.counters) = (0, [0; DEPTH]);
+                cursor.turn += 1;
+                if piece + self.channels >= self.pieces {
+                    self.running -= 1;
+                }
+                moved = true;
+                continue;
+            };
+            match instr {
+                Instr::Fold(fold) => {
+                    if !self.fold(index, fold, piece, channel, ports) {
+                        return moved;
+                    }
+                    self.cursors[index].at += 1;
+                }
+                Instr::Await { unit, lag } => {
+                    let done = self.units[base + *unit as usize];
+                    if done + (*lag as usize) < self.cursors[index].turn + 1 {
+                        return moved;
+                    }
+                    self.cursors[index].at += 1;
+                }
+                Instr::Done { unit } => {
+                    self.units[base + *unit as usize] = self.cursors[index].turn + 1;
+                    self.cursors[index].at += 1;
+                }
+                Instr::Loop { dimension } => {
+                    self.cursors[index].counters[usize::from(*dimension)] = 0;
+                    self.cursors[index].at += 1;
+                }
+                Instr::Next { dimension, count, start } => {
+                    let cursor = &mut self.cursors[index];
+                    let counter = &mut cursor.counters[usize::from(*dimension)];
+                    *counter += 1;
+                    let again = *counter < *count;
+                    *counter = if again { *counter } else { 0 };
+                    cursor.at = if again { *start as usize } else { cursor.at + 1 };
+                }
+            }
+            moved = true;
+        }
+    }
+
+    /// Does a fold if all its links are ready. Returns whether the strand may go on.
+    fn fold<P: Ports>(
+        &mut self,
+        index: usize,
+        fold: &Fold,
+        piece: usize,
+        channel: usize,
+        ports: &mut P,
+    ) -> bool {
+        if !self.cursors[index].ready {
+            self.work_out(index, fold, piece);
+        }
+        let cursor = &mut self.cursors[index];
+        if cursor.elements == 0 {
+            cursor.ready = false;
+            return true;
+        }
+        let link = |peer: &Rank| Link { peer: *peer, channel: channel as u32 };
+        let missing = cursor.recvs.iter().find(|peer| !ports.readable(link(peer)));
+        let mut full = || cursor.sends.iter().find(|peer| !ports.writable(link(peer)));
+        let waits = match missing {
+            Some(peer) => Some((*peer, true)),
+            None => full().map(|peer| (*peer, false)),
+        };
+        if waits.is_some() {
+            cursor.waits = waits;
+            return false;
+        }
+        let width = self.numbers.element_bytes;
+        let bytes = cursor.elements * width;
+        let message = Message { bytes, whole_bytes: cursor.whole * width };
+        if !cursor.recvs.iter().all(|peer| ports.accept(link(peer), message)) {
+            return false;
+        }
+        ports.fold(&Task {
+            sources: &[],
+            targets: &[],
+            elements: cursor.elements,
+            piece_offset: 0,
+            scratch_offset: 0,
+            slot_offset: 0,
+            message_bytes: bytes,
+            channel: channel as u32,
+            strand: 0,
+            last: fold.last,
+            early: fold.early,
+        });
+        cursor.sends.iter().for_each(|peer| ports.publish(link(peer), message));
+        cursor.recvs.iter().for_each(|peer| ports.release(link(peer)));
+        cursor.ready = false;
+        true
+    }
+
+    /// Works out how many elements of a fold belong to a piece, and with whom it deals.
+    fn work_out(&mut self, index: usize, fold: &Fold, piece: usize) {
+        let Walk { cursors, numbers, pieces, piece_elements, .. } = self;
+        let cursor = &mut cursors[index];
+        let layout = match fold.extent.buffer {
+            Buffer::Input => &numbers.input,
+            _ => &numbers.output,
+        };
+        (cursor.elements, cursor.whole) = (0, 0);
+        for part in 0..fold.extent.parts.total {
+            let (_, all) = layout.part(fold.extent.parts.part(part, &cursor.counters));
+            let before = (piece * *piece_elements).min(all);
+            let here = if *pieces == 1 { all } else { (all - before).min(*piece_elements) };
+            cursor.elements += here;
+            cursor.whole += all;
+        }
+        cursor.recvs.clear();
+        cursor.sends.clear();
+        let sources = fold.sources.iter().map(|source| (&source.place, source.repeat));
+        peers(sources, &mut cursor.counters, &mut cursor.recvs);
+        let targets = fold.targets.iter().map(|target| (&target.place, target.repeat));
+        peers(targets, &mut cursor.counters, &mut cursor.sends);
+        cursor.ready = true;
+    }
+}
+
+fn peers<'a>(
+    places: impl Iterator<Item = (&'a Place, u32)>,
+    counters: &mut Counters,
+    found: &mut Vec<Rank>,
+) {
+    for (place, repeat) in places {
+        if let Place::Slot(peer) = place {
+            for term in 0..repeat {
+                counters[TERM] = term;
+                found.push(peer.eval(counters));
+            }
+        }
+    }
+    counters[TERM] = 0;
+}

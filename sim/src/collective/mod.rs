@@ -1,0 +1,253 @@
+//! A collective of all ranks, message by message: the real executions over links that are flows.
+//!
+//! Each rank runs its program (`machine`) over ports (`ports`) whose links have the ends that
+//! admission gives them (`ends`): a message is sent when its slot is granted, becomes flows when
+//! its NIC has room for it, arrives when these end, and its slot is granted again when it is taken.
+//! Within a host messages of a rank go one after another. Reductions take the time that the
+//! memory of a rank needs, if it is told.
+
+mod ends;
+mod fold;
+mod machine;
+mod ports;
+mod world;
+
+use std::sync::Arc;
+
+use ccl_core::admission;
+use ccl_core::execution::{Execution, Numbers, Progress};
+use ccl_core::lower::{Alias, Program, lower_for_slots};
+use ccl_core::schedule::shape::{Seat, Sizes};
+use ccl_core::spread::Spread;
+use ccl_core::topology::Hosts;
+use ccl_core::types::{Collective, Rank};
+
+use crate::SimError;
+use crate::network::Network;
+use crate::routing::Router;
+use crate::workload::{Call, ELEMENT_BYTES, Job};
+use ends::{Admitted, Counted, Ends};
+pub use fold::Fold;
+use machine::{Machine, Walk};
+use ports::RankPorts;
+use world::World;
+
+/// Up to so many ranks the real executions and the real admission run.
+pub const REAL_RANKS_MAX: u32 = 1_024;
+
+/// How a collective is run.
+#[derive(Clone, Debug)]
+pub struct Manner {
+    /// Channels, slots and budget of every rank.
+    pub links: admission::Config,
+    /// How messages are spread over queue pairs, and what a NIC may have under way.
+    pub spread: Spread,
+    /// As [`crate::flows::Flows::new`], in seconds.
+    pub settle_s: f64,
+    /// What a rank's reductions read and write per second, in bytes; infinite if they take no time.
+    pub fold_bytes_per_s: f64,
+    /// Ranks that begin later, and by how many seconds.
+    pub late: Vec<(Rank, f64)>,
+    /// Works programs out as it goes, and counts instead of admitting, also where the real ones
+    /// could run.
+    pub lean: bool,
+}
+
+impl Default for Manner {
+    /// Two channels of eight slots of 128 KiB, one queue pair, 2 MiB under way from a NIC.
+    fn default() -> Manner {
+        Manner {
+            links: admission::Config {
+                channels: 2,
+                slots: 8,
+                slot_bytes: 128 << 10,
+                slots_min: 2,
+                budget_bytes: 64 << 20,
+                lend_bytes_min: usize::MAX,
+                registered_bytes_max: 0,
+            },
+            spread: Spread { pairs: 1, budget_bytes: 2 << 20, ..Spread::default() },
+            settle_s: 0.0,
+            fold_bytes_per_s: f64::INFINITY,
+            late: Vec::new(),
+            lean: false,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// When each rank that was simulated was done, in seconds.
+    pub ends_s: Vec<f64>,
+    /// When the last was.
+    pub time_s: f64,
+    /// Messages sent, by those that were simulated.
+    pub messages: u64,
+    /// Their bytes.
+    pub message_bytes: u64,
+    /// Bytes that passed each link; with folding those of the links that were simulated.
+    pub carried_bytes: Vec<f64>,
+    /// The most bytes that were under way to one rank.
+    pub in_flight_bytes_max: u64,
+    /// What admission allows.
+    pub granted_bytes_max: u64,
+    /// How often rates were shared anew.
+    pub settled: u64,
+    /// Ranks that were simulated.
+    pub simulated: u32,
+}
+
+/// Runs a collective of all ranks of a network, which stand for each other as `fold` says.
+///
+/// # Errors
+///
+/// If it is larger than the plan's memory, there is no way for a message, or nothing moves.
+pub fn run(
+    network: &Network,
+    router: &mut Router,
+    call: &Call,
+    fold: Fold,
+    manner: &Manner,
+) -> Result<Outcome, SimError> {
+    let hosts = Job::first(network.plan().hosts).layout(network.plan().ranks_per_host);
+    let lean = manner.lean || fold.ranks > REAL_RANKS_MAX;
+    if lean && manner.links.slots > 32 {
+        let remedy = "give at most 32 where there are more than 1,024 ranks";
+        return Err(SimError::number("the number of slots", manner.links.slots, remedy));
+    }
+    let setup = Setup { network, call, hosts: &hosts, fold, manner };
+    if lean { setup.run::<Walk, Counted>(router) } else { setup.run::<Execution, Admitted>(router) }
+}
+
+#[derive(Clone, Copy)]
+struct Setup<'a> {
+    network: &'a Network,
+    call: &'a Call,
+    hosts: &'a Hosts,
+    fold: Fold,
+    manner: &'a Manner,
+}
+
+impl Setup<'_> {
+    fn run<M: Machine, E: Ends>(&self, router: &mut Router) -> Result<Outcome, SimError> {
+        let collective = self.call.algorithm.collective;
+        if !has_equal_blocks(collective) {
+            let remedy = "choose one whose blocks are equally long, as all_reduce or all_to_all";
+            return Err(SimError::number("the collective", collective, remedy));
+        }
+        let stride = self.fold.stride;
+        let mut programs: Vec<Arc<Program>> = Vec::with_capacity(stride as usize);
+        for rank in 0..stride {
+            programs.push(Arc::new(self.program(rank)));
+            if rank == 0 {
+                self.check_memory(&programs[0])?;
+            }
+        }
+        let slots = programs.iter().map(|program| self.slots(program)).min().unwrap_or(1);
+        let mut world: World<'_, E> =
+            World::new(self.network, router, self.fold, self.manner, &programs, slots);
+        let channels = self.manner.links.channels.max(1);
+        let mut machines = Vec::with_capacity(stride as usize);
+        for program in &programs {
+            machines.push(M::new(program, channels, &self.numbers(program)?));
+        }
+        drive(&mut world, &mut machines)?;
+        Ok(world.outcome())
+    }
+
+    fn program(&self, rank: Rank) -> Program {
+        let schedule = self.call.schedule(rank, self.hosts);
+        lower_for_slots(&schedule, Alias::APART, self.manner.links.slots.min(2))
+    }
+
+    /// Slots of each link: what a receiver's budget leaves to each of its peers.
+    fn slots(&self, program: &Program) -> u32 {
+        self.manner.links.granted_slots(program.recv_peers.len())
+    }
+
+    fn numbers(&self, program: &Program) -> Result<Numbers, SimError> {
+        let (rank, ranks) = (program.rank, program.ranks);
+        let collective = self.call.algorithm.collective;
+        let seat = Seat { collective, rank, ranks, root: 0 };
+        let sizes = Sizes::Even(self.call.count(ranks));
+        let layouts = seat.layouts(sizes, program.split, 1);
+        let (input, output) = layouts.map_err(|error| {
+            SimError::number("the collective", error, "choose one whose blocks are equally long")
+        })?;
+        let slot_bytes = self.manner.links.slot_bytes;
+        Ok(Numbers { input, output, element_bytes: ELEMENT_BYTES, slot_bytes })
+    }
+
+    /// An estimate, before it is taken: of links, and of what is unrolled.
+    fn check_memory(&self, program: &Program) -> Result<(), SimError> {
+        let peers = program.send_peers.len() as u64;
+        let links = peers * u64::from(self.manner.links.channels.max(1));
+        let lean = self.manner.lean || self.fold.ranks > REAL_RANKS_MAX;
+        let each = if lean { 24 * links + 16 * peers } else { 500 * links + 300 * peers };
+        let needed_mib = ((each + 4096) * u64::from(self.fold.stride)) >> 20;
+        let limit_mib = self.network.plan().memory_mib;
+        if needed_mib > limit_mib {
+            let what = format!("the links of {} ranks", self.fold.stride);
+            return Err(SimError::Memory { what, needed_mib, limit_mib });
+        }
+        Ok(())
+    }
+}
+
+/// Whether one count says how long all blocks are.
+fn has_equal_blocks(collective: Collective) -> bool {
+    use Collective as C;
+    !matches!(
+        collective,
+        C::SendRecv | C::AllToAllV | C::AllGatherV | C::ReduceScatterV | C::GatherV | C::ScatterV
+    )
+}
+
+/// Runs all ranks until they are done.
+fn drive<M: Machine, E: Ends>(
+    world: &mut World<'_, E>,
+    machines: &mut [M],
+) -> Result<(), SimError> {
+    let mut open = machines.len();
+    let mut done = vec![false; machines.len()];
+    loop {
+        while let Some(rank) = world.next_woken() {
+            if done[rank as usize] {
+                continue;
+            }
+            let machine = &mut machines[rank as usize];
+            world.tell_heard(rank, |link, receives| machine.hear(link, receives));
+            loop {
+                let mut ports = RankPorts { world, rank };
+                match machines[rank as usize].advance(&mut ports) {
+                    Progress::Moved => {}
+                    Progress::Blocked => break,
+                    Progress::Done => {
+                        done[rank as usize] = true;
+                        world.done(rank);
+                        open -= 1;
+                        break;
+                    }
+                }
+            }
+        }
+        if !world.go_on()? {
+            break;
+        }
+    }
+    let stuck = done.iter().position(|done| !done);
+    match stuck {
+        None => Ok(()),
+        Some(rank) => Err(SimError::Stuck {
+            after_s: world.now_s(),
+            open,
+            ranks: machines.len(),
+            rank: rank as u32,
+            waiting: "a message or a grant that never comes".to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,156 @@
+use super::*;
+use crate::presets::Zone;
+use crate::routing::Scheme;
+use crate::streams::roofline_s;
+
+fn zone(racks: u32) -> Zone {
+    Zone { racks, ..Zone::default() }
+}
+
+fn call(collective: Collective, algorithm: &str, bytes: u64) -> Call {
+    Call::new(collective, algorithm, bytes).unwrap()
+}
+
+fn outcome(network: &Network, scheme: Scheme, call: &Call, fold: Fold, manner: &Manner) -> Outcome {
+    run(network, &mut Router::new(scheme, 7), call, fold, manner).unwrap()
+}
+
+const CASES: [(Collective, &str); 8] = [
+    (Collective::AllReduce, "ring"),
+    (Collective::AllReduce, "hierarchical"),
+    (Collective::AllReduce, "double_tree"),
+    (Collective::AllReduce, "halving_doubling"),
+    (Collective::AllToAll, "direct"),
+    (Collective::AllToAll, "hierarchical"),
+    (Collective::AllGather, "ring"),
+    (Collective::ReduceScatter, "ring"),
+];
+
+/// Every byte that a schedule sends passes the links on its way, and no more than was granted is
+/// ever under way.
+#[test]
+fn all_bytes_are_carried_and_none_without_a_grant() {
+    let network = Network::new(zone(2).plan()).unwrap();
+    let ranks = network.ranks();
+    let hosts = Job::first(4).layout(8);
+    for (collective, algorithm) in CASES {
+        let call = call(collective, algorithm, 3 << 20);
+        for scheme in [Scheme::HashedPairs, Scheme::Spray] {
+            let manner = Manner { fold_bytes_per_s: 1e12, ..Manner::default() };
+            let found = outcome(&network, scheme, &call, Fold::none(ranks), &manner);
+            let mut sent = 0.0;
+            for rank in 0..ranks {
+                for (peer, bytes) in call.sends(rank, &hosts) {
+                    sent += if peer / 8 == rank / 8 { 0.0 } else { bytes };
+                }
+            }
+            let up = network.tier_links(0, true).map(|link| found.carried_bytes[link as usize]);
+            let carried: f64 = up.sum();
+            assert!((carried / sent - 1.0).abs() < 1e-9, "{algorithm}: {carried} of {sent}");
+            assert!(found.in_flight_bytes_max <= found.granted_bytes_max, "{algorithm}");
+            assert!(found.time_s > 0.0 && found.messages > 0);
+        }
+    }
+}
+
+/// What is worked out as it goes does what the real execution and the real admission do.
+#[test]
+fn lean_ranks_do_what_real_ones_do() {
+    let network = Network::new(zone(2).plan()).unwrap();
+    for (collective, algorithm) in CASES {
+        let call = call(collective, algorithm, 5 << 20);
+        let real = Manner::default();
+        let lean = Manner { lean: true, ..Manner::default() };
+        let fold = Fold::none(network.ranks());
+        let [real, lean] =
+            [real, lean].map(|manner| outcome(&network, Scheme::HashedPairs, &call, fold, &manner));
+        assert_eq!(real.ends_s, lean.ends_s, "{algorithm}");
+        assert_eq!(real.messages, lean.messages);
+        assert_eq!(real.carried_bytes, lean.carried_bytes);
+    }
+}
+
+/// Ranks that stand for others take as long as all of them do.
+#[test]
+fn folded_ranks_do_what_all_do() {
+    let zones = Zone { zones: 2, oversubscription: 2.0, ..zone(4) };
+    for (zone, ranks) in [(zone(16), 256), (zone(3), 48), (zones, 128)] {
+        let network = Network::new(zone.plan()).unwrap();
+        assert_eq!(network.ranks(), ranks);
+        for (collective, algorithm) in [
+            (Collective::AllReduce, "ring"),
+            (Collective::AllReduce, "hierarchical"),
+            (Collective::AllToAll, "direct"),
+        ] {
+            let call = call(collective, algorithm, 3 << 20);
+            let manner = Manner::default();
+            let fold = Fold::closest(&network, Scheme::Spray, &call).unwrap();
+            assert!(fold.stride < ranks);
+            let all = outcome(&network, Scheme::Spray, &call, Fold::none(ranks), &manner);
+            let folded = outcome(&network, Scheme::Spray, &call, fold, &manner);
+            let times = all.ends_s.iter().zip(0..);
+            for (time_s, rank) in times {
+                let of = folded.ends_s[fold.of(rank) as usize];
+                let off = (time_s / of - 1.0).abs();
+                assert!(off < 1e-6, "{algorithm} on {ranks}, rank {rank}: {time_s} {of}");
+            }
+            assert_eq!(all.messages, folded.messages * u64::from(ranks / fold.stride));
+        }
+    }
+}
+
+#[test]
+fn ranks_that_differ_are_not_folded() {
+    let mut network = Network::new(zone(4).plan()).unwrap();
+    let ring = call(Collective::AllReduce, "ring", 1 << 20);
+    let tree = call(Collective::AllReduce, "double_tree", 1 << 20);
+    let why = |network: &Network, scheme, call| {
+        Fold::closest(network, scheme, call).unwrap_err().to_string()
+    };
+    assert!(why(&network, Scheme::Ecmp, &ring).contains("route by spray or pinned"));
+    assert!(why(&network, Scheme::Spray, &tree).contains("choose another"));
+    let odd = call(Collective::AllReduce, "ring", 1000);
+    assert!(why(&network, Scheme::Spray, &odd).contains("a multiple of 256 bytes"));
+    network.scale(3, 0.5);
+    assert!(why(&network, Scheme::Spray, &ring).contains("slower"));
+}
+
+/// What is sprayed does not see whether its cables are many or one.
+#[test]
+fn cables_may_be_taken_together_where_all_is_sprayed() {
+    let plan = Zone { zones: 2, oversubscription: 2.0, ..zone(2) }.plan();
+    let call = call(Collective::AllToAll, "direct", 8 << 20);
+    let time_s = |plan| {
+        let network = Network::new(plan).unwrap();
+        let fold = Fold::none(network.ranks());
+        outcome(&network, Scheme::Spray, &call, fold, &Manner::default()).time_s
+    };
+    let (many, one) = (time_s(plan.clone()), time_s(plan.collapsed()));
+    assert!((many / one - 1.0).abs() < 1e-6, "{many} {one}");
+}
+
+#[test]
+fn a_ring_takes_about_its_roofline_and_a_late_rank_holds_up_all() {
+    let network = Network::new(zone(4).plan()).unwrap();
+    let call = call(Collective::AllReduce, "hierarchical", 64 << 20);
+    let fold = Fold::none(network.ranks());
+    let found = outcome(&network, Scheme::Spray, &call, fold, &Manner::default());
+    let streams = Job::first(8).streams(&network, &call, 1, 0);
+    let over = found.time_s / roofline_s(&network, &streams);
+    assert!((1.0..2.0).contains(&over), "{over}");
+    let late = Manner { late: vec![(5, 1e-3)], ..Manner::default() };
+    let held_up = outcome(&network, Scheme::Spray, &call, fold, &late);
+    assert!(held_up.ends_s.iter().all(|end_s| *end_s > 1e-3));
+}
+
+#[test]
+fn more_than_memory_is_refused() {
+    let mut plan = zone(32).plan();
+    plan.memory_mib = 64;
+    let network = Network::new(plan).unwrap();
+    let call = call(Collective::AllToAll, "direct", 1 << 20);
+    let fold = Fold::none(network.ranks());
+    let mut router = Router::new(Scheme::Spray, 0);
+    let error = run(&network, &mut router, &call, fold, &Manner::default()).unwrap_err();
+    assert!(error.to_string().contains("fold ranks that are alike"), "{error}");
+}

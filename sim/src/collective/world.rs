@@ -1,0 +1,452 @@
+//! All links of the ranks that are simulated, and the time.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::sync::Arc;
+
+use ccl_core::execution::Link;
+use ccl_core::lower::Program;
+use ccl_core::spread::Order;
+use ccl_core::types::Rank;
+
+use super::ends::Ends;
+use super::fold::Fold;
+use super::{Manner, Outcome};
+use crate::SimError;
+use crate::flows::{Ended, Flows, rounded_s};
+use crate::network::{Network, Path};
+use crate::routing::{Key, Moment, Router, Scheme};
+use crate::shares::Ordered;
+
+/// Something that happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// A message is there.
+    Arrive(u32),
+    /// A sender hears of a grant: the link, its sender, and below which message.
+    Grant(u32, Rank, u64),
+    /// A message may leave: what its rank folded for it is done.
+    Leave(u32),
+    /// A rank begins.
+    Begin(Rank),
+}
+
+/// A message under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Message {
+    pipe: u32,
+    from: Rank,
+    to: Rank,
+    channel: u32,
+    number: u64,
+    bytes: u32,
+    /// Flows of it that have not ended.
+    parts: u32,
+    /// When the last of them that ended arrived.
+    at_s: f64,
+}
+
+/// What a rank's NIC has to send.
+#[derive(Debug, Default)]
+struct Nic {
+    waiting: VecDeque<u32>,
+    under_way_bytes: usize,
+    messages: u32,
+}
+
+/// Of a rank: since when its links inside the host, and its memory, are free.
+#[derive(Clone, Copy, Debug, Default)]
+struct Inside {
+    out_s: f64,
+    in_s: f64,
+    folds_s: f64,
+}
+
+#[derive(Debug)]
+pub(super) struct World<'a, E> {
+    network: &'a Network,
+    router: &'a mut Router,
+    fold: Fold,
+    manner: &'a Manner,
+    ranks_per_host: u32,
+    /// Of every simulated rank: how far those that it sends to are, ascending, from here on; and
+    /// one more entry for the end.
+    first: Vec<u32>,
+    distances: Vec<u32>,
+    /// Of every distance and channel.
+    pipes: Vec<E>,
+    flows: Flows,
+    events: BinaryHeap<Reverse<(Ordered, u64, Event)>>,
+    sequence: u64,
+    now_s: f64,
+    messages: Vec<Message>,
+    free: Vec<u32>,
+    nics: Vec<Nic>,
+    inside: Vec<Inside>,
+    woken: VecDeque<Rank>,
+    /// Of every rank: links of which it may receive, or send on which, since it last looked.
+    heard: Vec<Vec<(Link, bool)>>,
+    is_woken: Vec<bool>,
+    has_begun: Vec<bool>,
+    /// When each queue pair of a link was last idle: only for those who look for pauses.
+    idle: BTreeMap<(u32, u32), f64>,
+    in_flight: Vec<u64>,
+    path: Path,
+    ended: Vec<Ended>,
+    error: Option<SimError>,
+    outcome: Outcome,
+}
+
+/// Where a number is in a list of ascending ones, in which it is. Peers are mostly evenly spaced:
+/// a guess is near, which for thousands of them saves half of the time of a message.
+fn position(list: &[u32], wanted: u32) -> usize {
+    let (Some(&first), Some(&last)) = (list.first(), list.last()) else { return 0 };
+    let span = u64::from(last - first).max(1);
+    let guess = u64::from(wanted.saturating_sub(first)) * (list.len() as u64 - 1) / span;
+    let guess = (guess as usize).min(list.len() - 1);
+    let (low, high) = (guess.saturating_sub(8), (guess + 8).min(list.len()));
+    if list[low] <= wanted && wanted <= list[high - 1] {
+        return low + list[low..high].binary_search(&wanted).unwrap_or(0);
+    }
+    list.binary_search(&wanted).unwrap_or(0)
+}
+
+impl<'a, E: Ends> World<'a, E> {
+    pub(super) fn new(
+        network: &'a Network,
+        router: &'a mut Router,
+        fold: Fold,
+        manner: &'a Manner,
+        programs: &[Arc<Program>],
+        slots: u32,
+    ) -> World<'a, E> {
+        let ranks = programs.len();
+        let (mut first, mut distances) = (vec![0], Vec::new());
+        for program in programs {
+            let from = distances.len();
+            let peers = program.send_peers.iter();
+            distances.extend(peers.map(|peer| fold.distance(program.rank, *peer)));
+            distances[from..].sort_unstable();
+            first.push(distances.len() as u32);
+        }
+        let channels = manner.links.channels.max(1) as usize;
+        let pipes = (0..distances.len() * channels).map(|_| E::new(slots)).collect();
+        let peers = programs.iter().map(|program| program.recv_peers.len()).max().unwrap_or(0);
+        let granted = peers * channels * slots as usize * manner.links.slot_bytes;
+        let mut world = World {
+            network,
+            router,
+            fold,
+            manner,
+            ranks_per_host: network.plan().ranks_per_host,
+            first,
+            distances,
+            pipes,
+            flows: Flows::new(network, manner.settle_s),
+            events: BinaryHeap::new(),
+            sequence: 0,
+            now_s: 0.0,
+            messages: Vec::new(),
+            free: Vec::new(),
+            nics: (0..ranks).map(|_| Nic::default()).collect(),
+            inside: vec![Inside::default(); ranks],
+            woken: VecDeque::new(),
+            heard: vec![Vec::new(); ranks],
+            is_woken: vec![false; ranks],
+            has_begun: vec![false; ranks],
+            idle: BTreeMap::new(),
+            in_flight: vec![0; ranks],
+            path: Path::default(),
+            ended: Vec::new(),
+            error: None,
+            outcome: Outcome {
+                ends_s: vec![0.0; ranks],
+                granted_bytes_max: granted as u64,
+                simulated: ranks as u32,
+                ..Outcome::default()
+            },
+        };
+        for rank in 0..ranks as Rank {
+            let late = manner.late.iter().find(|(late, _)| *late == rank);
+            world.after(late.map_or(0.0, |(_, by_s)| *by_s), Event::Begin(rank));
+        }
+        world
+    }
+
+    pub(super) fn now_s(&self) -> f64 {
+        self.now_s
+    }
+
+    pub(super) fn outcome(mut self) -> Outcome {
+        self.outcome.time_s = self.outcome.ends_s.iter().copied().fold(0.0, f64::max);
+        self.outcome.carried_bytes = self.flows.carried_bytes().to_vec();
+        self.outcome.settled = self.flows.settled();
+        self.outcome
+    }
+
+    /// A rank that may be able to do something.
+    pub(super) fn next_woken(&mut self) -> Option<Rank> {
+        let rank = self.woken.pop_front()?;
+        self.is_woken[rank as usize] = false;
+        Some(rank)
+    }
+
+    /// Tells what has happened to a rank's links since it last looked.
+    pub(super) fn tell_heard(&mut self, rank: Rank, mut tell: impl FnMut(Link, bool)) {
+        self.heard[rank as usize].drain(..).for_each(|(link, receives)| tell(link, receives));
+    }
+
+    fn hear(&mut self, rank: Rank, peer: Rank, channel: u32, receives: bool) {
+        self.heard[rank as usize].push((Link { peer, channel }, receives));
+        self.wake(rank);
+    }
+
+    fn wake(&mut self, rank: Rank) {
+        // Who has not begun looks at what has arrived when it does.
+        let idle = self.has_begun[rank as usize] && !self.is_woken[rank as usize];
+        if idle {
+            self.is_woken[rank as usize] = true;
+            self.woken.push_back(rank);
+        }
+    }
+
+    pub(super) fn done(&mut self, rank: Rank) {
+        // What it folded last may still be going on.
+        let folds_s = self.inside[rank as usize].folds_s;
+        self.outcome.ends_s[rank as usize] = self.now_s.max(folds_s);
+    }
+
+    /// The link between two ranks, of whichever is simulated in their place.
+    fn pipe(&self, from: Rank, to: Rank, channel: u32) -> usize {
+        let sender = self.fold.of(from) as usize;
+        let own = self.first[sender] as usize..self.first[sender + 1] as usize;
+        let distance = self.fold.distance(from, to);
+        (own.start + position(&self.distances[own.clone()], distance))
+            * self.manner.links.channels.max(1) as usize
+            + channel as usize
+    }
+
+    pub(super) fn is_there(&self, from: Rank, to: Rank, channel: u32) -> bool {
+        self.pipes[self.pipe(from, to, channel)].is_there()
+    }
+
+    pub(super) fn is_granted(&mut self, from: Rank, to: Rank, channel: u32) -> bool {
+        let pipe = self.pipe(from, to, channel);
+        self.pipes[pipe].is_granted()
+    }
+
+    /// A rank combines so many bytes: what it sends of them leaves when it is done.
+    pub(super) fn fold(&mut self, rank: Rank, bytes: usize) {
+        if self.manner.fold_bytes_per_s.is_finite() {
+            let inside = &mut self.inside[rank as usize];
+            let begins_s = inside.folds_s.max(self.now_s);
+            inside.folds_s = begins_s + bytes as f64 / self.manner.fold_bytes_per_s;
+        }
+    }
+
+    pub(super) fn publish(&mut self, from: Rank, to: Rank, channel: u32, bytes: usize) {
+        let pipe = self.pipe(from, to, channel);
+        let number = self.pipes[pipe].send(bytes);
+        self.outcome.messages += 1;
+        self.outcome.message_bytes += bytes as u64;
+        let receiver = self.fold.of(to) as usize;
+        self.in_flight[receiver] += bytes as u64;
+        let most = &mut self.outcome.in_flight_bytes_max;
+        *most = (*most).max(self.in_flight[receiver]);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.messages.push(Message::default());
+            self.messages.len() as u32 - 1
+        });
+        let (pipe, bytes) = (pipe as u32, bytes as u32);
+        self.messages[index as usize] =
+            Message { pipe, from, to, channel, number, bytes, parts: 0, at_s: 0.0 };
+        let leaves_s = self.inside[from as usize].folds_s;
+        if leaves_s > self.now_s {
+            self.at(leaves_s, Event::Leave(index));
+        } else {
+            self.leave(index);
+        }
+    }
+
+    pub(super) fn release(&mut self, from: Rank, to: Rank, channel: u32) {
+        let pipe = self.pipe(from, to, channel);
+        if let Some(below) = self.pipes[pipe].release() {
+            let event = Event::Grant(pipe as u32, self.fold.of(from), below);
+            self.after(self.latency_s(from, to), event);
+        }
+    }
+
+    fn latency_s(&self, from: Rank, to: Rank) -> f64 {
+        let plan = self.network.plan();
+        let [from, to] = [from, to].map(|rank| rank / self.ranks_per_host);
+        let nanos = match plan.fabric.meeting(from, to) {
+            _ if from == to => plan.inner_latency_ns,
+            tier => plan.fabric.latency_ns(tier.unwrap_or(0)),
+        };
+        nanos * 1e-9
+    }
+
+    fn at(&mut self, at_s: f64, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse((Ordered(rounded_s(at_s)), self.sequence, event)));
+    }
+
+    fn after(&mut self, delay_s: f64, event: Event) {
+        self.at(self.now_s + delay_s, event);
+    }
+
+    /// A message leaves its rank: inside the host, or to the NIC.
+    fn leave(&mut self, index: u32) {
+        let Message { from, to, bytes, .. } = self.messages[index as usize];
+        if from / self.ranks_per_host != to / self.ranks_per_host {
+            self.nics[from as usize].waiting.push_back(index);
+            self.send(from);
+            return;
+        }
+        let plan = self.network.plan();
+        let receiver = self.fold.of(to) as usize;
+        let begins_s =
+            self.now_s.max(self.inside[from as usize].out_s).max(self.inside[receiver].in_s);
+        let ends_s = begins_s + f64::from(bytes) / plan.inner_bytes_per_s;
+        self.inside[from as usize].out_s = ends_s;
+        self.inside[receiver].in_s = ends_s;
+        self.at(ends_s + plan.inner_latency_ns * 1e-9, Event::Arrive(index));
+    }
+
+    /// Makes flows of what a NIC has to send, as far as it may.
+    fn send(&mut self, rank: Rank) {
+        let spread = self.manner.spread;
+        loop {
+            let nic = &self.nics[rank as usize];
+            let Some(index) = nic.waiting.front().copied() else { return };
+            let message = self.messages[index as usize];
+            let bytes = message.bytes as usize;
+            let full = nic.under_way_bytes + bytes > spread.budget_bytes && nic.messages > 0;
+            if full || nic.messages >= spread.in_flight.max(1) {
+                return;
+            }
+            let nic = &mut self.nics[rank as usize];
+            nic.waiting.pop_front();
+            nic.under_way_bytes += bytes;
+            nic.messages += 1;
+            let (parts, first) = match spread.order {
+                Order::Split => {
+                    let most = (bytes / spread.chunk_bytes.max(1)).max(1);
+                    (spread.pairs.clamp(1, most as u32), 0)
+                }
+                _ => (1, (message.number % u64::from(spread.pairs.max(1))) as u32),
+            };
+            self.messages[index as usize].parts = parts;
+            for pair in first..first + parts {
+                self.begin(index, pair, bytes as f64 / f64::from(parts));
+            }
+        }
+    }
+
+    fn begin(&mut self, index: u32, pair: u32, bytes: f64) {
+        let Message { from, to, channel, pipe, .. } = self.messages[index as usize];
+        let key = Key { from: self.network.port(from), to: self.network.port(to), channel, pair };
+        let idle_since_s = self.idle.get(&(pipe, pair)).copied();
+        let moment = Moment { now_s: self.now_s, idle_since_s };
+        let load = self.flows.load();
+        if let Err(error) = self.router.route(self.network, &key, moment, &load, &mut self.path) {
+            self.error.get_or_insert(error);
+            return;
+        }
+        self.fold.path(self.network, &mut self.path);
+        let tag = u64::from(index) << 8 | u64::from(pair & 0xff);
+        self.flows.begin(&self.path, bytes, f64::INFINITY, tag);
+    }
+
+    /// Goes on to the next time at which something happens. No if nothing does any more.
+    pub(super) fn go_on(&mut self) -> Result<bool, SimError> {
+        if let Some(error) = self.error.take() {
+            return Err(error);
+        }
+        let event_s = self.events.peek().map(|Reverse((at, ..))| at.0);
+        let flow_s = self.flows.next_s().map(|at_s| at_s.max(self.now_s));
+        let Some(next_s) = [event_s, flow_s].into_iter().flatten().min_by(f64::total_cmp) else {
+            return Ok(false);
+        };
+        self.now_s = next_s;
+        let mut ended = std::mem::take(&mut self.ended);
+        self.flows.advance(next_s, &mut ended);
+        for Ended { tag, at_s } in ended.drain(..) {
+            self.flow_ended(tag, at_s);
+        }
+        self.ended = ended;
+        while let Some(Reverse((at, _, event))) = self.events.peek().copied() {
+            if at.0 > next_s {
+                break;
+            }
+            self.events.pop();
+            self.happen(event);
+        }
+        Ok(true)
+    }
+
+    fn flow_ended(&mut self, tag: u64, at_s: f64) {
+        let (index, pair) = ((tag >> 8) as u32, (tag & 0xff) as u32);
+        let message = &mut self.messages[index as usize];
+        message.at_s = message.at_s.max(at_s);
+        message.parts -= 1;
+        let Message { pipe, from, bytes, parts, at_s, .. } = *message;
+        if matches!(self.router.scheme(), Scheme::Flowlet { .. }) {
+            self.idle.insert((pipe, pair), self.now_s);
+        }
+        if parts == 0 {
+            let nic = &mut self.nics[from as usize];
+            nic.under_way_bytes -= bytes as usize;
+            nic.messages -= 1;
+            self.at(at_s, Event::Arrive(index));
+            self.send(from);
+        }
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Begin(rank) => {
+                self.has_begun[rank as usize] = true;
+                self.wake(rank);
+            }
+            Event::Leave(index) => self.leave(index),
+            Event::Grant(pipe, sender, below) => {
+                self.pipes[pipe as usize].grant(below);
+                let channels = self.manner.links.channels.max(1);
+                let distance = self.distances[(pipe / channels) as usize];
+                let peer = (sender + distance) % self.fold.ranks;
+                self.hear(sender, peer, pipe % channels, false);
+            }
+            Event::Arrive(index) => {
+                let message = self.messages[index as usize];
+                let Message { pipe, from, to, channel, number, bytes, .. } = message;
+                self.free.push(index);
+                self.pipes[pipe as usize].arrive(number);
+                let receiver = self.fold.of(to);
+                self.in_flight[receiver as usize] -= u64::from(bytes);
+                // To who stands for the receiver, the sender is as far away as it was.
+                let ranks = self.fold.ranks;
+                let peer = (receiver + ranks - self.fold.distance(from, to)) % ranks;
+                self.hear(receiver, peer, channel, true);
+                self.hear(from, to, channel, false);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::position;
+
+    #[test]
+    fn what_is_listed_is_found() {
+        let even: Vec<u32> = (1..1000).map(|number| 8 * number).collect();
+        let powers: Vec<u32> = (0..20).map(|power| 1 << power).collect();
+        let ends: Vec<u32> = (1..8).chain(100..120).chain(5000..5007).collect();
+        for list in [even, powers, ends, vec![7]] {
+            let found = |(at, number): (usize, &u32)| position(&list, *number) == at;
+            assert!(list.iter().enumerate().all(found));
+        }
+        assert_eq!(position(&[], 3), 0);
+    }
+}

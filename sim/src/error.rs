@@ -1,0 +1,92 @@
+//! What can be wrong with what the simulator is asked.
+
+/// Why nothing can be simulated, and what to do.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SimError {
+    /// A number of the network or of the hosts that cannot be.
+    #[error("{what} is {given}; {remedy}")]
+    Number {
+        /// What it is the number of.
+        what: String,
+        /// What was given.
+        given: String,
+        /// What to give.
+        remedy: String,
+    },
+    /// More than memory was given for.
+    #[error(
+        "{what} would take about {needed_mib} MiB, and {limit_mib} MiB are allowed; simulate fewer \
+         hosts, fold ranks that are alike, or allow more (--memory)"
+    )]
+    Memory {
+        /// What would take it.
+        what: String,
+        /// About how much, in MiB.
+        needed_mib: u64,
+        /// What was allowed, in MiB.
+        limit_mib: u64,
+    },
+    /// No way leads from one port to another.
+    #[error(
+        "no way leads from NIC {from_nic} of host {from_host} to NIC {to_nic} of host {to_host}: \
+         {reason}"
+    )]
+    NoPath {
+        /// The sender's host.
+        from_host: u32,
+        /// The sender's NIC.
+        from_nic: u32,
+        /// The receiver's host.
+        to_host: u32,
+        /// The receiver's NIC.
+        to_nic: u32,
+        /// Why, and what to do.
+        reason: &'static str,
+    },
+    /// A name that nothing has.
+    #[error("there is no {what} \"{name}\"; choose one of: {known}")]
+    Unknown {
+        /// What should have the name.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// Ranks that are not alike cannot stand for each other.
+    #[error("these ranks cannot be folded: {reason}")]
+    NotAlike {
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// Nothing moves and not all is done.
+    #[error(
+        "after {after_s:.6} s nothing moves and {open} of {ranks} ranks are not done; rank {rank} \
+         waits: {waiting}. That is an error of the simulator or of the schedule: please report it \
+         with the command and the seed"
+    )]
+    Stuck {
+        /// The time simulated until then, in seconds.
+        after_s: f64,
+        /// Ranks that are not done.
+        open: usize,
+        /// Ranks in all.
+        ranks: usize,
+        /// One that is not done.
+        rank: u32,
+        /// What for.
+        waiting: String,
+    },
+}
+
+impl SimError {
+    /// A number that cannot be.
+    pub(crate) fn number(
+        what: impl Into<String>,
+        given: impl std::fmt::Display,
+        remedy: impl Into<String>,
+    ) -> SimError {
+        SimError::Number { what: what.into(), given: given.to_string(), remedy: remedy.into() }
+    }
+}

@@ -1,0 +1,437 @@
+//! Flows on links, event by event: when each ends, if all share as [`Shares`] says.
+//!
+//! Rates are shared anew whenever flows have begun or ended, but no more often than every
+//! [`Flows::settle_s`]. Until then who begins gets what is left on its links, and who ends leaves
+//! what it had, so that no link ever carries more than it can. With 0 all is exact; a small part of
+//! a flow's time is much faster where thousands end one after another.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::network::{Link, Network, Path};
+use crate::shares::{Ordered, Shares};
+
+/// A flow that has ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ended {
+    /// What it was begun with.
+    pub tag: u64,
+    /// When its last byte arrived, in seconds.
+    pub at_s: f64,
+}
+
+/// How busy links are, for those who choose among them.
+#[derive(Clone, Copy, Debug)]
+pub struct Load<'a> {
+    /// Flows on each link, by weight.
+    flows: &'a [f64],
+    /// Bytes that flows on each link still have to carry over it.
+    capacity: &'a [f64],
+}
+
+impl Load<'_> {
+    /// Flows on a link for what it carries per second: more is busier. The ideal way to compare
+    /// links of different speeds.
+    #[must_use]
+    pub fn of(&self, link: Link) -> f64 {
+        let link = link as usize;
+        self.flows[link] / self.capacity[link].max(1.0)
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Flow {
+    links: Vec<(Link, f64)>,
+    latency_s: f64,
+    bytes: f64,
+    left: f64,
+    rate: f64,
+    /// When `left` was so much.
+    since_s: f64,
+    limit: f64,
+    tag: u64,
+    /// Its place in the list of those under way.
+    at: u32,
+    /// Changes with every rate, so that old predictions are known.
+    version: u32,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Flows {
+    capacity: Vec<f64>,
+    /// Rates on each link together.
+    used: Vec<f64>,
+    /// Weights of flows on each link.
+    weights: Vec<f64>,
+    /// Bytes that have passed each link, of flows that have ended.
+    carried: Vec<f64>,
+    flows: Vec<Flow>,
+    free: Vec<u32>,
+    /// Those under way.
+    active: Vec<u32>,
+    /// Predicted ends.
+    ends: BinaryHeap<Reverse<(Ordered, u32, u32)>>,
+    shares: Shares,
+    rates: Vec<f64>,
+    now_s: f64,
+    settled_s: f64,
+    dirty: bool,
+    settle_s: f64,
+    settled: u64,
+}
+
+/// Less than this is nothing: bytes of a flow that rounding has left over.
+const NOTHING_BYTES: f64 = 1e-6;
+
+impl Flows {
+    /// No flows, on the links of a network. Rates are shared anew at most every `settle_s` seconds.
+    #[must_use]
+    pub fn new(network: &Network, settle_s: f64) -> Flows {
+        let links = network.links() as usize;
+        Flows {
+            capacity: network.capacity().to_vec(),
+            used: vec![0.0; links],
+            weights: vec![0.0; links],
+            carried: vec![0.0; links],
+            flows: Vec::new(),
+            free: Vec::new(),
+            active: Vec::new(),
+            ends: BinaryHeap::new(),
+            shares: Shares::default(),
+            rates: Vec::new(),
+            now_s: 0.0,
+            settled_s: f64::NEG_INFINITY,
+            dirty: false,
+            settle_s,
+            settled: 0,
+        }
+    }
+
+    /// The time up to which all is done, in seconds.
+    #[must_use]
+    pub fn now_s(&self) -> f64 {
+        self.now_s
+    }
+
+    /// At most how often rates are shared anew, in seconds.
+    #[must_use]
+    pub fn settle_s(&self) -> f64 {
+        self.settle_s
+    }
+
+    /// Flows under way.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        self.active.len()
+    }
+
+    /// How often rates were shared anew.
+    #[must_use]
+    pub fn settled(&self) -> u64 {
+        self.settled
+    }
+
+    /// How busy links are now.
+    #[must_use]
+    pub fn load(&self) -> Load<'_> {
+        Load { flows: &self.weights, capacity: &self.capacity }
+    }
+
+    /// Bytes that have passed each link, of flows that have ended.
+    #[must_use]
+    pub fn carried_bytes(&self) -> &[f64] {
+        &self.carried
+    }
+
+    /// Rates on each link together, in bytes per second.
+    #[must_use]
+    pub fn used_bytes_per_s(&self) -> &[f64] {
+        &self.used
+    }
+
+    /// The rates of flows under way, by tag, as of now.
+    pub fn rates(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
+        self.active.iter().map(|at| (self.flows[*at as usize].tag, self.flows[*at as usize].rate))
+    }
+
+    /// Changes what a link carries per second, from now on.
+    pub fn set_capacity(&mut self, link: Link, bytes_per_s: f64) {
+        self.capacity[link as usize] = bytes_per_s;
+        self.dirty = true;
+        self.settled_s = f64::NEG_INFINITY;
+    }
+
+    /// A flow of so many bytes begins now, on these links, no faster than `limit` bytes per second.
+    pub fn begin(&mut self, path: &Path, bytes: f64, limit: f64, tag: u64) {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.flows.push(Flow::default());
+            self.flows.len() as u32 - 1
+        });
+        let flow = &mut self.flows[index as usize];
+        flow.links.clear();
+        flow.links.extend_from_slice(&path.links);
+        flow.latency_s = path.latency_s;
+        (flow.bytes, flow.left) = (bytes, bytes.max(0.0));
+        (flow.rate, flow.since_s) = (0.0, self.now_s);
+        (flow.limit, flow.tag) = (limit, tag);
+        flow.at = self.active.len() as u32;
+        flow.version = flow.version.wrapping_add(1);
+        self.active.push(index);
+        let mut spare = limit;
+        for (link, weight) in &path.links {
+            let link = *link as usize;
+            self.weights[link] += weight;
+            spare = spare.min((self.capacity[link] - self.used[link]) / weight);
+        }
+        if self.settle_s > 0.0 && spare.is_finite() && spare > 0.0 {
+            self.set_rate(index, spare);
+        } else if flow_is_nothing(&self.flows[index as usize]) {
+            self.predict(index);
+        }
+        self.dirty = true;
+    }
+
+    fn set_rate(&mut self, index: u32, rate: f64) {
+        let flow = &mut self.flows[index as usize];
+        flow.left -= flow.rate * (self.now_s - flow.since_s);
+        flow.since_s = self.now_s;
+        let change = rate - flow.rate;
+        flow.rate = rate;
+        for (link, weight) in &flow.links {
+            self.used[*link as usize] += change * weight;
+        }
+        self.predict(index);
+    }
+
+    fn predict(&mut self, index: u32) {
+        let flow = &mut self.flows[index as usize];
+        flow.version = flow.version.wrapping_add(1);
+        let takes_s = if flow_is_nothing(flow) { 0.0 } else { flow.left / flow.rate };
+        if takes_s.is_finite() {
+            let end = Ordered(rounded_s(flow.since_s + takes_s));
+            self.ends.push(Reverse((end, index, flow.version)));
+        }
+    }
+
+    /// When something happens next, in seconds; none if nothing is under way, or nothing of it
+    /// moves.
+    pub fn next_s(&mut self) -> Option<f64> {
+        if self.dirty && self.active.is_empty() {
+            self.dirty = false;
+        }
+        let settle = self.dirty.then(|| self.now_s.max(self.settled_s + self.settle_s));
+        while let Some(Reverse((end, index, version))) = self.ends.peek() {
+            if self.flows[*index as usize].version == *version {
+                let end = end.0.max(self.now_s);
+                return Some(settle.map_or(end, |settle| settle.min(end)));
+            }
+            self.ends.pop();
+        }
+        settle
+    }
+
+    /// Goes on to a time no later than [`Flows::next_s`]; what ends then is added to `ended`.
+    pub fn advance(&mut self, to_s: f64, ended: &mut Vec<Ended>) {
+        self.now_s = to_s;
+        while let Some(Reverse((end, index, version))) = self.ends.peek().copied() {
+            if self.flows[index as usize].version != version {
+                self.ends.pop();
+            } else if end.0 <= to_s {
+                self.ends.pop();
+                ended.push(self.end(index, end.0));
+            } else {
+                break;
+            }
+        }
+        if self.dirty && to_s >= self.settled_s + self.settle_s {
+            self.settle();
+        }
+    }
+
+    fn end(&mut self, index: u32, at_s: f64) -> Ended {
+        let flow = &mut self.flows[index as usize];
+        flow.version = flow.version.wrapping_add(1);
+        let place = flow.at as usize;
+        for (link, weight) in &flow.links {
+            let link = *link as usize;
+            self.used[link] = (self.used[link] - flow.rate * weight).max(0.0);
+            self.weights[link] = (self.weights[link] - weight).max(0.0);
+            self.carried[link] += flow.bytes * weight;
+        }
+        let ended = Ended { tag: flow.tag, at_s: at_s + flow.latency_s };
+        self.active.swap_remove(place);
+        if let Some(moved) = self.active.get(place) {
+            self.flows[*moved as usize].at = place as u32;
+        }
+        self.free.push(index);
+        self.dirty = true;
+        ended
+    }
+
+    /// Shares all rates anew.
+    fn settle(&mut self) {
+        self.dirty = false;
+        self.settled_s = self.now_s;
+        self.settled += 1;
+        let Flows { shares, rates, active, flows, capacity, .. } = self;
+        let flow = |index: usize| {
+            let flow = &flows[active[index] as usize];
+            (flow.links.as_slice(), flow.limit)
+        };
+        shares.fill(capacity, active.len(), flow, rates);
+        self.used.fill(0.0);
+        // Most predictions are old now: those that still hold are made anew.
+        self.ends.clear();
+        for (index, rate) in self.active.iter().zip(&self.rates) {
+            let flow = &mut self.flows[*index as usize];
+            flow.left -= flow.rate * (self.now_s - flow.since_s);
+            (flow.since_s, flow.rate) = (self.now_s, *rate);
+            for (link, weight) in &flow.links {
+                self.used[*link as usize] += rate * weight;
+            }
+        }
+        for at in 0..self.active.len() {
+            self.predict(self.active[at]);
+        }
+    }
+}
+
+/// Times are whole picoseconds: what is to happen together does, whatever was rounded before.
+pub(crate) fn rounded_s(at_s: f64) -> f64 {
+    (at_s * 1e12).round() / 1e12
+}
+
+fn flow_is_nothing(flow: &Flow) -> bool {
+    flow.left <= NOTHING_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::presets::Zone;
+
+    fn network() -> Network {
+        Network::new(
+            Zone { nic_bytes_per_s: 1.0, uplink_bytes_per_s: 1.0, ..Zone::default() }.plan(),
+        )
+        .unwrap()
+    }
+
+    fn path(links: &[Link]) -> Path {
+        Path { links: links.iter().map(|link| (*link, 1.0)).collect(), latency_s: 0.0 }
+    }
+
+    /// Runs all flows to their end; returns when each ended.
+    fn ends(flows: &[(Vec<Link>, f64)], settle_s: f64) -> (Vec<f64>, Flows) {
+        let mut under_way = Flows::new(&network(), settle_s);
+        for (tag, (links, bytes)) in flows.iter().enumerate() {
+            under_way.begin(&path(links), *bytes, f64::INFINITY, tag as u64);
+        }
+        let (mut ended, mut at) = (Vec::new(), vec![f64::NAN; flows.len()]);
+        while let Some(next) = under_way.next_s() {
+            under_way.advance(next, &mut ended);
+            let over = under_way.used.iter().zip(&under_way.capacity);
+            assert!(over.into_iter().all(|(used, capacity)| *used <= capacity * (1.0 + 1e-9)));
+            for Ended { tag, at_s } in ended.drain(..) {
+                at[tag as usize] = at_s;
+            }
+        }
+        (at, under_way)
+    }
+
+    #[test]
+    fn flows_share_a_link_and_leave_what_they_had() {
+        // Two share a link; the shorter one ends, and the other goes on alone.
+        let (at, flows) = ends(&[(vec![0], 1.0), (vec![0, 2], 3.0), (vec![4], 1.0)], 0.0);
+        assert_eq!(at, [2.0, 4.0, 1.0]);
+        assert_eq!((flows.carried[0], flows.carried[2], flows.carried[4]), (4.0, 3.0, 1.0));
+    }
+
+    #[test]
+    fn a_flow_over_several_ways_is_as_fast_as_all_of_them() {
+        let mut flows = Flows::new(&network(), 0.0);
+        let spread = Path { links: vec![(0, 0.5), (2, 0.5)], latency_s: 0.25 };
+        flows.begin(&spread, 8.0, f64::INFINITY, 7);
+        flows.begin(&path(&[2]), 1.0, f64::INFINITY, 8);
+        let mut ended = Vec::new();
+        while let Some(next) = flows.next_s() {
+            flows.advance(next, &mut ended);
+        }
+        // The second takes 2/3 of its link while the first has the rest twice.
+        let expected = [Ended { tag: 8, at_s: 1.5 }, Ended { tag: 7, at_s: 1.5 + 3.5 + 0.25 }];
+        for (found, expected) in ended.iter().zip(expected) {
+            assert!(found.tag == expected.tag && (found.at_s - expected.at_s).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn a_flow_of_nothing_ends_at_once_and_a_limit_holds() {
+        let mut flows = Flows::new(&network(), 0.0);
+        flows.begin(&path(&[0]), 0.0, f64::INFINITY, 0);
+        flows.begin(&path(&[0]), 1.0, 0.25, 1);
+        let mut ended = Vec::new();
+        while let Some(next) = flows.next_s() {
+            flows.advance(next, &mut ended);
+        }
+        assert_eq!(ended, [Ended { tag: 0, at_s: 0.0 }, Ended { tag: 1, at_s: 4.0 }]);
+    }
+
+    fn some_flows() -> impl Strategy<Value = Vec<(Vec<Link>, f64)>> {
+        let links = proptest::collection::btree_set(0u32..12, 1..5);
+        let flow = (links, 1u32..100);
+        let flow = flow.prop_map(|(links, bytes)| (links.into_iter().collect(), f64::from(bytes)));
+        proptest::collection::vec(flow, 1..24)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn every_flow_has_a_bottleneck(flows in some_flows()) {
+            let capacity = network().capacity().to_vec();
+            let paths: Vec<Path> = flows.iter().map(|(links, _)| path(links)).collect();
+            let mut rates = Vec::new();
+            let of = |index: usize| (paths[index].links.as_slice(), f64::INFINITY);
+            Shares::default().fill(&capacity, flows.len(), of, &mut rates);
+            let rates_on = |link: &Link| -> Vec<f64> {
+                let all = flows.iter().zip(&rates);
+                all.filter(|((links, _), _)| links.contains(link)).map(|(_, rate)| *rate).collect()
+            };
+            for ((links, _), rate) in flows.iter().zip(&rates) {
+                // A full link on which nobody has more.
+                let bottleneck = links.iter().any(|link| {
+                    let on = rates_on(link);
+                    let used: f64 = on.iter().sum();
+                    let most = on.into_iter().fold(0.0, f64::max);
+                    used >= capacity[*link as usize] * (1.0 - 1e-9) && *rate >= most - 1e-9
+                });
+                prop_assert!(bottleneck, "{links:?} at {rate}");
+            }
+        }
+
+        #[test]
+        fn all_bytes_arrive_and_order_changes_nothing(
+            flows in some_flows(), settle in prop_oneof![Just(0.0), Just(0.5)],
+        ) {
+            let (at, done) = ends(&flows, settle);
+            prop_assert!(at.iter().all(|at| at.is_finite()));
+            for link in 0..12u32 {
+                let on = flows.iter().filter(|(links, _)| links.contains(&link));
+                let bytes: f64 = on.map(|(_, bytes)| *bytes).sum();
+                prop_assert!((done.carried[link as usize] - bytes).abs() < 1e-6);
+            }
+            if settle == 0.0 {
+                let mut turned = flows.clone();
+                turned.reverse();
+                let (mut other, _) = ends(&turned, 0.0);
+                other.reverse();
+                for (at, other) in at.iter().zip(&other) {
+                    prop_assert!((at - other).abs() < 1e-6 * at.max(1.0), "{at} {other}");
+                }
+            }
+        }
+    }
+}

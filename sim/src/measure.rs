@@ -1,0 +1,76 @@
+//! What is said of links: how evenly flows and bytes are spread over them.
+
+use serde::Serialize;
+
+use crate::network::{Link, Network};
+
+/// How evenly something is spread over the uplinks of a tier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// The most over the mean of each switch's uplinks, averaged over the switches that have any:
+    /// the paper's max-to-mean ratio (MMR). 1 is even.
+    pub max_to_mean: f64,
+    /// The largest of these ratios.
+    pub max_to_mean_worst: f64,
+    /// The least over all links that share a switch with one that has any.
+    pub least: f64,
+    /// The mean over these.
+    pub mean: f64,
+    /// The most over these.
+    pub most: f64,
+}
+
+/// How evenly `amounts`, by link, are spread over the uplinks of a tier's children.
+#[must_use]
+pub fn spread(network: &Network, tier: usize, amounts: &[f64]) -> Spread {
+    let below = network.plan().fabric.below(tier);
+    let (mut ratios, mut used) = (Vec::new(), Vec::new());
+    for child in 0..network.children(tier) {
+        for number in 0..below {
+            let working = |link: &Link| network.works(*link);
+            let amount = |link: Link| amounts.get(link as usize).copied().unwrap_or(0.0);
+            let links = network.uplinks(tier, child, number).filter(working);
+            let links: Vec<f64> = links.map(amount).collect();
+            let sum: f64 = links.iter().sum();
+            if sum > 0.0 {
+                let most = links.iter().copied().fold(0.0, f64::max);
+                ratios.push(most * links.len() as f64 / sum);
+                used.extend(links);
+            }
+        }
+    }
+    if ratios.is_empty() {
+        return Spread::default();
+    }
+    Spread {
+        max_to_mean: mean(&ratios),
+        max_to_mean_worst: ratios.iter().copied().fold(0.0, f64::max),
+        least: used.iter().copied().fold(f64::INFINITY, f64::min),
+        mean: mean(&used),
+        most: used.iter().copied().fold(0.0, f64::max),
+    }
+}
+
+/// The part of what each link could carry in a time that it carried.
+#[must_use]
+pub fn utilisation(network: &Network, carried_bytes: &[f64], time_s: f64) -> Vec<f64> {
+    let part = |(carried, capacity): (&f64, &f64)| {
+        if *capacity > 0.0 && time_s > 0.0 { carried / (capacity * time_s) } else { 0.0 }
+    };
+    carried_bytes.iter().zip(network.capacity()).map(part).collect()
+}
+
+/// The mean; 0 of nothing.
+#[must_use]
+pub fn mean(values: &[f64]) -> f64 {
+    if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
+}
+
+/// The value that so large a part of all does not exceed: 0.5 for the median. 0 of nothing.
+#[must_use]
+pub fn quantile(values: &[f64], part: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = (part * sorted.len() as f64).ceil() as usize;
+    sorted.get(at.max(1) - 1).or(sorted.last()).copied().unwrap_or(0.0)
+}

@@ -1,0 +1,467 @@
+//! A fabric and its hosts as links, each in one direction.
+//!
+//! Nothing is stored of a link but its capacity: where it leads is arithmetic. A *cable* of tier t
+//! goes from a *child* (a host, or a group of the tier below) up to a switch of the child's group.
+//! All children of a tier are cabled alike, so that cable `c` of the tier is cable `c mod n` of
+//! child `c / n`. Each cable is two links, up and down. Besides, each rank has a link out of and
+//! one into it within its host.
+
+use ccl_core::topology::fabric::{Fabric, Wiring};
+
+use crate::SimError;
+
+/// A NIC of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Port {
+    /// The host.
+    pub host: u32,
+    /// Its NIC.
+    pub nic: u32,
+}
+
+/// A link's number: below [`Network::links`].
+pub type Link = u32;
+
+/// What a network is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The switches between hosts.
+    pub fabric: Fabric,
+    /// Hosts in all.
+    pub hosts: u32,
+    /// Ranks of each host; rank l of a host sends by NIC l modulo the NICs.
+    pub ranks_per_host: u32,
+    /// What a rank sends to others of its host, and what it receives of them, at most.
+    pub inner_bytes_per_s: f64,
+    /// From rank to rank within a host.
+    pub inner_latency_ns: f64,
+    /// The most memory for what is simulated, in MiB.
+    pub memory_mib: u64,
+}
+
+/// A tier of a network, as numbers.
+#[derive(Clone, Debug)]
+struct Cables {
+    /// The first cable of the tier.
+    base: u32,
+    /// Children in all.
+    children: u32,
+    /// Cables of each child.
+    per_child: u32,
+    /// Of every cable of a child: the number of the NIC or switch below, and of the switch above.
+    ends: Vec<(u32, u32)>,
+    /// Cables of a child by the number below: from where, and one more entry for the end.
+    from: Vec<u32>,
+    /// Cables of a child by the switch above.
+    to: Vec<Vec<u32>>,
+}
+
+impl Plan {
+    /// The same with all parallel cables of a host's NIC, or of a group, as one: what is sprayed
+    /// over them all sees no difference, as long as none has failed, and takes far fewer links.
+    #[must_use]
+    pub fn collapsed(&self) -> Plan {
+        let mut plan = self.clone();
+        for (number, tier) in plan.fabric.tiers.iter_mut().enumerate() {
+            let all = self.fabric.upward_bytes_per_s(number);
+            let below = if number == 0 { f64::from(self.fabric.nics.max(1)) } else { 1.0 };
+            tier.bytes_per_s = all / below;
+            (tier.switches, tier.cables, tier.wiring) = (1, 1, Wiring::Mesh);
+        }
+        plan
+    }
+}
+
+/// See the module's text.
+#[derive(Clone, Debug)]
+pub struct Network {
+    plan: Plan,
+    tiers: Vec<Cables>,
+    /// The first of the ranks' own links.
+    inner: u32,
+    /// Bytes per second, by link; 0 for one that has failed.
+    capacity: Vec<f64>,
+    failed: u32,
+    /// Whether all links of a tier carry alike.
+    even: bool,
+    /// Whether every switch leads to every host of its group.
+    plain: bool,
+}
+
+/// The links of a flow, with how much of it takes each, and its latency.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Path {
+    /// Links, and the part of the flow that takes each: 1 unless it is spread over several.
+    pub links: Vec<(Link, f64)>,
+    /// From end to end at rest, in seconds.
+    pub latency_s: f64,
+}
+
+impl Path {
+    /// Makes it the way of nothing.
+    pub fn clear(&mut self) {
+        self.links.clear();
+        self.latency_s = 0.0;
+    }
+}
+
+/// A step of a way: which cables lead on, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Step {
+    /// The tier of the cables.
+    pub tier: usize,
+    /// Upwards, or downwards.
+    pub up: bool,
+    /// The switch that chooses: its group, and its number there. Of the first step the host and
+    /// its NIC.
+    pub at: (u32, u32),
+}
+
+/// How much each link may at most store of what is simulated, for the estimate of memory.
+const BYTES_PER_LINK: u64 = 64;
+
+impl Network {
+    /// The network of a plan.
+    ///
+    /// # Errors
+    ///
+    /// If a number of it cannot be, or the network is larger than its memory.
+    pub fn new(plan: Plan) -> Result<Network, SimError> {
+        check(&plan)?;
+        let (fabric, hosts) = (&plan.fabric, plan.hosts);
+        let mut base = 0;
+        let mut tiers = Vec::with_capacity(fabric.tiers.len());
+        for tier in 0..fabric.tiers.len() {
+            let children = if tier == 0 { hosts } else { fabric.groups(tier - 1, hosts) };
+            let cables = Cables::new(fabric, tier, base, children);
+            base += cables.children * cables.per_child;
+            tiers.push(cables);
+        }
+        let inner = 2 * base;
+        let ranks = hosts * plan.ranks_per_host;
+        let mut capacity = Vec::with_capacity((inner + 2 * ranks) as usize);
+        for (tier, cables) in fabric.tiers.iter().zip(&tiers) {
+            let links = 2 * cables.children * cables.per_child;
+            capacity.extend(std::iter::repeat_n(tier.bytes_per_s, links as usize));
+        }
+        capacity.extend(std::iter::repeat_n(plan.inner_bytes_per_s, 2 * ranks as usize));
+        let plain = fabric.tiers.iter().all(|tier| tier.wiring == Wiring::Mesh);
+        Ok(Network { plan, tiers, inner, capacity, failed: 0, even: true, plain })
+    }
+
+    /// What it was made of.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Ranks in all.
+    #[must_use]
+    pub fn ranks(&self) -> u32 {
+        self.plan.hosts * self.plan.ranks_per_host
+    }
+
+    /// The port that a rank sends and receives by.
+    #[must_use]
+    pub fn port(&self, rank: u32) -> Port {
+        let each = self.plan.ranks_per_host;
+        Port { host: rank / each, nic: rank % each % self.plan.fabric.nics.max(1) }
+    }
+
+    /// Links in all.
+    #[must_use]
+    pub fn links(&self) -> u32 {
+        self.capacity.len() as u32
+    }
+
+    /// Of every link, in bytes per second; 0 for those that have failed.
+    #[must_use]
+    pub fn capacity(&self) -> &[f64] {
+        &self.capacity
+    }
+
+    /// Tiers of switches.
+    #[must_use]
+    pub fn tiers(&self) -> usize {
+        self.tiers.len()
+    }
+
+    /// Children of a tier: hosts, or groups of the tier below.
+    #[must_use]
+    pub fn children(&self, tier: usize) -> u32 {
+        self.tiers[tier].children
+    }
+
+    /// The group of tier `tier - 1` that the host is in; the host itself where that is 0.
+    #[must_use]
+    pub fn child(&self, tier: usize, host: u32) -> u32 {
+        if tier == 0 { host } else { self.plan.fabric.group(tier - 1, host) }
+    }
+
+    /// All links of a tier that go up, or down.
+    pub fn tier_links(&self, tier: usize, up: bool) -> impl Iterator<Item = Link> + use<> {
+        let cables = &self.tiers[tier];
+        let first = 2 * cables.base + u32::from(!up);
+        (first..first + 2 * cables.children * cables.per_child).step_by(2)
+    }
+
+    /// The links from a NIC or switch of a child of this tier upwards, whether or not they work.
+    pub fn uplinks(
+        &self,
+        tier: usize,
+        child: u32,
+        below: u32,
+    ) -> impl Iterator<Item = Link> + use<> {
+        let cables = &self.tiers[tier];
+        let first = cables.base + child * cables.per_child;
+        let range = cables.from[below as usize]..cables.from[below as usize + 1];
+        range.map(move |cable| 2 * (first + cable))
+    }
+
+    /// The tier of a link, or none for a rank's own; and its child, and which of the child's.
+    #[must_use]
+    pub fn place(&self, link: Link) -> Option<(usize, u32, u32)> {
+        let cable = link / 2;
+        let tier = self.tiers.iter().rposition(|tier| tier.base <= cable)?;
+        let cables = &self.tiers[tier];
+        let (child, at) = ((cable - cables.base) / cables.per_child.max(1), cable - cables.base);
+        (link < self.inner).then_some((tier, child, at % cables.per_child.max(1)))
+    }
+
+    /// Whether the link goes up.
+    #[must_use]
+    pub fn is_up(&self, link: Link) -> bool {
+        link.is_multiple_of(2)
+    }
+
+    /// What joins, by numbers: from which NIC or switch below to which switch above.
+    #[must_use]
+    pub fn ends(&self, link: Link) -> Option<(u32, u32)> {
+        self.place(link).map(|(tier, _, at)| self.tiers[tier].ends[at as usize])
+    }
+
+    /// The link from a rank to others of its host, and that from them to it.
+    #[must_use]
+    pub fn inner_links(&self, rank: u32) -> (Link, Link) {
+        (self.inner + 2 * rank, self.inner + 2 * rank + 1)
+    }
+
+    /// Cuts a cable, both ways.
+    pub fn fail(&mut self, link: Link) {
+        let up = link & !1;
+        if self.capacity[up as usize] > 0.0 {
+            self.failed += 1;
+        }
+        self.capacity[up as usize] = 0.0;
+        self.capacity[up as usize + 1] = 0.0;
+    }
+
+    /// Makes a link so much slower, or faster.
+    pub fn scale(&mut self, link: Link, factor: f64) {
+        self.capacity[link as usize] *= factor;
+        self.even &= factor.to_bits() == 1f64.to_bits();
+    }
+
+    /// Whether no link was made slower or faster.
+    #[must_use]
+    pub fn is_even(&self) -> bool {
+        self.even
+    }
+
+    /// The link at the same place of the first so many hosts; these must be whole groups.
+    #[must_use]
+    pub fn moved_back(&self, link: Link, hosts: u32) -> Link {
+        if link >= self.inner {
+            return self.inner + (link - self.inner) % (2 * hosts * self.plan.ranks_per_host);
+        }
+        let Some((tier, child, at)) = self.place(link) else { return link };
+        let children = if tier == 0 { hosts } else { self.plan.fabric.groups(tier - 1, hosts) };
+        let cables = &self.tiers[tier];
+        2 * (cables.base + child % children.max(1) * cables.per_child + at) + (link & 1)
+    }
+
+    /// Cables that have failed.
+    #[must_use]
+    pub fn failed(&self) -> u32 {
+        self.failed
+    }
+
+    /// Whether a link works.
+    #[must_use]
+    pub fn works(&self, link: Link) -> bool {
+        self.capacity[link as usize] > 0.0
+    }
+
+    /// The way from rank to rank within a host.
+    pub fn inner_path(&self, from: u32, to: u32, path: &mut Path) {
+        path.clear();
+        path.links.push((self.inner_links(from).0, 1.0));
+        path.links.push((self.inner_links(to).1, 1.0));
+        path.latency_s = self.plan.inner_latency_ns * 1e-9;
+    }
+
+    /// The lowest tier where a way from one port to another can turn, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// If no way leads there.
+    pub fn meeting(&self, from: Port, to: Port) -> Result<usize, SimError> {
+        let no_path = |reason| SimError::NoPath {
+            from_host: from.host,
+            from_nic: from.nic,
+            to_host: to.host,
+            to_nic: to.nic,
+            reason,
+        };
+        let unjoined = "no tier of switches has both; add a tier, or use fewer hosts";
+        let first =
+            self.plan.fabric.meeting(from.host, to.host).ok_or_else(|| no_path(unjoined))?;
+        if self.plain && self.failed == 0 {
+            return Ok(first);
+        }
+        let meets = |tier: &usize| self.leads_up(0, from.host, from.nic, to, *tier);
+        let cut = "the cables between them have failed, or their rails never meet; repair some, \
+                   or send by NICs of one rail";
+        (first..self.tiers.len()).find(meets).ok_or_else(|| no_path(cut))
+    }
+
+    /// The cables that lead on towards a port where a way turns at tier `turn`, as links.
+    pub fn choices(&self, step: &Step, to: Port, turn: usize, found: &mut Vec<Link>) {
+        found.clear();
+        let cables = &self.tiers[step.tier];
+        let (child, number) = step.at;
+        let always = self.plain && self.failed == 0;
+        if step.up {
+            let first = cables.base + child * cables.per_child;
+            for cable in cables.from[number as usize]..cables.from[number as usize + 1] {
+                let link = 2 * (first + cable);
+                let above = cables.ends[cable as usize].1;
+                let group = self.child(step.tier + 1, child_host(self, step.tier, child));
+                if always || (self.works(link) && self.leads(step.tier, group, above, to, turn)) {
+                    found.push(link);
+                }
+            }
+            return;
+        }
+        let first = cables.base + self.child(step.tier, to.host) * cables.per_child;
+        for cable in &cables.to[number as usize] {
+            let (link, below) = (2 * (first + cable) + 1, cables.ends[*cable as usize].0);
+            let on = if step.tier == 0 {
+                below == to.nic && self.works(link)
+            } else {
+                always || (self.works(link) && self.leads_down(step.tier - 1, below, to))
+            };
+            if on {
+                found.push(link);
+            }
+        }
+    }
+
+    /// The number at the far end of a link: of the switch above if it goes up, of the switch or NIC
+    /// below if it goes down.
+    #[must_use]
+    pub fn far_end(&self, link: Link) -> u32 {
+        let (below, above) = self.ends(link).unwrap_or_default();
+        if self.is_up(link) { above } else { below }
+    }
+
+    /// Whether a switch of a tier leads to a port, going up first until tier `turn`.
+    fn leads(&self, tier: usize, group: u32, switch: u32, to: Port, turn: usize) -> bool {
+        if tier == turn {
+            return self.leads_down(tier, switch, to);
+        }
+        self.leads_up(tier + 1, group, switch, to, turn)
+    }
+
+    fn leads_up(&self, tier: usize, child: u32, number: u32, to: Port, turn: usize) -> bool {
+        let cables = &self.tiers[tier];
+        let first = cables.base + child * cables.per_child;
+        let group = self.child(tier + 1, child_host(self, tier, child));
+        let range = cables.from[number as usize]..cables.from[number as usize + 1];
+        range.into_iter().any(|cable| {
+            let above = cables.ends[cable as usize].1;
+            self.works(2 * (first + cable)) && self.leads(tier, group, above, to, turn)
+        })
+    }
+
+    fn leads_down(&self, tier: usize, switch: u32, to: Port) -> bool {
+        let cables = &self.tiers[tier];
+        let first = cables.base + self.child(tier, to.host) * cables.per_child;
+        cables.to[switch as usize].iter().any(|cable| {
+            let below = cables.ends[*cable as usize].0;
+            let on = if tier == 0 { below == to.nic } else { self.leads_down(tier - 1, below, to) };
+            on && self.works(2 * (first + cable) + 1)
+        })
+    }
+}
+
+/// The first host of a child.
+fn child_host(network: &Network, tier: usize, child: u32) -> u32 {
+    let hosts = if tier == 0 { 1 } else { network.plan.fabric.hosts_in_group(tier - 1) };
+    u32::try_from(u64::from(child) * hosts).unwrap_or(u32::MAX)
+}
+
+impl Cables {
+    fn new(fabric: &Fabric, tier: usize, base: u32, children: u32) -> Cables {
+        let numbers = fabric.below(tier);
+        let (switches, cables) =
+            fabric.tiers.get(tier).map_or((0, 0), |tier| (tier.switches, tier.cables));
+        let (mut ends, mut from) = (Vec::new(), vec![0]);
+        let mut to = vec![Vec::new(); switches as usize];
+        for below in 0..numbers {
+            for above in fabric.above(tier, below) {
+                for _ in 0..cables {
+                    to[above as usize].push(ends.len() as u32);
+                    ends.push((below, above));
+                }
+            }
+            from.push(ends.len() as u32);
+        }
+        Cables { base, children, per_child: ends.len() as u32, ends, from, to }
+    }
+}
+
+fn check(plan: &Plan) -> Result<(), SimError> {
+    let positive = |what: &str, value: f64, unit: &str| {
+        let fine = value.is_finite() && value > 0.0;
+        let remedy = format!("give a number of {unit} above 0");
+        if fine { Ok(()) } else { Err(SimError::number(what, value, remedy)) }
+    };
+    let some = |what: &str, value: u32| {
+        let error = || SimError::number(what, value, "give at least 1");
+        if value > 0 { Ok(()) } else { Err(error()) }
+    };
+    some("the number of hosts", plan.hosts)?;
+    some("the number of ranks of a host", plan.ranks_per_host)?;
+    some("the number of NICs of a host", plan.fabric.nics)?;
+    positive("the bandwidth within a host", plan.inner_bytes_per_s, "bytes per second")?;
+    let mut links = 2 * u64::from(plan.hosts) * u64::from(plan.ranks_per_host);
+    for (number, tier) in plan.fabric.tiers.iter().enumerate() {
+        let what = |of: &str| format!("the number of {of} of tier {number} ({})", tier.name);
+        some(&what("switches"), tier.switches)?;
+        some(&what("children"), tier.children)?;
+        some(&what("cables"), tier.cables)?;
+        let what = format!("the bandwidth of tier {number} ({})", tier.name);
+        positive(&what, tier.bytes_per_s, "bytes per second")?;
+        if !tier.latency_ns.is_finite() || tier.latency_ns < 0.0 {
+            let what = format!("the latency of tier {number} ({})", tier.name);
+            return Err(SimError::number(what, tier.latency_ns, "give 0 ns or more"));
+        }
+        let below = u64::from(plan.fabric.below(number)) * u64::from(tier.cables);
+        let per_child = match tier.wiring {
+            Wiring::Mesh => below.saturating_mul(u64::from(tier.switches)),
+            Wiring::Rails => below.max(u64::from(tier.switches) * u64::from(tier.cables)),
+        };
+        let children = match number.checked_sub(1) {
+            None => plan.hosts,
+            Some(lower) => plan.fabric.groups(lower, plan.hosts),
+        };
+        links = links.saturating_add(per_child.saturating_mul(2 * u64::from(children)));
+    }
+    let needed_mib = links.saturating_mul(BYTES_PER_LINK) >> 20;
+    if needed_mib > plan.memory_mib || links > u64::from(u32::MAX / 2) {
+        let what = format!("a fabric of {links} links");
+        return Err(SimError::Memory { what, needed_mib, limit_mib: plan.memory_mib });
+    }
+    Ok(())
+}

@@ -1,0 +1,536 @@
+//! Queues in switches, and who slows down senders: pauses between switches (PFC), marks that
+//! senders react to (DCQCN), or receivers that grant what may be under way.
+//!
+//! Flows are fluids that move from queue to queue in short steps. A link serves the queue before
+//! it in the order of arrival, that is, all flows by what they have in it. A switch that holds more
+//! than [`Buffer::pause_bytes`] of what came in by one link pauses that link, whole, until it holds
+//! less than [`Buffer::resume_bytes`]: flows to other places wait too, and what waits may pause
+//! links further back. Nothing is ever dropped.
+
+mod dcqcn;
+
+use ccl_core::admission;
+use ccl_core::random::Random;
+
+use crate::SimError;
+use crate::network::{Link, Network};
+pub use dcqcn::{Dcqcn, Marking};
+
+/// What a switch of a tier holds of each link into it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Buffer {
+    /// More than this pauses the link.
+    pub pause_bytes: f64,
+    /// Less than this resumes it.
+    pub resume_bytes: f64,
+}
+
+impl Buffer {
+    /// A switch that pauses at so many bytes and resumes at three quarters of them.
+    #[must_use]
+    pub fn of(pause_bytes: f64) -> Buffer {
+        Buffer { pause_bytes, resume_bytes: 0.75 * pause_bytes }
+    }
+}
+
+/// Who slows down senders.
+#[derive(Clone, Copy, Debug)]
+pub enum Transport {
+    /// Nobody but pauses.
+    PauseOnly,
+    /// Senders, as switches mark packets.
+    Dcqcn(Dcqcn),
+    /// Receivers: a sender has no more under way to one than the slots that it granted, which are
+    /// granted again this many seconds after they were filled.
+    Admission {
+        /// Slots, channels and budget of every receiver.
+        slots: admission::Config,
+        /// From the arrival of the last byte of a slot to the sender's next byte, in seconds.
+        grant_s: f64,
+    },
+}
+
+/// How queues are simulated.
+#[derive(Clone, Debug)]
+pub struct Manner {
+    /// Seconds of a step, which is also what a byte needs for a hop.
+    pub step_s: f64,
+    /// Of the switches of each tier.
+    pub buffers: Vec<Buffer>,
+    /// Who slows down senders.
+    pub transport: Transport,
+    /// The longest time simulated, in seconds.
+    pub limit_s: f64,
+    /// Of all that is random.
+    pub seed: u64,
+    /// Links whose queues are recorded over time.
+    pub watched: Vec<Link>,
+}
+
+/// A flow with its way.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flow {
+    /// From its NIC's link on.
+    pub links: Vec<Link>,
+    /// All of it.
+    pub bytes: f64,
+    /// When it may begin, in seconds: from the start, or after another flow.
+    pub begins_s: f64,
+    /// The flow that must be done before.
+    pub after: Option<u32>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// When each flow was done, in seconds.
+    pub ends_s: Vec<f64>,
+    /// When the last was.
+    pub time_s: f64,
+    /// Of each link: the most bytes that were queued before it.
+    pub queue_bytes_max: Vec<f64>,
+    /// Of each link: what it carried.
+    pub carried_bytes: Vec<f64>,
+    /// Of each link: the most that it carried in a step, as a part of what it can.
+    pub used_max: Vec<f64>,
+    /// Of each link: how often it was paused.
+    pub pauses: Vec<u32>,
+    /// Of each link: for how many seconds it was paused.
+    pub paused_s: Vec<f64>,
+    /// The most bytes that were under way to one receiver.
+    pub in_flight_bytes_max: f64,
+    /// Of each watched link: what was queued before it at times in seconds.
+    pub watched: Vec<Vec<(f64, f64)>>,
+}
+
+/// Done but for this much is done: a packet.
+const PACKET_BYTES: f64 = 4096.0;
+/// So many points of a watched queue are kept.
+const POINTS: usize = 400;
+
+struct Run<'a> {
+    network: &'a Network,
+    flows: &'a [Flow],
+    manner: &'a Manner,
+    /// First hop of each flow, and one more entry for the end.
+    first: Vec<usize>,
+    /// Of each hop: its link, and what the flow has queued before it. Before the first hop nothing
+    /// is queued: a sender sends what it may.
+    links: Vec<Link>,
+    queued: Vec<f64>,
+    sent: Vec<f64>,
+    arrived: Vec<f64>,
+    /// What each flow may have under way.
+    window: Vec<f64>,
+    /// What arrived in the last steps and is not granted again yet.
+    ungranted: Vec<f64>,
+    late: Vec<Vec<f64>>,
+    rates: Vec<dcqcn::Rate>,
+    /// Of each link.
+    total: Vec<f64>,
+    held: Vec<f64>,
+    under_way: Vec<f64>,
+    /// What it carries in this step.
+    moved: Vec<f64>,
+    paused: Vec<bool>,
+    random: Random,
+    outcome: Outcome,
+}
+
+/// Runs flows to their end.
+///
+/// # Errors
+///
+/// If they are not done in the time that was given, or a number cannot be.
+pub fn run(network: &Network, flows: &[Flow], manner: &Manner) -> Result<Outcome, SimError> {
+    if !(manner.step_s > 0.0 && manner.step_s.is_finite()) {
+        let remedy = "give a part of a microsecond";
+        return Err(SimError::number("the step of queues, in seconds,", manner.step_s, remedy));
+    }
+    let mut run = Run::new(network, flows, manner);
+    let mut open: Vec<usize> = (0..flows.len()).collect();
+    let (mut step, mut every) = (0usize, 1);
+    while !open.is_empty() {
+        let now_s = step as f64 * manner.step_s;
+        if now_s > manner.limit_s {
+            return Err(SimError::Stuck {
+                after_s: now_s,
+                open: open.len(),
+                ranks: flows.len(),
+                rank: open[0] as u32,
+                waiting: "more time than was given (limit_s)".to_owned(),
+            });
+        }
+        run.step(step, &open);
+        open.retain(|&flow| {
+            let done = run.arrived[flow]
+                >= flows[flow].bytes - PACKET_BYTES.min(flows[flow].bytes / 100.0);
+            if done {
+                run.outcome.ends_s[flow] = now_s + manner.step_s;
+            }
+            !done
+        });
+        if step.is_multiple_of(every) {
+            every = run.watch(now_s, every);
+        }
+        step += 1;
+    }
+    run.outcome.time_s = run.outcome.ends_s.iter().copied().fold(0.0, f64::max);
+    Ok(run.outcome)
+}
+
+impl<'a> Run<'a> {
+    fn new(network: &'a Network, flows: &'a [Flow], manner: &'a Manner) -> Run<'a> {
+        let links = network.links() as usize;
+        let mut first = vec![0];
+        for flow in flows {
+            first.push(first[first.len() - 1] + flow.links.len());
+        }
+        let line_rate =
+            |flow: &Flow| flow.links.first().map_or(0.0, |link| network.capacity()[*link as usize]);
+        let delay = match manner.transport {
+            Transport::Admission { grant_s, .. } => (grant_s / manner.step_s).ceil() as usize,
+            _ => 0,
+        };
+        Run {
+            network,
+            flows,
+            manner,
+            links: flows.iter().flat_map(|flow| flow.links.iter().copied()).collect(),
+            queued: vec![0.0; first[first.len() - 1]],
+            first,
+            sent: vec![0.0; flows.len()],
+            arrived: vec![0.0; flows.len()],
+            window: windows(flows, &manner.transport),
+            ungranted: vec![0.0; flows.len()],
+            late: vec![vec![0.0; flows.len()]; delay],
+            rates: flows.iter().map(|flow| dcqcn::Rate::new(line_rate(flow))).collect(),
+            total: vec![0.0; links],
+            held: vec![0.0; links],
+            under_way: vec![0.0; links],
+            moved: vec![0.0; links],
+            paused: vec![false; links],
+            random: Random::new(manner.seed),
+            outcome: Outcome {
+                ends_s: vec![0.0; flows.len()],
+                queue_bytes_max: vec![0.0; links],
+                carried_bytes: vec![0.0; links],
+                used_max: vec![0.0; links],
+                pauses: vec![0; links],
+                paused_s: vec![0.0; links],
+                watched: vec![Vec::new(); manner.watched.len()],
+                ..Outcome::default()
+            },
+        }
+    }
+
+    /// What a sender may send in this step.
+    fn wish(&self, flow: usize, now_s: f64) -> f64 {
+        let of = &self.flows[flow];
+        let after_s = of.after.map_or(0.0, |before| match self.outcome.ends_s[before as usize] {
+            0.0 => f64::INFINITY,
+            ended_s => ended_s,
+        });
+        if now_s < after_s + of.begins_s {
+            return 0.0;
+        }
+        let under_way = self.sent[flow] - self.arrived[flow] + self.ungranted[flow];
+        let room = (self.window[flow] - under_way).max(0.0);
+        let rate = self.rates[flow].bytes_per_s() * self.manner.step_s;
+        rate.min(of.bytes - self.sent[flow]).min(room).max(0.0)
+    }
+
+    fn step(&mut self, step: usize, open: &[usize]) {
+        let now_s = step as f64 * self.manner.step_s;
+        self.total.fill(0.0);
+        for &flow in open {
+            let first = self.first[flow];
+            self.queued[first] = self.wish(flow, now_s);
+            for hop in first..self.first[flow + 1] {
+                self.total[self.links[hop] as usize] += self.queued[hop];
+            }
+        }
+        if let Transport::Dcqcn(dcqcn) = &self.manner.transport {
+            self.mark(dcqcn, step, open);
+        }
+        self.serve(step, open);
+        self.pause(open);
+    }
+
+    /// Moves what links carry in a step.
+    fn serve(&mut self, step: usize, open: &[usize]) {
+        let capacity = self.network.capacity();
+        let part = |link: Link| {
+            let link = link as usize;
+            let carries = capacity[link] * self.manner.step_s;
+            if self.paused[link] { 0.0 } else { (carries / self.total[link]).min(1.0) }
+        };
+        let delay = self.late.len();
+        for &flow in open {
+            let hops = self.first[flow]..self.first[flow + 1];
+            let mut came = 0.0;
+            for hop in hops.clone().rev() {
+                let moved = match self.queued[hop] > 0.0 {
+                    true => self.queued[hop] * part(self.links[hop]),
+                    false => 0.0,
+                };
+                self.queued[hop] -= moved;
+                self.moved[self.links[hop] as usize] += moved;
+                if hop + 1 == hops.end {
+                    came = moved;
+                } else {
+                    self.queued[hop + 1] += moved;
+                }
+                if hop == hops.start {
+                    self.sent[flow] += moved;
+                }
+            }
+            self.arrived[flow] += came;
+            if delay > 0 {
+                let again = std::mem::replace(&mut self.late[step % delay][flow], came);
+                self.ungranted[flow] += came - again;
+            }
+        }
+    }
+
+    /// Counts what switches hold, and pauses and resumes links.
+    fn pause(&mut self, open: &[usize]) {
+        self.held.fill(0.0);
+        self.under_way.fill(0.0);
+        for &flow in open {
+            let hops = self.first[flow]..self.first[flow + 1];
+            for hop in hops.start..hops.end.saturating_sub(1) {
+                self.held[self.links[hop] as usize] += self.queued[hop + 1];
+            }
+            let receiver = self.links[hops.end - 1] as usize;
+            self.under_way[receiver] += self.sent[flow] - self.arrived[flow];
+            // What is not sent yet is no queue in a switch.
+            self.total[self.links[hops.start] as usize] = 0.0;
+        }
+        let most = self.under_way.iter().copied().fold(0.0, f64::max);
+        self.outcome.in_flight_bytes_max = self.outcome.in_flight_bytes_max.max(most);
+        for link in 0..self.held.len() {
+            let carried = std::mem::take(&mut self.moved[link]);
+            let used = carried / (self.network.capacity()[link] * self.manner.step_s);
+            self.outcome.carried_bytes[link] += carried;
+            self.outcome.used_max[link] = self.outcome.used_max[link].max(used);
+            let most = &mut self.outcome.queue_bytes_max[link];
+            *most = most.max(self.total[link]);
+            let Some(buffer) = self.buffer(link as Link) else { continue };
+            let held = self.held[link];
+            if !self.paused[link] && held > buffer.pause_bytes {
+                self.paused[link] = true;
+                self.outcome.pauses[link] += 1;
+            } else if self.paused[link] && held < buffer.resume_bytes {
+                self.paused[link] = false;
+            }
+            if self.paused[link] {
+                self.outcome.paused_s[link] += self.manner.step_s;
+            }
+        }
+    }
+
+    /// That of the switch which a link leads to; none if it leads to a NIC.
+    fn buffer(&self, link: Link) -> Option<Buffer> {
+        let (tier, ..) = self.network.place(link)?;
+        let tier = if self.network.is_up(link) { Some(tier) } else { tier.checked_sub(1) };
+        self.manner.buffers.get(tier?).copied()
+    }
+
+    /// Marks packets, and lets senders react.
+    fn mark(&mut self, dcqcn: &Dcqcn, step: usize, open: &[usize]) {
+        for &flow in open {
+            let hops = self.first[flow] + 1..self.first[flow + 1];
+            let mut unmarked = 1.0;
+            for hop in hops {
+                let queue = self.total[self.links[hop] as usize];
+                unmarked *= 1.0 - dcqcn.marking.probability(queue);
+            }
+            let sent = self.queued[self.first[flow]];
+            self.rates[flow].observe(1.0 - unmarked, sent / PACKET_BYTES);
+            let line_rate = self.network.capacity()[self.links[self.first[flow]] as usize];
+            let now_s = step as f64 * self.manner.step_s;
+            self.rates[flow].react(dcqcn, now_s, line_rate, &mut self.random);
+        }
+    }
+
+    /// Records watched queues; every other point goes when there are too many.
+    fn watch(&mut self, now_s: f64, every: usize) -> usize {
+        for (link, points) in self.manner.watched.iter().zip(&mut self.outcome.watched) {
+            points.push((now_s, self.total[*link as usize]));
+        }
+        if self.outcome.watched.first().is_none_or(|points| points.len() < POINTS) {
+            return every;
+        }
+        for points in &mut self.outcome.watched {
+            let mut index = 0;
+            points.retain(|_| {
+                index += 1;
+                index % 2 == 1
+            });
+        }
+        every * 2
+    }
+}
+
+/// What each flow may have under way: what its receiver grants to each of its senders.
+fn windows(flows: &[Flow], transport: &Transport) -> Vec<f64> {
+    let Transport::Admission { slots, .. } = transport else {
+        return vec![f64::INFINITY; flows.len()];
+    };
+    let mut senders = std::collections::BTreeMap::new();
+    for flow in flows {
+        *senders.entry(flow.links.last()).or_insert(0usize) += 1;
+    }
+    let window = |flow: &Flow| {
+        let peers = senders.get(&flow.links.last()).copied().unwrap_or(1);
+        let granted = f64::from(slots.granted_slots(peers) * slots.channels.max(1));
+        granted * slots.slot_bytes as f64
+    };
+    flows.iter().map(window).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::flows::Flows;
+    use crate::network::{Path, Port};
+    use crate::presets::Zone;
+    use crate::routing::{Key, Moment, Router, Scheme};
+
+    fn network() -> Network {
+        Network::new(Zone::default().plan()).unwrap()
+    }
+
+    fn flow(network: &Network, from: u32, to: u32, bytes: f64) -> Flow {
+        let mut router = Router::new(Scheme::Pinned, 0);
+        let load = Flows::new(network, 0.0);
+        let mut path = Path::default();
+        let [from, to] = [from, to].map(|rank| network.port(rank));
+        let key = Key { from, to: Port { ..to }, channel: 0, pair: 0 };
+        router.route(network, &key, Moment::default(), &load.load(), &mut path).unwrap();
+        let links = path.links.iter().map(|(link, _)| *link).collect();
+        Flow { links, bytes, begins_s: 0.0, after: None }
+    }
+
+    fn manner(transport: Transport) -> Manner {
+        Manner {
+            step_s: 0.5e-6,
+            buffers: vec![Buffer::of(500e3), Buffer::of(4e6)],
+            transport,
+            limit_s: 1.0,
+            seed: 1,
+            watched: Vec::new(),
+        }
+    }
+
+    fn admission(slots: u32, budget_bytes: usize) -> Transport {
+        let slots = admission::Config {
+            channels: 1,
+            slots,
+            slot_bytes: 1 << 17,
+            slots_min: 1,
+            budget_bytes,
+            lend_bytes_min: usize::MAX,
+            registered_bytes_max: 0,
+        };
+        Transport::Admission { slots, grant_s: 4e-6 }
+    }
+
+    #[test]
+    fn a_lone_flow_goes_at_line_rate_and_nothing_queues() {
+        let network = network();
+        let flows = [flow(&network, 0, 16, 10e6)];
+        let outcome = run(&network, &flows, &manner(Transport::PauseOnly)).unwrap();
+        assert!((outcome.time_s / (10e6 / 50e9) - 1.0).abs() < 0.02, "{}", outcome.time_s);
+        assert!(outcome.pauses.iter().all(|pauses| *pauses == 0));
+        // What a hop takes in a step is all that is ever there.
+        let most = outcome.queue_bytes_max.iter().copied().fold(0.0, f64::max);
+        assert!(most <= 50e9 * 0.5e-6 * 1.01, "{most}");
+    }
+
+    #[test]
+    fn incast_pauses_links_and_grants_prevent_it() {
+        let network = network();
+        let flows: Vec<Flow> = (0..12).map(|from| flow(&network, from, 16, 4e6)).collect();
+        let ideal_s = 12.0 * 4e6 / 50e9;
+        let free = run(&network, &flows, &manner(Transport::PauseOnly)).unwrap();
+        let granted = run(&network, &flows, &manner(admission(8, 1 << 20))).unwrap();
+        for outcome in [&free, &granted] {
+            assert!((outcome.time_s / ideal_s - 1.0).abs() < 0.1, "{}", outcome.time_s / ideal_s);
+        }
+        let pauses = |outcome: &Outcome| outcome.pauses.iter().sum::<u32>();
+        assert!(pauses(&free) > 0);
+        assert_eq!(pauses(&granted), 0);
+        let Transport::Admission { slots, .. } = admission(8, 1 << 20) else { return };
+        let granted_bytes = slots.in_flight_bytes_max(12) as f64;
+        assert!(granted.in_flight_bytes_max <= granted_bytes);
+        assert!(granted.in_flight_bytes_max > 0.5 * granted_bytes);
+        let most = |outcome: &Outcome| outcome.queue_bytes_max.iter().copied().fold(0.0, f64::max);
+        assert!(most(&granted) <= 12.0 * f64::from(1 << 17) + 1.0, "{}", most(&granted));
+        // No switch holds much more of a link than its buffer: what comes in one step.
+        assert!(most(&free) < 12.0 * (500e3 + 50e9 * 0.5e-6 * 12.0), "{}", most(&free));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        /// No link carries more than it can in any step, and each what its flows bring.
+        #[test]
+        fn links_carry_what_their_flows_bring(
+            pairs in proptest::collection::vec((0u32..16, 16u32..32, 1u32..8), 1..12),
+            which in 0..3,
+        ) {
+            let network = network();
+            let flow = |(from, to, size): &(u32, u32, u32)| {
+                flow(&network, *from, *to, f64::from(*size) * 1e5)
+            };
+            let flows: Vec<Flow> = pairs.iter().map(flow).collect();
+            let transport = match which {
+                0 => Transport::PauseOnly,
+                1 => Transport::Dcqcn(Dcqcn::default()),
+                _ => admission(4, 2 << 20),
+            };
+            let outcome = run(&network, &flows, &manner(transport)).unwrap();
+            prop_assert!(outcome.used_max.iter().all(|used| *used <= 1.0 + 1e-9));
+            for (link, carried) in (0..).zip(&outcome.carried_bytes) {
+                let on = flows.iter().filter(|flow| flow.links.contains(&link));
+                let (count, bytes) =
+                    on.fold((0.0, 0.0), |(count, sum), flow| (count + 1.0, sum + flow.bytes));
+                let missing = bytes - carried;
+                prop_assert!((-1.0..=count * PACKET_BYTES).contains(&missing), "{link}: {missing}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_window_shorter_than_the_round_trip_costs_bandwidth() {
+        let network = network();
+        let flows = [flow(&network, 0, 16, 20e6)];
+        let time_s = |slots, grant_s| {
+            let Transport::Admission { slots, .. } = admission(slots, 1 << 30) else { return 0.0 };
+            let transport = Transport::Admission { slots, grant_s };
+            run(&network, &flows, &manner(transport)).unwrap().time_s
+        };
+        let line_s = 20e6 / 50e9;
+        assert!(time_s(8, 4e-6) < 1.05 * line_s);
+        // 128 KiB per 4 hops of half a microsecond and 20 more.
+        let expected = 22e-6 * 50e9 / f64::from(1 << 17);
+        let slow = time_s(1, 20e-6) / line_s;
+        assert!((slow / expected - 1.0).abs() < 0.1, "{slow} {expected}");
+    }
+
+    #[test]
+    fn marks_slow_senders_before_links_are_paused() {
+        let network = network();
+        let flows: Vec<Flow> = (0..4).map(|from| flow(&network, from, 16, 20e6)).collect();
+        let dcqcn = Transport::Dcqcn(Dcqcn::default());
+        let marked = run(&network, &flows, &manner(dcqcn)).unwrap();
+        let free = run(&network, &flows, &manner(Transport::PauseOnly)).unwrap();
+        let paused = |outcome: &Outcome| outcome.paused_s.iter().sum::<f64>();
+        assert!(paused(&marked) < 0.7 * paused(&free), "{} {}", paused(&marked), paused(&free));
+        assert!(marked.time_s >= free.time_s * 0.99);
+    }
+}

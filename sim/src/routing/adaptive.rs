@@ -1,0 +1,44 @@
+//! Adaptive routing: each message takes the way whose busiest link is least busy, as switches know
+//! that tell one another. Ways are tried in an order that differs from flow to flow, so that equals
+//! do not all take the first.
+
+use super::{Way, ecmp};
+use crate::flows::Load;
+use crate::network::{Link, Path};
+
+/// At most so many ways are looked at.
+const WAYS: usize = 256;
+
+/// The least busy of the ways.
+pub(super) fn route(
+    way: &Way<'_>,
+    seed: u64,
+    load: &Load<'_>,
+    found: &mut Vec<Link>,
+    path: &mut Path,
+) {
+    let mut best = f64::INFINITY;
+    let mut candidate = Path::default();
+    let mut rotate = ecmp::chooser(way.key, seed, true);
+    for attempt in 0..WAYS {
+        // The attempt's digits, one per choice, name one of all ways.
+        let (mut digits, mut ways) = (attempt, 1);
+        way.walk(found, &mut candidate, |step, links| {
+            let first = rotate(step, links);
+            let digit = digits % links.len().max(1);
+            digits /= links.len().max(1);
+            ways *= links.len();
+            (first + digit) % links.len().max(1)
+        });
+        let links = || candidate.links.iter().map(|(link, _)| load.of(*link));
+        // Of ways with equally busy links, that with the fewer of them.
+        let busy = links().fold(0.0, f64::max) + links().sum::<f64>() * 1e-6;
+        if busy < best {
+            best = busy;
+            path.links.clone_from(&candidate.links);
+        }
+        if attempt + 1 >= ways || best == 0.0 {
+            return;
+        }
+    }
+}

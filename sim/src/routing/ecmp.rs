@@ -1,0 +1,28 @@
+//! Equal-cost multipath: a hash of what does not change within a flow.
+//!
+//! All queue pairs of a connection have the same addresses and, in the paper's case, the same UDP
+//! ports: they go one way, unless the destination's queue pair is hashed as well (E-ECMP).
+
+use super::{Key, flow_of};
+use crate::network::{Link, Step};
+
+/// Chooses by hash, by another one at each switch.
+pub(super) fn chooser(
+    key: &Key,
+    seed: u64,
+    with_pairs: bool,
+) -> impl FnMut(&Step, &[Link]) -> usize + use<> {
+    let flow = flow_of(key);
+    move |step, links| {
+        let salt = seed ^ switch(step);
+        let hash = flow.hashed(salt, with_pairs);
+        ((u128::from(hash) * links.len() as u128) >> 64) as usize
+    }
+}
+
+/// A number for each switch and direction.
+pub(super) fn switch(step: &Step) -> u64 {
+    let (group, number) = step.at;
+    let level = (step.tier as u64) << 1 | u64::from(step.up);
+    (level << 60 | u64::from(group) << 30 | u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}

@@ -1,0 +1,241 @@
+//! Which way a flow takes: one file per scheme.
+
+mod adaptive;
+mod ecmp;
+mod flowlet;
+mod pinned;
+mod spray;
+pub mod te;
+#[cfg(test)]
+mod tests;
+
+use core::net::{IpAddr, Ipv4Addr};
+
+use ccl_core::spread::Flow;
+use serde::Serialize;
+
+use crate::SimError;
+use crate::flows::Load;
+use crate::network::{Link, Network, Path, Port, Step};
+pub use te::{Demand, Interval, Placed, Te};
+
+/// What a fabric sees of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Who sends.
+    pub from: Port,
+    /// Who receives.
+    pub to: Port,
+    /// Which connection between them: each has a UDP port of its own to send from.
+    pub channel: u32,
+    /// Which queue pair of the connection.
+    pub pair: u32,
+}
+
+/// When a message is sent, and after what.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moment {
+    /// Now, in seconds.
+    pub now_s: f64,
+    /// When the queue pair sent the last byte before, in seconds; none if there was none.
+    pub idle_since_s: Option<f64>,
+}
+
+impl Default for Moment {
+    fn default() -> Moment {
+        Moment { now_s: 0.0, idle_since_s: None }
+    }
+}
+
+/// How switches choose among equal ways.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "scheme")]
+pub enum Scheme {
+    /// By a hash of addresses and UDP ports, the same for all queue pairs of a connection.
+    Ecmp,
+    /// By a hash that includes the destination's queue pair (E-ECMP).
+    HashedPairs,
+    /// By the destination's place in its rack: uplink k for the NIC at downlink k.
+    Pinned,
+    /// As a controller has placed it, from time to time; what it has not, as by `Ecmp`: the routing
+    /// that is there without it.
+    Te,
+    /// By a hash, until a pause of the flow of at least so many seconds; then the uplink that is
+    /// least busy at the first switch.
+    Flowlet {
+        /// The shortest pause after which a flow may take another way, in seconds.
+        gap_s: f64,
+    },
+    /// Every message anew, where the busiest link of the way is least busy.
+    Adaptive,
+    /// Every packet over the next of all ways.
+    Spray,
+}
+
+/// All schemes with their names, in the order of the paper.
+pub const SCHEMES: [(&str, Scheme); 7] = [
+    ("ecmp", Scheme::Ecmp),
+    ("pinned", Scheme::Pinned),
+    ("e_ecmp", Scheme::HashedPairs),
+    ("te", Scheme::Te),
+    ("flowlet", Scheme::Flowlet { gap_s: 5e-6 }),
+    ("adaptive", Scheme::Adaptive),
+    ("spray", Scheme::Spray),
+];
+
+impl Scheme {
+    /// The scheme of a name.
+    ///
+    /// # Errors
+    ///
+    /// If none has it.
+    pub fn named(name: &str) -> Result<Scheme, SimError> {
+        let found = SCHEMES.iter().find(|(known, _)| *known == name);
+        found.map(|(_, scheme)| *scheme).ok_or_else(|| SimError::Unknown {
+            what: "routing",
+            name: name.to_owned(),
+            known: SCHEMES.map(|(name, _)| name).join(" "),
+        })
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        let same = |other: &Scheme| std::mem::discriminant(other) == std::mem::discriminant(self);
+        SCHEMES.iter().find(|(_, scheme)| same(scheme)).map_or("", |(name, _)| name)
+    }
+}
+
+/// Routes flows through a network.
+#[derive(Debug)]
+pub struct Router {
+    scheme: Scheme,
+    /// Of the switches' hashes.
+    seed: u64,
+    /// What a controller has placed.
+    te: Te,
+    flowlets: flowlet::Table,
+    found: Vec<Link>,
+}
+
+impl Router {
+    /// Switches that choose by this scheme; the seed is that of their hashes.
+    #[must_use]
+    pub fn new(scheme: Scheme, seed: u64) -> Router {
+        let (te, flowlets) = (Te::default(), flowlet::Table::default());
+        Router { scheme, seed, te, flowlets, found: Vec::new() }
+    }
+
+    /// As with a controller that has placed these.
+    #[must_use]
+    pub fn with_te(seed: u64, te: Te) -> Router {
+        Router { te, ..Router::new(Scheme::Te, seed) }
+    }
+
+    /// The scheme.
+    #[must_use]
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
+    /// What the controller has placed.
+    #[must_use]
+    pub fn te(&self) -> &Te {
+        &self.te
+    }
+
+    /// The way of a flow, into `path`.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub fn route(
+        &mut self,
+        network: &Network,
+        key: &Key,
+        moment: Moment,
+        load: &Load<'_>,
+        path: &mut Path,
+    ) -> Result<(), SimError> {
+        let turn = network.meeting(key.from, key.to)?;
+        let way = Way { network, key, turn };
+        let Router { scheme, seed, te, flowlets, found } = self;
+        match *scheme {
+            Scheme::Ecmp => way.walk(found, path, ecmp::chooser(key, *seed, false)),
+            Scheme::HashedPairs => way.walk(found, path, ecmp::chooser(key, *seed, true)),
+            Scheme::Pinned => way.walk(found, path, pinned::chooser(network, key, *seed)),
+            Scheme::Te => {
+                if !te.route(network, key, path) {
+                    way.walk(found, path, ecmp::chooser(key, *seed, false));
+                }
+            }
+            Scheme::Flowlet { gap_s } => {
+                flowlets.route(&way, (*seed, gap_s), moment, load, found, path);
+            }
+            Scheme::Adaptive => adaptive::route(&way, *seed, load, found, path),
+            Scheme::Spray => spray::route(&way, found, path),
+        }
+        path.latency_s = network.plan().fabric.latency_ns(turn) * 1e-9;
+        Ok(())
+    }
+}
+
+/// A flow on its way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way<'a> {
+    pub(crate) network: &'a Network,
+    pub(crate) key: &'a Key,
+    /// The tier where it turns down.
+    pub(crate) turn: usize,
+}
+
+impl Way<'_> {
+    /// The steps of the way, up and down again.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = (usize, bool)> + use<> {
+        let turn = self.turn;
+        (0..=turn).map(|tier| (tier, true)).chain((0..=turn).rev().map(|tier| (tier, false)))
+    }
+
+    /// The switch, or NIC, that chooses the next link after one with this far end.
+    pub(crate) fn step(&self, (tier, up): (usize, bool), number: u32) -> Step {
+        let host = if up { self.key.from.host } else { self.key.to.host };
+        // Upwards it is told by the child that the cables belong to, downwards by the group.
+        let group = self.network.child(if up { tier } else { tier + 1 }, host);
+        Step { tier, up, at: (group, number) }
+    }
+
+    /// Walks link by link; `choose` picks one of several.
+    pub(crate) fn walk(
+        &self,
+        found: &mut Vec<Link>,
+        path: &mut Path,
+        mut choose: impl FnMut(&Step, &[Link]) -> usize,
+    ) {
+        path.clear();
+        let mut number = self.key.from.nic;
+        for level in self.levels() {
+            let step = self.step(level, number);
+            self.network.choices(&step, self.key.to, self.turn, found);
+            let index = if found.len() == 1 { 0 } else { choose(&step, found) };
+            let Some(link) = found.get(index) else { return };
+            path.links.push((*link, 1.0));
+            number = self.network.far_end(*link);
+        }
+    }
+}
+
+/// What a fabric hashes: an address for every NIC, the port of RoCE, and the queue pair.
+pub(crate) fn flow_of(key: &Key) -> Flow {
+    let address = |port: Port| {
+        let number = 0x0a00_0000 | port.host << 6 | port.nic;
+        IpAddr::V4(Ipv4Addr::from_bits(number))
+    };
+    Flow {
+        from: address(key.from),
+        to: address(key.to),
+        source_port: 0xc000 + (key.channel & 0xfff) as u16,
+        destination_port: 4791,
+        traffic_class: 0,
+        queue_pair: key.pair,
+    }
+}

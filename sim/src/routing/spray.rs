@@ -1,0 +1,29 @@
+//! Packet spraying: every link that leads on carries the same part of the flow.
+
+use super::Way;
+use crate::network::{Link, Path};
+
+/// The ways of all packets together, each link with the part that takes it.
+pub(super) fn route(way: &Way<'_>, found: &mut Vec<Link>, path: &mut Path) {
+    path.clear();
+    // Which numbers are reached at this level, with what part of the flow.
+    let mut here = vec![(way.key.from.nic, 1.0)];
+    let mut next: Vec<(u32, f64)> = Vec::new();
+    for level in way.levels() {
+        next.clear();
+        for (number, part) in &here {
+            let step = way.step(level, *number);
+            way.network.choices(&step, way.key.to, way.turn, found);
+            let each = part / found.len().max(1) as f64;
+            for link in found.iter() {
+                path.links.push((*link, each));
+                let far = way.network.far_end(*link);
+                match next.iter_mut().find(|(number, _)| *number == far) {
+                    Some((_, part)) => *part += each,
+                    None => next.push((far, each)),
+                }
+            }
+        }
+        std::mem::swap(&mut here, &mut next);
+    }
+}

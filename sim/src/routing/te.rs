@@ -1,0 +1,319 @@
+//! Traffic engineering: a controller that knows the traffic matrix places each pair of NICs on a
+//! way of its own, by constrained shortest paths (CSPF), from time to time.
+//!
+//! Of the shortest ways those count that have room for the whole demand; of these the one is taken
+//! that is least full afterwards. A demand that finds none may still find room if others move: in
+//! two tiers along a chain of two colours, as edges of a bipartite graph are coloured (König), so
+//! that equal demands are placed wherever that is possible at all. What is not placed, and what is
+//! placed on a link that has failed since, goes as the switches' default says.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{Key, Way};
+use crate::network::{Link, Network, Path, Port};
+
+/// What one NIC sends to another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Demand {
+    /// Who sends.
+    pub from: Port,
+    /// Who receives.
+    pub to: Port,
+    /// How much, in bytes per second.
+    pub bytes_per_s: f64,
+}
+
+/// How often the controller places anew.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    /// Seconds from one placement to the next.
+    pub every_s: f64,
+}
+
+impl Default for Interval {
+    /// The paper's.
+    fn default() -> Interval {
+        Interval { every_s: 30.0 }
+    }
+}
+
+impl Interval {
+    /// When what happens at a time is first known to the switches: the next placement.
+    #[must_use]
+    pub fn known_at_s(&self, happens_s: f64) -> f64 {
+        ((happens_s / self.every_s).floor() + 1.0) * self.every_s
+    }
+}
+
+/// How much of the demands was placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Placed {
+    /// Demands in all.
+    pub demands: usize,
+    /// Those that were placed.
+    pub placed: usize,
+    /// Bytes per second in all.
+    pub bytes_per_s: f64,
+    /// Bytes per second that were placed.
+    pub placed_bytes_per_s: f64,
+}
+
+impl Placed {
+    /// The part of the bytes that was placed; 1 where there are none.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        if self.bytes_per_s > 0.0 { self.placed_bytes_per_s / self.bytes_per_s } else { 1.0 }
+    }
+}
+
+/// What a controller has placed.
+#[derive(Clone, Debug, Default)]
+pub struct Te {
+    ways: BTreeMap<(Port, Port), Vec<Link>>,
+    placed: Placed,
+}
+
+/// At most so many ways of a demand are looked at.
+const WAYS: usize = 1_024;
+/// At most so many demands move for one.
+const MOVES: usize = 4_096;
+/// A hair more than a link carries is still its capacity.
+const HAIR: f64 = 1e-9;
+
+impl Te {
+    /// Places demands on the links that work now.
+    ///
+    /// # Errors
+    ///
+    /// If there is no way at all for one.
+    pub fn place(network: &Network, demands: &[Demand]) -> Result<Te, crate::SimError> {
+        let mut engine = Engine::new(network, demands)?;
+        let mut order: Vec<usize> = (0..demands.len()).collect();
+        // The largest first; of equals the first.
+        order.sort_by(|one, other| {
+            demands[*other].bytes_per_s.total_cmp(&demands[*one].bytes_per_s).then(one.cmp(other))
+        });
+        for index in order {
+            if !engine.place(index) {
+                engine.make_room(index);
+            }
+        }
+        let mut te = Te::default();
+        for (demand, way) in demands.iter().zip(engine.ways) {
+            te.placed.demands += 1;
+            te.placed.bytes_per_s += demand.bytes_per_s;
+            if let Some(way) = way {
+                te.placed.placed += 1;
+                te.placed.placed_bytes_per_s += demand.bytes_per_s;
+                te.ways.insert((demand.from, demand.to), way);
+            }
+        }
+        Ok(te)
+    }
+
+    /// How much was placed.
+    #[must_use]
+    pub fn placed(&self) -> Placed {
+        self.placed
+    }
+
+    /// The way of a flow, if it is placed and all its links work.
+    pub(super) fn route(&self, network: &Network, key: &Key, path: &mut Path) -> bool {
+        let Some(way) = self.ways.get(&(key.from, key.to)) else { return false };
+        if !way.iter().all(|link| network.works(*link)) {
+            return false;
+        }
+        path.clear();
+        path.links.extend(way.iter().map(|link| (*link, 1.0)));
+        true
+    }
+}
+
+struct Engine<'a> {
+    network: &'a Network,
+    demands: &'a [Demand],
+    turns: Vec<usize>,
+    /// What is left of each link.
+    room: Vec<f64>,
+    /// Of each link: the demands that are placed on it.
+    on: Vec<Vec<u32>>,
+    ways: Vec<Option<Vec<Link>>>,
+    found: Vec<Link>,
+}
+
+impl<'a> Engine<'a> {
+    fn new(network: &'a Network, demands: &'a [Demand]) -> Result<Engine<'a>, crate::SimError> {
+        let turn = |demand: &Demand| network.meeting(demand.from, demand.to);
+        Ok(Engine {
+            network,
+            demands,
+            turns: demands.iter().map(turn).collect::<Result<_, _>>()?,
+            room: network.capacity().to_vec(),
+            on: vec![Vec::new(); network.links() as usize],
+            ways: vec![None; demands.len()],
+            found: Vec::new(),
+        })
+    }
+
+    /// Way number `number` of a demand; none if it has fewer.
+    fn way(&mut self, index: usize, number: usize) -> Option<Vec<Link>> {
+        let demand = &self.demands[index];
+        let key = Key { from: demand.from, to: demand.to, channel: 0, pair: 0 };
+        let way = Way { network: self.network, key: &key, turn: self.turns[index] };
+        let (mut path, mut digits, mut ways) = (Path::default(), number, 1);
+        way.walk(&mut self.found, &mut path, |_, links| {
+            let digit = digits % links.len().max(1);
+            digits /= links.len().max(1);
+            ways *= links.len();
+            digit
+        });
+        (number < ways).then(|| path.links.iter().map(|(link, _)| *link).collect())
+    }
+
+    fn place(&mut self, index: usize) -> bool {
+        let needs = self.demands[index].bytes_per_s;
+        let mut best: Option<(f64, Vec<Link>)> = None;
+        for number in 0..WAYS {
+            let Some(way) = self.way(index, number) else { break };
+            let after = |link: &Link| {
+                let capacity = self.network.capacity()[*link as usize];
+                (self.room[*link as usize] - needs) / capacity
+            };
+            let least = way.iter().map(after).fold(f64::INFINITY, f64::min);
+            if least >= -HAIR && best.as_ref().is_none_or(|(most, _)| least > *most) {
+                best = Some((least, way));
+            }
+        }
+        let Some((_, way)) = best else { return false };
+        self.put(index, way);
+        true
+    }
+
+    fn put(&mut self, index: usize, way: Vec<Link>) {
+        for link in &way {
+            self.room[*link as usize] -= self.demands[index].bytes_per_s;
+            self.on[*link as usize].push(index as u32);
+        }
+        self.ways[index] = Some(way);
+    }
+
+    fn take(&mut self, index: usize) -> Option<Vec<Link>> {
+        let way = self.ways[index].take()?;
+        for link in &way {
+            self.room[*link as usize] += self.demands[index].bytes_per_s;
+            self.on[*link as usize].retain(|other| *other as usize != index);
+        }
+        Some(way)
+    }
+
+    /// Whether a link carries more than it can.
+    fn is_over(&self, link: Link) -> bool {
+        self.room[link as usize] < -HAIR * self.network.capacity()[link as usize]
+    }
+
+    /// Moves others out of the way of a demand, if that helps; in two tiers.
+    fn make_room(&mut self, index: usize) {
+        if self.turns[index] != 1 {
+            return;
+        }
+        let needs = self.demands[index].bytes_per_s * (1.0 - HAIR);
+        let ways: Vec<Vec<Link>> = (0..WAYS).map_while(|number| self.way(index, number)).collect();
+        let has_room = |at: usize| {
+            let room = &self.room;
+            ways.iter().find(|way| room[way[at] as usize] >= needs).cloned()
+        };
+        // A colour that is free where the demand comes from, and one where it goes.
+        let (Some(first), Some(other)) = (has_room(1), has_room(2)) else { return };
+        let colours = [first, other].map(|way| self.network.far_end(way[1]));
+        let before: Vec<Link> = Vec::new();
+        let mut moved = vec![(index, before)];
+        let mut next = Some((index, colours[0]));
+        while let Some((mover, colour)) = next {
+            let old = self.take(mover).unwrap_or_default();
+            if mover != index {
+                moved.push((mover, old));
+            }
+            let Some(way) = self.coloured(mover, colour) else { break };
+            let full = [way[1], way[2]];
+            self.put(mover, way);
+            let Some(over) = full.into_iter().find(|link| self.is_over(*link)) else { return };
+            let opposite = if colour == colours[0] { colours[1] } else { colours[0] };
+            let others = self.on[over as usize].iter().map(|other| *other as usize);
+            next = others.filter(|other| *other != mover).max().map(|other| (other, opposite));
+            if moved.len() > MOVES {
+                break;
+            }
+        }
+        // It did not help: all back to where they were.
+        for (mover, way) in moved.into_iter().rev() {
+            self.take(mover);
+            if !way.is_empty() {
+                self.put(mover, way);
+            }
+        }
+    }
+
+    /// The way of a demand over a certain spine.
+    fn coloured(&mut self, index: usize, colour: u32) -> Option<Vec<Link>> {
+        let network = self.network;
+        let mut ways = (0..WAYS).map_while(|number| self.way(index, number));
+        ways.find(|way| way.len() == 4 && network.far_end(way[1]) == colour)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets::Zone;
+    use ccl_core::random::Random;
+
+    /// A random permutation among all NICs, each at full speed.
+    fn permutation(network: &Network, seed: u64) -> Vec<Demand> {
+        let mut to: Vec<u32> = (0..network.ranks()).collect();
+        Random::new(seed).shuffle(&mut to);
+        let demand = |(from, to): (u32, u32)| Demand {
+            from: network.port(from),
+            to: network.port(to),
+            bytes_per_s: 50e9,
+        };
+        (0..).zip(to).filter(|(from, to)| from != to).map(demand).collect()
+    }
+
+    #[test]
+    fn a_permutation_is_placed_whole_even_without_spare_links() {
+        for seed in 0..20 {
+            let network = Network::new(Zone { racks: 6, ..Zone::default() }.plan()).unwrap();
+            let te = Te::place(&network, &permutation(&network, seed)).unwrap();
+            assert_eq!(te.placed().share(), 1.0, "seed {seed}: {:?}", te.placed());
+        }
+    }
+
+    #[test]
+    fn no_link_is_given_more_than_it_carries() {
+        let mut network = Network::new(Zone { racks: 6, ..Zone::default() }.plan()).unwrap();
+        for link in network.uplinks(1, 2, 0).take(3).collect::<Vec<_>>() {
+            network.fail(link);
+        }
+        let demands = permutation(&network, 7);
+        let te = Te::place(&network, &demands).unwrap();
+        let mut used = vec![0.0; network.links() as usize];
+        for way in te.ways.values() {
+            way.iter().for_each(|link| used[*link as usize] += 50e9);
+        }
+        let fits = |(used, capacity): (&f64, &f64)| *used <= capacity * (1.0 + 1e-6);
+        assert!(used.iter().zip(network.capacity()).all(fits));
+        let left = te.placed().demands - te.placed().placed;
+        assert!((1..=6).contains(&left), "{left} of three links' demands, each way");
+    }
+
+    #[test]
+    fn what_happens_is_known_at_the_next_placement() {
+        let every = Interval::default();
+        assert_eq!(
+            [0.0, 29.9, 30.0, 44.0].map(|at| every.known_at_s(at)),
+            [30.0, 30.0, 60.0, 60.0]
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! F3: how much longer than ideal traffic takes with twice the uplinks, by queue pairs.
+
+use super::{Parameter, Scenario, Setting, TRIALS, rack_to_rack, run as run_streams};
+use crate::SimError;
+use crate::measure::mean;
+use crate::plot::Figure;
+use crate::presets::Zone;
+use crate::report::{Expected, Findings, Unit};
+use crate::routing::Scheme;
+use crate::streams::{Manner, roofline_s};
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "f3",
+    title: "completion over the roofline with E-ECMP, by queue pairs",
+    source: "with 4 queue pairs per source and destination E-ECMP takes 40 % longer than the \
+             roofline on average (§5.5.1; recomputed as balls in bins with twice the uplinks: 2.4, \
+             1.35 and 1.0 times with 1, 4 and 16 queue pairs)",
+    parameters: &[
+        Parameter { name: "nics", value: 16.0, what: "NICs of each rack" },
+        Parameter { name: "pairs", value: 0.0, what: "queue pairs; 0 for the usual numbers" },
+        Parameter { name: "uplinks", value: 32.0, what: "uplinks of each rack" },
+        Parameter { name: "trials", value: 200.0, what: TRIALS },
+    ],
+    run,
+};
+
+/// Queue pairs, and what is expected.
+const CASES: [(u32, f64); 4] = [(1, 2.4), (4, 1.4), (16, 1.0), (32, 1.0)];
+
+fn run(setting: &Setting) -> Result<Findings, SimError> {
+    let (nics, uplinks) = (setting.count("nics"), setting.count("uplinks"));
+    let zone = Zone { rack_hosts: 1, nics, uplinks, ..Zone::default() };
+    let network = setting.network(&zone)?;
+    let streams = rack_to_rack(&zone, 0, 1, 1e9);
+    let roofline_s = roofline_s(&network, &streams);
+    let mut findings = Findings::default();
+    let cases = setting.pairs(&CASES);
+    let mut means = Vec::new();
+    for &(pairs, expected) in &cases {
+        let mut ratios = Vec::new();
+        for seed in setting.trials() {
+            let manner = Manner::at_once(pairs);
+            let outcome = run_streams(&network, Scheme::HashedPairs, &streams, manner, seed)?;
+            ratios.push(outcome.time_s / roofline_s);
+        }
+        let what = format!("time over roofline with {pairs} queue pairs");
+        match expected {
+            Some(expected) if (nics, uplinks) == (16, 32) => {
+                findings.expect(what, Unit::Ratio, mean(&ratios), Expected::About(expected));
+            }
+            _ => findings.note(what, Unit::Ratio, mean(&ratios)),
+        }
+        means.push(mean(&ratios));
+    }
+    let groups: Vec<String> = cases.iter().map(|(pairs, _)| pairs.to_string()).collect();
+    let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
+    let title = "Completion over the roofline by queue pairs";
+    let figure = Figure::bars("f3-completion", title, "time / roofline", &groups);
+    findings.figures.push(figure.with_bars("E-ECMP", &means));
+    Ok(findings)
+}

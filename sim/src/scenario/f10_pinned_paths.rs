@@ -1,0 +1,90 @@
+//! F10: pinned paths are perfect for whole racks, and bad for scattered jobs.
+
+use ccl_core::random::Random;
+use ccl_core::types::Collective;
+
+use super::{Parameter, Scenario, Setting, TRIALS, group_ends_s, run as run_streams};
+use crate::SimError;
+use crate::measure::mean;
+use crate::network::Network;
+use crate::plot::Figure;
+use crate::presets::Zone;
+use crate::report::{Expected, Findings, Unit};
+use crate::routing::Scheme;
+use crate::streams::{Manner, Stream, roofline_s};
+use crate::workload::{Call, Job};
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "f10",
+    title: "path pinning with jobs on whole racks, scattered, and with failed links",
+    source: "path pinning is very good where racks are allocated whole to a job and nothing has \
+             failed; scattered jobs lose more than 30 % (§5.2.2)",
+    parameters: &[
+        Parameter { name: "racks", value: 16.0, what: "racks of two hosts" },
+        Parameter { name: "job_hosts", value: 8.0, what: "hosts of each job" },
+        Parameter { name: "trials", value: 20.0, what: TRIALS },
+    ],
+    run,
+};
+
+fn run(setting: &Setting) -> Result<Findings, SimError> {
+    let zone = Zone { racks: setting.count("racks"), ..Zone::default() };
+    let whole = setting.network(&zone)?;
+    let mut cut = whole.clone();
+    let failed = cut.uplinks(1, 0, 0).next();
+    failed.into_iter().for_each(|link| cut.fail(link));
+    let job_hosts = setting.count("job_hosts");
+    let cases = [
+        ("whole racks", &whole, false),
+        ("one failed uplink", &cut, false),
+        ("scattered", &whole, true),
+    ];
+    let mut findings = Findings::default();
+    let mut bars = Vec::new();
+    for (name, network, scattered) in cases {
+        let mut parts = Vec::new();
+        for seed in setting.trials() {
+            parts.push(of_roofline(network, job_hosts, scattered.then_some(seed), seed)?);
+        }
+        let lost = 1.0 - mean(&parts);
+        let what = format!("performance lost: {name}");
+        match name {
+            "whole racks" => findings.expect(what, Unit::Part, lost, Expected::AtMost(0.01)),
+            "scattered" => findings.expect(what, Unit::Part, lost, Expected::AtLeast(0.3)),
+            _ => findings.note(what, Unit::Part, lost),
+        }
+        bars.push(1.0 - lost);
+    }
+    let title = "Bandwidth with pinned paths, of the roofline";
+    let groups = cases.map(|(name, ..)| name);
+    let figure = Figure::bars("f10-pinned", title, "part of the roofline", &groups);
+    findings.figures.push(figure.with_bars("mean over jobs", &bars));
+    Ok(findings)
+}
+
+/// The part of the roofline that jobs reach on average.
+fn of_roofline(
+    network: &Network,
+    job_hosts: u32,
+    scattered: Option<u64>,
+    seed: u64,
+) -> Result<f64, SimError> {
+    let call = Call::new(Collective::AllReduce, "ring", 1 << 30)?;
+    let mut random = scattered.map(Random::new);
+    let jobs = Job::fill(network, &[job_hosts], random.as_mut());
+    let rings = network.plan().ranks_per_host;
+    let streams: Vec<Stream> = (0..)
+        .zip(&jobs)
+        .flat_map(|(group, job)| job.streams(network, &call, rings, group))
+        .collect();
+    let outcome = run_streams(network, Scheme::Pinned, &streams, Manner::at_once(1), seed)?;
+    let of = |(group, end_s): (u32, f64)| {
+        let own: Vec<Stream> =
+            streams.iter().filter(|stream| stream.group == group).copied().collect();
+        let nics_s = own.iter().map(|stream| stream.bytes).fold(0.0, f64::max);
+        let nics_s = nics_s / network.plan().fabric.upward_bytes_per_s(0)
+            * f64::from(network.plan().fabric.nics);
+        (roofline_s(network, &own).min(nics_s) / end_s).min(1.0)
+    };
+    Ok(mean(&group_ends_s(&streams, &outcome).into_iter().map(of).collect::<Vec<_>>()))
+}

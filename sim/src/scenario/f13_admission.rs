@@ -1,0 +1,124 @@
+//! F13: receivers that grant, without any congestion control.
+
+use ccl_core::admission;
+
+use super::f12_dcqcn::all_to_all;
+use super::{Parameter, Scenario, Setting, in_turn, queued};
+use crate::SimError;
+use crate::network::Network;
+use crate::plot::Figure;
+use crate::presets::Zone;
+use crate::queues::{Buffer, Manner, Outcome, Transport};
+use crate::report::{Expected, Findings, Unit};
+use crate::routing::Scheme;
+use crate::streams::roofline_s;
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "f13",
+    title: "an all_to_all with receivers that grant, and with pauses alone",
+    source: "with receiver-driven admission and DCQCN off, spine switches never sent sustained \
+             pauses to rack switches in four years (§6.4); receivers' channel buffers limit what \
+             is in flight (§6.3.2)",
+    parameters: &[
+        Parameter { name: "racks", value: 3.0, what: "racks of 16 NICs of 400 Gbit/s" },
+        Parameter { name: "kib", value: 2048.0, what: "KiB from each rank to each" },
+        Parameter { name: "at_a_time", value: 4.0, what: "ranks that each sends to at a time" },
+        Parameter { name: "channels", value: 2.0, what: "channels of each link" },
+        Parameter { name: "slot_kib", value: 32.0, what: "KiB of a slot" },
+        Parameter { name: "slots", value: 8.0, what: "slots of a channel" },
+        Parameter { name: "budget_mib", value: 4.0, what: "MiB under way to a receiver" },
+        Parameter { name: "rack_kb", value: 500.0, what: "KB of a port that a rack switch holds" },
+        Parameter { name: "spine_kb", value: 4000.0, what: "KB of a port that a spine holds" },
+    ],
+    run,
+};
+
+/// The links that a switch of the upper of two tiers has paused towards the lower one.
+fn paused_upwards(network: &Network, outcome: &Outcome) -> (f64, u32) {
+    let links = || network.tier_links(1, true).map(|link| link as usize);
+    let pauses = links().map(|link| outcome.pauses[link]).sum();
+    (links().map(|link| outcome.paused_s[link]).sum(), pauses)
+}
+
+/// What queues and pauses were like; `granted` is what a receiver granted at most, if it did.
+fn tell(
+    findings: &mut Findings,
+    network: &Network,
+    outcome: &Outcome,
+    name: &str,
+    granted: Option<f64>,
+) {
+    let (upwards_s, upwards) = paused_upwards(network, outcome);
+    let pauses: u32 = outcome.pauses.iter().sum();
+    findings.note(format!("{name}: pauses of all links"), Unit::Count, f64::from(pauses));
+    let most = outcome.queue_bytes_max.iter().copied().fold(0.0, f64::max);
+    findings.note(format!("{name}: longest queue"), Unit::Bytes, most);
+    let what = format!("{name}: pauses of spine to rack switches");
+    findings.note(what, Unit::Count, f64::from(upwards));
+    let part = upwards_s / network.tier_links(1, true).count() as f64 / outcome.time_s;
+    let what = format!("{name}: part of the time so paused");
+    match granted {
+        // A thousandth of all the time of all the links is not sustained.
+        Some(_) => findings.expect(what, Unit::Part, part, Expected::AtMost(0.001)),
+        None => findings.note(what, Unit::Part, part),
+    }
+    let in_flight = outcome.in_flight_bytes_max;
+    match granted {
+        Some(granted) => {
+            let what = format!("{name}: in flight to a receiver, of what it granted");
+            findings.expect(what, Unit::Part, in_flight / granted, Expected::AtMost(1.0));
+        }
+        None => findings.note(format!("{name}: in flight to a receiver"), Unit::Bytes, in_flight),
+    }
+}
+
+fn run(setting: &Setting) -> Result<Findings, SimError> {
+    let zone = Zone { racks: setting.count("racks"), ..Zone::default() };
+    let network = setting.network(&zone)?;
+    let streams = all_to_all(&zone, setting.number("kib") * 1024.0);
+    let mut flows = queued(&network, Scheme::HashedPairs, &streams, 1, setting.seed)?;
+    in_turn(&mut flows, setting.count("at_a_time"), setting.seed);
+    let roofline_s = roofline_s(&network, &streams);
+    let slots = admission::Config {
+        channels: setting.count("channels"),
+        slots: setting.count("slots"),
+        slot_bytes: setting.count("slot_kib") as usize * 1024,
+        slots_min: 1,
+        budget_bytes: setting.count("budget_mib") as usize * (1 << 20),
+        lend_bytes_min: usize::MAX,
+        registered_bytes_max: 0,
+    };
+    let cases = [
+        ("pauses alone", Transport::PauseOnly),
+        ("grants", Transport::Admission { slots, grant_s: 4e-6 }),
+    ];
+    let mut findings = Findings::default();
+    let watched: Vec<u32> = network.tier_links(1, false).take(1).collect();
+    let axes = ("seconds", "bytes queued before a spine's link to a rack");
+    let mut queue = Figure::lines("f13-queue", "A queue in a spine switch", axes, (false, false));
+    let mut paused = Vec::new();
+    for (name, transport) in cases {
+        let buffers =
+            ["rack_kb", "spine_kb"].map(|name| Buffer::of(setting.number(name) * 1e3)).to_vec();
+        let manner = Manner {
+            step_s: 1e-6,
+            buffers,
+            transport,
+            limit_s: 100.0 * roofline_s,
+            seed: setting.seed,
+            watched: watched.clone(),
+        };
+        let outcome = crate::queues::run(&network, &flows, &manner)?;
+        let time = outcome.time_s / roofline_s;
+        findings.note(format!("{name}: time over roofline"), Unit::Ratio, time);
+        let granted = matches!(transport, Transport::Admission { .. })
+            .then(|| slots.in_flight_bytes_max((network.ranks() - zone.nics) as usize) as f64);
+        tell(&mut findings, &network, &outcome, name, granted);
+        paused.push(outcome.paused_s.iter().sum::<f64>());
+        queue = queue.with(name, outcome.watched.into_iter().next().unwrap_or_default());
+    }
+    let groups = cases.map(|(name, _)| name);
+    let pauses = Figure::bars("f13-pauses", "Pauses", "seconds, all links", &groups);
+    findings.figures.extend([queue, pauses.with_bars("paused", &paused)]);
+    Ok(findings)
+}

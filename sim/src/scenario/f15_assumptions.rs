@@ -1,0 +1,102 @@
+//! F15: a library tuned for a network that it does not have.
+
+use ccl_core::admission;
+
+use super::{Parameter, Scenario, Setting, TRIALS, queued, rack_to_rack};
+use crate::SimError;
+use crate::measure::mean;
+use crate::plot::Figure;
+use crate::presets::Zone;
+use crate::queues::{Buffer, Manner, Transport};
+use crate::report::{Expected, Findings, Unit};
+use crate::routing::Scheme;
+use crate::streams::roofline_s;
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "f15",
+    title: "defaults for a round trip below 10 µs and adaptive routing, without either",
+    source: "NCCL's defaults assumed round trips below 10 µs and adaptive routing; tuning library \
+             and network together gave more than twice the performance (§7.1, Figure 15)",
+    parameters: &[
+        Parameter { name: "assumed", value: 10.0, what: "round trip the defaults assume, in µs" },
+        Parameter { name: "round_trip", value: 22.0, what: "round trip that there is, in µs" },
+        Parameter { name: "uplinks", value: 32.0, what: "uplinks of each rack of 16 NICs" },
+        Parameter { name: "pairs", value: 16.0, what: "queue pairs when tuned" },
+        Parameter { name: "trials", value: 5.0, what: TRIALS },
+    ],
+    run,
+};
+
+const STEP_S: f64 = 0.5e-6;
+const SLOT_BYTES: usize = 32 << 10;
+
+fn run(setting: &Setting) -> Result<Findings, SimError> {
+    let zone = Zone { uplinks: setting.count("uplinks"), ..Zone::default() };
+    let network = setting.network(&zone)?;
+    let streams = rack_to_rack(&zone, 0, 1, 16e6);
+    let roofline_s = roofline_s(&network, &streams);
+    // As many slots as are filled while one comes back.
+    let slots = |round_trip_us: f64| {
+        (zone.nic_bytes_per_s * round_trip_us * 1e-6 / SLOT_BYTES as f64).ceil() as u32
+    };
+    let cases = [
+        ("defaults", Scheme::HashedPairs, 1, slots(setting.number("assumed"))),
+        ("more slots", Scheme::HashedPairs, 1, slots(2.0 * setting.number("round_trip"))),
+        (
+            "more queue pairs",
+            Scheme::HashedPairs,
+            setting.count("pairs"),
+            slots(setting.number("assumed")),
+        ),
+        (
+            "both",
+            Scheme::HashedPairs,
+            setting.count("pairs"),
+            slots(2.0 * setting.number("round_trip")),
+        ),
+        ("defaults, where adaptive", Scheme::Adaptive, 1, slots(setting.number("assumed"))),
+    ];
+    let mut findings = Findings::default();
+    let mut times = Vec::new();
+    for (name, scheme, pairs, slots) in cases {
+        let hops_s = 4.0 * STEP_S;
+        let round_trip_s = match scheme {
+            // What the defaults were made for.
+            Scheme::Adaptive => setting.number("assumed") * 1e-6,
+            _ => setting.number("round_trip") * 1e-6,
+        };
+        let mut own = Vec::new();
+        for seed in setting.trials() {
+            let flows = queued(&network, scheme, &streams, pairs, seed)?;
+            let slots = admission::Config {
+                channels: 1,
+                // The slots of a link, over its queue pairs.
+                slots: slots.div_ceil(pairs),
+                slot_bytes: SLOT_BYTES,
+                slots_min: 1,
+                budget_bytes: 1 << 30,
+                lend_bytes_min: usize::MAX,
+                registered_bytes_max: 0,
+            };
+            let grant_s = (round_trip_s - hops_s).max(STEP_S);
+            let manner = Manner {
+                step_s: STEP_S,
+                buffers: vec![Buffer::of(1e6), Buffer::of(20e6)],
+                transport: Transport::Admission { slots, grant_s },
+                limit_s: 100.0 * roofline_s,
+                seed,
+                watched: Vec::new(),
+            };
+            own.push(crate::queues::run(&network, &flows, &manner)?.time_s / roofline_s);
+        }
+        findings.note(format!("{name}: time over roofline"), Unit::Ratio, mean(&own));
+        times.push(mean(&own));
+    }
+    let gain = times[0] / times[3];
+    findings.expect("tuned over defaults", Unit::Ratio, gain, Expected::AtLeast(2.0));
+    let groups = cases.map(|(name, ..)| name);
+    let figure = Figure::bars("f15-tuned", "Bandwidth", "part of the roofline", &groups);
+    let parts: Vec<f64> = times.iter().map(|time| 1.0 / time).collect();
+    findings.figures.push(figure.with_bars("rack to rack", &parts));
+    Ok(findings)
+}

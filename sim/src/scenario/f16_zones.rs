@@ -1,0 +1,99 @@
+//! F16: a job over two zones that are joined 1:7.
+
+use ccl_core::types::Collective;
+
+use super::{Parameter, Scenario, Setting, run as run_streams};
+use crate::SimError;
+use crate::network::Network;
+use crate::plot::Figure;
+use crate::presets::Zone;
+use crate::report::{Expected, Findings, Unit};
+use crate::routing::Scheme;
+use crate::streams::{Manner, Stream, roofline_s};
+use crate::workload::{Call, Job};
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "f16",
+    title: "all_reduce of a job on two zones that are joined 1:7",
+    source: "spine switches have a seventh of their bandwidth upwards, so that the scheduler keeps \
+             traffic within zones (§4.2): a ring whose every step crosses gets a seventh at most; \
+             a hierarchical algorithm takes as many times fewer bytes across as a host has ranks",
+    parameters: &[
+        Parameter { name: "racks", value: 14.0, what: "racks of two hosts in each zone" },
+        Parameter { name: "over", value: 7.0, what: "oversubscription of the third tier" },
+    ],
+    run,
+};
+
+/// Bytes that go up to the third tier, and all that leave a host.
+fn crossing(network: &Network, streams: &[Stream]) -> (f64, f64) {
+    let zone = |host| network.plan().fabric.group(1, host);
+    let crosses = streams.iter().filter(|stream| zone(stream.from.host) != zone(stream.to.host));
+    (crosses.map(|stream| stream.bytes).sum(), streams.iter().map(|stream| stream.bytes).sum())
+}
+
+/// A ring over all ranks, dealt to the zones in turn: every step leaves the host and the zone.
+fn dealt(network: &Network, call: &Call, hosts: u32) -> Vec<Stream> {
+    let each = network.plan().ranks_per_host;
+    let half = hosts / 2 * each;
+    // Rank r of the ring: even ones in the first zone, odd ones in the second.
+    let seat = |rank: u32| if rank.is_multiple_of(2) { rank / 2 } else { half + rank / 2 };
+    let ranks = hosts * each;
+    let bytes = 2.0 * f64::from(ranks - 1) / f64::from(ranks) * call.bytes as f64;
+    let stream = |rank: u32| Stream {
+        from: network.port(seat(rank)),
+        to: network.port(seat((rank + 1) % ranks)),
+        bytes,
+        channel: 0,
+        group: 0,
+    };
+    (0..ranks).map(stream).collect()
+}
+
+fn run(setting: &Setting) -> Result<Findings, SimError> {
+    let zone = Zone {
+        racks: setting.count("racks"),
+        zones: 2,
+        oversubscription: setting.number("over").max(1.0),
+        ..Zone::default()
+    };
+    let network = setting.network(&zone)?;
+    let (hosts, each) = (zone.hosts(), zone.nics);
+    let ring = Call::new(Collective::AllReduce, "ring", 1 << 28)?;
+    let hierarchical = Call::new(Collective::AllReduce, "hierarchical", 1 << 28)?;
+    let cases = [
+        ("ring, dealt to both zones", dealt(&network, &ring, hosts)),
+        ("ring, zone by zone", Job::first(hosts).streams(&network, &ring, each, 0)),
+        ("hierarchical", Job::first(hosts).streams(&network, &hierarchical, 1, 0)),
+    ];
+    // What a NIC needs for the bytes of the dealt ring, were all in one zone.
+    let nic_s = 2.0 * ring.bytes as f64 / zone.nic_bytes_per_s;
+    let mut findings = Findings::default();
+    let (mut speeds, mut across) = (Vec::new(), Vec::new());
+    for (name, streams) in &cases {
+        let settle_s = roofline_s(&network, streams) / 50.0;
+        let manner = Manner { settle_s, ..Manner::at_once(1) };
+        let outcome = run_streams(&network, Scheme::Spray, streams, manner, setting.seed)?;
+        let (crosses, leaves) = crossing(&network, streams);
+        findings.note(format!("{name}: time"), Unit::Seconds, outcome.time_s);
+        findings.note(format!("{name}: bytes from zone to zone"), Unit::Bytes, crosses);
+        speeds.push(nic_s / outcome.time_s);
+        across.push((crosses, leaves));
+    }
+    let expected = Expected::AtMost(1.0 / setting.number("over").max(1.0));
+    let what = "speed of the dealt ring, of that within a zone";
+    findings.expect(what, Unit::Part, speeds[0], expected);
+    let fewer = Expected::About(f64::from(each));
+    let what = "fewer bytes between hosts, hierarchical than dealt ring";
+    findings.expect(what, Unit::Ratio, across[0].1 / across[2].1, fewer);
+    let what = "fewer bytes between zones, hierarchical than dealt ring";
+    let least = Expected::AtLeast(f64::from(each));
+    findings.expect(what, Unit::Ratio, across[0].0 / across[2].0, least);
+    let what = "hierarchical faster than dealt ring";
+    findings.expect(what, Unit::Ratio, speeds[2] / speeds[0], Expected::AtLeast(1.0));
+    let groups = ["dealt ring", "ring by zones", "hierarchical"];
+    let title = "All-reduce over two zones";
+    let figure = Figure::bars("f16-zones", title, "speed over a NIC's", &groups);
+    findings.figures.push(figure.with_bars("speed", &speeds));
+    Ok(findings)
+}

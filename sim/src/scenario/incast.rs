@@ -1,0 +1,95 @@
+//! Many senders to one receiver, and a bystander whose way touches theirs.
+
+use ccl_core::admission;
+
+use super::{Parameter, Scenario, Setting, queued};
+use crate::SimError;
+use crate::network::Port;
+use crate::plot::Figure;
+use crate::presets::{GBPS_400, Zone};
+use crate::queues::{Buffer, Dcqcn, Manner, Transport};
+use crate::report::{Expected, Findings, Unit};
+use crate::routing::Scheme;
+use crate::streams::Stream;
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "incast",
+    title: "many senders to one receiver, or to one that is slow, and a bystander",
+    source: "pauses spread hop by hop and hold up flows to other places (head-of-line blocking, \
+             §6.3); what receivers admit is limited instead (§6.3.2)",
+    parameters: &[
+        Parameter { name: "senders", value: 15.0, what: "senders in another rack" },
+        Parameter { name: "mib", value: 8.0, what: "MiB of each" },
+        Parameter { name: "slowness", value: 1.0, what: "by how much the receiver is slower" },
+        Parameter { name: "budget_mib", value: 1.0, what: "MiB that a receiver grants" },
+    ],
+    run,
+};
+
+fn run(setting: &Setting) -> Result<Findings, SimError> {
+    // One wide uplink, as if all were spread perfectly: only queues are looked at.
+    let uplink_bytes_per_s = f64::from(Zone::default().rack_nics()) * GBPS_400;
+    let zone = Zone { racks: 3, uplinks: 1, uplink_bytes_per_s, ..Zone::default() };
+    let mut network = setting.network(&zone)?;
+    let port = |at: u32| Port { host: at / zone.nics, nic: at % zone.nics };
+    let receiver = port(2 * zone.rack_nics());
+    if let Some(link) = network.uplinks(0, receiver.host, receiver.nic).next() {
+        network.scale(link + 1, 1.0 / setting.number("slowness").max(1.0));
+    }
+    let bytes = setting.number("mib") * f64::from(1 << 20);
+    let senders = setting.count("senders").min(zone.rack_nics() * 2 - 1);
+    let to = |from, to, group| Stream { from: port(from), to, bytes, channel: 0, group };
+    let mut streams: Vec<Stream> = (0..senders).map(|from| to(from, receiver, 0)).collect();
+    // The bystander starts in the senders' rack and ends beside the receiver.
+    streams.push(to(senders, port(2 * zone.rack_nics() + 1), 1));
+    let slots = admission::Config {
+        channels: 1,
+        slots: 64,
+        slot_bytes: 16 << 10,
+        slots_min: 1,
+        budget_bytes: setting.number("budget_mib").max(0.1) as usize * (1 << 20),
+        lend_bytes_min: usize::MAX,
+        registered_bytes_max: 0,
+    };
+    let cases = [
+        ("pauses alone", Transport::PauseOnly),
+        ("DCQCN", Transport::Dcqcn(Dcqcn::default())),
+        ("grants", Transport::Admission { slots, grant_s: 4e-6 }),
+    ];
+    let ideal_s = bytes / zone.nic_bytes_per_s;
+    let mut findings = Findings::default();
+    let watched: Vec<u32> = network.uplinks(0, receiver.host, receiver.nic).collect();
+    let watched: Vec<u32> = watched.iter().map(|link| link + 1).collect();
+    let axes = ("seconds", "bytes queued before the receiver's link");
+    let mut queue = Figure::lines("incast-queue", "The queue", axes, (false, false));
+    let (mut late, mut paused) = (Vec::new(), Vec::new());
+    for (name, transport) in cases {
+        let flows = queued(&network, Scheme::Pinned, &streams, 1, setting.seed)?;
+        let manner = Manner {
+            step_s: 0.5e-6,
+            buffers: vec![Buffer::of(1.5e6), Buffer::of(4e6)],
+            transport,
+            limit_s: 1e3 * ideal_s * setting.number("slowness").max(1.0),
+            seed: setting.seed,
+            watched: watched.clone(),
+        };
+        let outcome = crate::queues::run(&network, &flows, &manner)?;
+        let bystander = outcome.ends_s.last().copied().unwrap_or(0.0) / ideal_s;
+        findings.note(format!("{name}: time of all"), Unit::Seconds, outcome.time_s);
+        findings.note(format!("{name}: bystander over alone"), Unit::Ratio, bystander);
+        let most = outcome.queue_bytes_max.iter().copied().fold(0.0, f64::max);
+        findings.note(format!("{name}: longest queue"), Unit::Bytes, most);
+        let paused_s = outcome.paused_s.iter().sum::<f64>();
+        findings.note(format!("{name}: links paused, together"), Unit::Seconds, paused_s);
+        late.push(bystander);
+        paused.push(paused_s);
+        queue = queue.with(name, outcome.watched.into_iter().next().unwrap_or_default());
+    }
+    let what = "bystander with grants over pauses alone";
+    findings.expect(what, Unit::Ratio, late[2] / late[0], Expected::AtMost(1.0));
+    findings.expect("pauses with grants", Unit::Seconds, paused[2], Expected::AtMost(paused[0]));
+    let groups = cases.map(|(name, _)| name);
+    let figure = Figure::bars("incast-bystander", "The bystander", "time / alone", &groups);
+    findings.figures.extend([queue, figure.with_bars("bystander", &late)]);
+    Ok(findings)
+}

@@ -1,0 +1,158 @@
+//! Any collective on any such zone: for questions that no experiment here asks.
+
+use ccl_core::types::Collective;
+
+use super::{Parameter, Scenario, Setting, demands};
+use crate::SimError;
+use crate::collective::{self, Fold, Manner};
+use crate::measure::{spread, utilisation};
+use crate::network::Network;
+use crate::plot::Figure;
+use crate::presets::Zone;
+use crate::report::{Findings, Unit};
+use crate::routing::{Router, SCHEMES, Scheme, Te};
+use crate::streams::roofline_s;
+use crate::workload::{Call, Job};
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "job",
+    title: "a collective of all ranks, by the real executions",
+    source: "",
+    parameters: &[
+        Parameter { name: "racks", value: 8.0, what: "racks of each zone" },
+        Parameter { name: "rack_hosts", value: 2.0, what: "hosts of each rack" },
+        Parameter { name: "nics", value: 8.0, what: "ranks, and NICs, of each host" },
+        Parameter { name: "uplinks", value: 16.0, what: "uplinks of each rack" },
+        Parameter { name: "zones", value: 1.0, what: "zones" },
+        Parameter { name: "over", value: 7.0, what: "oversubscription above the zones" },
+        Parameter { name: "failed", value: 0.0, what: "uplinks of rack 0 that have failed" },
+        Parameter {
+            name: "algorithm",
+            value: 0.0,
+            what: "all_reduce 0: hierarchical 1: ring 2: double_tree; all_to_all 3: direct 4: \
+                   hierarchical; 5: all_gather ring 6: reduce_scatter ring",
+        },
+        Parameter {
+            name: "routing",
+            value: 2.0,
+            what: "0: ecmp 1: pinned 2: e_ecmp 3: te 4: flowlet 5: adaptive 6: spray",
+        },
+        Parameter { name: "pairs", value: 4.0, what: "queue pairs of each link" },
+        Parameter { name: "mib", value: 64.0, what: "MiB of a rank's buffer" },
+        Parameter { name: "channels", value: 2.0, what: "channels" },
+        Parameter { name: "slots", value: 8.0, what: "slots of a channel" },
+        Parameter { name: "slot_kib", value: 128.0, what: "KiB of a slot" },
+        Parameter { name: "budget_mib", value: 64.0, what: "MiB under way to a receiver" },
+        Parameter { name: "nic_kib", value: 2048.0, what: "KiB under way from a NIC" },
+        Parameter { name: "late_us", value: 0.0, what: "microseconds that rank 0 is late" },
+        Parameter { name: "exact", value: 0.0, what: "1: rates shared anew at every event" },
+    ],
+    run,
+};
+
+const ALGORITHMS: [(Collective, &str); 7] = [
+    (Collective::AllReduce, "hierarchical"),
+    (Collective::AllReduce, "ring"),
+    (Collective::AllReduce, "double_tree"),
+    (Collective::AllToAll, "direct"),
+    (Collective::AllToAll, "hierarchical"),
+    (Collective::AllGather, "ring"),
+    (Collective::ReduceScatter, "ring"),
+];
+
+/// One of a list, by its number.
+fn chosen<T: Copy>(setting: &Setting, name: &str, list: &[T]) -> Result<T, SimError> {
+    let number = setting.number(name);
+    let remedy = || format!("give a number from 0 to {}", list.len() - 1);
+    let found = list.get(number as usize).copied();
+    found.ok_or_else(|| SimError::number(name, number, remedy()))
+}
+
+fn manner(setting: &Setting, zone: &Zone) -> Manner {
+    let mut manner = Manner::default();
+    manner.links.channels = setting.count("channels");
+    manner.links.slots = setting.count("slots");
+    manner.links.slot_bytes = setting.count("slot_kib") as usize * 1024;
+    manner.links.budget_bytes = setting.count("budget_mib") as usize * (1 << 20);
+    manner.spread.pairs = setting.count("pairs");
+    manner.spread.budget_bytes = setting.count("nic_kib") as usize * 1024;
+    manner.late = vec![(0, setting.number("late_us") * 1e-6)];
+    if setting.number("exact") == 0.0 {
+        manner.settle_s = 0.1 * manner.links.slot_bytes as f64 / zone.nic_bytes_per_s;
+    }
+    manner
+}
+
+fn run(setting: &Setting) -> Result<Findings, SimError> {
+    let zone = Zone {
+        racks: setting.count("racks"),
+        rack_hosts: setting.count("rack_hosts"),
+        nics: setting.count("nics"),
+        uplinks: setting.count("uplinks"),
+        zones: setting.count("zones"),
+        oversubscription: setting.number("over").max(1.0),
+        ..Zone::default()
+    };
+    let mut network = setting.network(&zone)?;
+    let failed = setting.number("failed") as usize;
+    let cut: Vec<u32> = network.uplinks(1, 0, 0).take(failed).collect();
+    cut.into_iter().for_each(|link| network.fail(link));
+    let (of, algorithm) = chosen(setting, "algorithm", &ALGORITHMS)?;
+    let (routing, scheme) = chosen(setting, "routing", &SCHEMES)?;
+    let call = Call::new(of, algorithm, u64::from(setting.count("mib")) << 20)?;
+    let streams = Job::first(network.plan().hosts).streams(&network, &call, 1, 0);
+    let mut router = match scheme {
+        Scheme::Te => {
+            let te = Te::place(&network, &demands(&network, &streams))?;
+            Router::with_te(setting.seed, te)
+        }
+        _ => Router::new(scheme, setting.seed),
+    };
+    let fold = if network.ranks() > collective::REAL_RANKS_MAX {
+        Fold::closest(&network, scheme, &call)?
+    } else {
+        Fold::none(network.ranks())
+    };
+    let manner = manner(setting, &zone);
+    let outcome = collective::run(&network, &mut router, &call, fold, &manner)?;
+    let mut findings = Findings::default();
+    findings.say(format!("{of} by {algorithm}, routed by {routing}."));
+    findings.note("time", Unit::Seconds, outcome.time_s);
+    let roofline_s = roofline_s(&network, &streams);
+    findings.note("over the roofline of the network", Unit::Ratio, outcome.time_s / roofline_s);
+    findings.note("messages", Unit::Count, outcome.messages as f64);
+    let in_flight = outcome.in_flight_bytes_max as f64;
+    findings.note("most under way to a rank", Unit::Bytes, in_flight);
+    let granted = in_flight / outcome.granted_bytes_max.max(1) as f64;
+    findings.note("of what a rank grants at most", Unit::Part, granted);
+    if fold.is_none() {
+        tell_links(&mut findings, &network, &outcome);
+    }
+    Ok(findings)
+}
+
+/// How evenly the links of each tier were used.
+fn tell_links(findings: &mut Findings, network: &Network, outcome: &collective::Outcome) {
+    let used = utilisation(network, &outcome.carried_bytes, outcome.time_s);
+    let names: Vec<String> =
+        network.plan().fabric.tiers.iter().map(|tier| tier.name.clone()).collect();
+    let mut bars = [Vec::new(), Vec::new(), Vec::new()];
+    for (tier, name) in names.iter().enumerate() {
+        let spread = spread(network, tier, &used);
+        findings.note(format!("MMR of links to a {name}"), Unit::Ratio, spread.max_to_mean);
+        for (bars, (what, value)) in bars.iter_mut().zip([
+            ("least", spread.least),
+            ("mean", spread.mean),
+            ("most", spread.most),
+        ]) {
+            findings.note(format!("{what} used link to a {name}"), Unit::Part, value);
+            bars.push(value);
+        }
+    }
+    let groups: Vec<&str> = names.iter().map(String::as_str).collect();
+    let title = "Utilisation of uplinks by tier";
+    let figure = Figure::bars("job-utilisation", title, "part of the bandwidth", &groups);
+    let [least, mean, most] = bars;
+    let figure = figure.with_bars("least", &least).with_bars("mean", &mean);
+    findings.figures.push(figure.with_bars("most", &most));
+}

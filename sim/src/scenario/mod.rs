@@ -1,0 +1,303 @@
+//! Experiments: each builds a network, runs something on it, and says what came out beside what
+//! its source says. The mechanisms are the same in all; a file here says only what is tried, and
+//! its parameters can be given other values.
+
+mod f01_hashed_flows;
+mod f02_low_entropy;
+mod f03_more_uplinks;
+mod f04_queue_pairs;
+mod f05_placed_whole;
+mod f06_failed_links;
+mod f07_utilisation;
+mod f08_many_nodes;
+mod f09_hashed_pairs;
+mod f10_pinned_paths;
+mod f11_phases;
+mod f12_dcqcn;
+mod f13_admission;
+mod f14_split;
+mod f15_assumptions;
+mod f16_zones;
+mod f17_interval;
+mod incast;
+mod job;
+mod scale;
+mod schemes;
+mod straggler;
+
+use std::collections::BTreeMap;
+
+use ccl_core::random::Random;
+
+use crate::flows::Flows;
+use crate::network::{Network, Path, Port};
+use crate::presets::Zone;
+use crate::report::{Findings, Report};
+use crate::routing::{Demand, Key, Moment, Router, Scheme, Te};
+use crate::streams::{self, Manner, Outcome, Stream};
+use crate::{SimError, queues};
+
+/// A number that an experiment can be given another value of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameter {
+    /// Its name.
+    pub name: &'static str,
+    /// Its value if none is given.
+    pub value: f64,
+    /// What it is, with its unit.
+    pub what: &'static str,
+}
+
+/// An experiment.
+#[derive(Clone, Copy, Debug)]
+pub struct Scenario {
+    /// Its name.
+    pub name: &'static str,
+    /// What it shows.
+    pub title: &'static str,
+    /// What its source says, in English.
+    pub source: &'static str,
+    /// What can be changed.
+    pub parameters: &'static [Parameter],
+    run: fn(&Setting) -> Result<Findings, SimError>,
+}
+
+/// All experiments, in the order of the paper's claims.
+pub const SCENARIOS: &[Scenario] = &[
+    f01_hashed_flows::SCENARIO,
+    f02_low_entropy::SCENARIO,
+    f03_more_uplinks::SCENARIO,
+    f04_queue_pairs::SCENARIO,
+    f05_placed_whole::SCENARIO,
+    f06_failed_links::SCENARIO,
+    f07_utilisation::SCENARIO,
+    f08_many_nodes::SCENARIO,
+    f09_hashed_pairs::SCENARIO,
+    f10_pinned_paths::SCENARIO,
+    f11_phases::SCENARIO,
+    f12_dcqcn::SCENARIO,
+    f13_admission::SCENARIO,
+    f14_split::SCENARIO,
+    f15_assumptions::SCENARIO,
+    f16_zones::SCENARIO,
+    f17_interval::SCENARIO,
+    schemes::SCENARIO,
+    incast::SCENARIO,
+    straggler::SCENARIO,
+    job::SCENARIO,
+    scale::SCENARIO,
+];
+
+/// The experiment of a name.
+///
+/// # Errors
+///
+/// If none has it.
+pub fn find(name: &str) -> Result<&'static Scenario, SimError> {
+    SCENARIOS.iter().find(|scenario| scenario.name == name).ok_or_else(|| SimError::Unknown {
+        what: "scenario",
+        name: name.to_owned(),
+        known: SCENARIOS.iter().map(|scenario| scenario.name).collect::<Vec<_>>().join(" "),
+    })
+}
+
+/// The numbers that an experiment runs with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Setting {
+    /// Of all that is random.
+    pub seed: u64,
+    /// The most memory, in MiB.
+    pub memory_mib: u64,
+    values: BTreeMap<&'static str, f64>,
+}
+
+impl Scenario {
+    /// Runs it. Other values of its parameters are given by name.
+    ///
+    /// # Errors
+    ///
+    /// If it has no such parameter, or cannot run with these.
+    pub fn run(
+        &self,
+        seed: u64,
+        memory_mib: u64,
+        changed: &[(String, f64)],
+    ) -> Result<Report, SimError> {
+        let known = self.parameters.iter().map(|parameter| (parameter.name, parameter.value));
+        let mut values: BTreeMap<&'static str, f64> = known.collect();
+        for (name, value) in changed {
+            let Some(parameter) = self.parameters.iter().find(|known| known.name == name) else {
+                let known: Vec<&str> = self.parameters.iter().map(|known| known.name).collect();
+                let (what, name, known) = ("parameter", name.clone(), known.join(" "));
+                return Err(SimError::Unknown { what, name, known });
+            };
+            if !value.is_finite() || *value < 0.0 {
+                return Err(SimError::number(name, value, "give a number of 0 or more"));
+            }
+            values.insert(parameter.name, *value);
+        }
+        let setting = Setting { seed, memory_mib, values };
+        let findings = (self.run)(&setting)?;
+        let shown =
+            |parameter: &Parameter| (parameter.name.to_owned(), setting.number(parameter.name));
+        Ok(Report {
+            name: self.name.to_owned(),
+            title: self.title.to_owned(),
+            source: self.source.to_owned(),
+            parameters: self.parameters.iter().map(shown).collect(),
+            seed,
+            findings,
+        })
+    }
+}
+
+impl Setting {
+    /// A parameter's value.
+    pub(crate) fn number(&self, name: &str) -> f64 {
+        self.values.get(name).copied().unwrap_or(0.0)
+    }
+
+    /// A parameter that counts something, at least one of it.
+    pub(crate) fn count(&self, name: &str) -> u32 {
+        self.number(name).round().clamp(1.0, f64::from(u32::MAX)) as u32
+    }
+
+    /// The seeds of so many trials.
+    pub(crate) fn trials(&self) -> Vec<u64> {
+        self.seeds("trials")
+    }
+
+    /// As many seeds as a parameter says.
+    pub(crate) fn seeds(&self, name: &str) -> Vec<u64> {
+        let mut random = Random::new(self.seed);
+        (0..self.count(name)).map(|_| random.bits()).collect()
+    }
+
+    /// The numbers of queue pairs that are tried: the usual ones with what is expected, or the one
+    /// that was given.
+    pub(crate) fn pairs(&self, usual: &[(u32, f64)]) -> Vec<(u32, Option<f64>)> {
+        match self.number("pairs") as u32 {
+            0 => usual.iter().map(|(pairs, expected)| (*pairs, Some(*expected))).collect(),
+            given => {
+                let known = usual.iter().find(|(pairs, _)| *pairs == given);
+                vec![(given, known.map(|(_, expected)| *expected))]
+            }
+        }
+    }
+
+    /// The network of a zone.
+    pub(crate) fn network(&self, zone: &Zone) -> Result<Network, SimError> {
+        let mut plan = zone.plan();
+        plan.memory_mib = self.memory_mib;
+        Network::new(plan)
+    }
+}
+
+/// What trials are called everywhere.
+const TRIALS: &str = "trials with other hashes and places, whose mean is shown";
+
+/// Every NIC of a rack to the one at the same place in another.
+fn rack_to_rack(zone: &Zone, from: u32, to: u32, bytes: f64) -> Vec<Stream> {
+    let port = |rack: u32, at: u32| Port {
+        host: rack * zone.rack_hosts + at / zone.nics,
+        nic: at % zone.nics,
+    };
+    let stream =
+        |at| Stream { from: port(from, at), to: port(to, at), bytes, channel: 0, group: 0 };
+    (0..zone.rack_nics()).map(stream).collect()
+}
+
+/// A router by this scheme; a controller's places are made for the streams on the network as it is.
+fn router(
+    network: &Network,
+    scheme: Scheme,
+    streams: &[Stream],
+    seed: u64,
+) -> Result<Router, SimError> {
+    if scheme != Scheme::Te {
+        return Ok(Router::new(scheme, seed));
+    }
+    Ok(Router::with_te(seed, Te::place(network, &demands(network, streams))?))
+}
+
+/// What streams demand when all go on for the time that the busiest NIC needs.
+fn demands(network: &Network, streams: &[Stream]) -> Vec<Demand> {
+    let mut bytes: BTreeMap<(Port, bool), f64> = BTreeMap::new();
+    for stream in streams {
+        *bytes.entry((stream.from, false)).or_insert(0.0) += stream.bytes;
+        *bytes.entry((stream.to, true)).or_insert(0.0) += stream.bytes;
+    }
+    let nic = network.plan().fabric.upward_bytes_per_s(0);
+    let nic = nic / f64::from(network.plan().fabric.nics.max(1));
+    let busiest_s = bytes.values().copied().fold(0.0, f64::max) / nic;
+    let demand = |stream: &Stream| Demand {
+        from: stream.from,
+        to: stream.to,
+        bytes_per_s: stream.bytes / busiest_s,
+    };
+    streams.iter().map(demand).collect()
+}
+
+/// Runs streams under a scheme.
+fn run(
+    network: &Network,
+    scheme: Scheme,
+    streams: &[Stream],
+    manner: Manner,
+    seed: u64,
+) -> Result<Outcome, SimError> {
+    let mut router = router(network, scheme, streams, seed)?;
+    streams::run(network, &mut router, streams, manner)
+}
+
+/// Streams as flows through queues, one for each queue pair.
+fn queued(
+    network: &Network,
+    scheme: Scheme,
+    streams: &[Stream],
+    pairs: u32,
+    seed: u64,
+) -> Result<Vec<queues::Flow>, SimError> {
+    let mut router = router(network, scheme, streams, seed)?;
+    let mut flows = Flows::new(network, 0.0);
+    let (mut path, mut queued) = (Path::default(), Vec::new());
+    for stream in streams {
+        for pair in 0..pairs {
+            let Stream { from, to, channel, .. } = *stream;
+            let key = Key { from, to, channel, pair };
+            router.route(network, &key, Moment::default(), &flows.load(), &mut path)?;
+            // So that those who look at how busy links are see those before.
+            flows.begin(&path, stream.bytes, f64::INFINITY, 0);
+            let links = path.links.iter().map(|(link, _)| *link).collect();
+            let bytes = stream.bytes / f64::from(pairs);
+            queued.push(queues::Flow { links, bytes, begins_s: 0.0, after: None });
+        }
+    }
+    Ok(queued)
+}
+
+/// Flows in any order, each sender's one after another but for so many at a time, as ranks that
+/// are not in step have them.
+fn in_turn(flows: &mut [queues::Flow], at_a_time: u32, seed: u64) {
+    let mut random = Random::new(seed);
+    let mut by_sender: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (index, flow) in (0..).zip(flows.iter()) {
+        by_sender.entry(flow.links[0]).or_default().push(index);
+    }
+    for own in by_sender.values_mut() {
+        random.shuffle(own);
+        for pair in own.windows(at_a_time.max(1) as usize + 1) {
+            flows[pair[pair.len() - 1] as usize].after = Some(pair[0]);
+        }
+    }
+}
+
+/// When each group of streams is done, in seconds.
+fn group_ends_s(streams: &[Stream], outcome: &Outcome) -> BTreeMap<u32, f64> {
+    let mut ends: BTreeMap<u32, f64> = BTreeMap::new();
+    for (stream, end_s) in streams.iter().zip(&outcome.ends_s) {
+        let end = ends.entry(stream.group).or_insert(0.0);
+        *end = end.max(*end_s);
+    }
+    ends
+}

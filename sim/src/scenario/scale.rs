@@ -1,0 +1,89 @@
+//! How large collectives can be simulated: hierarchical, flat, and everybody with everybody.
+
+use ccl_core::types::Collective;
+
+use super::{Parameter, Scenario, Setting};
+use crate::SimError;
+use crate::collective::{self, Fold, Manner, REAL_RANKS_MAX};
+use crate::network::Network;
+use crate::presets::Zone;
+use crate::report::{Findings, Unit};
+use crate::routing::{Router, Scheme};
+use crate::streams::roofline_s;
+use crate::workload::{Call, Job};
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "scale",
+    title: "a large collective, by folded ranks",
+    source: "",
+    parameters: &[
+        Parameter { name: "zones", value: 1.0, what: "zones" },
+        Parameter { name: "racks", value: 192.0, what: "racks of two hosts in each zone" },
+        Parameter { name: "ranks_per_host", value: 8.0, what: "ranks, and NICs, of a host" },
+        Parameter {
+            name: "algorithm",
+            value: 0.0,
+            what: "0: all_reduce hierarchical, 1: all_reduce ring, 2: all_to_all direct",
+        },
+        Parameter { name: "kib", value: 32.0, what: "KiB of a rank's buffer for each rank" },
+        Parameter { name: "channels", value: 1.0, what: "channels" },
+        Parameter { name: "slot_kib", value: 32.0, what: "KiB of a slot" },
+        Parameter { name: "under_way", value: 4.0, what: "slots under way from a NIC" },
+        Parameter { name: "settle", value: 2.0, what: "how exact: of the time of a slot" },
+        Parameter { name: "folded", value: 1.0, what: "0: every rank for itself" },
+    ],
+    run,
+};
+
+/// Runs one case; the network with its parallel cables as one, since all is sprayed.
+fn run(setting: &Setting) -> Result<Findings, SimError> {
+    let zone = Zone {
+        racks: setting.count("racks"),
+        zones: setting.count("zones"),
+        nics: setting.count("ranks_per_host"),
+        uplinks: 2 * setting.count("ranks_per_host"),
+        ..Zone::default()
+    };
+    let mut plan = zone.plan().collapsed();
+    plan.memory_mib = setting.memory_mib;
+    let network = Network::new(plan)?;
+    let (of, algorithm) = match setting.number("algorithm") as u32 {
+        0 => (Collective::AllReduce, "hierarchical"),
+        1 => (Collective::AllReduce, "ring"),
+        _ => (Collective::AllToAll, "direct"),
+    };
+    let each_bytes = u64::from(setting.count("kib")) * 1024;
+    let call = Call::new(of, algorithm, each_bytes * u64::from(network.ranks()))?;
+    let folded = setting.number("folded") > 0.0;
+    let fold = if folded {
+        Fold::closest(&network, Scheme::Spray, &call)?
+    } else {
+        Fold::none(network.ranks())
+    };
+    let mut manner = Manner { lean: network.ranks() > REAL_RANKS_MAX, ..Manner::default() };
+    manner.links.channels = setting.count("channels");
+    manner.links.slot_bytes = setting.count("slot_kib") as usize * 1024;
+    manner.links.slots = 2;
+    let piece = manner.links.slot_bytes.min(each_bytes as usize);
+    manner.spread.budget_bytes = setting.count("under_way") as usize * piece;
+    manner.settle_s = setting.number("settle") * piece as f64 / zone.nic_bytes_per_s;
+    let mut router = Router::new(Scheme::Spray, setting.seed);
+    let outcome = collective::run(&network, &mut router, &call, fold, &manner)?;
+    let mut findings = Findings::default();
+    findings.note("ranks", Unit::Count, f64::from(network.ranks()));
+    findings.note("ranks that were simulated", Unit::Count, f64::from(outcome.simulated));
+    findings.note("bytes of a rank's buffer", Unit::Bytes, call.bytes as f64);
+    findings.note("time", Unit::Seconds, outcome.time_s);
+    if network.ranks() <= REAL_RANKS_MAX {
+        let job = Job::first(zone.hosts());
+        let streams = job.streams(&network, &call, 1, 0);
+        findings.note(
+            "over roofline",
+            Unit::Ratio,
+            outcome.time_s / roofline_s(&network, &streams),
+        );
+    }
+    findings.note("messages simulated", Unit::Count, outcome.messages as f64);
+    findings.note("times that rates were shared", Unit::Count, outcome.settled as f64);
+    Ok(findings)
+}

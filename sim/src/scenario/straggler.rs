@@ -1,0 +1,73 @@
+//! One rank that begins late, one host that is slow: what it costs all others.
+
+use ccl_core::types::Collective;
+
+use super::{Parameter, Scenario, Setting};
+use crate::SimError;
+use crate::collective::{self, Fold, Manner};
+use crate::network::Network;
+use crate::plot::Figure;
+use crate::presets::Zone;
+use crate::report::{Expected, Findings, Unit};
+use crate::routing::{Router, Scheme};
+use crate::workload::Call;
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "straggler",
+    title: "an all_reduce with a late rank, and with a slow host",
+    source: "",
+    parameters: &[
+        Parameter { name: "racks", value: 4.0, what: "racks of two hosts of eight ranks" },
+        Parameter { name: "mib", value: 32.0, what: "MiB of the buffer" },
+        Parameter { name: "late_us", value: 500.0, what: "microseconds that rank 3 is late" },
+        Parameter { name: "slowness", value: 4.0, what: "by how much host 1's NICs are slower" },
+    ],
+    run,
+};
+
+fn run(setting: &Setting) -> Result<Findings, SimError> {
+    let zone = Zone { racks: setting.count("racks"), ..Zone::default() };
+    let network = setting.network(&zone)?;
+    let mut slow = network.clone();
+    for nic in 0..zone.nics {
+        for link in network.uplinks(0, 1, nic) {
+            let factor = 1.0 / setting.number("slowness").max(1.0);
+            slow.scale(link, factor);
+            slow.scale(link + 1, factor);
+        }
+    }
+    let bytes = u64::from(setting.count("mib")) << 20;
+    let late_s = setting.number("late_us") * 1e-6;
+    let mut findings = Findings::default();
+    let title = "What a straggler costs";
+    let groups = ["all alike", "a late rank", "a slow host"];
+    let mut figure = Figure::bars("straggler", title, "time in seconds", &groups);
+    for algorithm in ["ring", "hierarchical"] {
+        let call = Call::new(Collective::AllReduce, algorithm, bytes)?;
+        let time_s = |network: &Network, late: Vec<(u32, f64)>| {
+            let mut manner = Manner { late, ..Manner::default() };
+            manner.settle_s = 0.1 * manner.links.slot_bytes as f64 / zone.nic_bytes_per_s;
+            let mut router = Router::new(Scheme::Spray, setting.seed);
+            let fold = Fold::none(network.ranks());
+            let outcome = collective::run(network, &mut router, &call, fold, &manner)?;
+            Ok::<f64, SimError>(outcome.time_s)
+        };
+        let times = [
+            time_s(&network, Vec::new())?,
+            time_s(&network, vec![(3, late_s)])?,
+            time_s(&slow, Vec::new())?,
+        ];
+        for (group, time_s) in groups.iter().zip(times) {
+            findings.note(format!("{algorithm}, {group}"), Unit::Seconds, time_s);
+        }
+        let what = format!("{algorithm}: a late rank costs, of what it is late");
+        let cost = (times[1] - times[0]) / late_s.max(1e-12);
+        findings.expect(what, Unit::Part, cost, Expected::Between(0.0, 1.0));
+        let what = format!("{algorithm}: a slow host makes all slower");
+        let slowness = Expected::Between(1.0, setting.number("slowness").max(1.0));
+        findings.expect(what, Unit::Ratio, times[2] / times[0], slowness);
+        figure = figure.with_bars(algorithm, &times);
+    }
+    findings.figures.push(figure);
+    Ok(findings)
+}

@@ -1,0 +1,330 @@
+//! Messages from port to port over queue pairs: what a collective looks like to the fabric while
+//! it lasts, without who waits for whom between ranks.
+
+use std::collections::BTreeMap;
+
+use ccl_core::spread::Order;
+
+use crate::SimError;
+use crate::flows::{Ended, Flows};
+use crate::network::{Link, Network, Path, Port};
+use crate::routing::{Key, Moment, Router};
+
+/// What one port sends to another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stream {
+    /// Who sends.
+    pub from: Port,
+    /// Who receives.
+    pub to: Port,
+    /// All of it.
+    pub bytes: f64,
+    /// Which of the connections between the two.
+    pub channel: u32,
+    /// Whose it is: streams of a group are done when the last of them is.
+    pub group: u32,
+}
+
+/// How streams are cut into messages, and these spread over queue pairs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Manner {
+    /// Queue pairs of each stream.
+    pub pairs: u32,
+    /// Which of them a message takes.
+    pub order: Order,
+    /// Of a message; infinite for all of a queue pair's share at once.
+    pub message_bytes: f64,
+    /// Messages of a stream under way at a time.
+    pub in_flight: u32,
+    /// Streams of one sender under way at a time; the others follow in their order.
+    pub peers: u32,
+    /// What each work request costs besides, as bytes on the wire: request, acknowledgement, and
+    /// the last packet that is not full.
+    pub request_bytes: f64,
+    /// As [`Flows::new`], in seconds.
+    pub settle_s: f64,
+}
+
+impl Manner {
+    /// So many queue pairs, each of which carries its share at once.
+    #[must_use]
+    pub fn at_once(pairs: u32) -> Manner {
+        Manner {
+            pairs,
+            order: Order::RoundRobin,
+            message_bytes: f64::INFINITY,
+            in_flight: pairs,
+            peers: u32::MAX,
+            request_bytes: 0.0,
+            settle_s: 0.0,
+        }
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// When each stream was done, in seconds.
+    pub ends_s: Vec<f64>,
+    /// When the last was.
+    pub time_s: f64,
+    /// Bytes that passed each link.
+    pub carried_bytes: Vec<f64>,
+    /// Flows that took each link, by weight: one per queue pair that was used.
+    pub flows: Vec<f64>,
+    /// Work requests, which is acknowledgements as well.
+    pub requests: u64,
+}
+
+/// Where one stream stands.
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// Messages begun.
+    begun: u64,
+    messages: u64,
+    message_bytes: f64,
+    under_way: u32,
+    /// Of each queue pair: when it was last done, and what it has under way.
+    idle_since_s: Vec<Option<f64>>,
+    pair_bytes: Vec<f64>,
+    /// Of messages under way: how many parts are.
+    parts: Vec<(u64, u32)>,
+}
+
+struct Run<'a> {
+    network: &'a Network,
+    router: &'a mut Router,
+    streams: &'a [Stream],
+    manner: Manner,
+    states: Vec<State>,
+    flows: Flows,
+    path: Path,
+    outcome: Outcome,
+    /// Streams of each sender that have not begun, the next one last.
+    waiting: BTreeMap<Port, Vec<usize>>,
+    /// Of each part under way, by tag: its stream, message, queue pair and bytes.
+    parts: Vec<(u32, u64, u32, f64)>,
+    free: Vec<u32>,
+}
+
+/// Runs streams from their beginning, all at once, to their end.
+///
+/// # Errors
+///
+/// If there is no way for one, or nothing moves.
+pub fn run(
+    network: &Network,
+    router: &mut Router,
+    streams: &[Stream],
+    manner: Manner,
+) -> Result<Outcome, SimError> {
+    let pairs = manner.pairs.max(1);
+    let state = |stream: &Stream| {
+        let most = stream.bytes / f64::from(pairs);
+        let message_bytes = if manner.message_bytes.is_finite() {
+            manner.message_bytes.min(stream.bytes)
+        } else {
+            most
+        };
+        State {
+            messages: (stream.bytes / message_bytes.max(1.0)).ceil() as u64,
+            message_bytes,
+            idle_since_s: vec![None; pairs as usize],
+            pair_bytes: vec![0.0; pairs as usize],
+            ..State::default()
+        }
+    };
+    let mut run = Run {
+        network,
+        router,
+        streams,
+        manner: Manner { pairs, in_flight: manner.in_flight.max(1), ..manner },
+        states: streams.iter().map(state).collect(),
+        flows: Flows::new(network, manner.settle_s),
+        path: Path::default(),
+        outcome: Outcome {
+            ends_s: vec![0.0; streams.len()],
+            flows: vec![0.0; network.links() as usize],
+            ..Outcome::default()
+        },
+        waiting: BTreeMap::new(),
+        parts: Vec::new(),
+        free: Vec::new(),
+    };
+    for (index, stream) in streams.iter().enumerate().rev() {
+        run.waiting.entry(stream.from).or_default().push(index);
+    }
+    let senders: Vec<Port> = run.waiting.keys().copied().collect();
+    for sender in senders {
+        let own = run.waiting.get(&sender).map_or(0, Vec::len) as u32;
+        for _ in 0..manner.peers.clamp(1, own.max(1)) {
+            run.next_of(sender)?;
+        }
+    }
+    run.finish()
+}
+
+impl Run<'_> {
+    /// Begins the sender's next stream, if it has one.
+    fn next_of(&mut self, sender: Port) -> Result<(), SimError> {
+        while let Some(index) = self.waiting.get_mut(&sender).and_then(Vec::pop) {
+            self.fill(index)?;
+            if self.states[index].under_way > 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins as many messages of a stream as may be under way.
+    fn fill(&mut self, index: usize) -> Result<(), SimError> {
+        while self.states[index].under_way < self.manner.in_flight
+            && self.states[index].begun < self.states[index].messages
+        {
+            let (stream, state) = (&self.streams[index], &mut self.states[index]);
+            let number = state.begun;
+            let before = state.message_bytes * number as f64;
+            let bytes = state.message_bytes.min(stream.bytes - before);
+            state.begun += 1;
+            state.under_way += 1;
+            if self.manner.order == Order::Split {
+                let pairs = self.manner.pairs;
+                state.parts.push((number, pairs));
+                for pair in 0..pairs {
+                    self.send(index, number, pair, bytes / f64::from(pairs))?;
+                }
+            } else {
+                state.parts.push((number, 1));
+                let pair = self.pair(index, number);
+                self.send(index, number, pair, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The queue pair of a whole message.
+    fn pair(&self, index: usize, number: u64) -> u32 {
+        let in_turn = (number % u64::from(self.manner.pairs)) as u32;
+        if self.manner.order != Order::LoadAware {
+            return in_turn;
+        }
+        let busy = |pair: &u32| self.states[index].pair_bytes[*pair as usize];
+        let order = (0..self.manner.pairs).map(|step| (in_turn + step) % self.manner.pairs);
+        order.min_by(|one, other| busy(one).total_cmp(&busy(other))).unwrap_or(in_turn)
+    }
+
+    fn send(&mut self, index: usize, number: u64, pair: u32, bytes: f64) -> Result<(), SimError> {
+        let stream = &self.streams[index];
+        // Queue pairs of a stream are numbered by its receiver, others' as well.
+        let key = Key { from: stream.from, to: stream.to, channel: stream.channel, pair };
+        let state = &mut self.states[index];
+        let idle_since_s = state.idle_since_s[pair as usize];
+        let moment = Moment { now_s: self.flows.now_s(), idle_since_s };
+        self.router.route(self.network, &key, moment, &self.flows.load(), &mut self.path)?;
+        if idle_since_s.is_none() && state.pair_bytes[pair as usize] == 0.0 {
+            for (link, weight) in &self.path.links {
+                self.outcome.flows[*link as usize] += weight;
+            }
+        }
+        state.pair_bytes[pair as usize] += bytes;
+        self.outcome.requests += 1;
+        let tag = self.free.pop().unwrap_or_else(|| {
+            self.parts.push((0, 0, 0, 0.0));
+            self.parts.len() as u32 - 1
+        });
+        self.parts[tag as usize] = (index as u32, number, pair, bytes);
+        let bytes = bytes + self.manner.request_bytes;
+        self.flows.begin(&self.path, bytes, f64::INFINITY, u64::from(tag));
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Outcome, SimError> {
+        let mut ended = Vec::new();
+        while let Some(next_s) = self.flows.next_s() {
+            self.flows.advance(next_s, &mut ended);
+            for end in ended.drain(..) {
+                self.done(end)?;
+            }
+        }
+        let open = self.states.iter().position(|state| state.under_way > 0);
+        if let Some(rank) = open {
+            return Err(SimError::Stuck {
+                after_s: self.flows.now_s(),
+                open: self.states.iter().filter(|state| state.under_way > 0).count(),
+                ranks: self.states.len(),
+                rank: rank as u32,
+                waiting: "a stream whose links carry nothing".to_owned(),
+            });
+        }
+        self.outcome.time_s = self.outcome.ends_s.iter().copied().fold(0.0, f64::max);
+        self.outcome.carried_bytes = self.flows.carried_bytes().to_vec();
+        Ok(self.outcome)
+    }
+
+    fn done(&mut self, Ended { tag, at_s }: Ended) -> Result<(), SimError> {
+        let (index, number, pair, bytes) = self.parts[tag as usize];
+        self.free.push(tag as u32);
+        let index = index as usize;
+        let state = &mut self.states[index];
+        state.idle_since_s[pair as usize] = Some(self.flows.now_s());
+        state.pair_bytes[pair as usize] -= bytes;
+        if let Some(at) = state.parts.iter().position(|(known, _)| *known == number) {
+            state.parts[at].1 -= 1;
+            if state.parts[at].1 == 0 {
+                state.parts.swap_remove(at);
+                state.under_way -= 1;
+            }
+        }
+        self.outcome.ends_s[index] = self.outcome.ends_s[index].max(at_s);
+        self.fill(index)?;
+        if self.states[index].under_way == 0 {
+            self.next_of(self.streams[index].from)
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// How long the streams would take if nothing but NICs, and each tier as a whole, limited them: the
+/// *roofline*, in seconds.
+///
+/// Of every child of every tier (a host, a rack, a zone) all that leaves it and all that enters it
+/// is held against what its uplinks carry together.
+#[must_use]
+pub fn roofline_s(network: &Network, streams: &[Stream]) -> f64 {
+    let mut worst = 0.0f64;
+    for tier in 0..network.tiers() {
+        let children = network.children(tier) as usize;
+        let nics = if tier == 0 { network.plan().fabric.nics as usize } else { 1 };
+        let mut bytes = vec![[0.0f64; 2]; children * nics];
+        for stream in streams {
+            let ends = [stream.from, stream.to].map(|port| network.child(tier, port.host));
+            let inside = ends[0] == ends[1] && (tier > 0 || stream.from.nic == stream.to.nic);
+            if inside {
+                continue;
+            }
+            for (way, port) in [stream.from, stream.to].iter().enumerate() {
+                let nic = if tier == 0 { port.nic as usize } else { 0 };
+                bytes[ends[way] as usize * nics + nic][way] += stream.bytes;
+            }
+        }
+        for (at, both) in bytes.iter().enumerate() {
+            let child = (at / nics) as u32;
+            let below = if tier == 0 { at % nics..at % nics + 1 } else { 0..below(network, tier) };
+            let links: Vec<Link> =
+                below.flat_map(|below| network.uplinks(tier, child, below as u32)).collect();
+            for (way, bytes) in both.iter().enumerate() {
+                let carry = |link: &Link| network.capacity()[(*link + way as u32) as usize];
+                let capacity: f64 = links.iter().map(carry).sum();
+                if *bytes > 0.0 {
+                    worst = worst.max(bytes / capacity);
+                }
+            }
+        }
+    }
+    worst
+}
+
+fn below(network: &Network, tier: usize) -> usize {
+    network.plan().fabric.below(tier) as usize
+}

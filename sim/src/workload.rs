@@ -1,0 +1,212 @@
+//! Collectives as traffic: who sends how much to whom, from the schedules of all ranks.
+
+use std::collections::BTreeMap;
+
+use ccl_core::algorithm::{Algorithm, Params};
+use ccl_core::random::Random;
+use ccl_core::schedule::shape::{Seat, Sizes};
+use ccl_core::schedule::{Buffer, Op, RankSchedule};
+use ccl_core::topology::Hosts;
+use ccl_core::types::{Collective, Rank};
+
+use crate::SimError;
+use crate::network::Network;
+use crate::streams::Stream;
+
+/// Bytes of an element: that of a float32.
+pub(crate) const ELEMENT_BYTES: usize = 4;
+
+/// A collective and how much of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Call {
+    /// By which algorithm.
+    pub algorithm: &'static Algorithm,
+    /// Of the larger of a rank's two buffers.
+    pub bytes: u64,
+}
+
+impl Call {
+    /// A collective by the algorithm of that name.
+    ///
+    /// # Errors
+    ///
+    /// If it has none of that name.
+    pub fn new(collective: Collective, algorithm: &str, bytes: u64) -> Result<Call, SimError> {
+        let found = ccl_core::algorithm::find(collective, algorithm);
+        let algorithm = found.map_err(|_| SimError::Unknown {
+            what: "algorithm",
+            name: algorithm.to_owned(),
+            known: ccl_core::algorithm::of(collective)
+                .map(|algorithm| algorithm.name)
+                .collect::<Vec<_>>()
+                .join(" "),
+        })?;
+        Ok(Call { algorithm, bytes })
+    }
+
+    /// Elements of each block.
+    #[must_use]
+    pub fn count(&self, ranks: u32) -> usize {
+        let seat = Seat { collective: self.algorithm.collective, rank: 0, ranks, root: 0 };
+        let (input, output) = seat.blocks();
+        self.bytes as usize / ELEMENT_BYTES / input.max(output).max(1) as usize
+    }
+
+    /// The schedule of one rank.
+    #[must_use]
+    pub fn schedule(&self, rank: Rank, hosts: &Hosts) -> RankSchedule {
+        let ranks = hosts.ranks();
+        (self.algorithm.schedule)(&Params { rank, ranks, root: 0, hosts })
+    }
+
+    /// What one rank sends, in bytes by peer.
+    #[must_use]
+    pub fn sends(&self, rank: Rank, hosts: &Hosts) -> BTreeMap<Rank, f64> {
+        let schedule = self.schedule(rank, hosts);
+        let collective = self.algorithm.collective;
+        let seat = Seat { collective, rank, ranks: hosts.ranks(), root: 0 };
+        let sizes = Sizes::Even(self.count(hosts.ranks()));
+        let mut sends = BTreeMap::new();
+        // Even sizes fit every collective that is simulated; of others nothing is sent.
+        let Ok((input, output)) = seat.layouts(sizes, schedule.split, 1) else { return sends };
+        schedule.for_each(&mut |op, counters| {
+            let Op::Send { peer, source } = op else { return };
+            let parts = source.extent.parts;
+            let layout = if source.extent.buffer == Buffer::Input { &input } else { &output };
+            let elements = |index| layout.part(parts.part(index, counters)).1;
+            let elements: usize = (0..parts.total).map(elements).sum();
+            let bytes = (elements * ELEMENT_BYTES) as f64;
+            *sends.entry(peer.eval(counters)).or_insert(0.0) += bytes;
+        });
+        sends
+    }
+}
+
+/// Hosts that work on one job, in the order of its ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// The network's hosts.
+    pub hosts: Vec<u32>,
+}
+
+impl Job {
+    /// The job on hosts 0, 1, …
+    #[must_use]
+    pub fn first(hosts: u32) -> Job {
+        Job { hosts: (0..hosts).collect() }
+    }
+
+    /// Jobs of so many hosts each on all of a network's hosts: in order, or, `scattered`, on any
+    /// hosts that there are.
+    #[must_use]
+    pub fn fill(network: &Network, sizes: &[u32], scattered: Option<&mut Random>) -> Vec<Job> {
+        let mut hosts: Vec<u32> = (0..network.plan().hosts).collect();
+        if let Some(random) = scattered {
+            random.shuffle(&mut hosts);
+        }
+        let (mut jobs, mut left) = (Vec::new(), hosts.as_slice());
+        for size in sizes.iter().cycle() {
+            if sizes.is_empty() || *size == 0 || left.len() < *size as usize {
+                break;
+            }
+            let (own, others) = left.split_at(*size as usize);
+            jobs.push(Job { hosts: own.to_vec() });
+            left = others;
+        }
+        jobs
+    }
+
+    /// Who is where, of the job's ranks.
+    #[must_use]
+    pub fn layout(&self, ranks_per_host: u32) -> Hosts {
+        let names: Vec<u32> = (0..self.hosts.len() as u32 * ranks_per_host)
+            .map(|rank| rank / ranks_per_host)
+            .collect();
+        Hosts::of(&names)
+    }
+
+    /// What crosses the network in a call of the job, NIC by NIC.
+    ///
+    /// A ring leaves a host by one NIC only. As NCCL does, there are as many rings as NICs then,
+    /// each with a part of the buffer and the ranks of every host turned by one: `rings`. Streams
+    /// of one sender are in the order of the distance that they go.
+    #[must_use]
+    pub fn streams(&self, network: &Network, call: &Call, rings: u32, group: u32) -> Vec<Stream> {
+        let each = network.plan().ranks_per_host;
+        let hosts = self.layout(each);
+        let rings = rings.max(1);
+        let part = Call { bytes: call.bytes / u64::from(rings), ..*call };
+        let mut bytes: BTreeMap<(u32, u32), f64> = BTreeMap::new();
+        for rank in 0..hosts.ranks() {
+            for (peer, sent) in part.sends(rank, &hosts) {
+                for turn in 0..rings {
+                    let seat = |rank: Rank| {
+                        let host = self.hosts[(rank / each) as usize];
+                        host * each + (rank % each + turn) % each
+                    };
+                    let (from, to) = (seat(rank), seat(peer));
+                    if from / each != to / each {
+                        *bytes.entry((from, to)).or_insert(0.0) += sent;
+                    }
+                }
+            }
+        }
+        let place: BTreeMap<u32, u32> = self.hosts.iter().copied().zip(0..).collect();
+        let distance = |(from, to): (u32, u32)| {
+            let place = |rank: u32| place.get(&(rank / each)).copied().unwrap_or(0);
+            (place(to) + self.hosts.len() as u32 - place(from)) % self.hosts.len() as u32
+        };
+        let stream = |((from, to), bytes): ((u32, u32), f64)| {
+            let (from, to) = (network.port(from), network.port(to));
+            Stream { from, to, bytes, channel: 0, group }
+        };
+        let mut bytes: Vec<_> = bytes.into_iter().collect();
+        bytes.sort_by_key(|(pair, _)| (pair.0, distance(*pair), pair.1));
+        bytes.into_iter().map(stream).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets::Zone;
+
+    fn network() -> Network {
+        Network::new(Zone { racks: 4, ..Zone::default() }.plan()).unwrap()
+    }
+
+    #[test]
+    fn rings_load_every_nic_alike() {
+        let network = network();
+        let call = Call::new(Collective::AllReduce, "ring", 64 << 20).unwrap();
+        let streams = Job::first(8).streams(&network, &call, 8, 0);
+        assert_eq!(streams.len(), 64, "each NIC of eight hosts sends to one");
+        let expected = 2.0 * 63.0 / 64.0 * f64::from(64 << 20) / 8.0;
+        for stream in &streams {
+            assert!((stream.bytes - expected).abs() < 1.0, "{stream:?}");
+            assert_eq!((stream.from.host + 1) % 8, stream.to.host);
+        }
+    }
+
+    #[test]
+    fn hierarchical_sends_least_across() {
+        let network = network();
+        let call = Call::new(Collective::AllReduce, "hierarchical", 64 << 20).unwrap();
+        let streams = Job::first(8).streams(&network, &call, 1, 0);
+        let across: f64 = streams.iter().map(|stream| stream.bytes).sum();
+        let expected = 8.0 * 2.0 * 7.0 / 8.0 * f64::from(64 << 20);
+        assert!((across / expected - 1.0).abs() < 1e-3, "{across} {expected}");
+        assert!(streams.iter().all(|stream| stream.from.nic == stream.to.nic));
+    }
+
+    #[test]
+    fn jobs_fill_a_network() {
+        let network = network();
+        let jobs = Job::fill(&network, &[3, 1], Some(&mut Random::new(1)));
+        let sizes: Vec<usize> = jobs.iter().map(|job| job.hosts.len()).collect();
+        assert_eq!(sizes, [3, 1, 3, 1]);
+        let mut all: Vec<u32> = jobs.into_iter().flat_map(|job| job.hosts).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..8).collect::<Vec<_>>());
+    }
+}
