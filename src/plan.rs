@@ -5,13 +5,17 @@ use std::fmt;
 use ccl_core::algorithm;
 use ccl_core::cost::collectives::bus_factor;
 use ccl_core::cost::models;
-use ccl_core::cost::predict::{Call, predict};
+use ccl_core::cost::predict::{Call, Programs, predict};
 use ccl_core::cost::questions::Unit;
 use ccl_core::topology::{Hosts, Topology};
 use ccl_core::types::{Collective, DataType};
 use serde::Serialize;
 
 use crate::quantity;
+
+/// Of each link, as NCCL's and our own have.
+const SLOTS: u32 = 8;
+const RANKS_MAX: usize = 1 << 18;
 
 /// A collective on a cluster.
 #[derive(Clone, Copy, Debug)]
@@ -66,31 +70,35 @@ pub struct Way {
 ///
 /// When it is no collective of equal blocks, or the cluster has not so many hosts.
 pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
-    use Collective as C;
     let Wanted { collective, bytes, data_type, topology, .. } = *wanted;
     let hosts = wanted.hosts.unwrap_or(topology.hosts());
     if hosts == 0 || hosts > topology.hosts() {
         return Err(format!("{} has {} hosts, not {hosts}", topology.name, topology.hosts()));
     }
-    let seats = |host| topology.machine(host).map_or(0, |machine| machine.seats().len());
-    let ids = (0..hosts).flat_map(|host| vec![host; seats(host)]);
-    let placed = Hosts::of(&ids.collect::<Vec<_>>());
+    let placed = placed(topology, hosts)?;
     let ranks = placed.ranks();
-    let blocks = match collective {
-        C::AllReduce | C::Reduce | C::Broadcast => 1,
-        C::AllGather | C::ReduceScatter | C::Gather | C::Scatter | C::AllToAll => ranks as usize,
-        _ => return Err(format!("{collective} has no blocks of equal length; plan another")),
-    };
+    let blocks = collective.even_blocks(ranks);
+    let blocks = blocks
+        .ok_or_else(|| format!("{collective} has no blocks of equal length; plan another"))?;
+    let block_bytes = blocks as usize * data_type.bytes();
+    let count = bytes / block_bytes;
+    if count == 0 {
+        return Err(format!(
+            "{bytes} bytes are less than an element for each block; give {block_bytes} at least"
+        ));
+    }
+    // As a call moves it: whole blocks.
+    let bytes = count * block_bytes;
+    let protocols = models::of(topology, hosts).map_err(|error| error.to_string())?;
     let mut ways = Vec::new();
-    for protocol in models::of(topology) {
-        for algorithm in algorithm::of(collective) {
+    for algorithm in algorithm::of(collective) {
+        let programs = Programs::new(algorithm, 0, placed.clone(), SLOTS);
+        for protocol in &protocols {
             let call = Call {
-                algorithm,
-                root: 0,
-                count: bytes / data_type.bytes() / blocks,
+                programs: &programs,
+                count,
                 element_bytes: data_type.bytes(),
                 buffer_bytes: bytes,
-                hosts: &placed,
                 channels: 1,
                 slot_bytes: protocol.slot_bytes,
             };
@@ -126,12 +134,30 @@ pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
     })
 }
 
+/// Ranks on the first so many hosts, which fill one host after the other.
+fn placed(topology: &Topology, hosts: u32) -> Result<Hosts, String> {
+    let (mut ids, mut left) = (Vec::new(), hosts);
+    for run in &topology.hosts {
+        let seats = topology.machines.get(run.machine).map_or(0, |machine| machine.seats().len());
+        for _ in 0..run.count.min(left) {
+            let host = hosts - left;
+            left -= 1;
+            if ids.len() + seats > RANKS_MAX {
+                return Err(format!(
+                    "more than {RANKS_MAX} ranks are not planned; take fewer with --hosts"
+                ));
+            }
+            ids.resize(ids.len() + seats, host);
+        }
+    }
+    Ok(Hosts::of(&ids))
+}
+
 /// The first tier that these hosts need and that carries less than comes from below.
 fn note(topology: &Topology, hosts: u32) -> Option<String> {
     let fabric = &topology.fabric;
     let top = fabric.meeting(0, hosts - 1)?;
-    let over = |tier: &usize| fabric.oversubscription(*tier) > 1.0 + 1e-9;
-    let tier = (0..=top).find(over)?;
+    let (tier, _) = fabric.bottleneck().filter(|(tier, _)| *tier <= top)?;
     Some(format!(
         "the network is taken as wide enough everywhere, but {} carries 1:{:.1} of what comes from \
          below: what crosses it may take that much longer",

@@ -1,13 +1,15 @@
 //! Measures which algorithm is the fastest, on the machine at hand: `ferroccl tune`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write;
 
 use ccl_core::algorithm;
 use ccl_core::config::Config;
 use ccl_core::cost::fit::{Sample, fit};
+use ccl_core::cost::models;
+use ccl_core::cost::predict::{self, Programs};
 use ccl_core::cost::walk::{Hop, Model, Processor};
-use ccl_core::cost::{models, predict};
 pub use ccl_core::select::tuning::Tuning;
 use ccl_core::select::tuning::{Change, Measured, Point};
 use ccl_core::topology::Hosts;
@@ -30,6 +32,9 @@ const ITERATIONS_MAX: f64 = 200.0;
 
 /// Where the search for what a network link carries begins.
 const LINK_BYTES_PER_S: f64 = 10e9;
+
+/// Of more, a model is not fitted.
+const MODELLED_RANKS_MAX: u32 = 8;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -56,8 +61,16 @@ struct Seen {
     plan: Explanation,
 }
 
-/// Measures on this rank with all others. Returns the table on rank 0, as text; `out` gets a line
-/// for each point there.
+/// What was measured.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The table, as text.
+    pub table: String,
+    seen: Vec<Seen>,
+}
+
+/// Measures on this rank with all others. Returns what came of it on rank 0; `out` gets a line for
+/// each point there.
 ///
 /// # Errors
 ///
@@ -66,9 +79,10 @@ pub fn measure(
     wanted: &Wanted,
     mut config: Config,
     out: &mut dyn Write,
-) -> Result<Option<String>, SubjectError> {
-    // What was measured before is not what is asked for.
+) -> Result<Option<Outcome>, SubjectError> {
+    // Neither what was measured before nor an order of reduction is asked for.
     config.tuning = Tuning::NONE;
+    config.deterministic = false;
     let mut communicator = Communicator::from_environment_with(config)?;
     let is_first = communicator.rank() == 0;
     let mut memory = Memory::new(wanted.max_bytes, wanted.max_bytes)?;
@@ -81,9 +95,7 @@ pub fn measure(
         for bytes in &sizes {
             let seen = point(wanted, *collective, *bytes, &mut communicator, &mut memory)?;
             // Too few for a block of each rank.
-            if seen.count == 0 {
-                continue;
-            }
+            let Some(seen) = seen else { continue };
             if is_first {
                 progress.suspend(|| out.write_all(line(&seen).as_bytes()))?;
             }
@@ -97,60 +109,90 @@ pub fn measure(
     if !is_first {
         return Ok(None);
     }
-    let model = modelled(&all)?;
-    out.write_all(model.as_bytes())?;
-    let model: String = model.lines().map(|line| format!("# {line}\n")).collect();
-    Ok(Some(head.to_owned() + &model + &tuning.lines()))
+    Ok(Some(Outcome { table: head.to_owned() + &tuning.lines(), seen: all }))
 }
 
-/// How near a model of the processors and links comes to what was measured, once its numbers are
-/// fitted to that.
-fn modelled(seen: &[Seen]) -> Result<String, SubjectError> {
-    let Some(Seen { plan, .. }) = seen.first() else { return Ok(String::new()) };
-    let hosts: Vec<u32> =
-        (0..plan.ranks).map(|rank| rank * plan.hosts / plan.ranks.max(1)).collect();
-    let hosts = Hosts::of(&hosts);
-    let mut samples = Vec::new();
-    for Seen { point, count, plan } in seen {
-        for time in &point.times {
-            let call = predict::Call {
-                algorithm: algorithm::find(point.collective, time.algorithm)?,
-                root: 0,
-                count: *count,
-                element_bytes: DataType::Float32.bytes(),
-                buffer_bytes: point.bytes,
-                hosts: &hosts,
-                channels: plan.channels,
-                slot_bytes: plan.slot_bytes,
-            };
-            samples.push(Sample { call, time_ns: time.median_ns as f64 });
+impl Outcome {
+    /// How near a model of the processors and links comes to what was measured, once its numbers
+    /// are fitted to that: one or two sentences. For few ranks: to walk through many takes too
+    /// long.
+    ///
+    /// # Errors
+    ///
+    /// When the walk does not end.
+    pub fn modelled(&self) -> Result<String, SubjectError> {
+        let Some(Seen { plan, .. }) = self.seen.first() else { return Ok(String::new()) };
+        if plan.ranks > MODELLED_RANKS_MAX {
+            return Ok(String::new());
         }
-    }
-    let model = Model { slots: plan.slots, ..models::processors(LINK_BYTES_PER_S) };
-    let fitted = fit(&model, &samples)?;
-    let Model { processor, within, between, .. } = fitted.model;
-    let Processor { call_ns, fold_ns, slot_ns, memory_ns: [near, shared, far] } = processor;
-    let mut text = format!(
-        "Predicted by a walk through the schedules, with numbers fitted to these {} times: half of \
-         the predictions are off by {:.0} % at most.\n\
-         A call takes {call_ns:.0} ns, a fold {fold_ns:.0} ns and, for each byte, \
-         {slot_ns:.3} ns in slots, and in buffers of up to 1 MiB, 16 MiB and more {near:.3}, \
-         {shared:.3} and {far:.3} ns; between ranks of a host {:.0} ns",
-        samples.len(),
-        100.0 * fitted.median_error(),
-        within.latency_ns + within.message_ns
-    );
-    if hosts.count() > 1 {
-        let Hop { message_ns, byte_ns, latency_ns, bytes_per_s } = between;
-        let _ = write!(
-            text,
-            ", between hosts {latency_ns:.0} ns, {message_ns:.0} ns for each message and \
-             {byte_ns:.3} ns for each byte at either end, and {:.1} GB/s",
-            bytes_per_s / 1e9
+        // In rows, as this machine's own launcher and most others place them.
+        let hosts: Vec<u32> =
+            (0..plan.ranks).map(|rank| rank * plan.hosts / plan.ranks.max(1)).collect();
+        let programs = self.programs(&Hosts::of(&hosts), plan.slots)?;
+        let samples = self.samples(&programs);
+        let fitted = fit(&models::processors(LINK_BYTES_PER_S), &samples)?;
+        let Model { processor, within, between, .. } = fitted.model;
+        let Processor { call_ns, fold_ns, slot_ns, memory_ns: [near, shared, far] } = processor;
+        let mut text = format!(
+            "Predicted by a walk through the schedules, with numbers fitted to these {} times: \
+             half of the predictions are off by {:.0} % at most.\n\
+             A call takes {call_ns:.0} ns, a fold {fold_ns:.0} ns and, for each byte, \
+             {slot_ns:.3} ns in slots, and in buffers of up to 1 MiB, 16 MiB and more {near:.3}, \
+             {shared:.3} and {far:.3} ns; between ranks of a host {:.0} ns",
+            samples.len(),
+            100.0 * fitted.median_error(),
+            within.latency_ns + within.message_ns
         );
+        if plan.hosts > 1 {
+            let Hop { message_ns, byte_ns, latency_ns, bytes_per_s } = between;
+            // Writing to a string does not fail.
+            let _ = write!(
+                text,
+                ", between hosts {latency_ns:.0} ns, {message_ns:.0} ns for each message and \
+                 {byte_ns:.3} ns for each byte at either end, and {:.1} GB/s",
+                bytes_per_s / 1e9
+            );
+        }
+        Ok(text + ".\n")
     }
-    Ok(text + ".\n")
+
+    /// What was measured, lowered once for all sizes.
+    fn programs(&self, hosts: &Hosts, slots: u32) -> Result<Lowered, SubjectError> {
+        let mut programs = Lowered::new();
+        for Seen { point, .. } in &self.seen {
+            for time in &point.times {
+                let key = (point.collective.name(), time.algorithm);
+                let algorithm = algorithm::find(point.collective, time.algorithm)?;
+                let lowered = || Programs::new(algorithm, 0, hosts.clone(), slots);
+                programs.entry(key).or_insert_with(lowered);
+            }
+        }
+        Ok(programs)
+    }
+
+    fn samples<'p>(&self, programs: &'p Lowered) -> Vec<Sample<'p>> {
+        let mut samples = Vec::new();
+        for Seen { point, count, plan } in &self.seen {
+            for time in &point.times {
+                let key = (point.collective.name(), time.algorithm);
+                let Some(programs) = programs.get(&key) else { continue };
+                let call = predict::Call {
+                    programs,
+                    count: *count,
+                    element_bytes: DataType::Float32.bytes(),
+                    buffer_bytes: point.bytes,
+                    channels: plan.channels,
+                    slot_bytes: plan.slot_bytes,
+                };
+                samples.push(Sample { call, time_ns: time.median_ns as f64 });
+            }
+        }
+        samples
+    }
 }
+
+/// Programs by the names of collective and algorithm.
+type Lowered = BTreeMap<(&'static str, &'static str), Programs>;
 
 fn point(
     wanted: &Wanted,
@@ -158,7 +200,7 @@ fn point(
     bytes: usize,
     communicator: &mut Communicator,
     memory: &mut Memory,
-) -> Result<Seen, SubjectError> {
+) -> Result<Option<Seen>, SubjectError> {
     let (data_type, op, root) = (DataType::Float32, ReduceOp::Sum, 0);
     let (rank, ranks) = (communicator.rank(), communicator.ranks());
     let counts = counts_of_size(collective, bytes, data_type, false, (rank, ranks));
@@ -172,12 +214,12 @@ fn point(
         rank,
         ranks,
     };
-    let blocks = match collective {
-        Collective::AllReduce | Collective::Reduce | Collective::Broadcast => 1,
-        _ => ranks as usize,
-    };
+    let blocks = collective.even_blocks(ranks).ok_or("it has no blocks that are all alike")?;
     let size = trial("").size_bytes();
-    let count = size / data_type.bytes() / blocks;
+    let count = size / data_type.bytes() / blocks as usize;
+    if count == 0 {
+        return Ok(None);
+    }
     let plan = Communicator::explain(communicator, &Call::even(collective, data_type, count))?;
     let mut rounds: Vec<(&'static str, u32, Vec<f64>)> = Vec::new();
     for algorithm in algorithm::of(collective) {
@@ -199,7 +241,7 @@ fn point(
     }
     let times = rounds.into_iter().map(|(name, _, times)| summary(name, times)).collect();
     let point = Point { collective, ranks, hosts: plan.hosts, bytes: size, times };
-    Ok(Seen { point, count, plan })
+    Ok(Some(Seen { point, count, plan }))
 }
 
 /// Microseconds of a call, of the slowest rank.
@@ -249,10 +291,27 @@ fn line(seen: &Seen) -> String {
     text + "\n"
 }
 
-/// What became of what both tables have: a line for each, and whether any got slower.
-#[must_use]
-pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> (String, bool) {
+/// What became of what both tables have.
+#[derive(Debug)]
+pub struct Comparison {
+    /// A line for each point, and what they come to.
+    pub text: String,
+    /// Whether any got slower.
+    pub is_slower: bool,
+}
+
+/// Compares an older table with a newer one, which may be slower by so much (0.1: a tenth).
+///
+/// # Errors
+///
+/// When they have nothing in common.
+pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> Result<Comparison, String> {
     let changes = old.changes(new, allowed);
+    if changes.is_empty() && !old.points.is_empty() {
+        return Err("the tables have no point in common: measure with as many ranks on as many \
+                    hosts, and the same sizes"
+            .to_owned());
+    }
     let us = |time: &Measured| time.median_ns as f64 / 1e3;
     let line = |change: &Change| {
         let Change { point, old, new, is_slower } = change;
@@ -264,10 +323,11 @@ pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> (String, bool) {
              ({}), {:.2} times{verdict}\n",
             old.algorithm,
             new.algorithm,
-            is / was
+            is / was.max(1e-3)
         )
     };
     let mut text: String = changes.iter().map(line).collect();
+    let missing = old.points.len() - changes.len();
     let slower = changes.iter().filter(|change| change.is_slower).count();
     let _ = writeln!(
         text,
@@ -275,5 +335,12 @@ pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> (String, bool) {
         changes.len(),
         allowed * 100.0
     );
-    (text, slower > 0)
+    if missing > 0 {
+        let _ = writeln!(text, "{missing} points of the older are not in the newer");
+    }
+    if old.machine != new.machine {
+        let name = |tuning: &Tuning| tuning.machine.clone().unwrap_or_default();
+        let _ = writeln!(text, "measured on \"{}\" and on \"{}\"", name(old), name(new));
+    }
+    Ok(Comparison { text, is_slower: slower > 0 })
 }

@@ -460,8 +460,9 @@ What the sources of this project say, and the command that says the same. Made b
 `tests/acceptance.rs`, which fails if a number differs in the digits that were published, or, where
 the source has a measurement, by more than the percentage in the last column. Write it anew with
 `FERROCCL_TEST_WRITE=1 cargo test --test integration acceptance`. Known errata of the sources are
-left out. What was calibrated with: six of the A100's sizes (32 KiB, 512 KiB, 1 MiB, 8 MiB, 16 MiB,
-16 GiB); of the p5 clusters a node's all_reduce without and with switches that reduce (370 and 480
+left out; where they contradict themselves (the bandwidth of the spine), the number is an input.
+What was calibrated with: six of the A100's sizes (32 KiB, 512 KiB, 1 MiB, 8 MiB, 16 MiB, 16 GiB);
+of the p5 clusters a node's all_reduce without and with switches that reduce (370 and 480
 GB/s), and the send/recv between two nodes (43 GB/s). NCCL's own latencies are those of its source;
 they miss the 55.5 µs that two p5 nodes take by half, for EFA begins later than InfiniBand.
 "

@@ -71,6 +71,15 @@ fn what_was_measured_is_loaded() {
     assert!(!text(&three.stdout).contains("FERROCCL_TUNING"));
 }
 
+/// Who measures anew need not have the table of this machine, and has one line of each.
+#[test]
+fn measuring_asks_for_nothing_that_was_measured() {
+    let arguments = "tune -g 2 -b 1k -e 1k --rounds 1 --collectives all_gather,all_gather";
+    let Output { status, stdout, stderr } = with("machine an abacus", arguments);
+    assert!(status.success(), "{}", text(&stderr));
+    assert_eq!(text(&stdout).matches("all_gather ranks=2").count(), 1);
+}
+
 #[test]
 fn what_does_not_belong_here_is_refused() {
     let foreign = Table::new("foreign", "machine an abacus, 10 processors\n");
@@ -88,6 +97,7 @@ fn what_does_not_belong_here_is_refused() {
         assert!(error.contains("FERROCCL_TUNING") && error.contains(words), "{error}");
     }
     assert!(refused("tune -b 0", 2).contains("-b must be 1"));
+    assert!(refused("tune --collectives barrier", 2).contains("no blocks of equal length"));
     assert!(refused("tune --compare /nowhere /dev/null", 2).contains("/nowhere: "));
 }
 
@@ -118,4 +128,7 @@ fn a_newer_table_that_is_slower_fails() {
     assert_eq!(status.code(), Some(1));
     assert!(text(&stdout).contains("10 us (ring) -> 12 us (ring), 1.20 times  SLOWER"));
     assert!(said(&(compare(&slower) + " --allowed 30")).contains("0 slower"));
+    let others = Table::new("others", "all_reduce ranks=4 hosts=1 bytes=8: ring=10\n");
+    assert!(refused(&compare(&others), 2).contains("no point in common"));
+    assert!(refused(&(compare(&same) + " --allowed nan"), 2).contains("not less than 0"));
 }

@@ -194,6 +194,21 @@ impl Collective {
         Collective::SendRecv,
     ];
 
+    /// Of how many blocks, all alike, the larger buffer of a rank consists; none for those whose
+    /// blocks have counts of their own, or that move nothing.
+    #[must_use]
+    pub const fn even_blocks(self, ranks: u32) -> Option<u32> {
+        match self {
+            Collective::AllReduce | Collective::Reduce | Collective::Broadcast => Some(1),
+            Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::Gather
+            | Collective::Scatter
+            | Collective::AllToAll => Some(ranks),
+            _ => None,
+        }
+    }
+
     /// The name used in commands, tables and messages.
     #[must_use]
     pub const fn name(self) -> &'static str {

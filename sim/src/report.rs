@@ -36,10 +36,12 @@ impl Expected {
         }
     }
 
-    /// Whether a value is as expected.
+    /// Whether a value is as expected: within a tenth of a value or of a range; a bound is a bound.
     #[must_use]
     pub fn holds(&self, measured: f64) -> bool {
-        self.deviation(measured).abs() <= 0.1 + 1e-9
+        let slack =
+            if matches!(self, Expected::About(_) | Expected::Between(..)) { 0.1 } else { 0.0 };
+        measured.is_finite() && self.deviation(measured).abs() <= slack + 1e-9
     }
 
     fn text(&self, unit: Unit) -> String {

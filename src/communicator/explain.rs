@@ -4,8 +4,11 @@ use std::fmt;
 
 use ccl_core::algorithm::{self, Params};
 use ccl_core::config::Config;
+use ccl_core::cost::models;
+use ccl_core::cost::predict::{self, Programs};
 use ccl_core::execution::Numbers;
 use ccl_core::lower::{Alias, lower_for_slots};
+use ccl_core::schedule::shape::Sizes;
 use ccl_core::spread::{Situation, Spread, Tier};
 use ccl_core::topology::Hosts;
 use ccl_core::types::Rank;
@@ -15,6 +18,12 @@ use super::call::usage;
 use super::engine::choice;
 use super::segment::Segment;
 use super::{Call, Communicator, Error};
+
+/// What is taken for a network of which nothing is known.
+const NETWORK_BYTES_PER_S: f64 = 10e9;
+
+/// Of more, it would take too long to say.
+const EXPECTED_RANKS_MAX: u32 = 32;
 
 /// The plan of a call, for people (`Display`) and programs (`Serialize`).
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -33,6 +42,9 @@ pub struct Explanation {
     pub reason: String,
     /// The other algorithms there are.
     pub alternatives: Vec<String>,
+    /// How long each of them would take, the fastest first; only where [`expected`] was asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub expected: Vec<Expected>,
     /// The transport that joins the ranks.
     pub transport: String,
     /// How messages are spread over the queue pairs of a link, and the rule that says so; none over
@@ -66,6 +78,18 @@ pub struct Explanation {
     pub schedule: String,
     /// What it was lowered to.
     pub program: String,
+}
+
+/// How long an algorithm takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Expected {
+    /// Its name.
+    pub algorithm: String,
+    /// In microseconds.
+    pub time_us: f64,
+    /// Whether that was measured (`FERROCCL_TUNING`), or is predicted by a walk through all ranks'
+    /// programs with figures of the order of what this library's links take.
+    pub is_measured: bool,
 }
 
 /// How messages are spread, and why.
@@ -132,6 +156,7 @@ pub fn explain(
         summary: choice.algorithm.summary.to_owned(),
         reason: choice.reason.to_owned(),
         alternatives: names.filter(other).map(str::to_owned).collect(),
+        expected: Vec::new(),
         hosts: hosts.count(),
         transport: transports(hosts, config).to_owned(),
         spread,
@@ -150,6 +175,49 @@ pub fn explain(
         schedule: schedule.to_string(),
         program: program.to_string(),
     })
+}
+
+/// How long a call whose blocks are all alike would take by each algorithm, the fastest first. It
+/// takes some milliseconds to find out for 8 ranks; among more than 32 nothing is said.
+///
+/// # Errors
+///
+/// As the call itself, for what is wrong with its arguments.
+pub fn expected(config: &Config, hosts: &Hosts, call: &Call<'_>) -> Result<Vec<Expected>, Error> {
+    let Sizes::Even(count) = call.sizes else { return Ok(Vec::new()) };
+    if hosts.ranks() > EXPECTED_RANKS_MAX || call.collective.even_blocks(1).is_none() {
+        return Ok(Vec::new());
+    }
+    let (input_bytes, output_bytes) = call.check(0, hosts.ranks())?;
+    let bytes = input_bytes.max(output_bytes);
+    let Segment { channels, shape, .. } = Segment::new(hosts, 0, config);
+    let model = models::processors(NETWORK_BYTES_PER_S);
+    let measured = |name: &str| {
+        let point = config.tuning.point(call.collective, (hosts.ranks(), hosts.count()), bytes);
+        let times = point.into_iter().flat_map(|point| &point.times);
+        times.into_iter().find(|time| time.algorithm == name).map(|time| time.median_ns as f64)
+    };
+    let mut all = Vec::new();
+    for algorithm in algorithm::of(call.collective) {
+        let programs = Programs::new(algorithm, call.root, hosts.clone(), shape.slots);
+        let element_bytes = call.data_type.bytes();
+        let walked = predict::Call {
+            programs: &programs,
+            count,
+            element_bytes,
+            buffer_bytes: bytes,
+            channels,
+            slot_bytes: shape.slot_bytes,
+        };
+        let measured = measured(algorithm.name);
+        let predicted = || predict::predict(&walked, &model).map(|seen| seen.time_ns);
+        let time_ns = measured.map_or_else(predicted, Ok);
+        let time_us = time_ns.map_err(|error| usage(error.to_string()))? / 1e3;
+        let algorithm = algorithm.name.to_owned();
+        all.push(Expected { algorithm, time_us, is_measured: measured.is_some() });
+    }
+    all.sort_by(|one, other| one.time_us.total_cmp(&other.time_us));
+    Ok(all)
 }
 
 /// The transports that join the ranks.
@@ -193,6 +261,10 @@ impl fmt::Display for Explanation {
         writeln!(f, "  what       {}", self.summary)?;
         writeln!(f, "  why        {}", self.reason)?;
         writeln!(f, "  instead    {}", self.alternatives.join(", "))?;
+        for Expected { algorithm, time_us, is_measured } in &self.expected {
+            let how = if *is_measured { "measured" } else { "predicted" };
+            writeln!(f, "  {how:<9}  {time_us:>10.2} us by {algorithm}")?;
+        }
         let Explanation { transport, channels, slots, slot_bytes, .. } = self;
         writeln!(
             f,

@@ -50,7 +50,7 @@ pub use ccl_core::schedule::shape::{Blocks, Sizes};
 pub use ccl_core::topology::Hosts;
 pub use element::{Element, F8E4m3, F8E5m2, Reduction};
 pub use error::Error;
-pub use explain::{Explanation, explain};
+pub use explain::{Expected, Explanation, expected, explain};
 pub use group::Group;
 pub use registered::Registered;
 pub use request::Request;
@@ -386,19 +386,39 @@ fn next_id() -> u64 {
 ///
 /// When a variable cannot be read as its type.
 pub fn config_from_environment() -> Result<Config, Error> {
-    for tunable in Config::default().table() {
-        setting(tunable.variable)?;
-    }
-    let config = Config::from_lookup(&|name| setting(name).ok().flatten())?;
+    let table = setting(TUNING)?;
+    let config = config_with_table(table)?;
     tuning::check(&config)?;
     Ok(config)
+}
+
+/// The same, but for the table of what was measured: for who measures anew.
+///
+/// # Errors
+///
+/// As [`config_from_environment`].
+pub fn config_without_table() -> Result<Config, Error> {
+    config_with_table(None)
+}
+
+const TUNING: &str = "FERROCCL_TUNING";
+
+fn config_with_table(table: Option<String>) -> Result<Config, Error> {
+    for tunable in Config::default().table().iter().filter(|tunable| tunable.variable != TUNING) {
+        launch::variable(tunable.variable)?;
+    }
+    let lookup = |name: &str| match name {
+        TUNING => table.clone(),
+        _ => launch::variable(name).ok().flatten(),
+    };
+    Ok(Config::from_lookup(&lookup)?)
 }
 
 /// What a variable is set to; of one that names a file, what is in that.
 pub(crate) fn setting(variable: &str) -> Result<Option<String>, Error> {
     let value = launch::variable(variable)?;
     match variable {
-        "FERROCCL_TUNING" => value.map(|value| tuning::table(&value)).transpose(),
+        TUNING => value.map(|value| tuning::table(&value)).transpose(),
         _ => Ok(value),
     }
 }

@@ -10,10 +10,12 @@ use super::error::Error;
 /// No table is longer.
 const TABLE_BYTES_MAX: u64 = 16 << 20;
 
-/// What tables call this machine: processors of the same model and number are alike.
+/// What tables call this machine: processors of the same model and number are alike. All of the
+/// machine's count, not those that this process may use: a launcher that binds ranks changes these.
 #[must_use]
 pub fn machine() -> String {
-    let count = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let count = info.lines().filter(|line| line.starts_with("processor")).count();
     format!("{}, {count} processors", processor())
 }
 

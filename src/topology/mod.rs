@@ -51,7 +51,11 @@ pub fn open(name: &str) -> Result<Topology, String> {
         return Err(format!("{name} is longer than 64 MiB; is it the right file?"));
     }
     let is_xml = text.trim_start().starts_with('<');
-    if is_xml { nccl::parse(name, &text) } else { text::parse(name, &text) }
+    let mut topology = if is_xml { nccl::parse(name, &text)? } else { text::parse(name, &text)? };
+    if topology.name.is_empty() {
+        topology.name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    }
+    Ok(topology)
 }
 
 /// The topologies that are known by name, and what they are.

@@ -1,6 +1,8 @@
 //! NCCL's topology XML (`NCCL_TOPO_FILE`, `NCCL_TOPO_DUMP_FILE`): one machine.
 //!
-//! It knows no host bridges, and one switch of NVLink; what is read from it is written as it was.
+//! It knows no host bridges, and one switch of NVLink. Of what is read, what this model knows is
+//! written as the model has it, and the other attributes as they were; NVLinks to processors and
+//! elements that this does not know are left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -43,6 +45,11 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
             root,
             "this is not NCCL's topology: that begins with <system version=\"1\">",
         ));
+    }
+    let hashes = root.children().filter_map(|cpu| cpu.attribute("host_hash"));
+    if let Some(other) = hashes.collect::<BTreeSet<_>>().iter().nth(1) {
+        let problem = format!("it describes several hosts (host_hash {other}); keep those of one");
+        return Err(at(root, &problem));
     }
     let mut reading = Reading::default();
     for cpu in root.children().filter(|node| node.has_tag_name("cpu")) {
@@ -134,7 +141,7 @@ impl<'d> Reading<'d> {
             wire: speed(pci),
             network: None,
             pci: Some(address),
-            nccl: facts("", pci, &["busid"]),
+            nccl: facts("", pci, &["busid", "link_speed", "link_width"]),
         };
         if let Some(nic) = child("nic") {
             return self.nic(nic, under, Some(part));
@@ -194,7 +201,7 @@ impl<'d> Reading<'d> {
                 latency_ns: number("latency").unwrap_or(0.0) * 1e3,
             };
             let mut nccl = part.nccl;
-            nccl.extend(facts("net.", net, &["name"]));
+            nccl.extend(facts("net.", net, &["name", "speed", "latency"]));
             let part = Part {
                 name: name.to_owned(),
                 kind: Kind::Nic,
@@ -219,15 +226,18 @@ impl<'d> Reading<'d> {
             let Link { from, node } = link;
             let links = node.attribute("count").and_then(|count| count.parse().ok()).unwrap_or(1);
             let sm = self.parts[from].nccl.get("gpu.sm").and_then(|sm| sm.parse().ok());
-            let class = node.attribute("tclass").unwrap_or(NVSWITCH_CLASS);
-            let to = if class.starts_with("0x03") {
-                let target = node.attribute("target").and_then(pci_address);
-                let found = self.parts.iter().position(|part| {
-                    part.kind == Kind::Gpu && part.pci.is_some() && part.pci == target
-                });
-                found.ok_or_else(|| (node, "no GPU has the busid of this target".to_owned()))?
+            let class = node.attribute("tclass").unwrap_or_default();
+            let target = node.attribute("target").and_then(pci_address);
+            let gpu = self.parts.iter().position(|part| {
+                part.kind == Kind::Gpu && part.pci.is_some() && part.pci == target
+            });
+            // AMD's accelerators are of other classes than screens.
+            let to = if let Some(gpu) = gpu {
+                gpu
             } else if class == NVSWITCH_CLASS {
                 self.nvswitch(node)
+            } else if class.starts_with("0x03") || node.has_tag_name("xgmi") {
+                return Err((node, "no GPU has the busid of this target".to_owned()));
             } else {
                 // NVLink to a processor: that is how it is plugged in.
                 continue;
@@ -317,12 +327,20 @@ fn as_pcie(bytes_per_s: f64) -> (f64, u32) {
 #[must_use]
 pub fn write(machine: &Machine) -> String {
     let mut xml = "<system version=\"1\">\n".to_owned();
-    for numa in machine.of(Kind::Numa) {
+    let own = |numa: usize| machine.parts[numa].name.strip_prefix("numa")?.parse::<u32>().ok();
+    let are_numbered = machine.of(Kind::Numa).all(|numa| own(numa).is_some());
+    for (number, numa) in machine.of(Kind::Numa).enumerate() {
         let part = &machine.parts[numa];
-        let digits = part.name.trim_start_matches(|letter: char| !letter.is_ascii_digit());
-        let mut said = vec![("numaid".to_owned(), digits.to_owned())];
+        let id = own(numa).filter(|_| are_numbered).map_or(number.to_string(), |id| id.to_string());
+        let mut said = vec![("numaid".to_owned(), id)];
         said.extend(plain(part));
-        element(&mut xml, 1, "cpu", &said, |xml| below(xml, machine, numa, 2));
+        element(&mut xml, 1, "cpu", &said, |xml| {
+            below(xml, machine, numa, 2);
+            // What is near no node that anybody knows stands at the first.
+            let lost = |part: &usize| machine.parts[*part].under.is_none();
+            let bridges = machine.of(Kind::HostBridge).filter(lost);
+            bridges.filter(|_| number == 0).for_each(|bridge| below(xml, machine, bridge, 2));
+        });
     }
     xml + "</system>\n"
 }
@@ -365,32 +383,59 @@ fn plain(part: &Part) -> Vec<(String, String)> {
     facts_of(part, "")
 }
 
+/// Another port of a card, and not a function of its own.
+fn is_port(part: &Part) -> bool {
+    part.kind == Kind::Nic && part.pci.is_none() && part.wire == Wire::NONE
+}
+
+/// Other functions of a card stand beside the first.
+fn functions(xml: &mut String, machine: &Machine, card: usize, depth: usize) {
+    let is_function = |part: &usize| {
+        let function = &machine.parts[*part];
+        function.under == Some(card) && !is_port(function)
+    };
+    for function in (0..machine.parts.len()).filter(is_function) {
+        whole(xml, machine, function, depth);
+    }
+}
+
 /// Everything under a part.
 fn below(xml: &mut String, machine: &Machine, above: usize, depth: usize) {
-    for (number, part) in machine.parts.iter().enumerate() {
-        if part.under != Some(above) {
-            continue;
+    for number in (0..machine.parts.len()).filter(|part| machine.parts[*part].under == Some(above))
+    {
+        whole(xml, machine, number, depth);
+    }
+}
+
+/// A part with what is in it.
+fn whole(xml: &mut String, machine: &Machine, number: usize, depth: usize) {
+    let part = &machine.parts[number];
+    match part.kind {
+        Kind::HostBridge => below(xml, machine, number, depth),
+        Kind::Nic if part.pci.is_none() && part.wire == Wire::NONE => {
+            element(xml, depth, "nic", &[], |xml| net(xml, part, depth + 1));
         }
-        match part.kind {
-            Kind::HostBridge => below(xml, machine, number, depth),
-            Kind::Nic if part.pci.is_none() && part.wire == Wire::NONE => {
-                element(xml, depth, "nic", &[], |xml| net(xml, part, depth + 1));
-            }
-            Kind::Nic => pci(xml, machine, number, depth, |xml| {
+        Kind::Nic => {
+            pci(xml, machine, number, depth, |xml| {
                 element(xml, depth + 1, "nic", &[], |xml| {
-                    let ports = machine.parts.iter().filter(|port| port.under == Some(number));
+                    let of_it = |port: &&Part| port.under == Some(number) && is_port(port);
+                    let ports = machine.parts.iter().filter(of_it);
                     for port in [part].into_iter().chain(ports) {
                         net(xml, port, depth + 2);
                     }
                 });
-            }),
-            Kind::Gpu => pci(xml, machine, number, depth, |xml| {
+            });
+            functions(xml, machine, number, depth);
+        }
+        Kind::Gpu => {
+            pci(xml, machine, number, depth, |xml| {
                 element(xml, depth + 1, "gpu", &facts_of(part, "gpu."), |xml| {
                     own_links(xml, machine, number, depth + 2);
                 });
-            }),
-            _ => pci(xml, machine, number, depth, |xml| below(xml, machine, number, depth + 1)),
+            });
+            functions(xml, machine, number, depth);
         }
+        _ => pci(xml, machine, number, depth, |xml| below(xml, machine, number, depth + 1)),
     }
 }
 
@@ -410,10 +455,12 @@ fn pci(
         Kind::Nic => "0x020000",
         _ => "0x060400",
     };
-    let (rate, lanes) = as_pcie(part.wire.bytes_per_s);
+    if part.wire.bytes_per_s.is_finite() {
+        let (rate, lanes) = as_pcie(part.wire.bytes_per_s);
+        known.insert("link_speed".to_owned(), format!("{rate:.1} GT/s PCIe"));
+        known.insert("link_width".to_owned(), lanes.to_string());
+    }
     known.entry("class".to_owned()).or_insert_with(|| class.to_owned());
-    known.entry("link_speed".to_owned()).or_insert_with(|| format!("{rate:.1} GT/s PCIe"));
-    known.entry("link_width".to_owned()).or_insert_with(|| lanes.to_string());
     said.extend(known);
     element(xml, depth, "pci", &said, inside);
 }
@@ -428,10 +475,10 @@ fn net(xml: &mut String, part: &Part, depth: usize) {
     let mut known: BTreeMap<String, String> = facts_of(part, "net.").into_iter().collect();
     if let Some(network) = part.network.filter(|network| network.bytes_per_s.is_finite()) {
         let speed = format!("{:.0}", network.bytes_per_s / 125e3);
-        known.entry("speed".to_owned()).or_insert(speed);
+        known.insert("speed".to_owned(), speed);
         if network.latency_ns > 0.0 {
             let latency_us = || format!("{}", network.latency_ns / 1e3);
-            known.entry("latency".to_owned()).or_insert_with(latency_us);
+            known.insert("latency".to_owned(), latency_us());
         }
     }
     said.extend(known);

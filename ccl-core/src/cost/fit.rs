@@ -96,6 +96,7 @@ fn off(ratios: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::super::models::processors;
+    use super::super::predict::Programs;
     use super::*;
     use crate::algorithm;
     use crate::topology::Hosts;
@@ -105,18 +106,18 @@ mod tests {
     /// that.
     #[test]
     fn a_model_is_found_from_what_it_predicts() {
-        let hosts = Hosts::one(2);
         let truth = processors(f64::INFINITY);
+        let algorithms = algorithm::of(Collective::AllReduce);
+        let programs: Vec<Programs> =
+            algorithms.map(|algorithm| Programs::new(algorithm, 0, Hosts::one(2), 8)).collect();
         let mut samples = Vec::new();
-        for algorithm in algorithm::of(Collective::AllReduce) {
+        for programs in &programs {
             for bytes in [8, 4 << 10, 256 << 10, 4 << 20] {
                 let call = Call {
-                    algorithm,
-                    root: 0,
+                    programs,
                     count: bytes / 4,
                     element_bytes: 4,
                     buffer_bytes: bytes,
-                    hosts: &hosts,
                     channels: 1,
                     slot_bytes: 128 << 10,
                 };

@@ -38,17 +38,42 @@ const MEMORY: Hop =
 const SOCKET: Hop =
     Hop { message_ns: 4000.0, byte_ns: 0.1, latency_ns: 15_000.0, bytes_per_s: f64::INFINITY };
 
-/// The protocols that ranks on these hosts can take; of several kinds of machine the slowest parts
-/// count.
-#[must_use]
-pub fn of(topology: &Topology) -> Vec<Protocol> {
-    let mut slowest: Option<Parts> = None;
+/// The protocols that ranks on the first so many hosts can take; of several kinds of machine the
+/// slowest parts count.
+///
+/// # Errors
+///
+/// When it is not known what hosts send each other.
+pub fn of(topology: &Topology, hosts: u32) -> Result<Vec<Protocol>, UnknownNetwork> {
+    let (mut slowest, mut left): (Option<Parts>, u32) = (None, hosts);
     for run in &topology.hosts {
-        let Some(machine) = topology.machines.get(run.machine) else { continue };
-        let parts = Parts::of(machine);
+        let Some(machine) = topology.machines.get(run.machine).filter(|_| left > 0) else {
+            continue;
+        };
+        left = left.saturating_sub(run.count);
+        let mut parts = Parts::of(machine);
+        let fabric = &topology.fabric;
+        if !fabric.tiers.is_empty() {
+            let seats = machine.seats().len().max(1) as f64;
+            let share = if parts.owner == Owner::Rank { seats } else { 1.0 };
+            parts.between = parts.between.min(fabric.upward_bytes_per_s(0) / share);
+        }
+        if hosts > 1 && !(parts.between.is_finite() && parts.between > 0.0) {
+            return Err(UnknownNetwork { machine: machine.name.clone() });
+        }
         slowest = Some(slowest.map_or(parts, |slowest| slowest.and(parts)));
     }
-    slowest.map_or_else(Vec::new, |parts| parts.protocols())
+    Ok(slowest.map_or_else(Vec::new, |parts| parts.protocols()))
+}
+
+/// A machine that is to send to others, of which nobody says how fast.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "\"{machine}\" has no NIC whose speed is known, so nothing can be said of several hosts; give \
+     its NICs `network = {{ bandwidth = \"400Gb/s\" }}`"
+)]
+pub struct UnknownNetwork {
+    machine: String,
 }
 
 /// Ranks on processors, of hosts that send so much to the network.
@@ -59,7 +84,6 @@ pub fn processors(network_bytes_per_s: f64) -> Model {
         within: MEMORY,
         between: Hop { bytes_per_s: network_bytes_per_s, ..SOCKET },
         network_ports: Owner::Host,
-        slots: 8,
     }
 }
 
@@ -132,7 +156,6 @@ impl Parts {
                 within: hop(near, within * reached),
                 between: hop(net, between * reached * BETWEEN),
                 network_ports,
-                slots: 8,
             };
             Protocol { name, model, slot_bytes }
         };
@@ -143,7 +166,7 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::super::about;
-    use super::super::predict::{Call, predict};
+    use super::super::predict::{Call, Programs, predict};
     use super::*;
     use crate::algorithm;
     use crate::topology::{Hosts, presets};
@@ -153,17 +176,16 @@ mod tests {
         let topology = presets::find(name).unwrap().topology();
         let ids: Vec<u32> = (0..8 * hosts).map(|rank| rank / 8).collect();
         let hosts = Hosts::of(&ids);
-        let blocks = if collective == Collective::AllReduce { 1 } else { ids.len() };
+        let blocks = collective.even_blocks(8 * hosts.count()).unwrap() as usize;
         let mut best = (f64::INFINITY, String::new());
-        for protocol in of(&topology) {
-            for algorithm in algorithm::of(collective) {
+        for algorithm in algorithm::of(collective) {
+            let programs = Programs::new(algorithm, 0, hosts.clone(), 8);
+            for protocol in of(&topology, hosts.count()).unwrap() {
                 let call = Call {
-                    algorithm,
-                    root: 0,
+                    programs: &programs,
                     count: bytes / 4 / blocks,
                     element_bytes: 4,
                     buffer_bytes: bytes,
-                    hosts: &hosts,
                     channels: 1,
                     slot_bytes: protocol.slot_bytes,
                 };

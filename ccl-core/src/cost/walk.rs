@@ -75,8 +75,6 @@ pub struct Model {
     pub between: Hop,
     /// Whose the ports between hosts are.
     pub network_ports: Owner,
-    /// Slots of each link, on each channel.
-    pub slots: u32,
 }
 
 /// What came of it.
@@ -164,6 +162,8 @@ struct RankPorts<'w, 'm> {
 pub struct Scene<'a> {
     /// Parallel channels per pair of ranks.
     pub channels: u32,
+    /// Slots of each link, on each channel.
+    pub slots: u32,
     /// Bytes of an element.
     pub element_bytes: usize,
     /// Bytes of a rank's larger buffer.
@@ -212,7 +212,7 @@ pub fn walk(
         }
     }
     if open > 0 {
-        return Err(Stuck { slots: model.slots });
+        return Err(Stuck { slots: scene.slots });
     }
     Ok(world.walked())
 }
@@ -221,7 +221,7 @@ impl<'m> World<'m> {
     fn new(ranks: usize, scene: &Scene<'m>, model: &'m Model) -> World<'m> {
         let Scene { channels, hosts, .. } = *scene;
         let channels = channels.max(1);
-        let slots = std::iter::repeat_n(0, model.slots as usize);
+        let slots = std::iter::repeat_n(0, scene.slots as usize);
         let mut pipes = Vec::new();
         pipes.resize_with(ranks * ranks * channels as usize, || Pipe {
             arriving: VecDeque::new(),

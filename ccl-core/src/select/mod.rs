@@ -137,6 +137,10 @@ fn allowed(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
 /// What was fastest where it was measured.
 fn tuned(situation: &Situation<'_>) -> Option<Rule> {
     let Situation { collective, bytes, hosts, tuning, .. } = *situation;
+    // Counts that not all ranks know; or nothing to do.
+    if bytes == 0 {
+        return None;
+    }
     let may = |name: &str| {
         algorithm::find(collective, name).is_ok_and(|algorithm| allowed(situation, algorithm))
     };

@@ -11,6 +11,7 @@
 //! of the measurements were off. Lines end with the line or with `;`. A call takes the fastest at
 //! the size that is nearest to its own; ranks and hosts must be the same.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::str::FromStr;
 
@@ -93,6 +94,21 @@ impl Tuning {
     /// Nothing was measured.
     pub const NONE: Tuning = Tuning { machine: None, points: Vec::new() };
 
+    /// What was measured with exactly so many bytes.
+    #[must_use]
+    pub fn point(
+        &self,
+        collective: Collective,
+        (ranks, hosts): (u32, u32),
+        bytes: usize,
+    ) -> Option<&Point> {
+        let like = |point: &&Point| {
+            (point.collective, point.ranks, point.hosts, point.bytes)
+                == (collective, ranks, hosts, bytes)
+        };
+        self.points.iter().find(like)
+    }
+
     /// The fastest algorithm for so many bytes, of those that may be taken; none where nothing was
     /// measured with as many ranks on as many hosts.
     pub fn fastest(
@@ -155,7 +171,7 @@ impl FromStr for Tuning {
     type Err = TuningError;
 
     fn from_str(text: &str) -> Result<Tuning, TuningError> {
-        let mut tuning = Tuning::NONE;
+        let (mut tuning, mut known) = (Tuning::NONE, BTreeSet::new());
         for (number, row) in text.lines().enumerate() {
             for part in row.split('#').next().unwrap_or_default().split(';') {
                 let part = part.trim();
@@ -164,7 +180,8 @@ impl FromStr for Tuning {
                     tuning.machine = Some(machine.trim().to_owned());
                 } else if !part.is_empty() {
                     let point = point(part).map_err(wrong)?;
-                    if tuning.points.iter().any(|known| known.is_like(&point)) {
+                    let Point { collective, ranks, hosts, bytes, .. } = point;
+                    if !known.insert((collective.name(), ranks, hosts, bytes)) {
                         return Err(wrong("the same is measured before; keep one line".to_owned()));
                     }
                     tuning.points.push(point);
@@ -190,12 +207,19 @@ fn point(text: &str) -> Result<Point, String> {
         number.ok_or_else(|| format!("{word:?} is not like {name}=2"))
     };
     let (ranks, hosts, bytes) = (of("ranks")?, of("hosts")?, of("bytes")?);
+    if let Some(word) = words.next() {
+        return Err(format!("{word:?} is one word too many before the `:`"));
+    }
     let small = |number| u32::try_from(number).map_err(|_| format!("{number} is too large"));
     let (ranks, hosts) = (small(ranks)?, small(hosts)?);
     let times = times.split_whitespace().map(|word| measured(collective, word));
     let times = times.collect::<Result<Vec<_>, _>>()?;
     if times.is_empty() {
         return Err("there is no time behind the `:`".to_owned());
+    }
+    let names: BTreeSet<&str> = times.iter().map(|time| time.algorithm).collect();
+    if names.len() < times.len() {
+        return Err("an algorithm has two times; keep one of each".to_owned());
     }
     Ok(Point { collective, ranks, hosts, bytes, times })
 }
@@ -302,6 +326,8 @@ mod tests {
             ("all_reduce ranks=9999999999 hosts=1 bytes=8: ring=1", "is too large"),
             ("all_reduce ranks=2 hosts=1 bytes=8:", "no time behind"),
             ("all_reduce ranks=2 hosts=1 bytes=8: rign=1", "no algorithm \"rign\""),
+            ("all_reduce ranks=2 hosts=1 bytes=8 x: ring=1", "\"x\" is one word too many"),
+            ("all_reduce ranks=2 hosts=1 bytes=8: ring=1 ring=2", "has two times"),
             ("all_reduce ranks=2 hosts=1 bytes=8: ring=-1", "\"ring=-1\" is not like"),
             ("all_reduce ranks=2 hosts=1 bytes=8: ring=nan", "\"ring=nan\" is not like"),
             (

@@ -8,8 +8,15 @@ use super::whole::Topology;
 
 /// More hosts than any cluster has: what asks for more is a slip.
 const HOSTS_MAX: u64 = 16 << 20;
-/// Parts of one machine.
-const PARTS_MAX: usize = 1 << 16;
+/// Parts of one machine, and how deep they are plugged into each other.
+const PARTS_MAX: usize = 4096;
+const DEPTH_MAX: usize = 32;
+/// Of one pair; of one switch; switches of one group.
+const LINKS_MAX: u32 = 1024;
+const CABLES_MAX: u32 = 1024;
+const SWITCHES_MAX: u32 = 1 << 14;
+/// A byte in so many seconds is no link.
+const BYTES_PER_S_MIN: f64 = 1.0;
 
 /// Where in a description something is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +58,7 @@ impl Topology {
     ///
     /// The first contradiction.
     pub fn check(&self) -> Result<(), Error> {
+        plain(At::Whole, &self.name)?;
         let mut names = BTreeSet::new();
         for (number, machine) in self.machines.iter().enumerate() {
             if !names.insert(&machine.name) {
@@ -129,6 +137,14 @@ impl Topology {
     }
 }
 
+/// Whether a name can be printed: it must not move a terminal's cursor.
+fn plain(at: At, name: &str) -> Result<(), Error> {
+    match name.chars().any(char::is_control) {
+        true => wrong(at, format!("{name:?} has letters that cannot be printed; take others")),
+        false => Ok(()),
+    }
+}
+
 fn check_tier(number: usize, tier: &Tier) -> Result<(), Error> {
     let at = At::Tier(number);
     for (value, name) in
@@ -138,15 +154,17 @@ fn check_tier(number: usize, tier: &Tier) -> Result<(), Error> {
             return wrong(at, format!("{name} = 0: a tier has one at least"));
         }
     }
-    if tier.switches > 1 << 20 {
-        return wrong(at, "more than a million switches in a group; is it a slip?");
+    if tier.switches > SWITCHES_MAX || tier.cables > CABLES_MAX {
+        return wrong(at, "more than 16,384 switches in a group, or 1,024 cables; is it a slip?");
     }
+    plain(at, &tier.name)?;
+    plain(at, &tier.group)?;
     check_wire(at, Wire { bytes_per_s: tier.bytes_per_s, latency_ns: tier.latency_ns })
 }
 
 fn check_wire(at: At, wire: Wire) -> Result<(), Error> {
     let Wire { bytes_per_s, latency_ns } = wire;
-    if bytes_per_s.is_nan() || bytes_per_s <= 0.0 {
+    if bytes_per_s.is_nan() || bytes_per_s < BYTES_PER_S_MIN {
         return wrong(
             at,
             format!(
@@ -162,8 +180,9 @@ fn check_wire(at: At, wire: Wire) -> Result<(), Error> {
 
 fn check_machine(number: usize, machine: &Machine) -> Result<(), Error> {
     if machine.parts.len() > PARTS_MAX {
-        return wrong(At::Machine(number), "more than 65,536 parts in one machine; is it a slip?");
+        return wrong(At::Machine(number), "more than 4,096 parts in one machine; is it a slip?");
     }
+    plain(At::Machine(number), &machine.name)?;
     check_wire(At::Machine(number), machine.smp)?;
     let mut names = BTreeSet::new();
     for (part, this) in machine.parts.iter().enumerate() {
@@ -174,6 +193,7 @@ fn check_machine(number: usize, machine: &Machine) -> Result<(), Error> {
                 format!("a second part is called \"{}\"; name each otherwise", this.name),
             );
         }
+        plain(at, &this.name)?;
         check_wire(at, this.wire)?;
         this.network.map_or(Ok(()), |network| check_wire(at, network))?;
         check_plug(at, machine, part)?;
@@ -202,6 +222,10 @@ fn check_plug(at: At, machine: &Machine, part: usize) -> Result<(), Error> {
     };
     if matches!(this.kind, Kind::Numa) || matches!(above.kind, Kind::NvSwitch) {
         return wrong(at, format!("\"{}\" cannot be under \"{}\"", this.name, above.name));
+    }
+    if machine.upwards(part).count() > DEPTH_MAX && machine.parts.len() > DEPTH_MAX {
+        let what = "is plugged in deeper than 32 parts, or under itself";
+        return wrong(at, format!("\"{}\" {what}", this.name));
     }
     let steps = machine.upwards(part).count();
     let top = machine.upwards(part).last();
@@ -233,8 +257,9 @@ fn check_links(number: usize, machine: &Machine) -> Result<(), Error> {
                 ),
             );
         }
-        if this.links == 0 {
-            return wrong(at, "there are 0 of these links; leave them out");
+        if this.links == 0 || this.links > LINKS_MAX {
+            let links = this.links;
+            return wrong(at, format!("{links} links: there is one at least, and 1,024 at most"));
         }
         check_wire(at, this.wire)?;
         let mut ends = this.ends;

@@ -75,7 +75,8 @@ impl Fabric {
     #[must_use]
     pub fn uplinks(&self, tier: usize, below: u32) -> u32 {
         let cables = self.tiers.get(tier).map_or(0, |tier| tier.cables);
-        cables * u32::try_from(self.above(tier, below).count()).unwrap_or(u32::MAX)
+        let above = u32::try_from(self.above(tier, below).count()).unwrap_or(u32::MAX);
+        cables.saturating_mul(above)
     }
 
     /// Hosts in a group of this tier, if it is full.
@@ -114,8 +115,9 @@ impl Fabric {
     /// What all cables from one host, or one group, to this tier carry, in one direction.
     #[must_use]
     pub fn upward_bytes_per_s(&self, tier: usize) -> f64 {
-        let uplinks: u32 = (0..self.below(tier)).map(|below| self.uplinks(tier, below)).sum();
-        self.tiers.get(tier).map_or(0.0, |tier| tier.bytes_per_s * f64::from(uplinks))
+        let uplinks: u64 =
+            (0..self.below(tier)).map(|below| u64::from(self.uplinks(tier, below))).sum();
+        self.tiers.get(tier).map_or(0.0, |tier| tier.bytes_per_s * uplinks as f64)
     }
 
     /// By how much more comes from below into a full group of the tier below this one than can
@@ -136,8 +138,8 @@ impl Fabric {
         2.0 * self.tiers.iter().take(tier + 1).map(|tier| tier.latency_ns).sum::<f64>()
     }
 
-    /// The lowest tier whose cables, of one NIC or switch, are fewer than those it takes in, with
-    /// by how much more that is.
+    /// The lowest tier to which the groups below send less than comes into them from below, and by
+    /// how much less.
     #[must_use]
     pub fn bottleneck(&self) -> Option<(usize, f64)> {
         let over = (0..self.tiers.len()).map(|tier| (tier, self.oversubscription(tier)));

@@ -60,7 +60,7 @@ pub struct Part {
     pub network: Option<Wire>,
     /// Its PCI address, `0000:17:00.0`.
     pub pci: Option<String>,
-    /// What NCCL's topology file says of it and this model does not read, by NCCL's names.
+    /// What NCCL's topology file says of it and this model does not keep, by NCCL's names.
     pub nccl: BTreeMap<String, String>,
 }
 

@@ -46,6 +46,12 @@ impl Fold {
                  pinned, or simulate at most 1,024 ranks",
             );
         }
+        if scheme == Scheme::Pinned && network.plan().fabric.tiers.len() > 2 {
+            return not_alike(
+                "above two tiers pinned messages are hashed on their way down; route by spray, or \
+                 simulate at most 1,024 ranks",
+            );
+        }
         if network.failed() > 0 || !network.is_even() {
             return not_alike("some links have failed or are slower; simulate at most 1,024 ranks");
         }

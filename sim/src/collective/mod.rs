@@ -111,6 +111,14 @@ pub fn run(
     manner: &Manner,
 ) -> Result<Outcome, SimError> {
     let hosts = Job::first(network.plan().hosts).layout(network.plan().ranks_per_host);
+    if fold.stride < fold.ranks && manner.late.iter().any(|(_, late_s)| *late_s > 0.0) {
+        let reason = "one of them is late; simulate at most 1,024 ranks, each for itself";
+        return Err(SimError::NotAlike { reason: reason.to_owned() });
+    }
+    if u32::try_from(manner.links.slot_bytes).is_err() {
+        let remedy = "give less than 4 GiB";
+        return Err(SimError::number("the bytes of a slot", manner.links.slot_bytes, remedy));
+    }
     let lean = manner.lean || fold.ranks > REAL_RANKS_MAX;
     if lean && manner.links.slots > 32 {
         let remedy = "give at most 32 where there are more than 1,024 ranks";

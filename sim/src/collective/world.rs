@@ -354,7 +354,7 @@ impl<'a, E: Ends> World<'a, E> {
             return;
         }
         self.fold.path(self.network, &mut self.path);
-        let tag = u64::from(index) << 8 | u64::from(pair & 0xff);
+        let tag = u64::from(index) << 16 | u64::from(pair & 0xffff);
         self.flows.begin(&self.path, bytes, f64::INFINITY, tag);
     }
 
@@ -386,7 +386,7 @@ impl<'a, E: Ends> World<'a, E> {
     }
 
     fn flow_ended(&mut self, tag: u64, at_s: f64) {
-        let (index, pair) = ((tag >> 8) as u32, (tag & 0xff) as u32);
+        let (index, pair) = ((tag >> 16) as u32, (tag & 0xffff) as u32);
         let message = &mut self.messages[index as usize];
         message.at_s = message.at_s.max(at_s);
         message.parts -= 1;

@@ -57,8 +57,8 @@ pub enum Scheme {
     HashedPairs,
     /// By the destination's place in its rack: uplink k for the NIC at downlink k.
     Pinned,
-    /// As a controller has placed it, from time to time; what it has not, as by `Ecmp`: the routing
-    /// that is there without it.
+    /// As a controller has placed it; what it has not, as by `HashedPairs`, or by `Ecmp`
+    /// ([`Te::over_plain_ecmp`]).
     Te,
     /// By a hash, until a pause of the flow of at least so many seconds; then the uplink that is
     /// least busy at the first switch.
@@ -166,7 +166,7 @@ impl Router {
             Scheme::Pinned => way.walk(found, path, pinned::chooser(network, key, *seed)),
             Scheme::Te => {
                 if !te.route(network, key, path) {
-                    way.walk(found, path, ecmp::chooser(key, *seed, false));
+                    way.walk(found, path, ecmp::chooser(key, *seed, te.hashes_pairs()));
                 }
             }
             Scheme::Flowlet { gap_s } => {

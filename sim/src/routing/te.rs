@@ -73,6 +73,8 @@ impl Placed {
 pub struct Te {
     ways: BTreeMap<(Port, Port), Vec<Link>>,
     placed: Placed,
+    /// Whether what is not placed is hashed without its queue pair.
+    plain: bool,
 }
 
 /// At most so many ways of a demand are looked at.
@@ -83,6 +85,17 @@ const MOVES: usize = 4_096;
 const HAIR: f64 = 1e-9;
 
 impl Te {
+    /// The same, but what is not placed goes by addresses and ports alone (`Ecmp`), and not by its
+    /// queue pair as well (`HashedPairs`).
+    #[must_use]
+    pub fn over_plain_ecmp(self) -> Te {
+        Te { plain: true, ..self }
+    }
+
+    pub(super) fn hashes_pairs(&self) -> bool {
+        !self.plain
+    }
+
     /// Places demands on the links that work now.
     ///
     /// # Errors

@@ -48,6 +48,9 @@ pub struct Parameter {
     pub what: &'static str,
 }
 
+/// What no parameter needs to be more than: sizes are in KiB or MiB, the rest counts things.
+const MOST: f64 = 65_536.0;
+
 /// An experiment.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
@@ -133,6 +136,10 @@ impl Scenario {
             };
             if !value.is_finite() || *value < 0.0 {
                 return Err(SimError::number(name, value, "give a number of 0 or more"));
+            }
+            let most = MOST.max(parameter.value);
+            if *value > most {
+                return Err(SimError::number(name, value, format!("give {most} at most")));
             }
             values.insert(parameter.name, *value);
         }

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::io::Write;
 
-use ferroccl::communicator::{Call, Hosts, config_from_environment, explain};
+use ferroccl::communicator::{Call, Hosts, config_from_environment, expected, explain};
 use ferroccl::perf::sizes::parse_size;
 use ferroccl::{Collective, DataType, Rank, ReduceOp};
 
@@ -63,7 +63,9 @@ pub(crate) fn show(arguments: &Explain) -> Result<(), Box<dyn Error>> {
         ..Call::even(collective, arguments.data_type, count)
     };
     let config = config_from_environment()?;
-    let plan = explain(&config, arguments.rank, &hosts(arguments)?, &call)?;
+    let hosts = hosts(arguments)?;
+    let mut plan = explain(&config, arguments.rank, &hosts, &call)?;
+    plan.expected = expected(&config, &hosts, &call)?;
     let text = if arguments.json { serde_json::to_string_pretty(&plan)? } else { plan.to_string() };
     // A reader that has seen enough (head) is no error.
     let _ = writeln!(std::io::stdout(), "{text}");

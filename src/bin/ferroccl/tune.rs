@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ferroccl::Collective;
-use ferroccl::communicator::config_from_environment;
+use ferroccl::communicator::config_without_table;
 use ferroccl::perf::open::launch_local;
 use ferroccl::perf::sizes::parse_size;
 use ferroccl::tune::{Tuning, Wanted, compare, measure};
@@ -29,9 +29,7 @@ pub(crate) struct Tune {
     #[arg(short = 'g', long = "local-ranks", value_name = "N")]
     local_ranks: Option<u32>,
     /// Which collectives, separated by commas
-    #[arg(
-        long,
-        value_delimiter = ',',
+    #[arg(long, value_delimiter = ',', value_parser = even,
         default_value = "all_reduce,all_gather,reduce_scatter,\
         broadcast,reduce,all_to_all"
     )]
@@ -56,8 +54,23 @@ pub(crate) struct Tune {
     #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with = "out")]
     compare: Option<Vec<PathBuf>>,
     /// By how many percent the newer may be slower
-    #[arg(long, default_value_t = 10.0, value_name = "PERCENT")]
+    #[arg(long, default_value_t = 10.0, value_name = "PERCENT", value_parser = percent)]
     allowed: f64,
+}
+
+fn even(text: &str) -> Result<Collective, String> {
+    let collective: Collective = text.parse().map_err(|error| format!("{error}"))?;
+    match collective.even_blocks(1) {
+        Some(_) => Ok(collective),
+        None => {
+            Err("it has no blocks of equal length, by which sizes could be compared".to_owned())
+        }
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0);
+    value.ok_or_else(|| "give a number that is not less than 0".to_owned())
 }
 
 pub(crate) fn tune(arguments: &Tune) -> ExitCode {
@@ -77,9 +90,9 @@ fn judge(old: &Path, new: &Path, allowed: f64) -> Result<ExitCode, Failure> {
         let text = fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
         Ok(text.parse().map_err(|error| format!("{name}: {error}"))?)
     };
-    let (text, is_slower) = compare(&read(old)?, &read(new)?, allowed / 100.0);
-    let _ = write!(std::io::stdout(), "{text}");
-    Ok(ExitCode::from(u8::from(is_slower)))
+    let comparison = compare(&read(old)?, &read(new)?, allowed / 100.0)?;
+    let _ = write!(std::io::stdout(), "{}", comparison.text);
+    Ok(ExitCode::from(u8::from(comparison.is_slower)))
 }
 
 fn run(arguments: &Tune) -> Result<ExitCode, Failure> {
@@ -92,27 +105,30 @@ fn run(arguments: &Tune) -> Result<ExitCode, Failure> {
         return Ok(status);
     }
     let Tune { collectives, min_bytes, max_bytes, factor, rounds, out, .. } = arguments;
-    let wanted = Wanted {
-        collectives: collectives.clone(),
+    let mut wanted = Wanted {
+        collectives: Vec::new(),
         min_bytes: *min_bytes,
         max_bytes: *max_bytes,
         factor: *factor as usize,
         rounds: *rounds,
     };
+    for collective in collectives {
+        if !wanted.collectives.contains(collective) {
+            wanted.collectives.push(*collective);
+        }
+    }
     let mut lines = std::io::stdout();
     let mut nowhere = std::io::sink();
     // Without a file the table itself is what is printed.
     let to: &mut dyn Write = if out.is_some() { &mut lines } else { &mut nowhere };
-    let Some(table) = measure(&wanted, config_from_environment()?, to)? else {
+    let Some(outcome) = measure(&wanted, config_without_table()?, to)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    match out {
-        Some(path) => {
-            fs::write(path, table).map_err(|error| format!("{}: {error}", path.display()))?;
-        }
-        None => {
-            let _ = write!(std::io::stdout(), "{table}");
-        }
-    }
+    let Some(path) = out else {
+        let _ = write!(std::io::stdout(), "{}", outcome.table);
+        return Ok(ExitCode::SUCCESS);
+    };
+    fs::write(path, &outcome.table).map_err(|error| format!("{}: {error}", path.display()))?;
+    let _ = write!(std::io::stdout(), "{}", outcome.modelled()?);
     Ok(ExitCode::SUCCESS)
 }

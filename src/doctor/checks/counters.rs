@@ -5,7 +5,7 @@ use super::super::host::Host;
 use super::rdma;
 use crate::machine::devices::Port;
 
-/// More of a thousand million packets than this, and it costs bandwidth.
+/// More of a million packets than this, and it costs bandwidth.
 const BAD_PER_MILLION: u64 = 10;
 
 /// Counters that should stay as they are, and what they mean.
@@ -138,9 +138,10 @@ fn congestion_of(host: &Host, port: &Port) -> Finding {
             "ECN is off for every priority of {interface} (ecn/*/enable): {}",
             off.join(", ")
         );
-        let remedy = "switch it on for the priority that RoCE uses: `echo 1 > \
-                      /sys/class/net/IF/ecn/roce_np/enable/PRIO`, and roce_rp";
-        return Finding::warning(port.name.clone(), evidence, remedy);
+        let remedy = "nothing, if PFC alone is meant to hold back senders. If DCQCN is meant, \
+                      switch it on for the priority that RoCE uses, on all hosts and switches: \
+                      `echo 1 > /sys/class/net/IF/ecn/roce_np/enable/PRIO`, and roce_rp";
+        return Finding::advice(port.name.clone(), evidence, remedy);
     }
     if seen.is_empty() {
         let evidence = "neither sysfs nor the driver tells whether PFC and ECN are set";

@@ -94,7 +94,13 @@ const KNOWN: [Known; 5] = [
 ];
 
 fn has_nvidia(host: &Host) -> bool {
-    devices::gpus(host).iter().any(|(_, maker)| *maker == Maker::Nvidia)
+    // One that is handed to a virtual machine, or has another driver, needs none of NVIDIA's.
+    let is_its_own = |gpu: &devices::Device| {
+        let driver = host.real(&format!("{}/driver", gpu.path));
+        driver.is_none_or(|driver| driver.ends_with("/nvidia"))
+    };
+    let gpus = devices::gpus(host);
+    gpus.iter().any(|(gpu, maker)| *maker == Maker::Nvidia && is_its_own(gpu))
 }
 
 fn has_efa(host: &Host) -> bool {
