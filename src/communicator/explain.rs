@@ -23,7 +23,7 @@ use super::{Call, Communicator, Error};
 const NETWORK_BYTES_PER_S: f64 = 10e9;
 
 /// Of more, it would take too long to say.
-const EXPECTED_RANKS_MAX: u32 = 32;
+const EXPECTED_RANKS_MAX: u32 = 8;
 
 /// The plan of a call, for people (`Display`) and programs (`Serialize`).
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -178,7 +178,7 @@ pub fn explain(
 }
 
 /// How long a call whose blocks are all alike would take by each algorithm, the fastest first. It
-/// takes some milliseconds to find out for 8 ranks; among more than 32 nothing is said.
+/// takes some milliseconds to find out for 8 ranks; among more nothing is said.
 ///
 /// # Errors
 ///
