@@ -199,7 +199,7 @@ mod tests {
                 "choose one of: nics pairs uplinks trials",
             ),
             ("ferroccl sim --scenario all --set trials=3", "name it with --scenario"),
-            ("ferroccl sim --scenario f4 --set racks=100000000 --memory 16", "simulate fewer"),
+            ("ferroccl sim --scenario f4 --set racks=60000 --memory 16", "simulate fewer"),
             ("ferroccl sim --scenario f10 --set racks=-1", "give a number of 0 or more"),
             ("ferroccl sim --scenario job --set algorithm=99", "a number from 0 to 6"),
             ("ferroccl sim --scenario job --set failed=16", "repair some"),
