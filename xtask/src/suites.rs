@@ -53,7 +53,7 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "build",
         what: "everything that is shipped (release) and everything that is tested",
         needs: NOTHING,
-        budget_s: 560,
+        budget_s: 480,
         tests_min: 0,
         steps: &[&["build", "--workspace", "--release", "--bins", "--examples"]],
     },
@@ -136,7 +136,7 @@ pub(crate) const SUITES: &[Suite] = &[
                programs, packets, faults, the plugin for NCCL",
         needs: "the same, and libibverbs and tcpdump; where it cannot install them, it fails: \
                 nothing else sees packets of RDMA",
-        budget_s: 330,
+        budget_s: 350,
         tests_min: 10,
         steps: &[
             // What one of the tests runs.
@@ -163,7 +163,7 @@ pub(crate) const SUITES: &[Suite] = &[
         what: "conformance of the transports and of plugins for NCCL, ranks as threads and \
                processes, documentation",
         needs: NAMESPACES,
-        budget_s: 520,
+        budget_s: 570,
         tests_min: 1,
         steps: &[
             &[
