@@ -69,14 +69,6 @@ fn nvswitch(machine: &mut Machine) -> usize {
     if let Some(switch) = machine.of(Kind::NvSwitch).next() {
         return switch;
     }
-    machine.parts.push(Part {
-        name: "nvswitch".to_owned(),
-        kind: Kind::NvSwitch,
-        under: None,
-        wire: Wire::NONE,
-        network: None,
-        pci: None,
-        nccl: BTreeMap::new(),
-    });
+    machine.parts.push(Part::new("nvswitch", Kind::NvSwitch));
     machine.parts.len() - 1
 }

@@ -184,15 +184,7 @@ impl<'d> Reading<'d> {
         for net in nic.children().filter(|node| node.has_tag_name("net")) {
             let name = net.attribute("name");
             let name = name.ok_or_else(|| (net, "a <net> needs a name".to_owned()))?;
-            let part = card.take().unwrap_or_else(|| Part {
-                name: String::new(),
-                kind: Kind::Nic,
-                under: None,
-                wire: Wire::NONE,
-                network: None,
-                pci: None,
-                nccl: BTreeMap::new(),
-            });
+            let part = card.take().unwrap_or_else(|| Part::new(name, Kind::Nic));
             let number = |attribute: &str| net.attribute(attribute)?.parse::<f64>().ok();
             let network = Wire {
                 // Millions of bits.
@@ -259,15 +251,7 @@ impl<'d> Reading<'d> {
     fn nvswitch(&mut self, node: Node<'d, 'd>) -> usize {
         let found = self.parts.iter().position(|part| part.kind == Kind::NvSwitch);
         found.unwrap_or_else(|| {
-            let part = Part {
-                name: "nvswitch".to_owned(),
-                kind: Kind::NvSwitch,
-                under: None,
-                wire: Wire::NONE,
-                network: None,
-                pci: None,
-                nccl: BTreeMap::new(),
-            };
+            let part = Part::new("nvswitch", Kind::NvSwitch);
             self.add(node, part)
         })
     }

@@ -64,6 +64,15 @@ pub struct Part {
     pub nccl: BTreeMap<String, String>,
 }
 
+impl Part {
+    /// A part of which nothing more is known, under nothing.
+    #[must_use]
+    pub fn new(name: &str, kind: Kind) -> Part {
+        let (name, nccl) = (name.to_owned(), BTreeMap::new());
+        Part { name, kind, under: None, wire: Wire::NONE, network: None, pci: None, nccl }
+    }
+}
+
 /// Of which make the links of accelerators are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GpuLinkKind {
