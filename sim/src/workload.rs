@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use ccl_core::algorithm::{Algorithm, Params};
+use ccl_core::cost::traffic::Sent;
 use ccl_core::random::Random;
-use ccl_core::schedule::shape::{Seat, Sizes};
-use ccl_core::schedule::{Buffer, Op, RankSchedule};
+use ccl_core::schedule::RankSchedule;
+use ccl_core::schedule::shape::Seat;
 use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, Rank};
 
@@ -61,24 +62,11 @@ impl Call {
 
     /// What one rank sends, in bytes by peer.
     #[must_use]
-    pub fn sends(&self, rank: Rank, hosts: &Hosts) -> BTreeMap<Rank, f64> {
-        let schedule = self.schedule(rank, hosts);
-        let collective = self.algorithm.collective;
-        let seat = Seat { collective, rank, ranks: hosts.ranks(), root: 0 };
-        let sizes = Sizes::Even(self.count(hosts.ranks()));
-        let mut sends = BTreeMap::new();
+    pub fn sends(&self, rank: Rank, hosts: &Hosts) -> BTreeMap<Rank, u64> {
+        let (algorithm, count) = (self.algorithm, self.count(hosts.ranks()));
+        let sent = Sent { algorithm, root: 0, count, element_bytes: ELEMENT_BYTES, hosts };
         // Even sizes fit every collective that is simulated; of others nothing is sent.
-        let Ok((input, output)) = seat.layouts(sizes, schedule.split, 1) else { return sends };
-        schedule.for_each(&mut |op, counters| {
-            let Op::Send { peer, source } = op else { return };
-            let parts = source.extent.parts;
-            let layout = if source.extent.buffer == Buffer::Input { &input } else { &output };
-            let elements = |index| layout.part(parts.part(index, counters)).1;
-            let elements: usize = (0..parts.total).map(elements).sum();
-            let bytes = (elements * ELEMENT_BYTES) as f64;
-            *sends.entry(peer.eval(counters)).or_insert(0.0) += bytes;
-        });
-        sends
+        sent.by(rank).unwrap_or_default()
     }
 }
 
@@ -146,7 +134,7 @@ impl Job {
                     };
                     let (from, to) = (seat(rank), seat(peer));
                     if from / each != to / each {
-                        *bytes.entry((from, to)).or_insert(0.0) += sent;
+                        *bytes.entry((from, to)).or_insert(0.0) += sent as f64;
                     }
                 }
             }

@@ -25,6 +25,7 @@ pub mod models;
 pub mod nccl;
 pub mod predict;
 pub mod questions;
+pub mod traffic;
 pub mod training;
 pub mod walk;
 

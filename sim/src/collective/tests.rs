@@ -41,7 +41,7 @@ fn all_bytes_are_carried_and_none_without_a_grant() {
             let mut sent = 0.0;
             for rank in 0..ranks {
                 for (peer, bytes) in call.sends(rank, &hosts) {
-                    sent += if peer / 8 == rank / 8 { 0.0 } else { bytes };
+                    sent += if peer / 8 == rank / 8 { 0.0 } else { bytes as f64 };
                 }
             }
             let up = network.tier_links(0, true).map(|link| found.carried_bytes[link as usize]);

@@ -1,0 +1,110 @@
+//! Who sends how much to whom: of a collective, by the schedules of its ranks; of anything else, as
+//! it was counted.
+
+use std::collections::BTreeMap;
+
+use crate::algorithm::{Algorithm, Params};
+use crate::schedule::shape::{Seat, ShapeError, Sizes};
+use crate::schedule::{Buffer, Op};
+use crate::topology::Hosts;
+use crate::types::Rank;
+
+/// Bytes from a rank to another.
+pub type Bytes = BTreeMap<(Rank, Rank), u64>;
+
+/// What ranks send to each other, in intervals of equal length.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Traffic {
+    /// How many ranks there are; those that send nothing count too.
+    pub ranks: u32,
+    /// Length of an interval, in seconds.
+    pub interval_s: f64,
+    /// What is sent in each, one after the other. A pair that is not named sends nothing.
+    pub intervals: Vec<Bytes>,
+}
+
+impl Traffic {
+    /// Over all intervals.
+    #[must_use]
+    pub fn whole(&self) -> Bytes {
+        let mut whole = Bytes::new();
+        for (pair, bytes) in self.intervals.iter().flatten() {
+            *whole.entry(*pair).or_insert(0) += bytes;
+        }
+        whole
+    }
+}
+
+/// A collective whose blocks all have as many elements, and how it is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent<'a> {
+    /// By which algorithm.
+    pub algorithm: &'static Algorithm,
+    /// Whose data it is, or who gets it, where there is such a rank.
+    pub root: Rank,
+    /// Elements of a block.
+    pub count: usize,
+    /// Bytes of one.
+    pub element_bytes: usize,
+    /// Who is where.
+    pub hosts: &'a Hosts,
+}
+
+impl Sent<'_> {
+    /// What one rank sends, in bytes by peer.
+    ///
+    /// # Errors
+    ///
+    /// If the collective does not take blocks that are all alike.
+    pub fn by(&self, rank: Rank) -> Result<BTreeMap<Rank, u64>, ShapeError> {
+        let Sent { algorithm, root, count, element_bytes, hosts } = *self;
+        let ranks = hosts.ranks();
+        let schedule = (algorithm.schedule)(&Params { rank, ranks, root, hosts });
+        let seat = Seat { collective: algorithm.collective, rank, ranks, root };
+        let (input, output) = seat.layouts(Sizes::Even(count), schedule.split, 1)?;
+        let mut sent = BTreeMap::new();
+        schedule.for_each(&mut |op, counters| {
+            let Op::Send { peer, source } = op else { return };
+            let parts = source.extent.parts;
+            let layout = if source.extent.buffer == Buffer::Input { &input } else { &output };
+            let elements = |index| layout.part(parts.part(index, counters)).1;
+            let elements: usize = (0..parts.total).map(elements).sum();
+            *sent.entry(peer.eval(counters)).or_insert(0) += (elements * element_bytes) as u64;
+        });
+        Ok(sent)
+    }
+
+    /// What all ranks send.
+    ///
+    /// # Errors
+    ///
+    /// As for one.
+    pub fn by_all(&self) -> Result<Bytes, ShapeError> {
+        let mut bytes = Bytes::new();
+        for rank in 0..self.hosts.ranks() {
+            let sent = self.by(rank)?;
+            bytes.extend(sent.into_iter().map(|(peer, bytes)| ((rank, peer), bytes)));
+        }
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::find;
+    use crate::types::Collective;
+
+    #[test]
+    fn a_ring_sends_to_its_next_alone() {
+        let hosts = Hosts::one(4);
+        let algorithm = find(Collective::AllReduce, "ring").unwrap();
+        let sent = Sent { algorithm, root: 0, count: 400, element_bytes: 4, hosts: &hosts };
+        let bytes = sent.by_all().unwrap();
+        // 2 (n - 1) / n of the buffer.
+        let expected = (0..4).map(|rank| ((rank, (rank + 1) % 4), 2_400)).collect();
+        assert_eq!(bytes, expected);
+        let twice = Traffic { ranks: 4, interval_s: 1.0, intervals: vec![bytes.clone(), bytes] };
+        assert_eq!(twice.whole()[&(3, 0)], 4_800);
+    }
+}
