@@ -96,6 +96,15 @@ fn roots_that_differ_are_named() {
 
 /// Each of these roots has all it needs, and no call follows in which it could learn more.
 #[test]
+fn lengths_of_messages_that_differ_are_named() {
+    disagree(2, &["rank 0", "by ring/2 (", "by ring ("], |c| {
+        let algorithm = Some(if c.rank() == 0 { "ring/2" } else { "ring" });
+        let call = Call::even(Collective::AllReduce, DataType::Int32, 100_000);
+        c.call(&Call { algorithm, ..call }, &[0; 400_000], &mut [0; 400_000])
+    });
+}
+
+#[test]
 fn not_all_who_disagree_on_the_root_end_well() {
     type Run = fn(&mut Communicator, u32) -> Result<(), Error>;
     let runs: [Run; 4] = [
@@ -174,6 +183,10 @@ fn what_one_rank_can_see_harms_nothing() {
             };
             usage(c.call(&call, &[0; 4], &mut [0; 4]), &["no algorithm", "choose one of", "ring"]);
         }
+        let thirds = Some("ring/3");
+        let call = Call::even(Collective::AllReduce, DataType::Int32, 1);
+        let call = Call { algorithm: thirds, ..call };
+        usage(c.call(&call, &[0; 4], &mut [0; 4]), &["ring/3", "2, 4 or 8"]);
         let wrong = Call::even(Collective::AllGatherV, DataType::Int32, 1);
         let wanted = ShapeError::Kind {
             collective: Collective::AllGatherV,

@@ -98,6 +98,27 @@ fn few_slots() {
     }
 }
 
+/// By every algorithm with shorter messages, one after the other on the same communicator.
+#[test]
+fn parts_of_slots() {
+    for n in [1, 2, 3, 5, 17] {
+        let config = config_with(|config| config.slot_bytes = Bytes(8192));
+        ranks_with(n, config, |communicator| {
+            for collective in movers() {
+                for algorithm in algorithm::of(collective) {
+                    for divisor in ["/8", "", "/2", "/4"] {
+                        let name: &str = format!("{}{divisor}", algorithm.name).leak();
+                        for count in [0, 1, 17, 5003] {
+                            let case = Case::new(collective, count);
+                            check(communicator, &Case { algorithm: Some(name), ..case });
+                        }
+                    }
+                }
+            }
+        });
+    }
+}
+
 #[test]
 fn several_channels() {
     for (channels, slots) in [(2, 8), (3, 1)] {

@@ -42,7 +42,7 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn the_examples_of_its_help_work() {
-    examples_of_its_help_work("tune", 3);
+    examples_of_its_help_work("tune", 4);
 }
 
 /// Measured here, it says which algorithm a call takes.
@@ -69,6 +69,77 @@ fn what_was_measured_is_loaded() {
     assert!(plan.contains("measured to be the fastest (FERROCCL_TUNING)"), "{plan}");
     let three = with(&format!("@{}", planted.name()), "explain all_reduce --bytes 2k --ranks 3");
     assert!(!text(&three.stdout).contains("FERROCCL_TUNING"));
+}
+
+/// Where messages would be shorter than they need to be, they are tried; the numbers of the model
+/// are kept, and make a table for ranks that are not there.
+#[test]
+fn shorter_messages_are_tried_and_other_ranks_foreseen() {
+    let out = Table::new("divided", "");
+    said(&format!(
+        "tune -g 2 -b 512k -e 512k --collectives all_reduce --rounds 3 --out {}",
+        out.name()
+    ));
+    let table = fs::read_to_string(&out.0).unwrap();
+    assert!(table.contains("/2=") && table.contains("/4=") && table.contains("/8="), "{table}");
+    assert!(table.contains("\nmodel call_ns="), "{table}");
+    let more = Table::new("foreseen", "");
+    let predict = |ranks: &str| {
+        format!("tune --predict {ranks} --table {} -b 64k -e 4M --out {}", out.name(), more.name())
+    };
+    said(&predict("16 --hosts 4"));
+    let table = fs::read_to_string(&more.0).unwrap();
+    let lines = |with: &str| table.lines().filter(|line| line.contains(with)).count();
+    assert_eq!((lines("ranks=16 hosts=4 "), lines(" predicted: ")), (24, 24), "{table}");
+    assert_eq!(lines("all_reduce ranks=2 hosts=1 bytes=524288: "), 1, "{table}");
+    let plan =
+        with(&format!("@{}", more.name()), "explain all_reduce --bytes 1M --ranks 16 --hosts 4");
+    assert!(text(&plan.stdout).contains("predicted to be the fastest (FERROCCL_TUNING)"));
+    assert!(refused(&predict("16 --hosts 5"), 2).contains("as many on each host"));
+    let bare = Table::new("bare", "all_reduce ranks=2 hosts=1 bytes=8: ring=1\n");
+    let line = format!("tune --predict 4 --table {}", bare.name());
+    assert!(refused(&line, 2).contains("no line `model`"));
+}
+
+/// What a table sets holds, unless the environment says otherwise, by either name.
+#[test]
+fn what_a_table_sets_holds_where_nothing_else_does() {
+    let table = "set FERROCCL_SLOTS=5; set FERROCCL_CHANNELS=3; set FERROCCL_IB_POLICY=qps=7";
+    let shown = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+        let command = command.env("FERROCCL_TUNING", table).envs(variables.iter().copied());
+        text(&command.args(["config", "--json"]).output().unwrap().stdout)
+    };
+    let value = |json: &str, variable: &str| {
+        let json: serde_json::Value = serde_json::from_str(json).unwrap();
+        let all = json.as_array().unwrap();
+        let one = all.iter().find(|tunable| tunable["variable"] == variable).unwrap();
+        one["value"].as_str().unwrap().to_owned()
+    };
+    let json = shown(&[]);
+    assert_eq!(value(&json, "FERROCCL_SLOTS"), "5");
+    assert_eq!(value(&json, "FERROCCL_CHANNELS"), "3");
+    assert!(value(&json, "FERROCCL_IB_POLICY").contains("qps=7"));
+    let json = shown(&[("FERROCCL_SLOTS", "6"), ("NCCL_MAX_NCHANNELS", "2")]);
+    assert_eq!(value(&json, "FERROCCL_SLOTS"), "6");
+    assert_eq!(value(&json, "FERROCCL_CHANNELS"), "2");
+    let wrong = with("set FERROCCL_SLOTS=many", "config");
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("FERROCCL_SLOTS"), "{}", text(&wrong.stderr));
+}
+
+/// Values are tried side by side, and said.
+#[test]
+fn values_of_tunables_are_tried() {
+    let out = Table::new("tried", "");
+    let lines = said(&format!(
+        "tune -g 2 -b 64k -e 64k --collectives all_reduce --rounds 3 --out {} \
+         --try FERROCCL_SLOTS=1 --try FERROCCL_SLOTS=4 --try FERROCCL_SLOT_BYTES=4k",
+        out.name()
+    ));
+    assert!(lines.contains("FERROCCL_SLOTS=8, 1 ") && lines.contains("FERROCCL_SLOT_BYTES=131072"));
+    assert!(refused("tune --try FERROCCL_TIMEOUT=1", 2).contains("give one of these"));
+    assert!(refused("tune --try FERROCCL_SLOTS", 2).contains("= and a value"));
 }
 
 /// Who measures anew need not have the table of this machine, and has one line of each.

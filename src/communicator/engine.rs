@@ -7,9 +7,10 @@ use ccl_core::admission::MessageLinks;
 use ccl_core::algorithm::{Algorithm, Params};
 use ccl_core::config::Config;
 use ccl_core::execution::{Execution, Numbers, Progress};
-use ccl_core::lower::{Alias, lower_for_slots};
+use ccl_core::lower::{Alias, Program, lower_for_slots};
 use ccl_core::schedule::shape::Sizes;
 use ccl_core::schedule::{Layout, RankSchedule};
+use ccl_core::select::way::{self, Division, Way};
 use ccl_core::select::{Choice, Situation, choose};
 use ccl_core::topology::Hosts;
 use ccl_core::transport::TransportError;
@@ -72,9 +73,10 @@ struct Recent {
     /// None for uneven calls, which are prepared each time.
     count: Option<usize>,
     in_place: bool,
-    algorithm: Option<&'static str>,
-    /// What the record says of the algorithm.
-    asked: u8,
+    /// What the call asks for.
+    way: Option<Way>,
+    /// What the record says of that.
+    asked: (u8, Division),
     plan: usize,
     kernel: Kernel,
     input_bytes: usize,
@@ -95,7 +97,17 @@ impl Recent {
             && self.root == call.root
             && self.scalar == call.scalar
             && self.in_place == in_place
-            && self.algorithm == call.algorithm
+            && self.asks_like(call.algorithm)
+    }
+
+    fn asks_like(&self, text: Option<&str>) -> bool {
+        match (self.way, text) {
+            (None, None) => true,
+            (Some(Way { algorithm, division }), Some(text)) => {
+                way::split(text) == Ok((algorithm, division))
+            }
+            _ => false,
+        }
     }
 }
 
@@ -279,7 +291,7 @@ impl Engine {
     }
 
     #[inline]
-    fn record(&self, call: &Call<'_>, algorithm: u8) -> CallRecord {
+    fn record(&self, call: &Call<'_>, (algorithm, division): (u8, Division)) -> CallRecord {
         CallRecord {
             sequence: self.sequence,
             collective: call.collective,
@@ -287,6 +299,7 @@ impl Engine {
             op: call.op,
             root: call.root,
             algorithm,
+            division,
             count: call.compared_count(),
         }
     }
@@ -295,10 +308,14 @@ impl Engine {
     fn prepare(&mut self, call: &Call<'_>, in_place: bool) -> Result<(), Error> {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
-        let algorithm = choice(&self.config, &self.segment, &self.hosts, call)?.algorithm;
+        let Choice { algorithm, division, .. } =
+            choice(&self.config, &self.segment, &self.hosts, call)?;
         let plan = self.plan(algorithm, call, in_place)?;
-        self.bind(plan, call)?;
-        let asked = call.algorithm.map_or(0, |_| registry_number(algorithm));
+        self.bind(plan, call, division)?;
+        let asked = match call.algorithm {
+            Some(_) => (registry_number(algorithm), division),
+            None => (0, Division::WHOLE),
+        };
         let op = if call.collective.reduces() { call.op } else { ReduceOp::Sum };
         let kernel = Kernel::select(call.data_type, op, Scalar(call.scalar), self.ranks);
         self.recent = Some(Recent {
@@ -309,7 +326,7 @@ impl Engine {
             root: call.root,
             count: if let Sizes::Even(count) = call.sizes { Some(count) } else { None },
             in_place,
-            algorithm: call.algorithm.map(|_| algorithm.name),
+            way: call.algorithm.map(|_| Way { algorithm: algorithm.name, division }),
             asked,
             plan,
             kernel,
@@ -575,7 +592,7 @@ impl Engine {
     ) -> Result<usize, Error> {
         let program = lower_for_slots(schedule, alias, self.segment.shape.slots);
         let slot_bytes = self.segment.shape.slot_bytes;
-        if program.message_parts as usize * 8 > slot_bytes {
+        if message_bytes_min(&program) > slot_bytes {
             return Err(usage(format!(
                 "a message of {} parts does not fit slots of {slot_bytes} bytes; raise \
                  FERROCCL_BUDGET_BYTES",
@@ -602,10 +619,12 @@ impl Engine {
     }
 
     /// Puts a call's numbers into its plan; allocates only for more uneven counts than before.
-    fn bind(&mut self, plan: usize, call: &Call<'_>) -> Result<(), Error> {
-        let Plan { numbers, split, .. } = &mut self.plans[plan];
+    fn bind(&mut self, plan: usize, call: &Call<'_>, division: Division) -> Result<(), Error> {
+        let slot_bytes = self.segment.shape.slot_bytes;
+        let Plan { numbers, split, execution, .. } = &mut self.plans[plan];
         let width = call.data_type.bytes();
         numbers.element_bytes = width;
+        numbers.slot_bytes = message_bytes(division, slot_bytes, execution.program());
         let seat = call.seat(self.rank, self.ranks);
         let grain = (64 / width).max(1);
         let (input, output) = (&mut numbers.input, &mut numbers.output);
@@ -621,6 +640,16 @@ impl Engine {
         }
         Ok(self.scratch.start())
     }
+}
+
+/// An element of each part of the longest message.
+fn message_bytes_min(program: &Program) -> usize {
+    program.message_parts as usize * 8
+}
+
+/// The most payload of a message.
+pub(super) fn message_bytes(division: Division, slot_bytes: usize, program: &Program) -> usize {
+    division.bytes(slot_bytes, message_bytes_min(program))
 }
 
 /// Address and length of each buffer of a group.

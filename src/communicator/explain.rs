@@ -4,26 +4,19 @@ use std::fmt;
 
 use ccl_core::algorithm::{self, Params};
 use ccl_core::config::Config;
-use ccl_core::cost::models;
-use ccl_core::cost::predict::{self, Programs};
 use ccl_core::execution::Numbers;
 use ccl_core::lower::{Alias, lower_for_slots};
-use ccl_core::schedule::shape::Sizes;
+use ccl_core::schedule::RankSchedule;
 use ccl_core::spread::{Situation, Spread, Tier};
 use ccl_core::topology::Hosts;
 use ccl_core::types::Rank;
 use serde::Serialize;
 
 use super::call::usage;
-use super::engine::choice;
+use super::engine::{choice, message_bytes};
+use super::expected::Expected;
 use super::segment::Segment;
 use super::{Call, Communicator, Error};
-
-/// What is taken for a network of which nothing is known.
-const NETWORK_BYTES_PER_S: f64 = 10e9;
-
-/// Of more, it would take too long to say.
-const EXPECTED_RANKS_MAX: u32 = 8;
 
 /// The plan of a call, for people (`Display`) and programs (`Serialize`).
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -36,13 +29,16 @@ pub struct Explanation {
     pub hosts: u32,
     /// The algorithm taken.
     pub algorithm: String,
+    /// What slots are divided by: as behind the `/` of a way, or nothing.
+    pub division: String,
     /// What it does.
     pub summary: String,
     /// Why it was taken.
     pub reason: String,
     /// The other algorithms there are.
     pub alternatives: Vec<String>,
-    /// How long each of them would take, the fastest first; only where [`expected`] was asked.
+    /// How long each of them would take, the fastest first; only where
+    /// [`super::expected`] was asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expected: Vec<Expected>,
     /// The transport that joins the ranks.
@@ -56,6 +52,8 @@ pub struct Explanation {
     pub slots: u32,
     /// The most payload of one slot.
     pub slot_bytes: usize,
+    /// The most payload of a message of this call: a slot, or a part of it.
+    pub message_bytes: usize,
     /// How often the schedule is repeated to cover the buffers.
     pub pieces: usize,
     /// The most elements of each part that one piece takes.
@@ -80,18 +78,6 @@ pub struct Explanation {
     pub program: String,
 }
 
-/// How long an algorithm takes.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Expected {
-    /// Its name.
-    pub algorithm: String,
-    /// In microseconds.
-    pub time_us: f64,
-    /// Whether that was measured (`FERROCCL_TUNING`), or is predicted by a walk through all ranks'
-    /// programs with figures of the order of what this library's links take.
-    pub is_measured: bool,
-}
-
 /// How messages are spread, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Spreading {
@@ -111,6 +97,14 @@ impl Communicator {
     /// As the call itself, for what is wrong with its arguments.
     pub fn explain(&self, call: &Call<'_>) -> Result<Explanation, Error> {
         explain(self.config(), self.rank(), &self.engine.hosts, call)
+    }
+}
+
+impl Explanation {
+    /// The way taken: the algorithm, and behind a `/` what slots are divided by.
+    #[must_use]
+    pub fn way(&self) -> String {
+        format!("{}{}", self.algorithm, self.division)
     }
 }
 
@@ -135,7 +129,8 @@ pub fn explain(
     let params = Params { rank, ranks, root: call.root, hosts };
     let schedule = (choice.algorithm.schedule)(&params);
     let program = lower_for_slots(&schedule, Alias::APART, segment.shape.slots);
-    let numbers = numbers(call, rank, &segment, schedule.split)?;
+    let slot_bytes = message_bytes(choice.division, segment.shape.slot_bytes, &program);
+    let numbers = numbers(call, rank, slot_bytes, &schedule)?;
     let longest = numbers.input.longest_part().max(numbers.output.longest_part());
     let piece_elements = numbers.piece_elements(&program);
     let other = |name: &&str| *name != choice.algorithm.name;
@@ -153,6 +148,7 @@ pub fn explain(
         collective: call.collective.to_string(),
         ranks,
         algorithm: choice.algorithm.name.to_owned(),
+        division: choice.division.to_string(),
         summary: choice.algorithm.summary.to_owned(),
         reason: choice.reason.to_owned(),
         alternatives: names.filter(other).map(str::to_owned).collect(),
@@ -163,6 +159,7 @@ pub fn explain(
         channels: segment.channels,
         slots: segment.shape.slots,
         slot_bytes: segment.shape.slot_bytes,
+        message_bytes: slot_bytes,
         pieces: longest.div_ceil(piece_elements),
         piece_elements,
         schedule_ops: schedule.size(),
@@ -175,49 +172,6 @@ pub fn explain(
         schedule: schedule.to_string(),
         program: program.to_string(),
     })
-}
-
-/// How long a call whose blocks are all alike would take by each algorithm, the fastest first. It
-/// takes some milliseconds to find out for 8 ranks; among more nothing is said.
-///
-/// # Errors
-///
-/// As the call itself, for what is wrong with its arguments.
-pub fn expected(config: &Config, hosts: &Hosts, call: &Call<'_>) -> Result<Vec<Expected>, Error> {
-    let Sizes::Even(count) = call.sizes else { return Ok(Vec::new()) };
-    if hosts.ranks() > EXPECTED_RANKS_MAX || call.collective.even_blocks(1).is_none() {
-        return Ok(Vec::new());
-    }
-    let (input_bytes, output_bytes) = call.check(0, hosts.ranks())?;
-    let bytes = input_bytes.max(output_bytes);
-    let Segment { channels, shape, .. } = Segment::new(hosts, 0, config);
-    let model = models::processors(NETWORK_BYTES_PER_S);
-    let measured = |name: &str| {
-        let point = config.tuning.point(call.collective, (hosts.ranks(), hosts.count()), bytes);
-        let times = point.into_iter().flat_map(|point| &point.times);
-        times.into_iter().find(|time| time.algorithm == name).map(|time| time.median_ns as f64)
-    };
-    let mut all = Vec::new();
-    for algorithm in algorithm::of(call.collective) {
-        let programs = Programs::new(algorithm, call.root, hosts.clone(), shape.slots);
-        let element_bytes = call.data_type.bytes();
-        let walked = predict::Call {
-            programs: &programs,
-            count,
-            element_bytes,
-            buffer_bytes: bytes,
-            channels,
-            slot_bytes: shape.slot_bytes,
-        };
-        let measured = measured(algorithm.name);
-        let predicted = || predict::predict(&walked, &model).map(|seen| seen.time_ns);
-        let time_ns = measured.map_or_else(predicted, Ok);
-        let time_us = time_ns.map_err(|error| usage(error.to_string()))? / 1e3;
-        let algorithm = algorithm.name.to_owned();
-        all.push(Expected { algorithm, time_us, is_measured: measured.is_some() });
-    }
-    all.sort_by(|one, other| one.time_us.total_cmp(&other.time_us));
-    Ok(all)
 }
 
 /// The transports that join the ranks.
@@ -243,27 +197,31 @@ fn transports(hosts: &Hosts, config: &Config) -> &'static str {
     }
 }
 
-fn numbers(call: &Call<'_>, rank: Rank, segment: &Segment, split: u32) -> Result<Numbers, Error> {
+fn numbers(
+    call: &Call<'_>,
+    rank: Rank,
+    slot_bytes: usize,
+    schedule: &RankSchedule,
+) -> Result<Numbers, Error> {
     let width = call.data_type.bytes();
-    let seat = call.seat(rank, segment.ranks);
+    let seat = call.seat(rank, schedule.ranks);
     let (input, output) = seat
-        .layouts(call.sizes, split, (64 / width).max(1))
+        .layouts(call.sizes, schedule.split, (64 / width).max(1))
         .map_err(|error| usage(error.to_string()))?;
-    let slot_bytes = segment.shape.slot_bytes;
     Ok(Numbers { input, output, element_bytes: width, slot_bytes })
 }
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation { collective, ranks, hosts, algorithm, .. } = self;
+        let Explanation { collective, ranks, hosts, .. } = self;
         let place = if *hosts > 1 { format!(" on {hosts} hosts") } else { String::new() };
-        writeln!(f, "{collective} over {ranks} ranks{place}: {algorithm}")?;
+        writeln!(f, "{collective} over {ranks} ranks{place}: {}", self.way())?;
         writeln!(f, "  what       {}", self.summary)?;
         writeln!(f, "  why        {}", self.reason)?;
         writeln!(f, "  instead    {}", self.alternatives.join(", "))?;
-        for Expected { algorithm, time_us, is_measured } in &self.expected {
+        for Expected { way, time_us, is_measured } in &self.expected {
             let how = if *is_measured { "measured" } else { "predicted" };
-            writeln!(f, "  {how:<9}  {time_us:>10.2} us by {algorithm}")?;
+            writeln!(f, "  {how:<9}  {time_us:>10.2} us by {way}")?;
         }
         let Explanation { transport, channels, slots, slot_bytes, .. } = self;
         writeln!(
@@ -273,10 +231,11 @@ impl fmt::Display for Explanation {
         if let Some(Spreading { spread, rule, fan_out }) = &self.spread {
             writeln!(f, "  spread     {spread}, sending to {fan_out}, by the rule \"{rule}\"")?;
         }
-        let Explanation { pieces, piece_elements, schedule_ops, .. } = self;
+        let Explanation { pieces, piece_elements, schedule_ops, message_bytes, .. } = self;
         writeln!(
             f,
-            "  pieces     {pieces} of up to {piece_elements} elements per part; {schedule_ops} ops"
+            "  pieces     {pieces} of up to {piece_elements} elements per part, messages of up to \
+             {message_bytes} bytes; {schedule_ops} ops"
         )?;
         writeln!(f, "  scratch    {} bytes on this rank", self.scratch_bytes)?;
         writeln!(f, "  shared     {}", self.shared_formula)?;

@@ -9,6 +9,7 @@ mod element;
 mod engine;
 mod error;
 mod exchange;
+mod expected;
 mod explain;
 mod group;
 mod offspring;
@@ -50,7 +51,9 @@ pub use ccl_core::schedule::shape::{Blocks, Sizes};
 pub use ccl_core::topology::Hosts;
 pub use element::{Element, F8E4m3, F8E5m2, Reduction};
 pub use error::Error;
-pub use explain::{Expected, Explanation, expected, explain};
+pub(crate) use expected::{Asked, predicted};
+pub use expected::{Expected, expected};
+pub use explain::{Explanation, explain};
 pub use group::Group;
 pub use registered::Registered;
 pub use request::Request;
@@ -407,11 +410,21 @@ fn config_with_table(table: Option<String>) -> Result<Config, Error> {
     for tunable in Config::default().table().iter().filter(|tunable| tunable.variable != TUNING) {
         launch::variable(tunable.variable)?;
     }
-    let lookup = |name: &str| match name {
-        TUNING => table.clone(),
-        _ => launch::variable(name).ok().flatten(),
+    let given = |name: &str| launch::variable(name).ok().flatten();
+    let lookup = |name: &str| if name == TUNING { table.clone() } else { given(name) };
+    let config = Config::from_lookup(&lookup)?;
+    let settings = &config.tuning.settings;
+    if settings.is_empty() {
+        return Ok(config);
+    }
+    // What is set, by either of its names, stays.
+    let alias = |name: &str| config.table().into_iter().find(|of| of.variable == name)?.alias;
+    let is_given = |name: &str| given(name).or_else(|| given(alias(name)?)).is_some();
+    let tuned = |name: &str| {
+        let setting = settings.iter().find(|(known, _)| *known == name && !is_given(name));
+        setting.map_or_else(|| lookup(name), |(_, value)| Some(value.clone()))
     };
-    Ok(Config::from_lookup(&lookup)?)
+    Ok(Config::from_lookup(&tuned)?)
 }
 
 /// What a variable is set to; of one that names a file, what is in that.

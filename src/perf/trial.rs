@@ -55,6 +55,14 @@ impl Prepared<'_> {
 }
 
 impl Trial<'_> {
+    /// The same by a way that is asked for.
+    #[must_use]
+    pub fn by<'b>(&self, way: &'b str) -> Trial<'b> {
+        let Trial { collective, data_type, op, root, rank, ranks, .. } = *self;
+        let counts = self.counts.clone();
+        Trial { collective, data_type, op, root, counts, algorithm: Some(way), rank, ranks }
+    }
+
     /// The call.
     #[must_use]
     pub fn request(&self) -> Request<'_> {

@@ -2,6 +2,7 @@
 //! wait for each other, can name both calls.
 
 use ccl_core::algorithm;
+use ccl_core::select::way::Division;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_memory::{Region, RegionError, record};
 
@@ -21,6 +22,8 @@ pub(crate) struct CallRecord {
     /// The algorithm that the call asks for: 1 + its number in the registry; 0 for the choice that
     /// all ranks make alike.
     pub(crate) algorithm: u8,
+    /// What the call asks that slots are divided by.
+    pub(crate) division: Division,
     /// Elements of an even call; a digest of the counts of an uneven one that all ranks know.
     pub(crate) count: u64,
 }
@@ -49,8 +52,8 @@ impl CallRecord {
         let reduces = self.collective.reduces();
         let op = if reduces { self.op as u64 } else { 0 };
         let root = if self.collective.has_root() { u64::from(self.root) } else { 0 };
-        let algorithm = u64::from(self.algorithm) << 24;
-        self.collective as u64 | (self.data_type as u64) << 8 | op << 16 | algorithm | root << 32
+        let way = u64::from(self.algorithm) << 24 | u64::from(self.division.number()) << 22;
+        self.collective as u64 | (self.data_type as u64) << 8 | op << 16 | way | root << 32
     }
 
     /// Shows a record to the peers.
@@ -76,9 +79,10 @@ impl CallRecord {
             sequence,
             collective: Collective::ALL.into_iter().find(|c| *c as u8 == pick(0))?,
             data_type: DataType::ALL.into_iter().find(|d| *d as u8 == pick(8))?,
-            op: ReduceOp::ALL.into_iter().find(|o| *o as u8 == pick(16))?,
+            op: ReduceOp::ALL.into_iter().find(|o| *o as u8 == pick(16) & 0x3f)?,
             root: (kind >> 32) as Rank,
             algorithm: pick(24),
+            division: Division::of_number(pick(16) >> 6)?,
             count,
         })
     }
@@ -108,7 +112,7 @@ impl std::fmt::Display for CallRecord {
         }
         let index = usize::from(self.algorithm).checked_sub(1);
         if let Some(asked) = index.and_then(|index| algorithm::all().nth(index)) {
-            write!(f, ", by {}", asked.name)?;
+            write!(f, ", by {}{}", asked.name, self.division)?;
         }
         Ok(())
     }
@@ -135,6 +139,7 @@ mod tests {
             op: ReduceOp::Max,
             root: 3,
             algorithm: 0,
+            division: Division::WHOLE,
             count: 1000,
         }
     }
@@ -151,19 +156,21 @@ mod tests {
 
     #[test]
     fn every_field_changes_the_tag() {
-        let changes: [fn(&mut CallRecord); 7] = [
+        let changes: [fn(&mut CallRecord); 8] = [
             |r| r.sequence += 1,
             |r| r.collective = Collective::AllReduce,
             |r| r.data_type = DataType::Int8,
             |r| r.op = ReduceOp::Sum,
             |r| r.root = 0,
             |r| r.algorithm = 3,
+            |r| r.division = Division::ALL[3],
             |r| r.count -= 1,
         ];
         for change in changes {
             let mut other = record();
             change(&mut other);
             assert_ne!(other.tag(true), record().tag(true), "{other}");
+            assert_eq!(CallRecord::of(other.sequence, other.kind(), other.count), Some(other));
         }
         assert_eq!(record().tag(false), 0);
     }

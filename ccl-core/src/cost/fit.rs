@@ -1,6 +1,7 @@
 //! What links and processors take, from how long collectives took: the numbers of a model with
 //! which its predictions come nearest to what was measured.
 
+use super::figures::FIGURES;
 use super::predict::{Call, PredictError, predict};
 use super::walk::Model;
 
@@ -36,25 +37,6 @@ impl Fitted {
     }
 }
 
-/// A number of a model.
-type Number = fn(&mut Model) -> &mut f64;
-
-/// What is looked for: all numbers that a model of processors has.
-const NUMBERS: [Number; 12] = [
-    |model| &mut model.processor.call_ns,
-    |model| &mut model.within.latency_ns,
-    |model| &mut model.within.message_ns,
-    |model| &mut model.processor.fold_ns,
-    |model| &mut model.processor.slot_ns,
-    |model| &mut model.processor.memory_ns[0],
-    |model| &mut model.processor.memory_ns[1],
-    |model| &mut model.processor.memory_ns[2],
-    |model| &mut model.between.latency_ns,
-    |model| &mut model.between.message_ns,
-    |model| &mut model.between.byte_ns,
-    |model| &mut model.between.bytes_per_s,
-];
-
 /// The model whose predictions are nearest, beginning from a given one: one number after the other
 /// is made larger and smaller, as long as that helps. What no sample depends on stays.
 ///
@@ -64,7 +46,7 @@ const NUMBERS: [Number; 12] = [
 pub fn fit(model: &Model, samples: &[Sample<'_>]) -> Result<Fitted, PredictError> {
     let mut best = (*model, ratios(model, samples)?);
     for step in STEPS {
-        for number in NUMBERS {
+        for (_, number) in FIGURES {
             for factor in [step, 1.0 / step] {
                 // As long as it helps.
                 loop {

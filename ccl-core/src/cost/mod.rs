@@ -20,6 +20,7 @@ pub mod cluster;
 pub mod collectives;
 pub mod curve;
 pub mod fabric;
+pub mod figures;
 pub mod fit;
 pub mod models;
 pub mod nccl;

@@ -5,11 +5,13 @@
 //! sends least between them.
 
 pub mod tuning;
+pub mod way;
 
-use crate::algorithm::{self, Algorithm, Family, Order, UnknownAlgorithm};
+use crate::algorithm::{self, Algorithm, Family, Order};
 use crate::topology::Hosts;
 use crate::types::Collective;
 use tuning::Tuning;
+use way::{Division, WayError};
 
 /// What the choice depends on; equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,19 +26,22 @@ pub struct Situation<'a> {
     pub deterministic: bool,
     /// The most bytes in one message.
     pub slot_bytes: usize,
-    /// The algorithm that the call asks for, by name.
+    /// The way that the call asks for.
     pub call: Option<&'a str>,
-    /// The algorithm that the configuration asks for wherever there is one of that name or family.
+    /// The way that the configuration asks for wherever there is an algorithm of that name or
+    /// family.
     pub configured: &'a str,
     /// What was measured.
     pub tuning: &'a Tuning,
 }
 
-/// An algorithm and why it was taken.
+/// A way and why it was taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
     /// The algorithm.
     pub algorithm: &'static Algorithm,
+    /// What slots are divided by.
+    pub division: Division,
     /// A half sentence for `explain`.
     pub reason: &'static str,
 }
@@ -44,9 +49,9 @@ pub struct Choice {
 /// Why an algorithm that was asked for is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChoiceError {
-    /// There is none of that name.
+    /// There is no such way.
     #[error(transparent)]
-    Unknown(#[from] UnknownAlgorithm),
+    Unknown(#[from] WayError),
     /// The configuration asks for one that no collective has.
     #[error(
         "FERROCCL_ALGO={name}: no collective has such an algorithm or family; there are: {known}"
@@ -78,28 +83,36 @@ pub enum ChoiceError {
 /// deterministic mode excludes.
 pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
     let collective = situation.collective;
-    if let Some(name) = situation.call {
-        let algorithm = algorithm::find(collective, name)?;
+    if let Some(text) = situation.call {
+        let (algorithm, division) = way::find(collective, text)?;
         if allowed(situation, algorithm) {
-            return Ok(Choice { algorithm, reason: "the call asks for it" });
+            return Ok(Choice { algorithm, division, reason: "the call asks for it" });
         }
-        return Err(ChoiceError::Excluded { collective, name: name.to_owned() });
+        return Err(ChoiceError::Excluded { collective, name: text.to_owned() });
     }
+    let (configured, division) = way::split(situation.configured)?;
     let named = |algorithm: &&Algorithm| {
         let names = [algorithm.name, family_name(algorithm.family)];
-        !situation.configured.is_empty() && names.contains(&situation.configured)
+        !configured.is_empty() && names.contains(&configured)
     };
     let mut configured = algorithm::of(collective).filter(named).peekable();
     let excluded = configured.peek().is_some();
     if let Some(algorithm) = configured.find(|algorithm| allowed(situation, algorithm)) {
-        return Ok(Choice { algorithm, reason: "FERROCCL_ALGO asks for it" });
+        return Ok(Choice { algorithm, division, reason: "FERROCCL_ALGO asks for it" });
     }
-    let (name, reason) = tuned(situation).unwrap_or_else(|| default(situation));
+    let choice = match tuned(situation) {
+        Some(choice) => choice,
+        None => {
+            let (name, reason) = default(situation);
+            let (algorithm, division) = way::find(collective, name)?;
+            Choice { algorithm, division, reason }
+        }
+    };
     let reason = match excluded {
         true => "FERROCCL_DETERMINISTIC=1 excludes what FERROCCL_ALGO asks for",
-        false => reason,
+        false => choice.reason,
     };
-    Ok(Choice { algorithm: algorithm::find(collective, name)?, reason })
+    Ok(Choice { reason, ..choice })
 }
 
 /// Whether some collective has an algorithm of that name or family: what the configuration may ask
@@ -107,8 +120,9 @@ pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
 ///
 /// # Errors
 ///
-/// If none has; the error lists the names.
-pub fn check_configured(name: &str) -> Result<(), ChoiceError> {
+/// If none has, then the error lists the names; or if slots cannot be divided like that.
+pub fn check_configured(text: &str) -> Result<(), ChoiceError> {
+    let (name, _) = way::split(text)?;
     let names = |algorithm: &Algorithm| [algorithm.name, family_name(algorithm.family)];
     if name.is_empty() || algorithm::all().any(|algorithm| names(algorithm).contains(&name)) {
         return Ok(());
@@ -134,8 +148,8 @@ fn allowed(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
     !situation.deterministic || algorithm.order != Order::Unspecified
 }
 
-/// What was fastest where it was measured.
-fn tuned(situation: &Situation<'_>) -> Option<Rule> {
+/// What was fastest where it was measured, or is predicted to be.
+fn tuned(situation: &Situation<'_>) -> Option<Choice> {
     let Situation { collective, bytes, hosts, tuning, .. } = *situation;
     // Counts that not all ranks know; or nothing to do.
     if bytes == 0 {
@@ -144,8 +158,14 @@ fn tuned(situation: &Situation<'_>) -> Option<Rule> {
     let may = |name: &str| {
         algorithm::find(collective, name).is_ok_and(|algorithm| allowed(situation, algorithm))
     };
-    let name = tuning.fastest(collective, (hosts.ranks(), hosts.count()), bytes, may)?;
-    Some((name, "measured to be the fastest (FERROCCL_TUNING)"))
+    let (way, is_predicted) =
+        tuning.fastest(collective, (hosts.ranks(), hosts.count()), bytes, may)?;
+    let algorithm = algorithm::find(collective, way.algorithm).ok()?;
+    let reason = match is_predicted {
+        true => "predicted to be the fastest (FERROCCL_TUNING)",
+        false => "measured to be the fastest (FERROCCL_TUNING)",
+    };
+    Some(Choice { algorithm, division: way.division, reason })
 }
 
 /// A name and why.
@@ -333,18 +353,28 @@ mod tests {
         assert_eq!(taken(Situation { call: Some("direct"), ..tuned }).0, "direct");
         let others = Hosts::one(3);
         assert_eq!(taken(Situation { hosts: &others, ..tuned }).0, "direct_two_phase");
+        let line = "all_reduce ranks=4 hosts=1 bytes=1048576 predicted: ring/8=1 ring=2";
+        let tuned = Situation { tuning: &line.parse().unwrap(), ..LARGE };
+        let choice = choose(&tuned).unwrap();
+        assert_eq!((choice.algorithm.name, choice.division.number()), ("ring", 3));
+        assert!(choice.reason.contains("predicted"), "{}", choice.reason);
     }
 
     #[test]
     fn a_call_that_asks_for_what_cannot_be_had_is_refused() {
         let call = |name, deterministic| {
             choose(&Situation { call: Some(name), deterministic, ..LARGE })
-                .map(|c| c.algorithm.name)
+                .map(|c| (c.algorithm.name, c.division.number()))
         };
-        assert_eq!(call("ring", false), Ok("ring"));
+        assert_eq!(call("ring", false), Ok(("ring", 0)));
+        assert_eq!(call("ring/4", false), Ok(("ring", 2)));
+        assert!(matches!(call("ring/3", false), Err(ChoiceError::Unknown(_))));
         assert!(matches!(call("ring", true), Err(ChoiceError::Excluded { .. })));
         assert!(matches!(call("rign", false), Err(ChoiceError::Unknown(_))));
         assert!(check_configured("rign").unwrap_err().to_string().contains("ring"));
+        assert!(check_configured("ring/4").is_ok() && check_configured("ring/5").is_err());
+        let halves = choose(&Situation { configured: "ring/2", ..LARGE }).unwrap();
+        assert_eq!((halves.algorithm.name, halves.division.number()), ("ring", 1));
     }
 
     /// What each collective takes by itself, large and of 8 bytes per rank.

@@ -1,34 +1,59 @@
-//! Which algorithm was fastest where it was measured: a table that `ferroccl tune` writes.
+//! What is fastest where it was measured: a table that `ferroccl tune` writes.
 //!
 //! ```text
 //! machine AMD EPYC 7B13, 2 processors
+//! set FERROCCL_SLOT_BYTES=262144
+//! model call_ns=120 fold_ns=40
 //! all_reduce ranks=2 hosts=1 bytes=8: direct=0.26~0.01 ring=1.20~0.05
-//! all_reduce ranks=2 hosts=1 bytes=1048576: direct_two_phase=52.1~1.3 ring=90.4~2.2
+//! all_reduce ranks=2 hosts=1 bytes=1048576: direct_two_phase/2=52.1~1.3 ring=90.4~2.2
+//! all_reduce ranks=8 hosts=4 bytes=1048576 predicted: hierarchical=440 ring=610
 //! ```
 //!
 //! A line is a collective of so many bytes (of the larger buffer) among so many ranks on so many
-//! hosts, with the median time by each algorithm in microseconds, and behind `~` by how much half
-//! of the measurements were off. Lines end with the line or with `;`. A call takes the fastest at
-//! the size that is nearest to its own; ranks and hosts must be the same.
+//! hosts, with the median time by each way ([`super::way`]) in microseconds, and behind `~` by how
+//! much half of the measurements were off; or what a model predicts. A call takes the fastest at
+//! the size that is nearest to its own, of what was measured if there is any; ranks and hosts must
+//! be the same. `set` gives tunables the values that were the fastest, where nothing else does;
+//! in them `|` stands for `;`. `model` has the numbers of the model that comes nearest
+//! ([`crate::cost::figures`]). Lines end with the line or with `;`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::str::FromStr;
 
-use crate::algorithm;
+use super::way::{self, Way};
 use crate::config::Value;
+use crate::cost::figures;
+use crate::cost::walk::Model;
 use crate::types::Collective;
 
+/// What a table may set: what changes how fast a communicator is, and nothing else.
+pub const SETTABLE: [&str; 6] = [
+    "FERROCCL_CHANNELS",
+    "FERROCCL_SLOTS",
+    "FERROCCL_SLOT_BYTES",
+    "FERROCCL_ZERO_COPY_BYTES",
+    "FERROCCL_SOCKETS",
+    "FERROCCL_IB_POLICY",
+];
+
 /// A table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tuning {
     /// Where it was measured.
     pub machine: Option<String>,
+    /// Tunables, of [`SETTABLE`], and their values.
+    pub settings: Vec<(&'static str, String)>,
+    /// The numbers of the model that comes nearest to what was measured.
+    pub model: Option<Model>,
     /// What was measured.
     pub points: Vec<Point>,
 }
 
-/// What was measured.
+/// Its numbers are read as such, so none is no number.
+impl Eq for Tuning {}
+
+/// What was measured, or is predicted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     /// The collective.
@@ -39,15 +64,17 @@ pub struct Point {
     pub hosts: u32,
     /// Bytes of the larger buffer.
     pub bytes: usize,
-    /// By algorithm, in any order.
+    /// Whether the times are a model's.
+    pub is_predicted: bool,
+    /// By way, in any order.
     pub times: Vec<Measured>,
 }
 
-/// How long an algorithm took.
+/// How long a way took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
-    /// Its name.
-    pub algorithm: &'static str,
+    /// Which.
+    pub way: Way,
     /// The median, in nanoseconds.
     pub median_ns: u64,
     /// By how much half of the measurements were off, in nanoseconds.
@@ -80,19 +107,23 @@ pub struct Change {
 impl Point {
     /// The fastest of those that may be taken.
     pub fn fastest(&self, may: impl Fn(&str) -> bool) -> Option<&Measured> {
-        let allowed = self.times.iter().filter(|time| may(time.algorithm));
+        let allowed = self.times.iter().filter(|time| may(time.way.algorithm));
         allowed.min_by_key(|time| time.median_ns)
     }
 
     fn is_like(&self, other: &Point) -> bool {
-        let of = |point: &Point| (point.collective, point.ranks, point.hosts, point.bytes);
-        of(self) == of(other)
+        self.key() == other.key() && self.is_predicted == other.is_predicted
+    }
+
+    fn key(&self) -> (Collective, u32, u32, usize) {
+        (self.collective, self.ranks, self.hosts, self.bytes)
     }
 }
 
 impl Tuning {
     /// Nothing was measured.
-    pub const NONE: Tuning = Tuning { machine: None, points: Vec::new() };
+    pub const NONE: Tuning =
+        Tuning { machine: None, settings: Vec::new(), model: None, points: Vec::new() };
 
     /// What was measured with exactly so many bytes.
     #[must_use]
@@ -102,29 +133,30 @@ impl Tuning {
         (ranks, hosts): (u32, u32),
         bytes: usize,
     ) -> Option<&Point> {
-        let like = |point: &&Point| {
-            (point.collective, point.ranks, point.hosts, point.bytes)
-                == (collective, ranks, hosts, bytes)
-        };
-        self.points.iter().find(like)
+        let mut measured = self.points.iter().filter(|point| !point.is_predicted);
+        measured.find(|point| point.key() == (collective, ranks, hosts, bytes))
     }
 
-    /// The fastest algorithm for so many bytes, of those that may be taken; none where nothing was
-    /// measured with as many ranks on as many hosts.
+    /// The fastest way for so many bytes, by algorithms that may be taken, and whether that is
+    /// predicted; none where nothing is known of as many ranks on as many hosts.
     pub fn fastest(
         &self,
         collective: Collective,
         (ranks, hosts): (u32, u32),
         bytes: usize,
         may: impl Fn(&str) -> bool,
-    ) -> Option<&'static str> {
+    ) -> Option<(Way, bool)> {
         let logarithm = |bytes: usize| (bytes.max(1) as f64).ln();
         let off = |point: &&Point| (logarithm(point.bytes) - logarithm(bytes)).abs();
-        let like = self.points.iter().filter(|point| {
-            (point.collective, point.ranks, point.hosts) == (collective, ranks, hosts)
-        });
-        let nearest = like.min_by(|one, other| off(one).total_cmp(&off(other)))?;
-        Some(nearest.fastest(may)?.algorithm)
+        let nearest = |predicted: bool| {
+            let like = self.points.iter().filter(|point| {
+                (point.collective, point.ranks, point.hosts) == (collective, ranks, hosts)
+                    && point.is_predicted == predicted
+            });
+            like.min_by(|one, other| off(one).total_cmp(&off(other)))
+        };
+        let point = nearest(false).or_else(|| nearest(true))?;
+        Some((point.fastest(may)?.way, point.is_predicted))
     }
 
     /// What became of the points that both tables have. The newer is slower where it is by more
@@ -149,11 +181,21 @@ impl Tuning {
         if let Some(machine) = &self.machine {
             let _ = write!(text, "machine {machine}{end}");
         }
-        for Point { collective, ranks, hosts, bytes, times } in &self.points {
-            let _ = write!(text, "{collective} ranks={ranks} hosts={hosts} bytes={bytes}:");
-            for Measured { algorithm, median_ns, spread_ns } in times {
+        for (variable, value) in &self.settings {
+            let _ = write!(text, "set {variable}={}{end}", value.replace(';', "|"));
+        }
+        if let Some(model) = &self.model {
+            let _ = write!(text, "model {}{end}", figures::write(model));
+        }
+        for Point { collective, ranks, hosts, bytes, is_predicted, times } in &self.points {
+            let mark = if *is_predicted { " predicted" } else { "" };
+            let _ = write!(text, "{collective} ranks={ranks} hosts={hosts} bytes={bytes}{mark}:");
+            for Measured { way, median_ns, spread_ns } in times {
                 let us = |ns: u64| ns as f64 / 1e3;
-                let _ = write!(text, " {algorithm}={}~{}", us(*median_ns), us(*spread_ns));
+                let _ = write!(text, " {way}={}", us(*median_ns));
+                if *spread_ns > 0 {
+                    let _ = write!(text, "~{}", us(*spread_ns));
+                }
             }
             text.push_str(end);
         }
@@ -164,6 +206,14 @@ impl Tuning {
     #[must_use]
     pub fn lines(&self) -> String {
         self.text("\n")
+    }
+
+    /// The same behind a line that says what it is: what goes into a file.
+    #[must_use]
+    pub fn file(&self) -> String {
+        let head = "# What `ferroccl tune` has measured, in microseconds: the median, and by how \
+                    much half of the rounds were off.\n";
+        head.to_owned() + &self.lines()
     }
 }
 
@@ -178,10 +228,15 @@ impl FromStr for Tuning {
                 let wrong = |problem| TuningError { line: number + 1, problem };
                 if let Some(machine) = part.strip_prefix("machine ") {
                     tuning.machine = Some(machine.trim().to_owned());
+                } else if let Some(setting) = part.strip_prefix("set ") {
+                    tuning.settings.push(setting_of(setting).map_err(wrong)?);
+                } else if let Some(model) = part.strip_prefix("model ") {
+                    tuning.model = Some(figures::read(model).map_err(wrong)?);
                 } else if !part.is_empty() {
                     let point = point(part).map_err(wrong)?;
-                    let Point { collective, ranks, hosts, bytes, .. } = point;
-                    if !known.insert((collective.name(), ranks, hosts, bytes)) {
+                    let (collective, ranks, hosts, bytes) = point.key();
+                    let key = (collective.name(), ranks, hosts, bytes, point.is_predicted);
+                    if !known.insert(key) {
                         return Err(wrong("the same is measured before; keep one line".to_owned()));
                     }
                     tuning.points.push(point);
@@ -189,6 +244,18 @@ impl FromStr for Tuning {
             }
         }
         Ok(tuning)
+    }
+}
+
+fn setting_of(text: &str) -> Result<(&'static str, String), String> {
+    let (variable, value) = text.split_once('=').unwrap_or((text, ""));
+    let known = SETTABLE.iter().find(|known| **known == variable.trim());
+    match known.filter(|_| !value.trim().is_empty()) {
+        Some(known) => Ok((known, value.trim().replace('|', ";"))),
+        None => Err(format!(
+            "a table may set these, to a value: {}; {text:?} does not",
+            SETTABLE.join(" ")
+        )),
     }
 }
 
@@ -207,6 +274,11 @@ fn point(text: &str) -> Result<Point, String> {
         number.ok_or_else(|| format!("{word:?} is not like {name}=2"))
     };
     let (ranks, hosts, bytes) = (of("ranks")?, of("hosts")?, of("bytes")?);
+    let is_predicted = match words.next() {
+        Some("predicted") => true,
+        None => false,
+        Some(word) => return Err(format!("{word:?} is one word too many before the `:`")),
+    };
     if let Some(word) = words.next() {
         return Err(format!("{word:?} is one word too many before the `:`"));
     }
@@ -217,23 +289,25 @@ fn point(text: &str) -> Result<Point, String> {
     if times.is_empty() {
         return Err("there is no time behind the `:`".to_owned());
     }
-    let names: BTreeSet<&str> = times.iter().map(|time| time.algorithm).collect();
-    if names.len() < times.len() {
+    let ways: BTreeSet<_> =
+        times.iter().map(|time| (time.way.algorithm, time.way.division)).collect();
+    if ways.len() < times.len() {
         return Err("an algorithm has two times; keep one of each".to_owned());
     }
-    Ok(Point { collective, ranks, hosts, bytes, times })
+    Ok(Point { collective, ranks, hosts, bytes, is_predicted, times })
 }
 
 fn measured(collective: Collective, word: &str) -> Result<Measured, String> {
     let wrong = || format!("{word:?} is not like direct=0.26~0.01 (microseconds)");
     let (name, times) = word.split_once('=').ok_or_else(wrong)?;
     let (median, spread) = times.split_once('~').unwrap_or((times, "0"));
-    let algorithm = algorithm::find(collective, name).map_err(|error| error.to_string())?.name;
+    let (algorithm, division) = way::find(collective, name).map_err(|error| error.to_string())?;
+    let way = Way { algorithm: algorithm.name, division };
     let ns = |text: &str| {
         let us = text.parse::<f64>().ok().filter(|us| (0.0..1e12).contains(us));
         us.map(|us| (us * 1e3).round() as u64).ok_or_else(wrong)
     };
-    Ok(Measured { algorithm, median_ns: ns(median)?, spread_ns: ns(spread)? })
+    Ok(Measured { way, median_ns: ns(median)?, spread_ns: ns(spread)? })
 }
 
 impl Value for Tuning {
@@ -258,9 +332,12 @@ mod tests {
 
     const TABLE: &str = "
         # of a test
-        machine a box; all_reduce ranks=2 hosts=1 bytes=8: direct=0.26~0.01 ring=1.2
+        machine a box; set FERROCCL_IB_POLICY=bytes>=1M: qps=16 | qps=4; model fold_ns=33
+        all_reduce ranks=2 hosts=1 bytes=8: direct=0.26~0.01 ring=1.2
         all_reduce ranks=2 hosts=1 bytes=1048576: ring=40.5~2 direct_two_phase=90 # noisy
         all_gather ranks=2 hosts=2 bytes=64: ring=9~1
+        all_gather ranks=2 hosts=2 bytes=64 predicted: bruck=7
+        all_gather ranks=4 hosts=2 bytes=64 predicted: ring/2=7 bruck=8
     ";
 
     fn table() -> Tuning {
@@ -270,7 +347,10 @@ mod tests {
     #[test]
     fn what_is_shown_reads_the_same() {
         let table = table();
-        assert_eq!((table.machine.as_deref(), table.points.len()), (Some("a box"), 3));
+        assert_eq!((table.machine.as_deref(), table.points.len()), (Some("a box"), 5));
+        let settings = [("FERROCCL_IB_POLICY", "bytes>=1M: qps=16 ; qps=4".to_owned())];
+        assert_eq!(table.settings, settings);
+        assert_eq!(table.model.map(|model| model.processor.fold_ns), Some(33.0));
         assert_eq!(Tuning::read(&table.show()).as_ref(), Some(&table));
         assert_eq!(table.lines().parse::<Tuning>().as_ref(), Ok(&table));
         assert_eq!(Tuning::read(""), Some(Tuning::NONE));
@@ -280,7 +360,9 @@ mod tests {
     fn the_nearest_size_decides() {
         use Collective as C;
         let table = table();
-        let fastest = |collective, of, bytes| table.fastest(collective, of, bytes, |_| true);
+        let fastest = |collective, of, bytes| {
+            table.fastest(collective, of, bytes, |_| true).map(|(way, _)| way.algorithm)
+        };
         for (bytes, expected) in [
             (0, "direct"),
             (8, "direct"),
@@ -295,7 +377,14 @@ mod tests {
         assert_eq!(fastest(C::AllReduce, (2, 2), 8), None);
         assert_eq!(fastest(C::Broadcast, (2, 1), 8), None);
         let not_ring = table.fastest(C::AllReduce, (2, 1), 1 << 20, |name| name != "ring");
-        assert_eq!(not_ring, Some("direct_two_phase"));
+        assert_eq!(not_ring.map(|(way, _)| way.algorithm), Some("direct_two_phase"));
+        // What was measured comes before what is predicted.
+        let shown = |of| {
+            let found = table.fastest(C::AllGather, of, 64, |_| true);
+            found.map(|(way, is_predicted)| (way.to_string(), is_predicted))
+        };
+        assert_eq!(shown((2, 2)), Some(("ring".to_owned(), false)));
+        assert_eq!(shown((4, 2)), Some(("ring/2".to_owned(), true)));
         assert_eq!(table.fastest(C::AllReduce, (2, 1), 8, |_| false), None);
     }
 
@@ -330,6 +419,12 @@ mod tests {
             ("all_reduce ranks=2 hosts=1 bytes=8: ring=1 ring=2", "has two times"),
             ("all_reduce ranks=2 hosts=1 bytes=8: ring=-1", "\"ring=-1\" is not like"),
             ("all_reduce ranks=2 hosts=1 bytes=8: ring=nan", "\"ring=nan\" is not like"),
+            ("all_reduce ranks=2 hosts=1 bytes=8: ring/3=1", "2, 4 or 8"),
+            ("all_reduce ranks=2 hosts=1 bytes=8: ring/2=1 ring/2=2", "has two times"),
+            ("all_reduce ranks=2 hosts=1 bytes=8 predicted x: ring=1", "\"x\" is one word"),
+            ("set FERROCCL_TIMEOUT=1", "a table may set these"),
+            ("set FERROCCL_SLOTS=", "a table may set these"),
+            ("model cal_ns=1", "\"cal_ns=1\" is not like call_ns=120"),
             (
                 "all_reduce ranks=2 hosts=1 bytes=8: ring=1\n\
                  all_reduce ranks=2 hosts=1 bytes=8: ring=2",

@@ -5,24 +5,26 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ferroccl::Collective;
 use ferroccl::communicator::config_without_table;
 use ferroccl::perf::open::launch_local;
 use ferroccl::perf::sizes::parse_size;
-use ferroccl::tune::{Tuning, Wanted, compare, measure};
+use ferroccl::tune::{Foreseen, Tried, Tuning, Wanted, compare, foresee, measure};
+use ferroccl::{Collective, Config};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Measures every algorithm of the collectives, in turns, with -g N ranks on this machine or with the
-ranks of a launcher (torchrun, mpirun, srun), and writes the medians. Later runs load the table:
-FERROCCL_TUNING=@FILE. Measure on a quiet machine.
-With --compare nothing is measured. Exit status: 0, or 1 if the newer table is slower anywhere by
-more than --allowed percent and by more than half of the measurements were off.
+ranks of a launcher (torchrun, mpirun, srun), then the fastest with shorter messages (ring/4: of a
+quarter of a slot), and writes the medians. Later runs load the table: FERROCCL_TUNING=@FILE.
+Measure on a quiet machine. --try adds what holds as long as a communicator lives.
+With --predict and with --compare nothing is measured. Exit status: 0, or 1 if the newer table of
+--compare is slower anywhere by more than --allowed percent and than half of both were off.
 Examples:
   ferroccl tune -g 2 -b 1k -e 4k --collectives all_reduce --rounds 3
   ferroccl tune -g 2 -b 8 -e 512 -f 8 --collectives all_gather,broadcast --rounds 3 --out /dev/null
+  ferroccl tune -g 2 -b 64k -e 64k --collectives all_gather --rounds 3 --try FERROCCL_SLOTS=4
   ferroccl tune --compare /dev/null /dev/null")]
 pub(crate) struct Tune {
     /// Start so many ranks on this machine
@@ -47,6 +49,18 @@ pub(crate) struct Tune {
     /// How often each algorithm has its turn
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
+    /// Try a value of a tunable before, such as FERROCCL_SLOTS=4, or what is usual (may be repeated)
+    #[arg(long = "try", value_name = "VARIABLE=VALUE|usual", value_parser = attempt)]
+    tried: Vec<Attempt>,
+    /// Predict for so many ranks, by the model that the table has
+    #[arg(long, value_name = "RANKS", requires = "table", conflicts_with_all = ["local_ranks", "tried"])]
+    predict: Option<u32>,
+    /// On so many hosts, with --predict
+    #[arg(long, default_value_t = 1, requires = "predict")]
+    hosts: u32,
+    /// The table that predictions are made from and added to
+    #[arg(long, value_name = "FILE", requires = "predict")]
+    table: Option<PathBuf>,
     /// Where the table goes; to standard output, if none is given
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -56,6 +70,17 @@ pub(crate) struct Tune {
     /// By how many percent the newer may be slower
     #[arg(long, default_value_t = 10.0, value_name = "PERCENT", value_parser = percent)]
     allowed: f64,
+}
+
+/// What is to be tried.
+#[derive(Clone, Debug)]
+enum Attempt {
+    Usual,
+    One(Tried),
+}
+
+fn attempt(text: &str) -> Result<Attempt, String> {
+    if text == "usual" { Ok(Attempt::Usual) } else { Tried::read(text).map(Attempt::One) }
 }
 
 fn even(text: &str) -> Result<Collective, String> {
@@ -74,8 +99,9 @@ fn percent(text: &str) -> Result<f64, String> {
 }
 
 pub(crate) fn tune(arguments: &Tune) -> ExitCode {
-    let done = match arguments.compare.as_deref() {
-        Some([old, new]) => judge(old, new, arguments.allowed),
+    let done = match (arguments.compare.as_deref(), arguments.predict, &arguments.table) {
+        (Some([old, new]), ..) => judge(old, new, arguments.allowed),
+        (_, Some(ranks), Some(table)) => predict(arguments, ranks, table),
         _ => run(arguments),
     };
     done.unwrap_or_else(|error| {
@@ -84,51 +110,95 @@ pub(crate) fn tune(arguments: &Tune) -> ExitCode {
     })
 }
 
+fn read(path: &Path) -> Result<Tuning, Failure> {
+    let name = path.display();
+    let text = fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+    Ok(text.parse().map_err(|error| format!("{name}: {error}"))?)
+}
+
 fn judge(old: &Path, new: &Path, allowed: f64) -> Result<ExitCode, Failure> {
-    let read = |path: &Path| -> Result<Tuning, Failure> {
-        let name = path.display();
-        let text = fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
-        Ok(text.parse().map_err(|error| format!("{name}: {error}"))?)
-    };
     let comparison = compare(&read(old)?, &read(new)?, allowed / 100.0)?;
     let _ = write!(std::io::stdout(), "{}", comparison.text);
     Ok(ExitCode::from(u8::from(comparison.is_slower)))
 }
 
-fn run(arguments: &Tune) -> Result<ExitCode, Failure> {
-    if arguments.min_bytes == 0 || arguments.max_bytes < arguments.min_bytes {
+fn predict(arguments: &Tune, ranks: u32, table: &Path) -> Result<ExitCode, Failure> {
+    let mut tuning = read(table)?;
+    let among = Foreseen { ranks, hosts: arguments.hosts };
+    let config = config_without_table()?;
+    foresee(&mut tuning, among, &wanted(arguments, &config)?, &config)
+        .map_err(|error| format!("{}: {error}", table.display()))?;
+    write(arguments.out.as_deref(), &tuning.file())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// To the file, or to standard output.
+fn write(out: Option<&Path>, table: &str) -> Result<(), Failure> {
+    match out {
+        Some(path) => {
+            fs::write(path, table).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        None => {
+            let _ = write!(std::io::stdout(), "{table}");
+        }
+    }
+    Ok(())
+}
+
+fn wanted(arguments: &Tune, config: &Config) -> Result<Wanted, Failure> {
+    let Tune { collectives, min_bytes, max_bytes, factor, rounds, tried, .. } = arguments;
+    if *min_bytes == 0 || max_bytes < min_bytes {
         return Err("-b must be 1 at least, and not above -e".into());
     }
-    if let Some(ranks) = arguments.local_ranks
-        && let Some(status) = launch_local(ranks)?
-    {
-        return Ok(status);
-    }
-    let Tune { collectives, min_bytes, max_bytes, factor, rounds, out, .. } = arguments;
     let mut wanted = Wanted {
         collectives: Vec::new(),
         min_bytes: *min_bytes,
         max_bytes: *max_bytes,
         factor: *factor as usize,
         rounds: *rounds,
+        tried: Vec::new(),
     };
     for collective in collectives {
         if !wanted.collectives.contains(collective) {
             wanted.collectives.push(*collective);
         }
     }
+    for attempt in tried {
+        let tried = match attempt {
+            Attempt::Usual => Tried::usual(config),
+            Attempt::One(tried) => vec![tried.clone()],
+        };
+        for Tried { variable, values } in tried {
+            match wanted.tried.iter_mut().find(|known| known.variable == variable) {
+                Some(known) => known.values.extend(values),
+                None => wanted.tried.push(Tried { variable, values }),
+            }
+        }
+    }
+    Ok(wanted)
+}
+
+fn run(arguments: &Tune) -> Result<ExitCode, Failure> {
+    let config = config_without_table()?;
+    let wanted = wanted(arguments, &config)?;
+    if let Some(ranks) = arguments.local_ranks
+        && let Some(status) = launch_local(ranks)?
+    {
+        return Ok(status);
+    }
     let mut lines = std::io::stdout();
     let mut nowhere = std::io::sink();
     // Without a file the table itself is what is printed.
+    let out = arguments.out.as_deref();
     let to: &mut dyn Write = if out.is_some() { &mut lines } else { &mut nowhere };
-    let Some(outcome) = measure(&wanted, config_without_table()?, to)? else {
+    let Some(outcome) = measure(&wanted, config, to)? else {
         return Ok(ExitCode::SUCCESS);
     };
-    let Some(path) = out else {
-        let _ = write!(std::io::stdout(), "{}", outcome.table);
-        return Ok(ExitCode::SUCCESS);
-    };
-    fs::write(path, &outcome.table).map_err(|error| format!("{}: {error}", path.display()))?;
-    let _ = write!(std::io::stdout(), "{}", outcome.modelled()?);
+    // Not fitted where nobody would read how near it comes.
+    let modelled = if out.is_some() { outcome.modelled()? } else { None };
+    write(out, &outcome.table(modelled.as_ref().map(|(model, _)| *model)))?;
+    if let Some((_, text)) = modelled {
+        let _ = write!(std::io::stdout(), "{text}");
+    }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,86 @@
+//! The numbers of a model by name, so that they can be written down, read and fitted.
+
+use std::fmt::Write as _;
+
+use super::models::processors;
+use super::walk::Model;
+
+/// A number of a model.
+pub type Figure = fn(&mut Model) -> &mut f64;
+
+/// All that a model of processors has: nanoseconds, but for `network_bytes_per_s`.
+pub const FIGURES: [(&str, Figure); 12] = [
+    ("call_ns", |model| &mut model.processor.call_ns),
+    ("within_latency_ns", |model| &mut model.within.latency_ns),
+    ("within_message_ns", |model| &mut model.within.message_ns),
+    ("fold_ns", |model| &mut model.processor.fold_ns),
+    ("slot_byte_ns", |model| &mut model.processor.slot_ns),
+    ("near_byte_ns", |model| &mut model.processor.memory_ns[0]),
+    ("shared_byte_ns", |model| &mut model.processor.memory_ns[1]),
+    ("far_byte_ns", |model| &mut model.processor.memory_ns[2]),
+    ("network_latency_ns", |model| &mut model.between.latency_ns),
+    ("network_message_ns", |model| &mut model.between.message_ns),
+    ("network_byte_ns", |model| &mut model.between.byte_ns),
+    ("network_bytes_per_s", |model| &mut model.between.bytes_per_s),
+];
+
+/// What is taken for a network of which nothing is known, in bytes per second.
+pub const NETWORK_BYTES_PER_S: f64 = 10e9;
+
+/// Each name with its number: `call_ns=120 fold_ns=40 …`.
+#[must_use]
+pub fn write(model: &Model) -> String {
+    let (mut text, mut model) = (String::new(), *model);
+    for (name, figure) in FIGURES {
+        let space = if text.is_empty() { "" } else { " " };
+        // To three digits: more was never measured. Writing to a string does not fail.
+        let number = *figure(&mut model);
+        let scale = 10_f64.powi(2 - number.abs().max(1e-9).log10().floor() as i32);
+        let _ = write!(text, "{space}{name}={}", (number * scale).round() / scale);
+    }
+    text
+}
+
+/// What [`write`] has written; of numbers that are left out, those of the order of what this
+/// library's links take.
+///
+/// # Errors
+///
+/// With the word that is none of them.
+pub fn read(text: &str) -> Result<Model, String> {
+    let mut model = processors(NETWORK_BYTES_PER_S);
+    for word in text.split_whitespace() {
+        let (name, number) = word.split_once('=').unwrap_or((word, ""));
+        let figure = FIGURES.iter().find(|(known, _)| *known == name);
+        let number = number.parse().ok().filter(|number| (1e-9..1e15).contains(number));
+        let (Some((_, figure)), Some(number)) = (figure, number) else {
+            let known: Vec<&str> = FIGURES.iter().map(|(known, _)| *known).collect();
+            return Err(format!(
+                "{word:?} is not like call_ns=120, with one of these names and a number above 0: \
+                 {}",
+                known.join(" ")
+            ));
+        };
+        *figure(&mut model) = number;
+    }
+    Ok(model)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_reads_the_same() {
+        let mut model = processors(12.5e9);
+        model.processor.fold_ns = 41.25;
+        let text = write(&model);
+        assert!(text.contains("fold_ns=41.3 ") && text.contains("s=12500000000"), "{text}");
+        let again = read(&text).unwrap();
+        assert_eq!(write(&again), text);
+        assert_eq!(read(""), Ok(processors(NETWORK_BYTES_PER_S)));
+        for wrong in ["call_ns", "call_ns=0", "call_ns=nan", "cal_ns=1", "call_ns=-1", "=3"] {
+            assert!(read(wrong).unwrap_err().contains(wrong), "{wrong}");
+        }
+    }
+}

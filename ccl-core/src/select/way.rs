@@ -1,0 +1,132 @@
+//! An algorithm, and how long its messages may be: `ring`, or `ring/4` for a quarter of a slot.
+//!
+//! Shorter messages fill a pipeline of several steps sooner, and cost more: which is better depends
+//! on the algorithm, the length of the call and the machine.
+
+use std::fmt;
+
+use crate::algorithm::{self, Algorithm};
+use crate::types::Collective;
+
+/// What a slot is divided by: messages are no longer than that part of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Division(u8);
+
+/// An algorithm of some collective, and what slots are divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The algorithm's name.
+    pub algorithm: &'static str,
+    /// What slots are divided by.
+    pub division: Division,
+}
+
+/// A way that is none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WayError {
+    /// The collective has no such algorithm.
+    #[error(transparent)]
+    Unknown(#[from] algorithm::UnknownAlgorithm),
+    /// What is behind the `/`.
+    #[error("\"{0}\": behind the / stands what slots are divided by: 2, 4 or 8")]
+    Division(String),
+}
+
+impl Division {
+    /// Messages as long as slots.
+    pub const WHOLE: Division = Division(0);
+    /// All there are, the longest messages first.
+    pub const ALL: [Division; 4] = [Division(0), Division(1), Division(2), Division(3)];
+
+    /// Its place in [`Division::ALL`].
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// That at a place of [`Division::ALL`]; of those beyond nothing is known.
+    #[must_use]
+    pub const fn of_number(number: u8) -> Option<Division> {
+        if number < 4 { Some(Division(number)) } else { None }
+    }
+
+    /// The most payload of a message, in bytes, where slots have so many: whole cache lines, and
+    /// no less than `least`.
+    #[must_use]
+    pub fn bytes(self, slot_bytes: usize, least: usize) -> usize {
+        let part = (slot_bytes >> self.0).max(least).next_multiple_of(64);
+        if self == Division::WHOLE { slot_bytes } else { part.min(slot_bytes) }
+    }
+}
+
+/// Nothing, or what slots are divided by behind a `/`.
+impl fmt::Display for Division {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Division::WHOLE { Ok(()) } else { write!(f, "/{}", 1 << self.0) }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.algorithm, self.division)
+    }
+}
+
+/// A name, and what slots are divided by.
+///
+/// # Errors
+///
+/// If there is something behind a `/` that slots cannot be divided by.
+pub fn split(text: &str) -> Result<(&str, Division), WayError> {
+    let Some((name, divisor)) = text.split_once('/') else { return Ok((text, Division::WHOLE)) };
+    let division = match divisor {
+        "2" => Division(1),
+        "4" => Division(2),
+        "8" => Division(3),
+        _ => return Err(WayError::Division(text.to_owned())),
+    };
+    Ok((name, division))
+}
+
+/// The algorithm that a text names, and what slots are divided by.
+///
+/// # Errors
+///
+/// If the collective has none of that name, or slots cannot be divided like that.
+pub fn find(
+    collective: Collective,
+    text: &str,
+) -> Result<(&'static Algorithm, Division), WayError> {
+    let (name, division) = split(text)?;
+    Ok((algorithm::find(collective, name)?, division))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_are_read_as_they_are_shown() {
+        for division in Division::ALL {
+            let shown = Way { algorithm: "ring", division }.to_string();
+            assert_eq!(split(&shown), Ok(("ring", division)));
+            assert_eq!(Division::of_number(division.number()), Some(division));
+        }
+        assert_eq!(Division::of_number(4), None);
+        for wrong in ["ring/", "ring/1", "ring/3", "ring/16", "ring/4/2", "ring/-2", "/"] {
+            let error = find(Collective::AllReduce, wrong).unwrap_err().to_string();
+            assert!(error.contains("2, 4 or 8"), "{error}");
+        }
+        assert!(matches!(find(Collective::AllReduce, "/2"), Err(WayError::Unknown(_))));
+    }
+
+    #[test]
+    fn messages_are_whole_cache_lines_and_hold_what_they_must() {
+        let bytes = |number, slot, least| Division(number).bytes(slot, least);
+        assert_eq!(bytes(0, 131_072, 0), 131_072);
+        assert_eq!(bytes(2, 131_072, 0), 32_768);
+        assert_eq!(bytes(3, 4_160, 0), 576);
+        assert_eq!(bytes(3, 4_096, 1_000), 1_024);
+        assert_eq!(bytes(3, 4_096, 9_000), 4_096);
+    }
+}

@@ -1,0 +1,118 @@
+//! How long a call would take by each way: as it was measured, or as a model predicts.
+
+use ccl_core::algorithm;
+use ccl_core::config::Config;
+use ccl_core::cost::figures::NETWORK_BYTES_PER_S;
+use ccl_core::cost::models;
+use ccl_core::cost::predict::{self, PredictError, Programs};
+use ccl_core::cost::walk::Model;
+use ccl_core::schedule::shape::Sizes;
+use ccl_core::select::way::{Division, Way};
+use ccl_core::topology::Hosts;
+use ccl_core::types::{Collective, Rank};
+use serde::Serialize;
+
+use super::call::usage;
+use super::segment::Segment;
+use super::{Call, Error};
+
+/// Of more, it would take too long to say.
+const RANKS_MAX: u32 = 8;
+
+/// How long a way takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Expected {
+    /// The algorithm, and behind a `/` what slots are divided by.
+    pub way: String,
+    /// In microseconds.
+    pub time_us: f64,
+    /// Whether that was measured (`FERROCCL_TUNING`), or is predicted by a walk through all ranks'
+    /// programs: with the numbers that a table has, or with figures of the order of what this
+    /// library's links take.
+    pub is_measured: bool,
+}
+
+/// A call whose blocks are all alike, of which a model is asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) collective: Collective,
+    pub(crate) root: Rank,
+    /// Elements of a block.
+    pub(crate) count: usize,
+    pub(crate) element_bytes: usize,
+    /// Bytes of the larger buffer.
+    pub(crate) bytes: usize,
+    pub(crate) hosts: &'a Hosts,
+}
+
+/// How long a call whose blocks are all alike would take by each algorithm, and by the fastest of
+/// them with divided slots, the fastest first. It takes some milliseconds to find out for 8 ranks;
+/// among more nothing is said.
+///
+/// # Errors
+///
+/// As the call itself, for what is wrong with its arguments.
+pub fn expected(config: &Config, hosts: &Hosts, call: &Call<'_>) -> Result<Vec<Expected>, Error> {
+    let Sizes::Even(count) = call.sizes else { return Ok(Vec::new()) };
+    if hosts.ranks() > RANKS_MAX || call.collective.even_blocks(1).is_none() {
+        return Ok(Vec::new());
+    }
+    let (input_bytes, output_bytes) = call.check(0, hosts.ranks())?;
+    let (collective, bytes) = (call.collective, input_bytes.max(output_bytes));
+    let point = config.tuning.point(collective, (hosts.ranks(), hosts.count()), bytes);
+    let mut all = Vec::new();
+    for time in point.into_iter().flat_map(|point| &point.times) {
+        let (way, time_us) = (time.way.to_string(), time.median_ns as f64 / 1e3);
+        all.push(Expected { way, time_us, is_measured: true });
+    }
+    let element_bytes = call.data_type.bytes();
+    let asked = Asked { collective, root: call.root, count, element_bytes, bytes, hosts };
+    let model = config.tuning.model.unwrap_or_else(|| models::processors(NETWORK_BYTES_PER_S));
+    let predicted = predicted(&model, config, &asked).map_err(|error| usage(error.to_string()))?;
+    for (way, time_ns) in predicted {
+        let way = way.to_string();
+        if !all.iter().any(|known| known.way == way) {
+            all.push(Expected { way, time_us: time_ns / 1e3, is_measured: false });
+        }
+    }
+    all.sort_by(|one, other| one.time_us.total_cmp(&other.time_us));
+    Ok(all)
+}
+
+/// The same by a model alone, in nanoseconds, with links as a configuration makes them.
+pub(crate) fn predicted(
+    model: &Model,
+    config: &Config,
+    asked: &Asked<'_>,
+) -> Result<Vec<(Way, f64)>, PredictError> {
+    let Segment { channels, shape, .. } = Segment::new(asked.hosts, 0, config);
+    let mut all: Vec<(Way, Programs, f64)> = Vec::new();
+    let time_ns = |programs: &Programs, division: Division| -> Result<f64, PredictError> {
+        let call = predict::Call {
+            programs,
+            count: asked.count,
+            element_bytes: asked.element_bytes,
+            buffer_bytes: asked.bytes,
+            channels,
+            slot_bytes: division.bytes(shape.slot_bytes, 64),
+        };
+        Ok(predict::predict(&call, model)?.time_ns)
+    };
+    for algorithm in algorithm::of(asked.collective) {
+        let programs = Programs::new(algorithm, asked.root, asked.hosts.clone(), shape.slots);
+        let time_ns = time_ns(&programs, Division::WHOLE)?;
+        let way = Way { algorithm: algorithm.name, division: Division::WHOLE };
+        all.push((way, programs, time_ns));
+    }
+    let mut times: Vec<(Way, f64)> = all.iter().map(|(way, _, time)| (*way, *time)).collect();
+    let fastest = all.iter().min_by(|one, other| one.2.total_cmp(&other.2));
+    if let Some((way, programs, _)) = fastest {
+        // What is shorter than a part of a slot goes like that already.
+        let shorter = |division: &Division| division.bytes(shape.slot_bytes, 64) < asked.bytes;
+        for division in Division::ALL.into_iter().skip(1).filter(shorter) {
+            times.push((Way { division, ..*way }, time_ns(programs, division)?));
+        }
+    }
+    times.sort_by(|one, other| one.1.total_cmp(&other.1));
+    Ok(times)
+}

@@ -1,0 +1,59 @@
+//! An older table beside a newer one: a gate.
+
+use std::fmt::Write as _;
+
+use ccl_core::select::tuning::{Change, Measured, Point, Tuning};
+
+/// What became of what both tables have.
+#[derive(Debug)]
+pub struct Comparison {
+    /// A line for each point, and what they come to.
+    pub text: String,
+    /// Whether any got slower.
+    pub is_slower: bool,
+}
+
+/// Compares an older table with a newer one, which may be slower by so much (0.1: a tenth).
+///
+/// # Errors
+///
+/// When they have nothing in common.
+pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> Result<Comparison, String> {
+    let changes = old.changes(new, allowed);
+    if changes.is_empty() && !old.points.is_empty() {
+        return Err("the tables have no point in common: measure with as many ranks on as many \
+                    hosts, and the same sizes"
+            .to_owned());
+    }
+    let us = |time: &Measured| time.median_ns as f64 / 1e3;
+    let line = |change: &Change| {
+        let Change { point, old, new, is_slower } = change;
+        let Point { collective, ranks, hosts, bytes, .. } = point;
+        let (was, is) = (us(old), us(new));
+        let verdict = if *is_slower { "  SLOWER" } else { "" };
+        format!(
+            "{collective} ranks={ranks} hosts={hosts} bytes={bytes}: {was} us ({}) -> {is} us \
+             ({}), {:.2} times{verdict}\n",
+            old.way,
+            new.way,
+            is / was.max(1e-3)
+        )
+    };
+    let mut text: String = changes.iter().map(line).collect();
+    let missing = old.points.len() - changes.len();
+    let slower = changes.iter().filter(|change| change.is_slower).count();
+    let _ = writeln!(
+        text,
+        "{} points in both tables, {slower} slower by more than {} % and by more than noise",
+        changes.len(),
+        allowed * 100.0
+    );
+    if missing > 0 {
+        let _ = writeln!(text, "{missing} points of the older are not in the newer");
+    }
+    if old.machine != new.machine {
+        let name = |tuning: &Tuning| tuning.machine.clone().unwrap_or_default();
+        let _ = writeln!(text, "measured on \"{}\" and on \"{}\"", name(old), name(new));
+    }
+    Ok(Comparison { text, is_slower: slower > 0 })
+}
