@@ -15,6 +15,7 @@ pub mod machine;
 #[cfg(feature = "cli")]
 pub mod perf;
 #[cfg(feature = "cli")]
+pub mod place;
 pub mod plan;
 #[cfg(feature = "cli")]
 mod quantity;

@@ -48,6 +48,7 @@ mod network;
 mod perf;
 #[cfg(test)]
 #[cfg(feature = "cli")]
+mod place;
 mod plan;
 #[cfg(test)]
 mod rdma;

@@ -10,6 +10,7 @@ mod check;
 pub mod fabric;
 mod hosts;
 pub mod machine;
+pub mod placement;
 pub mod presets;
 mod whole;
 

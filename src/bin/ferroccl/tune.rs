@@ -49,11 +49,12 @@ pub(crate) struct Tune {
     /// How often each algorithm has its turn
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Try a value of a tunable before, such as FERROCCL_SLOTS=4, or what is usual (may be repeated)
+    /// Try a value of a tunable before, such as FERROCCL_SLOTS=4, or usual ones (may be repeated)
     #[arg(long = "try", value_name = "VARIABLE=VALUE|usual", value_parser = attempt)]
     tried: Vec<Attempt>,
     /// Predict for so many ranks, by the model that the table has
-    #[arg(long, value_name = "RANKS", requires = "table", conflicts_with_all = ["local_ranks", "tried"])]
+    #[arg(long, value_name = "RANKS", requires = "table",
+          conflicts_with_all = ["local_ranks", "tried"])]
     predict: Option<u32>,
     /// On so many hosts, with --predict
     #[arg(long, default_value_t = 1, requires = "predict")]

@@ -1,0 +1,282 @@
+//! Which rank should be on which host, so that little crosses zones, racks and hosts.
+
+use std::fmt;
+
+use ccl_core::algorithm;
+use ccl_core::cost::questions::Unit;
+use ccl_core::cost::traffic::{Bytes, Sent};
+use ccl_core::topology::placement::{Crossing, crossing, place};
+use ccl_core::topology::{Hosts, Topology};
+use ccl_core::types::{Collective, DataType, Rank};
+use serde::Serialize;
+
+use crate::quantity;
+
+/// Of more ranks the order is not looked for.
+const RANKS_MAX: usize = 1 << 14;
+
+/// What the ranks send each other.
+#[derive(Clone, Copy, Debug)]
+pub enum Sends<'a> {
+    /// What a collective of so many bytes (of the larger buffer) does by an algorithm.
+    Collective {
+        /// Which.
+        collective: Collective,
+        /// How much.
+        bytes: usize,
+        /// By which algorithm.
+        algorithm: &'a str,
+    },
+    /// What was counted.
+    Counted {
+        /// By source and destination.
+        bytes: &'a Bytes,
+        /// Where that comes from.
+        name: &'a str,
+    },
+}
+
+/// An order of ranks, and what it saves.
+#[derive(Clone, Debug, Serialize)]
+pub struct Placement {
+    what: String,
+    topology: String,
+    ranks: usize,
+    hosts: usize,
+    /// The highest groups first, hosts last.
+    crossings: Vec<Crossed>,
+    /// Place by place, host after host as they were given: the rank that should be there.
+    order: Vec<Rank>,
+}
+
+/// What crosses between groups of a kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Crossed {
+    /// Which groups: zones, racks, hosts.
+    pub between: String,
+    /// Bytes, with the ranks in order.
+    pub before_bytes: u64,
+    /// Bytes, with the ranks as they should be.
+    pub after_bytes: u64,
+}
+
+/// Looks for an order of the ranks on these hosts of a topology, which have their ranks one after
+/// the other in the order in which the hosts are given.
+///
+/// # Errors
+///
+/// When there are no such hosts, or one is given twice; when the collective or the algorithm is
+/// none, or there are more ranks in what was counted than places.
+pub fn find(sends: &Sends<'_>, topology: &Topology, given: &[u32]) -> Result<Placement, String> {
+    let hosts = places(topology, given)?;
+    let (bytes, what) = match sends {
+        Sends::Counted { bytes, name } => {
+            let ranks = bytes.keys().map(|(from, to)| from.max(to) + 1).max().unwrap_or(0);
+            if ranks as usize > hosts.len() {
+                return Err(format!(
+                    "{name} has traffic of {ranks} ranks, but the hosts have places for {}; name \
+                     more of them with --hosts",
+                    hosts.len()
+                ));
+            }
+            ((*bytes).clone(), format!("what {name} counted"))
+        }
+        Sends::Collective { collective, bytes, algorithm } => {
+            let size = quantity::show(*bytes as f64, Unit::Bytes);
+            (sent(sends, &hosts)?, format!("{collective} of {size} by {algorithm}"))
+        }
+    };
+    let fabric = &topology.fabric;
+    let mut order = place(&bytes, &hosts, fabric);
+    let before = crossing(&bytes, &hosts, fabric);
+    let moved = moved(&order, &hosts);
+    // What a collective sends may depend on who is where.
+    let bytes = if matches!(sends, Sends::Counted { .. }) { bytes } else { sent(sends, &moved)? };
+    let mut after = crossing(&bytes, &moved, fabric);
+    if !after.is_less_than(&before) {
+        (order, after) = ((0..hosts.len() as Rank).collect(), before.clone());
+    }
+    Ok(Placement {
+        what,
+        topology: topology.name.clone(),
+        ranks: hosts.len(),
+        hosts: given.len(),
+        crossings: crossings(topology, &before, &after),
+        order,
+    })
+}
+
+/// The host of each place.
+fn places(topology: &Topology, given: &[u32]) -> Result<Vec<u32>, String> {
+    let (mut hosts, mut known) = (Vec::new(), std::collections::BTreeSet::new());
+    for host in given {
+        if !known.insert(*host) {
+            return Err(format!("host {host} is given twice; give each once"));
+        }
+        let machine = topology.machine(*host).ok_or_else(|| {
+            let (name, all) = (&topology.name, topology.hosts());
+            format!("{name} has hosts 0 to {}, no host {host}", all.saturating_sub(1))
+        })?;
+        hosts.resize(hosts.len() + machine.seats().len(), *host);
+        if hosts.len() > RANKS_MAX {
+            return Err(format!("no order is looked for of more than {RANKS_MAX} ranks"));
+        }
+    }
+    Ok(hosts)
+}
+
+/// The host of each rank.
+fn moved(order: &[Rank], hosts: &[u32]) -> Vec<u32> {
+    let mut of: Vec<(Rank, u32)> = order.iter().copied().zip(hosts.iter().copied()).collect();
+    of.sort_unstable();
+    of.into_iter().map(|(_, host)| host).collect()
+}
+
+/// What the collective sends with its ranks on these hosts.
+fn sent(sends: &Sends<'_>, hosts: &[u32]) -> Result<Bytes, String> {
+    let Sends::Collective { collective, bytes, algorithm } = *sends else {
+        return Ok(Bytes::new());
+    };
+    let hosts = Hosts::of(hosts);
+    let algorithm = algorithm::find(collective, algorithm).map_err(|error| error.to_string())?;
+    let element_bytes = DataType::Float32.bytes();
+    let blocks = collective
+        .even_blocks(hosts.ranks())
+        .ok_or_else(|| format!("{collective} has no blocks of equal length; take another"))?;
+    let count = bytes / element_bytes / (blocks as usize).max(1);
+    if count == 0 && hosts.ranks() > 0 {
+        let least = element_bytes * blocks as usize;
+        return Err(format!("{bytes} bytes are less than an element for each block; give {least}"));
+    }
+    let sent = Sent { algorithm, root: 0, count, element_bytes, hosts: &hosts };
+    sent.by_all().map_err(|error| error.to_string())
+}
+
+fn crossings(topology: &Topology, before: &Crossing, after: &Crossing) -> Vec<Crossed> {
+    let groups = topology.fabric.tiers.iter().rev().map(|tier| tier.group.clone());
+    let bytes = before.groups.iter().zip(&after.groups);
+    let mut all: Vec<Crossed> = groups
+        .zip(bytes)
+        .map(|(group, (before, after))| Crossed {
+            between: format!("{group}s"),
+            before_bytes: *before,
+            after_bytes: *after,
+        })
+        .collect();
+    // All hosts are in one group of the highest.
+    let is_crossed = |of: &Crossed| of.before_bytes > 0 || of.after_bytes > 0;
+    let first = all.iter().position(is_crossed).unwrap_or(all.len());
+    all.drain(..first);
+    let (before_bytes, after_bytes) = (before.hosts, after.hosts);
+    all.push(Crossed { between: "hosts".to_owned(), before_bytes, after_bytes });
+    all
+}
+
+impl Placement {
+    /// What crosses, the highest groups first.
+    #[must_use]
+    pub fn crossings(&self) -> &[Crossed] {
+        &self.crossings
+    }
+
+    /// Place by place, the rank that should be there.
+    #[must_use]
+    pub fn order(&self) -> &[Rank] {
+        &self.order
+    }
+}
+
+/// Ranks in a row as `0-7`.
+fn rows(order: &[Rank]) -> String {
+    let mut rows: Vec<(Rank, Rank)> = Vec::new();
+    for rank in order {
+        match rows.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(*rank) => *last = *rank,
+            _ => rows.push((*rank, *rank)),
+        }
+    }
+    let row = |(first, last): &(Rank, Rank)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    rows.iter().map(row).collect::<Vec<_>>().join(" ")
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Placement { what, topology, ranks, hosts, crossings, order } = self;
+        writeln!(f, "{what}, {ranks} ranks on {hosts} hosts of {topology}\n")?;
+        let show = |bytes: u64| quantity::show(bytes as f64, Unit::Bytes);
+        let head = ["crosses between", "as given", "reordered", "of it"].map(str::to_owned);
+        let row = |crossed: &Crossed| {
+            let Crossed { between, before_bytes, after_bytes } = crossed;
+            let share = *after_bytes as f64 / (*before_bytes).max(1) as f64;
+            let share = format!("{:.1} %", share * 100.0);
+            [between.clone(), show(*before_bytes), show(*after_bytes), share]
+        };
+        let rows_of: Vec<Vec<String>> = std::iter::once(head)
+            .chain(crossings.iter().map(row))
+            .map(|row| row.to_vec())
+            .collect();
+        f.write_str(&crate::topology::columns(&rows_of))?;
+        if order.iter().enumerate().all(|(place, rank)| place == *rank as usize) {
+            return writeln!(f, "\nthe ranks are best left in order");
+        }
+        writeln!(f, "\nranks in the order of the places: {}", rows(order))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl_core::topology::presets;
+
+    use super::*;
+
+    fn meta() -> Topology {
+        presets::find("meta-24576").unwrap().topology()
+    }
+
+    const RING: Sends<'_> =
+        Sends::Collective { collective: Collective::AllReduce, bytes: 1 << 20, algorithm: "ring" };
+
+    #[test]
+    fn hosts_that_take_turns_between_zones_are_sorted() {
+        let placement = find(&RING, &meta(), &[0, 384, 1, 385]).unwrap();
+        let [zones, racks, hosts] = placement.crossings() else { panic!("{placement}") };
+        assert_eq!((zones.between.as_str(), hosts.between.as_str()), ("zones", "hosts"));
+        assert_eq!(zones.after_bytes * 2, zones.before_bytes);
+        assert_eq!((racks.after_bytes, hosts.after_bytes), (zones.after_bytes, hosts.before_bytes));
+        let shown = placement.to_string();
+        assert!(shown.contains("places: 0-7 16-23 8-15 24-31\n"), "{shown}");
+    }
+
+    #[test]
+    fn hosts_in_order_stay_as_they_are() {
+        let shown = find(&RING, &meta(), &[0, 1, 2, 3]).unwrap().to_string();
+        assert!(shown.contains("best left in order") && !shown.contains("zones"), "{shown}");
+        let one = find(&RING, &meta(), &[7]).unwrap();
+        assert_eq!(one.crossings().len(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_placed_is_said() {
+        let wrong = |sends: &Sends<'_>, hosts: &[u32]| find(sends, &meta(), hosts).unwrap_err();
+        assert!(wrong(&RING, &[0, 0]).contains("host 0 is given twice"));
+        assert!(wrong(&RING, &[99_999]).contains("has hosts 0 to 3071, no host 99999"));
+        let bytes = Bytes::from([((0, 9), 1)]);
+        let counted = Sends::Counted { bytes: &bytes, name: "a.csv" };
+        assert!(wrong(&counted, &[3]).contains("a.csv has traffic of 10 ranks"));
+        let (collective, bytes) = (Collective::AllReduce, 1 << 20);
+        let none = Sends::Collective { collective, bytes, algorithm: "rign" };
+        assert!(wrong(&none, &[3]).contains("no algorithm \"rign\""));
+        let few =
+            Sends::Collective { collective: Collective::AllGather, bytes: 4, algorithm: "ring" };
+        assert!(wrong(&few, &[3]).contains("less than an element"));
+        let barrier = Sends::Collective {
+            collective: Collective::Barrier,
+            bytes,
+            algorithm: "dissemination",
+        };
+        assert!(wrong(&barrier, &[3]).contains("no blocks of equal length"));
+    }
+}

@@ -1,0 +1,29 @@
+//! `ferroccl place`, as its help and its page in the documentation say.
+
+use crate::harness::command::{examples_of_its_help_work, page_shows_what_it_says, refused, said};
+
+#[test]
+fn the_examples_of_its_help_work() {
+    examples_of_its_help_work("place", 3);
+}
+
+#[test]
+fn its_page_shows_what_it_says() {
+    page_shows_what_it_says(include_str!("../docs/placement.md"), 2);
+}
+
+#[test]
+fn programs_get_json_and_what_cannot_be_placed_is_said() {
+    let json = said("place all_reduce --on meta-24576 --hosts 0,384,1,385 --json");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["crossings"][0]["between"], "zones");
+    let order: Vec<u64> =
+        json["order"].as_array().unwrap().iter().map(|rank| rank.as_u64().unwrap()).collect();
+    assert_eq!((order.len(), order[8], order[16]), (32, 16, 8));
+    let wrong = |hosts: &str| refused(&format!("place all_reduce --on p5 --hosts {hosts}"), 2);
+    assert!(wrong("0,16").contains("p5 has hosts 0 to 15, no host 16"));
+    assert!(wrong("0-x").contains("no row of hosts"));
+    assert!(wrong("3-1").contains("upwards"));
+    assert!(wrong("0-4294967295").contains("at most 65536 hosts"));
+    assert!(wrong("1,1").contains("given twice"));
+}
