@@ -3,8 +3,10 @@
 
 use crate::harness::netns::{Host, Network, Traffic, skip};
 use crate::harness::processes::{Case, Processes, command, say};
-use crate::harness::stranger;
-use ferroccl::Error;
+use crate::harness::{config_with, stranger};
+use ferroccl::bootstrap::{Join, Listening, Reach};
+use ferroccl::communicator::{Call, Explanation};
+use ferroccl::{Collective, Communicator, DataType, Error, Reduction};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs;
@@ -325,6 +327,59 @@ fn a_slow_reader_stops_who_writes_to_it() {
     assert!(stopped, "64 MiB were taken by a reader of 50 bytes per second");
     let read_bytes = reader.join().unwrap();
     assert!((1..=100).contains(&read_bytes), "{read_bytes}");
+}
+
+/// Between hosts that are far apart more may be under way, if nobody has said how much: ranks say so
+/// and their plans show it. What that changes is said, not judged.
+#[test]
+fn netns_netem_of_a_long_way_is_made_up_for() {
+    let Some(network) = Network::back_to_back() else { return };
+    let [a, b] = network.hosts.as_slice() else { unreachable!() };
+    if let Err(reason) = a.netem("delay 5ms") {
+        assert!(std::env::var_os(NETEM).is_none(), "{NETEM} is set: {reason}");
+        return skip(&format!("this kernel has no netem, `cargo xtask guest` has one: {reason}"));
+    }
+    b.netem("delay 5ms").unwrap();
+    let (near, near_took) = far_apart([a, b], false);
+    let (far, far_took) = far_apart([a, b], true);
+    say(&format!(
+        "64 MiB over 10 ms there and back: {near_took:?} as it is, {far_took:?} adjusted"
+    ));
+    assert!(near.iter().all(|plan| (plan.slots, &plan.note) == (8, &None)), "{near:?}");
+    for plan in far {
+        let note = plan.note.unwrap();
+        assert!(plan.slots > 8 && note.contains("a round trip between hosts takes 1"), "{note}");
+    }
+}
+
+/// What two ranks, each on its host, would do for an all_reduce, and how long the second took.
+fn far_apart(hosts: [&Host; 2], check_network: bool) -> (Vec<Explanation>, Duration) {
+    let root = hosts[0].ipv4().to_string();
+    let listening = hosts[0].spawn(move || Listening::new(&Reach::Host(root)).unwrap());
+    let Listening { id, listener } = listening.join().unwrap();
+    let mut listener = Some(listener);
+    let ranks = [0_u32, 1].map(|rank| {
+        let mut how = Join::new(rank, 2, id.clone());
+        how.listener = listener.take();
+        hosts[rank as usize].spawn(move || {
+            let host_id = format!("host {rank}");
+            let config = config_with(|config| {
+                (config.host_id, config.check_network) = (host_id.clone(), check_network);
+            });
+            let mut communicator = Communicator::join_with(how, config).unwrap();
+            let mut data = vec![1_f32; 16 << 20];
+            communicator.all_reduce_in_place(&mut data, Reduction::Sum).unwrap();
+            let start = Instant::now();
+            communicator.all_reduce_in_place(&mut data, Reduction::Sum).unwrap();
+            let took = start.elapsed();
+            assert!(data.iter().all(|value| *value == 4.0));
+            let call = Call::even(Collective::AllReduce, DataType::Float32, data.len());
+            (communicator.explain(&call).unwrap(), took)
+        })
+    });
+    let (plans, took): (Vec<_>, Vec<_>) =
+        ranks.map(|rank| rank.join().unwrap()).into_iter().unzip();
+    (plans, took.into_iter().max().unwrap())
 }
 
 /// Delay, loss and reordering of what both hosts send: a kernel without `tc netem` skips it.

@@ -12,9 +12,9 @@ use ccl_core::bootstrap::{
 use ccl_core::types::Rank;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -91,6 +91,8 @@ pub(super) struct Shared {
     pub(super) changed: Condvar,
     /// 0 while all is well, else 1 + the rank that failed.
     failed: AtomicU64,
+    /// The longest of the round trips to neighbours, in microseconds.
+    pub(super) round_trip_us: AtomicU32,
     pub(super) failure: OnceLock<Failure>,
     /// Interrupts the thread's wait.
     pub(super) wake: OwnedFd,
@@ -115,6 +117,14 @@ impl Shared {
 
     pub(super) fn heir(&self) -> MutexGuard<'_, Weak<ControlPlane>> {
         self.heir.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks how long a round trip on a connection with a neighbour takes.
+    pub(super) fn measure(&self, stream: &TcpStream) {
+        if let Some(took) = ccl_wire::socket::round_trip(stream) {
+            let microseconds = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
+            self.round_trip_us.fetch_max(microseconds, Ordering::Relaxed);
+        }
     }
 
     fn wake(&self) {
@@ -196,6 +206,7 @@ impl ControlPlane {
             control: Mutex::new(control),
             changed: Condvar::new(),
             failed: AtomicU64::new(0),
+            round_trip_us: AtomicU32::new(0),
             failure: OnceLock::new(),
             wake,
             leaving: OnceLock::new(),
@@ -399,6 +410,12 @@ impl ControlPlane {
     }
 
     /// What this rank records of itself.
+    /// The longest of the round trips to this rank's neighbours, as the kernel saw them on the
+    /// connections of the control plane; zero without neighbours.
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_micros(self.shared.round_trip_us.load(Ordering::Relaxed).into())
+    }
+
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.shared.recorder
     }

@@ -31,6 +31,8 @@ pub(super) struct Driver {
 pub(super) struct Stream {
     stream: TcpStream,
     is_connecting: bool,
+    /// Whether its round trip was looked at: once is enough, of the kernel's handshake.
+    is_measured: bool,
 }
 
 impl Driver {
@@ -124,6 +126,11 @@ impl Driver {
                 match socket::read(&stream.stream, buffer) {
                     Got::Bytes(count) => {
                         control.received(*id, &buffer[..count], now());
+                        // Not of strangers.
+                        if !stream.is_measured && control.is_neighbour(*id) {
+                            stream.is_measured = true;
+                            self.shared.measure(&stream.stream);
+                        }
                         turn += count;
                     }
                     Got::Nothing => break,
@@ -169,7 +176,8 @@ impl Driver {
             let begun = address.map(|address| socket::begin_connect(*address));
             match begun {
                 Some(Ok(stream)) => {
-                    self.streams.insert(id, Stream { stream, is_connecting: true });
+                    self.streams
+                        .insert(id, Stream { stream, is_connecting: true, is_measured: false });
                 }
                 Some(Err(error)) => control.dial_failed(id, socket::is_refused(&error), now()),
                 None => control.dial_failed(id, false, now()),
@@ -188,7 +196,8 @@ impl Driver {
                     }
                     tracing::trace!(%from, "a connection to the control port");
                     let id = control.accepted(nonce, now());
-                    self.streams.insert(id, Stream { stream, is_connecting: false });
+                    self.streams
+                        .insert(id, Stream { stream, is_connecting: false, is_measured: false });
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(error) => {

@@ -70,6 +70,9 @@ pub struct Explanation {
     pub network_bytes: usize,
     /// The formula behind `network_bytes`.
     pub network_formula: String,
+    /// What was changed to suit the network when the ranks joined.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// Whether the bits depend on nothing but the data.
     pub deterministic: bool,
     /// This rank's schedule.
@@ -96,7 +99,10 @@ impl Communicator {
     ///
     /// As the call itself, for what is wrong with its arguments.
     pub fn explain(&self, call: &Call<'_>) -> Result<Explanation, Error> {
-        explain(self.config(), self.rank(), &self.engine.hosts, call)
+        let wiring = self.engine.wiring.as_ref();
+        let config = wiring.map_or(self.config(), |wiring| &wiring.config);
+        let note = wiring.and_then(|wiring| wiring.note.clone());
+        Ok(Explanation { note, ..explain(config, self.rank(), &self.engine.hosts, call)? })
     }
 }
 
@@ -168,6 +174,7 @@ pub fn explain(
         shared_formula: segment.formula(),
         network_bytes,
         network_formula,
+        note: None,
         deterministic: config.deterministic,
         schedule: schedule.to_string(),
         program: program.to_string(),
@@ -241,6 +248,9 @@ impl fmt::Display for Explanation {
         writeln!(f, "  shared     {}", self.shared_formula)?;
         if self.hosts > 1 {
             writeln!(f, "  network    {}", self.network_formula)?;
+        }
+        if let Some(note) = &self.note {
+            writeln!(f, "  adjusted   {note}")?;
         }
         let mode = if self.deterministic { "on" } else { "off" };
         writeln!(f, "  determin.  {mode}")?;

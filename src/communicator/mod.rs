@@ -3,6 +3,7 @@
 mod affinity;
 mod agree;
 mod api;
+mod assumptions;
 mod call;
 mod devices;
 mod element;

@@ -19,6 +19,7 @@ use ccl_memory::Region;
 use ccl_memory::doorbell::{Doorbell, Parking};
 use ccl_memory::slots::{Receiver, Sender};
 
+use super::assumptions;
 use super::call::usage;
 use super::devices::Devices;
 use super::engine::Engine;
@@ -53,6 +54,10 @@ pub(super) struct Wiring {
     locals: Vec<Rank>,
     control: Arc<ControlPlane>,
     timeout: Duration,
+    /// With other values for defaults that do not suit the network.
+    pub(super) config: Config,
+    /// What there is to say of that.
+    pub(super) note: Option<String>,
 }
 
 /// What it takes to find the peers of one transport.
@@ -72,11 +77,18 @@ impl Wiring {
         config: &Config,
     ) -> Result<Wiring, Error> {
         let timeout = config.join_timeout;
-        let nonces = exchange(&control, Topic::Nonces, &random_bytes()?, timeout)?.concat();
-        let key = transport::Secret(secret.derive(&nonces));
+        // What every rank adds to the key, and how long its way to its neighbours is.
+        let round_trip = u64::try_from(control.round_trip().as_nanos()).unwrap_or(u64::MAX);
+        let own = [&random_bytes()?[..], &round_trip.to_le_bytes()].concat();
+        let all = exchange(&control, Topic::Nonces, &own, timeout)?;
+        let key = transport::Secret(secret.derive(&all.concat()));
+        let round_trips = all.iter().filter_map(|told| told.last_chunk().copied());
+        let round_trip = round_trips.map(u64::from_le_bytes).max().unwrap_or(0);
         let meeting = Meeting { control: &control, key, timeout };
         let (rank, ranks) = (control.rank(), control.ranks());
         let Devices { hosts, shared, network, near } = devices;
+        let round_trip = Duration::from_nanos(round_trip);
+        let (config, note) = assumptions::adjusted(config, &hosts, round_trip);
         let locals = Vec::from_iter(hosts.members(hosts.seat(rank).0));
         let local = match shared {
             None => None,
@@ -95,7 +107,7 @@ impl Wiring {
             None => None,
             Some((_, device)) => {
                 let peers: Vec<Rank> = (0..ranks).filter(|r| !locals.contains(r)).collect();
-                let segment = Segment::new(&hosts, rank, config);
+                let segment = Segment::new(&hosts, rank, &config);
                 let mut links = meeting.message_links(device, &peers, &segment, config.timeout)?;
                 // Others have no queue pairs to spread over.
                 if name == "verbs" {
@@ -104,7 +116,7 @@ impl Wiring {
                 Some(links)
             }
         };
-        Ok(Wiring { local, messages, network: name, hosts, locals, control, timeout })
+        Ok(Wiring { local, messages, network: name, hosts, locals, control, timeout, config, note })
     }
 
     /// The transports that join the ranks.
@@ -204,7 +216,7 @@ impl Wiring {
     /// Makes the engine: links over shared segments, and messages to other hosts.
     pub(super) fn engine(mut self, config: Config, parking: Parking) -> Result<Engine, Error> {
         let (rank, ranks) = (self.control.rank(), self.control.ranks());
-        let segment = Segment::new(&self.hosts, rank, &config);
+        let segment = Segment::new(&self.hosts, rank, &self.config);
         let mut receivers: Vec<Option<Receiver>> = Vec::new();
         let regions = self.share(segment.bytes(), |own| {
             for (peer, channel) in links(ranks, segment.channels) {

@@ -267,6 +267,12 @@ impl Control {
         self.dials.pop_front()
     }
 
+    /// Whether a connection leads to a rank, which has proved that it is one.
+    #[must_use]
+    pub fn is_neighbour(&self, connection: ConnectionId) -> bool {
+        self.links.get(&connection).is_some_and(|link| link.neighbour().is_some())
+    }
+
     /// What waits to be sent on this connection.
     #[must_use]
     pub fn outbox(&self, connection: ConnectionId) -> &[u8] {

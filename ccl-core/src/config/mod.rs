@@ -195,6 +195,10 @@ config! {
     check_calls: bool = true, "FERROCCL_CHECK_CALLS", None, true,
         "Compare each message's call (collective, count, type, op, root) with this rank's own. \
          Costs a comparison per message; without it, ranks that disagree hang or get wrong data.";
+    check_network: bool = true, "FERROCCL_CHECK_NETWORK", None, true,
+        "Look at the round trips between hosts when ranks join, and have more slots where the \
+         default's would hold back what a link carries; `FERROCCL_DEBUG=info` says so. What \
+         FERROCCL_SLOTS sets stays.";
     channels: u32 = 1, "FERROCCL_CHANNELS", Some("NCCL_MAX_NCHANNELS"), true,
         "Parallel channels per pair of ranks; pieces of a message take turns on them.";
     slots: u32 = 8, "FERROCCL_SLOTS", None, true,

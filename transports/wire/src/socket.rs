@@ -2,8 +2,9 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ccl_core::transport::TransportError;
 use rustix::io::Errno;
@@ -111,6 +112,34 @@ pub(crate) fn hurry(socket: &OwnedFd) -> Result<(), Errno> {
 /// Gives a socket another congestion control than the kernel's choice.
 pub(crate) fn congest(socket: &OwnedFd, name: &str) -> Result<(), Errno> {
     sockopt::set_tcp_congestion(socket, name)
+}
+
+/// Where `tcpi_min_rtt` is in Linux's `struct tcp_info` (`include/uapi/linux/tcp.h`), which only
+/// ever grows at its end. The C library's copy of it may be older than the kernel.
+const MIN_RTT: usize = 148;
+
+/// The shortest round trip that the kernel has seen on a connection; none before the first, and on
+/// what is no TCP connection. The two ends' processes have no part in it, so it is short though
+/// they be slow.
+#[must_use]
+pub fn round_trip(socket: impl AsFd) -> Option<Duration> {
+    let mut info = [0_u8; MIN_RTT + 4];
+    let mut bytes = libc::socklen_t::try_from(info.len()).ok()?;
+    // SAFETY: the pointers lead to so many bytes and to their number, both alive during the call;
+    // the kernel writes no more than that.
+    let status = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut bytes,
+        )
+    };
+    let microseconds = u32::from_ne_bytes(info[MIN_RTT..].try_into().ok()?);
+    // All ones where there was none yet; an older kernel writes less.
+    let is_known = status == 0 && bytes as usize == info.len() && microseconds != u32::MAX;
+    is_known.then(|| Duration::from_micros(microseconds.into()))
 }
 
 /// The congestion control to ask for: the one that is `asked` for; else none, unless the kernel's
@@ -228,6 +257,20 @@ pub fn random<const N: usize>() -> Result<[u8; N], TransportError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn round_trips_are_known_of_connections_alone() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(round_trip(&listener), None);
+        let socket = made(AddressFamily::INET).unwrap();
+        let _ = rustix::net::connect(&socket, &listener.local_addr().unwrap());
+        let (accepted, _) = listener.accept().unwrap();
+        for end in [round_trip(&socket), round_trip(&accepted)] {
+            assert!(end.unwrap() < Duration::from_secs(1), "{end:?}");
+        }
+        let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(round_trip(&datagrams), None);
+    }
 
     #[test]
     fn no_connection_is_paced_unless_that_is_asked_for() {

@@ -1,0 +1,103 @@
+//! What defaults assume of the network, looked at when ranks have joined: what does not hold is
+//! made up for as far as defaults can, and said.
+//!
+//! A library that was tuned where a round trip takes less than 10 µs does badly where it takes more
+//! ([Meta, SIGCOMM 2024], section 7.1): what is under way towards a rank is bounded, and over a
+//! long way that bound is what a link carries.
+//!
+//! [Meta, SIGCOMM 2024]: https://doi.org/10.1145/3651890.3672233
+
+use std::time::Duration;
+
+use ccl_core::config::Config;
+use ccl_core::topology::Hosts;
+
+use super::segment::Segment;
+
+/// What a link may carry that nobody has said anything of: a port of 100 Gbit/s.
+const BYTES_PER_S: f64 = 12.5e9;
+
+/// More slots than this cost more memory than they are worth.
+const SLOTS_MAX: u32 = 64;
+
+/// The configuration with other values for defaults that do not suit ranks on several hosts with
+/// such round trips between them, and what there is to say of that. Equal on all ranks, as what it
+/// goes by is. What somebody has set stays.
+pub(super) fn adjusted(
+    config: &Config,
+    hosts: &Hosts,
+    round_trip: Duration,
+) -> (Config, Option<String>) {
+    let mut config = config.clone();
+    if hosts.count() < 2 || round_trip.is_zero() || !config.check_network {
+        return (config, None);
+    }
+    let needed = round_trip.as_secs_f64() * BYTES_PER_S;
+    let window = |config: &Config| {
+        let segment = Segment::new(hosts, 0, config);
+        f64::from(segment.shape.slots) * segment.shape.slot_bytes as f64
+    };
+    let (before, slots) = (window(&config), config.slots);
+    if before >= needed || slots != Config::default().slots {
+        return (config, None);
+    }
+    // As many as help: the budget may make them shorter.
+    let mut best = (slots, before);
+    let mut tried = config.clone();
+    while tried.slots < SLOTS_MAX && best.1 < needed {
+        tried.slots *= 2;
+        let under_way = window(&tried);
+        if under_way <= best.1 {
+            break;
+        }
+        best = (tried.slots, under_way);
+    }
+    config.slots = best.0;
+    let gbps = 8e-9 * best.1 / round_trip.as_secs_f64();
+    let bound = if best.1 < needed { "; FERROCCL_BUDGET_BYTES allows no more" } else { "" };
+    let said = format!(
+        "a round trip between hosts takes {} us: {} slots of each link in the place of {slots}, so \
+         that it carries up to {gbps:.1} Gbit/s{bound}",
+        round_trip.as_micros(),
+        best.0
+    );
+    tracing::info!("{said}");
+    (config, Some(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ccl_core::config::Bytes;
+
+    fn slots(ids: &[u32], us: u64, change: impl Fn(&mut Config)) -> (u32, Option<String>) {
+        let mut config = Config::default();
+        change(&mut config);
+        let (config, said) = adjusted(&config, &Hosts::of(ids), Duration::from_micros(us));
+        (config.slots, said)
+    }
+
+    #[test]
+    fn more_is_under_way_where_round_trips_are_long() {
+        assert_eq!(slots(&[0, 1], 30, |_| {}), (8, None));
+        let (many, said) = slots(&[0, 1], 500, |_| {});
+        // 6.25 MB at 256 KiB.
+        assert_eq!(many, 32);
+        assert!(said.unwrap().contains("takes 500 us: 32 slots"));
+        let (many, said) = slots(&[0, 1], 50_000, |_| {});
+        assert_eq!(many, 64);
+        assert!(said.unwrap().contains("2.7 Gbit/s; FERROCCL_BUDGET_BYTES allows no more"));
+    }
+
+    #[test]
+    fn what_is_set_or_bounded_stays() {
+        assert_eq!(slots(&[0, 1], 50_000, |config| config.slots = 4), (4, None));
+        assert_eq!(slots(&[0, 0], 50_000, |_| {}), (8, None));
+        assert_eq!(slots(&[0, 1], 0, |_| {}), (8, None));
+        assert_eq!(slots(&[0, 1], 500, |config| config.check_network = false), (8, None));
+        // Twice the slots of half the length hold no more.
+        let tight = |config: &mut Config| config.budget_bytes = Bytes(1 << 20);
+        let (many, said) = slots(&[0, 1], 50_000, tight);
+        assert_eq!((many, said.is_some()), (8, true));
+    }
+}
