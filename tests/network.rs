@@ -329,8 +329,8 @@ fn a_slow_reader_stops_who_writes_to_it() {
     assert!((1..=100).contains(&read_bytes), "{read_bytes}");
 }
 
-/// Between hosts that are far apart more may be under way, if nobody has said how much: ranks say so
-/// and their plans show it. What that changes is said, not judged.
+/// Between hosts that are far apart more may be under way, if nobody has said how much: ranks say
+/// so and their plans show it. What that changes is said, not judged.
 #[test]
 fn netns_netem_of_a_long_way_is_made_up_for() {
     let Some(network) = Network::back_to_back() else { return };
