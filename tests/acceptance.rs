@@ -323,6 +323,37 @@ const CLAIMS: &[(&str, &[Claim])] = &[
                 35.0,
                 exactly("of 128 KiB", "cost a100_all_reduce bytes=128KiB", "time", "51.76 µs"),
             ),
+            within(
+                15.0,
+                exactly(
+                    "busbw of 1 GiB on 8 H200",
+                    "cost h200_all_reduce bytes=1GiB",
+                    "busbw",
+                    "463.58 GB/s",
+                ),
+            ),
+            within(
+                35.0,
+                exactly("of 8 MiB", "cost h200_all_reduce bytes=8MiB", "busbw", "155.53 GB/s"),
+            ),
+            within(
+                15.0,
+                exactly(
+                    "busbw of 4 GiB on 8 B200",
+                    "cost b200_all_reduce bytes=4GiB",
+                    "busbw",
+                    "740.64 GB/s",
+                ),
+            ),
+            within(
+                15.0,
+                exactly(
+                    "on four such nodes",
+                    "cost b200_nodes_all_reduce bytes=4GiB",
+                    "busbw",
+                    "377.34 GB/s",
+                ),
+            ),
         ],
     ),
     (

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::cost::cluster::Cluster;
-use crate::cost::curve::{Regime, a100_all_reduce};
+use crate::cost::curve::{
+    A100_ALL_REDUCE, B200_ALL_REDUCE, B200_NODES_ALL_REDUCE, H200_ALL_REDUCE, Regime, Sweep,
+};
 use crate::cost::nccl::{Protocol, Ranks, Within};
 
 const CLUSTER_NODES: Input = needs("nodes", "M", Unit::Count);
@@ -12,6 +14,9 @@ const WITHIN: Input = else_takes(needs("within", "e", Unit::Count), 370.0 / 450.
 const BETWEEN: Input = else_takes(needs("between", "e_node", Unit::Count), 43.0 / 50.0);
 const IN_NETWORK: Input = else_takes(needs("in-network", "g", Unit::Count), 1.3);
 
+const SWEPT: &str = "T = a + B / W, with a and W of the line that holds for the size; made from 6 sizes of the source";
+const ENGINEERING_ONLINE: &str = "engineering book, online in August 2026";
+
 pub(super) const QUESTIONS: &[Question] = &[
     Question {
         name: "a100_all_reduce",
@@ -20,7 +25,31 @@ pub(super) const QUESTIONS: &[Question] = &[
                   calibrated with 6 of the 20 sizes of the source",
         source: ENGINEERING,
         inputs: &[BYTES],
-        answer: measured_all_reduce,
+        answer: |x| swept(&A100_ALL_REDUCE, x[0]),
+    },
+    Question {
+        name: "h200_all_reduce",
+        asks: "The same on eight H200, whose switches reduce from 2 MiB on?",
+        formula: SWEPT,
+        source: ENGINEERING_ONLINE,
+        inputs: &[BYTES],
+        answer: |x| swept(&H200_ALL_REDUCE, x[0]),
+    },
+    Question {
+        name: "b200_all_reduce",
+        asks: "The same on eight B200?",
+        formula: SWEPT,
+        source: ENGINEERING_ONLINE,
+        inputs: &[BYTES],
+        answer: |x| swept(&B200_ALL_REDUCE, x[0]),
+    },
+    Question {
+        name: "b200_nodes_all_reduce",
+        asks: "The same on four nodes of eight B200, over EFA?",
+        formula: SWEPT,
+        source: ENGINEERING_ONLINE,
+        inputs: &[BYTES],
+        answer: |x| swept(&B200_NODES_ALL_REDUCE, x[0]),
     },
     Question {
         name: "cluster_all_reduce",
@@ -101,10 +130,10 @@ fn cluster(x: &[f64]) -> Cluster {
     }
 }
 
-fn measured_all_reduce(x: &[f64]) -> Vec<Output> {
-    let (bytes, curve) = (x[0], a100_all_reduce());
+fn swept(sweep: &Sweep, bytes: f64) -> Vec<Output> {
+    let curve = sweep.curve();
     let time = curve.time_s(bytes);
-    let busbw = 1.75 * bytes / time;
+    let busbw = 2.0 * (sweep.ranks - 1.0) / sweep.ranks * bytes / time;
     let mut outputs =
         vec![out("time", Unit::Seconds, time), out("busbw", Unit::BytesPerSecond, busbw)];
     let by = |regime: &Regime| out(regime.name, Unit::Seconds, regime.time_s(bytes));
