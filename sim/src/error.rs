@@ -27,6 +27,15 @@ pub enum SimError {
         /// What was allowed, in MiB.
         limit_mib: u64,
     },
+    /// A cluster of which only the hosts are known.
+    #[error(
+        "{name} has no switches between hosts, of which alone something can be simulated; give a \
+         cluster of `ferroccl topo --list` as superpod-256, or a file with a fabric"
+    )]
+    NoFabric {
+        /// Its name.
+        name: String,
+    },
     /// No way leads from one port to another.
     #[error(
         "no way leads from NIC {from_nic} of host {from_host} to NIC {to_nic} of host {to_host}: \

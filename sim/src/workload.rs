@@ -160,7 +160,7 @@ mod tests {
     use crate::presets::Zone;
 
     fn network() -> Network {
-        Network::new(Zone { racks: 4, ..Zone::default() }.plan()).unwrap()
+        Network::new(Zone { racks: 4, ..Zone::default() }.plan().unwrap()).unwrap()
     }
 
     #[test]

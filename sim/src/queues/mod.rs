@@ -401,7 +401,7 @@ mod tests {
     use crate::routing::{Key, Moment, Router, Scheme};
 
     fn network() -> Network {
-        Network::new(Zone::default().plan()).unwrap()
+        Network::new(Zone::default().plan().unwrap()).unwrap()
     }
 
     fn flow(network: &Network, from: u32, to: u32, bytes: f64) -> Flow {

@@ -70,7 +70,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         ..Zone::default()
     };
     let mut network = setting.network(&zone)?;
-    fail_some(&mut network, setting.number("failed") as usize);
+    fail_some(&mut network, setting.whole("failed"));
     let mut findings = Findings::default();
     let axes = ("part of jobs", "part of the roofline at most");
     let mut figure =
@@ -103,9 +103,9 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
 }
 
 /// Cuts so many uplinks of every fourth rack.
-fn fail_some(network: &mut Network, failed: usize) {
+pub(super) fn fail_some(network: &mut Network, failed: u32) {
     for rack in (0..network.children(1)).step_by(4) {
-        let links: Vec<u32> = network.uplinks(1, rack, 0).take(failed).collect();
+        let links: Vec<u32> = network.uplinks(1, rack, 0).take(failed as usize).collect();
         links.into_iter().for_each(|link| network.fail(link));
     }
 }

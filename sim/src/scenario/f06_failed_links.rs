@@ -24,7 +24,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(setting: &Setting) -> Result<Findings, SimError> {
     let zone = Zone { uplinks: setting.count("uplinks"), ..Zone::default() };
-    let most = setting.number("failed").min(f64::from(zone.uplinks - 1)) as u32;
+    let most = setting.whole("failed").min(zone.uplinks - 1);
     let pairs = setting.count("pairs");
     let streams = rack_to_rack(&zone, 0, 1, 1e9);
     let mut findings = Findings::default();

@@ -62,10 +62,9 @@ const ALGORITHMS: [(Collective, &str); 7] = [
 
 /// One of a list, by its number.
 fn chosen<T: Copy>(setting: &Setting, name: &str, list: &[T]) -> Result<T, SimError> {
-    let number = setting.number(name);
     let remedy = || format!("give a number from 0 to {}", list.len() - 1);
-    let found = list.get(number as usize).copied();
-    found.ok_or_else(|| SimError::number(name, number, remedy()))
+    let found = list.get(setting.whole(name) as usize).copied();
+    found.ok_or_else(|| SimError::number(name, setting.number(name), remedy()))
 }
 
 fn manner(setting: &Setting, zone: &Zone) -> Manner {

@@ -164,9 +164,14 @@ impl Setting {
         self.values.get(name).copied().unwrap_or(0.0)
     }
 
+    /// A parameter that counts something, or is a number in a list: to the nearest whole number.
+    pub(crate) fn whole(&self, name: &str) -> u32 {
+        self.number(name).round().clamp(0.0, f64::from(u32::MAX)) as u32
+    }
+
     /// A parameter that counts something, at least one of it.
     pub(crate) fn count(&self, name: &str) -> u32 {
-        self.number(name).round().clamp(1.0, f64::from(u32::MAX)) as u32
+        self.whole(name).max(1)
     }
 
     /// The seeds of so many trials.
@@ -183,7 +188,7 @@ impl Setting {
     /// The numbers of queue pairs that are tried: the usual ones with what is expected, or the one
     /// that was given.
     pub(crate) fn pairs(&self, usual: &[(u32, f64)]) -> Vec<(u32, Option<f64>)> {
-        match self.number("pairs") as u32 {
+        match self.whole("pairs") {
             0 => usual.iter().map(|(pairs, expected)| (*pairs, Some(*expected))).collect(),
             given => {
                 let known = usual.iter().find(|(pairs, _)| *pairs == given);
@@ -194,7 +199,7 @@ impl Setting {
 
     /// The network of a zone.
     pub(crate) fn network(&self, zone: &Zone) -> Result<Network, SimError> {
-        let mut plan = zone.plan();
+        let mut plan = zone.plan()?;
         plan.memory_mib = self.memory_mib;
         Network::new(plan)
     }
@@ -234,9 +239,8 @@ fn demands(network: &Network, streams: &[Stream]) -> Vec<Demand> {
         *bytes.entry((stream.from, false)).or_insert(0.0) += stream.bytes;
         *bytes.entry((stream.to, true)).or_insert(0.0) += stream.bytes;
     }
-    let nic = network.plan().fabric.upward_bytes_per_s(0);
-    let nic = nic / f64::from(network.plan().fabric.nics.max(1));
-    let busiest_s = bytes.values().copied().fold(0.0, f64::max) / nic;
+    let busiest_s =
+        bytes.values().copied().fold(0.0, f64::max) / network.plan().nic_bytes_per_s();
     let demand = |stream: &Stream| Demand {
         from: stream.from,
         to: stream.to,

@@ -44,10 +44,10 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         uplinks: 2 * setting.count("ranks_per_host"),
         ..Zone::default()
     };
-    let mut plan = zone.plan().collapsed();
+    let mut plan = zone.plan()?.collapsed();
     plan.memory_mib = setting.memory_mib;
     let network = Network::new(plan)?;
-    let (of, algorithm) = match setting.number("algorithm") as u32 {
+    let (of, algorithm) = match setting.whole("algorithm") {
         0 => (Collective::AllReduce, "hierarchical"),
         1 => (Collective::AllReduce, "ring"),
         _ => (Collective::AllToAll, "direct"),
