@@ -297,8 +297,11 @@ mod tests {
 
     fn network() -> Network {
         Network::new(
-            Zone { nic_bytes_per_s: 1.0, uplink_bytes_per_s: 1.0, ..Zone::default() }.plan().unwrap(),
-        ).unwrap()
+            Zone { nic_bytes_per_s: 1.0, uplink_bytes_per_s: 1.0, ..Zone::default() }
+                .plan()
+                .unwrap(),
+        )
+        .unwrap()
     }
 
     fn path(links: &[Link]) -> Path {

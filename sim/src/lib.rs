@@ -35,5 +35,5 @@ mod topology;
 pub mod workload;
 
 #[cfg(feature = "cli")]
-pub use cli::{Arguments, CliError, run, said};
+pub use cli::{Arguments, CliError, Files, run, said};
 pub use error::SimError;

@@ -135,7 +135,7 @@ fn a_ring_takes_about_its_roofline_and_a_late_rank_holds_up_all() {
     let call = call(Collective::AllReduce, "hierarchical", 64 << 20);
     let fold = Fold::none(network.ranks());
     let found = outcome(&network, Scheme::Spray, &call, fold, &Manner::default());
-    let streams = Job::first(8).streams(&network, &call, 1, 0);
+    let streams = Job::first(8).streams(&network, &call, 1, 0).unwrap();
     let over = found.time_s / roofline_s(&network, &streams);
     assert!((1.0..2.0).contains(&over), "{over}");
     let late = Manner { late: vec![(5, 1e-3)], ..Manner::default() };

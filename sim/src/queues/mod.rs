@@ -147,6 +147,7 @@ pub fn run(network: &Network, flows: &[Flow], manner: &Manner) -> Result<Outcome
         let remedy = "give a part of a microsecond";
         return Err(SimError::number("the step of queues, in seconds,", manner.step_s, remedy));
     }
+    check_memory(network, flows, manner)?;
     let mut run = Run::new(network, flows, manner);
     let mut open: Vec<usize> = (0..flows.len()).collect();
     let (mut step, mut every) = (0usize, 1);
@@ -177,6 +178,18 @@ pub fn run(network: &Network, flows: &[Flow], manner: &Manner) -> Result<Outcome
     }
     run.outcome.time_s = run.outcome.ends_s.iter().copied().fold(0.0, f64::max);
     Ok(run.outcome)
+}
+
+/// An estimate, before it is taken: of every flow, its hops, and what comes back to it late.
+fn check_memory(network: &Network, flows: &[Flow], manner: &Manner) -> Result<(), SimError> {
+    let hops: usize = flows.iter().map(|flow| flow.links.len()).sum();
+    let late = match manner.transport {
+        Transport::Admission { grant_s, .. } => (grant_s / manner.step_s).ceil().max(0.0),
+        _ => 0.0,
+    };
+    let bytes = flows.len() as f64 * (150.0 + 8.0 * late) + hops as f64 * 32.0;
+    let what = format!("the queues of {} flows", flows.len());
+    SimError::if_over(what, bytes, network.plan().memory_mib)
 }
 
 impl<'a> Run<'a> {

@@ -297,7 +297,8 @@ mod tests {
     #[test]
     fn a_permutation_is_placed_whole_even_without_spare_links() {
         for seed in 0..20 {
-            let network = Network::new(Zone { racks: 6, ..Zone::default() }.plan().unwrap()).unwrap();
+            let network =
+                Network::new(Zone { racks: 6, ..Zone::default() }.plan().unwrap()).unwrap();
             let te = Te::place(&network, &permutation(&network, seed)).unwrap();
             assert_eq!(te.placed().share(), 1.0, "seed {seed}: {:?}", te.placed());
         }
@@ -305,7 +306,8 @@ mod tests {
 
     #[test]
     fn no_link_is_given_more_than_it_carries() {
-        let mut network = Network::new(Zone { racks: 6, ..Zone::default() }.plan().unwrap()).unwrap();
+        let mut network =
+            Network::new(Zone { racks: 6, ..Zone::default() }.plan().unwrap()).unwrap();
         for link in network.uplinks(1, 2, 0).take(3).collect::<Vec<_>>() {
             network.fail(link);
         }

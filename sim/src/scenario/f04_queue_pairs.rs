@@ -37,8 +37,18 @@ pub(super) fn scattered(network: &Network, seed: u64) -> Result<Vec<Stream>, Sim
     let call = Call::new(Collective::AllReduce, "ring", 1 << 30)?;
     let jobs = Job::fill(network, &JOB_HOSTS, Some(&mut Random::new(seed)));
     let rings = network.plan().ranks_per_host;
-    let streams = (0..).zip(&jobs).map(|(group, job)| job.streams(network, &call, rings, group));
-    Ok(streams.flatten().collect())
+    of_all(network, &jobs, &call, rings)
+}
+
+/// What jobs send that all make the same call, each a group.
+pub(super) fn of_all(
+    network: &Network,
+    jobs: &[Job],
+    call: &Call,
+    rings: u32,
+) -> Result<Vec<Stream>, SimError> {
+    let streams = (0..).zip(jobs).map(|(group, job)| job.streams(network, call, rings, group));
+    Ok(streams.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
 /// Of each job, the part of its roofline that it reaches.

@@ -39,7 +39,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 /// NIC is on the destination's rail.
 fn all_to_all(network: &Network, hosts: u32) -> Result<Vec<Stream>, SimError> {
     let call = Call::new(Collective::AllToAll, "hierarchical", 1 << 30)?;
-    Ok(Job::first(hosts).streams(network, &call, 1, 0))
+    Job::first(hosts).streams(network, &call, 1, 0)
 }
 
 /// How much faster TE is in each of the two collectives, on a zone of so many uplinks.
@@ -48,7 +48,7 @@ fn gains(setting: &Setting, uplinks: u32) -> Result<[f64; 2], SimError> {
     let zone = Zone { racks: hosts.div_ceil(2), uplinks, ..Zone::default() };
     let network = setting.network(&zone)?;
     let ring = Call::new(Collective::AllReduce, "ring", 1 << 30)?;
-    let rings = Job::first(hosts).streams(&network, &ring, zone.nics, 0);
+    let rings = Job::first(hosts).streams(&network, &ring, zone.nics, 0)?;
     let cases = [(rings, "ring_pairs"), (all_to_all(&network, hosts)?, "all_pairs")];
     let mut gains = [0.0; 2];
     for (gain, (streams, pairs)) in gains.iter_mut().zip(&cases) {

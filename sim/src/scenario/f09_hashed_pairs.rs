@@ -72,7 +72,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
 fn rings(network: &Network) -> Result<Vec<Stream>, SimError> {
     let call = Call::new(Collective::AllReduce, "ring", 1 << 30)?;
     let rings = network.plan().ranks_per_host;
-    Ok(Job::first(network.plan().hosts).streams(network, &call, rings, 0))
+    Job::first(network.plan().hosts).streams(network, &call, rings, 0)
 }
 
 /// Each stream over several connections.

@@ -3,6 +3,7 @@
 use ccl_core::random::Random;
 use ccl_core::types::Collective;
 
+use super::f04_queue_pairs::of_all;
 use super::{Parameter, Scenario, Setting, TRIALS, group_ends_s, run as run_streams};
 use crate::SimError;
 use crate::measure::mean;
@@ -73,10 +74,7 @@ fn of_roofline(
     let mut random = scattered.map(Random::new);
     let jobs = Job::fill(network, &[job_hosts], random.as_mut());
     let rings = network.plan().ranks_per_host;
-    let streams: Vec<Stream> = (0..)
-        .zip(&jobs)
-        .flat_map(|(group, job)| job.streams(network, &call, rings, group))
-        .collect();
+    let streams = of_all(network, &jobs, &call, rings)?;
     let outcome = run_streams(network, Scheme::Pinned, &streams, Manner::at_once(1), seed)?;
     let of = |(group, end_s): (u32, f64)| {
         let own: Vec<Stream> =

@@ -61,7 +61,7 @@ fn reached(
 fn run(setting: &Setting) -> Result<Findings, SimError> {
     let uplinks = setting.count("uplinks");
     let zone = Zone { racks: setting.count("racks"), uplinks, ..Zone::default() };
-    let whole = setting.network(&zone)?;
+    let whole = Network::new(setting.plan(&zone)?)?;
     let mut cut = whole.clone();
     fail_some(&mut cut, setting.whole("failed"));
     let mut findings = Findings::default();

@@ -6,6 +6,7 @@ mod cost;
 mod doctor;
 mod explain;
 mod plan;
+mod sim;
 mod status;
 mod topo;
 mod tune;
@@ -72,7 +73,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::show(&arguments),
         Command::Cost(arguments) => cost::show(&arguments),
         Command::Plan(arguments) => plan::show(&arguments),
-        Command::Sim(arguments) => return ccl_sim::run(&arguments),
+        Command::Sim(arguments) => return sim::run(&arguments),
         Command::Topo(arguments) => topo::show(&arguments),
         Command::Tune(arguments) => return tune::tune(&arguments),
         Command::Status(arguments) => status::show(&arguments),
