@@ -347,26 +347,6 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "adhoc"]
-    fn adhoc() {
-        let at = std::time::Instant::now();
-        let line = std::env::var("SIM_LINE").unwrap();
-        match say(&line) {
-            Ok(text) => println!("{text}"),
-            Err(error) => println!("ERROR {error}"),
-        }
-        println!(
-            "took {:?} {}",
-            at.elapsed(),
-            std::fs::read_to_string("/proc/self/status")
-                .unwrap()
-                .lines()
-                .find(|l| l.starts_with("VmHWM"))
-                .unwrap()
-        );
-    }
-
-    #[test]
     fn experiments_run_on_other_networks() {
         for (what, on) in [
             ("straggler --set mib=1", "superpod-256 --hosts 3"),

@@ -100,6 +100,19 @@ impl Te {
     ///
     /// If there is no way at all for one.
     pub fn place(network: &Network, demands: &[Demand]) -> Result<Te, crate::SimError> {
+        Te::place_some(network, demands, false)
+    }
+
+    /// The same, but what finds no room goes all the same where most is left.
+    ///
+    /// # Errors
+    ///
+    /// If there is no way at all for one.
+    pub fn place_all(network: &Network, demands: &[Demand]) -> Result<Te, crate::SimError> {
+        Te::place_some(network, demands, true)
+    }
+
+    fn place_some(network: &Network, demands: &[Demand], all: bool) -> Result<Te, crate::SimError> {
         let mut engine = Engine::new(network, demands)?;
         let mut order: Vec<usize> = (0..demands.len()).collect();
         // The largest first; of equals the first.
@@ -112,15 +125,25 @@ impl Te {
             }
         }
         let mut te = Te::default();
-        for (demand, way) in demands.iter().zip(engine.ways) {
+        for (demand, way) in demands.iter().zip(&engine.ways) {
             te.placed.demands += 1;
             te.placed.bytes_per_s += demand.bytes_per_s;
-            if let Some(way) = way {
+            if way.is_some() {
                 te.placed.placed += 1;
                 te.placed.placed_bytes_per_s += demand.bytes_per_s;
-                te.ways.insert((demand.from, demand.to), way);
             }
         }
+        for index in 0..demands.len() {
+            let missing = all && engine.ways[index].is_none();
+            if let Some((_, way)) = missing.then(|| engine.widest(index, None)).flatten() {
+                engine.put(index, way);
+            }
+        }
+        let ways = demands.iter().zip(engine.ways);
+        let way = |(demand, way): (&Demand, Option<Vec<Link>>)| {
+            way.map(|way| ((demand.from, demand.to), way))
+        };
+        te.ways = ways.filter_map(way).collect();
         Ok(te)
     }
 

@@ -320,20 +320,23 @@ fn router(
     Ok(Router::with_te(seed, Te::place(network, &demands(network, streams))?))
 }
 
-/// What streams demand when all go on for the time that the busiest NIC needs.
+/// What streams demand, port by port, when all go on for the time that the busiest NIC needs: a
+/// controller's rules know a source and a destination, and no connection between them.
 fn demands(network: &Network, streams: &[Stream]) -> Vec<Demand> {
     let mut bytes: BTreeMap<(Port, bool), f64> = BTreeMap::new();
-    for stream in streams {
-        *bytes.entry((stream.from, false)).or_insert(0.0) += stream.bytes;
-        *bytes.entry((stream.to, true)).or_insert(0.0) += stream.bytes;
+    let (mut places, mut demands) = (BTreeMap::new(), Vec::new());
+    for Stream { from, to, bytes: own, .. } in streams {
+        *bytes.entry((*from, false)).or_insert(0.0) += own;
+        *bytes.entry((*to, true)).or_insert(0.0) += own;
+        let place = *places.entry((*from, *to)).or_insert(demands.len());
+        if place == demands.len() {
+            demands.push(Demand { from: *from, to: *to, bytes_per_s: 0.0 });
+        }
+        demands[place].bytes_per_s += own;
     }
     let busiest_s = bytes.values().copied().fold(0.0, f64::max) / network.plan().nic_bytes_per_s();
-    let demand = |stream: &Stream| Demand {
-        from: stream.from,
-        to: stream.to,
-        bytes_per_s: stream.bytes / busiest_s,
-    };
-    streams.iter().map(demand).collect()
+    demands.iter_mut().for_each(|demand: &mut Demand| demand.bytes_per_s /= busiest_s);
+    demands
 }
 
 /// Runs streams under a scheme.

@@ -8,7 +8,7 @@ use ccl_core::types::Rank;
 use super::{Ask, Parameter, Setting, demands, tell_links};
 use crate::SimError;
 use crate::measure::{mean, spread};
-use crate::network::{Network, Port};
+use crate::network::Network;
 use crate::plot::Figure;
 use crate::report::{Findings, Report, Unit};
 use crate::routing::{Interval, Router, Scheme, Te};
@@ -195,13 +195,7 @@ impl<'a> Replaying<'a> {
             let all = sum.entry(*pair).or_insert(0u64);
             *all = all.saturating_add(*bytes);
         }
-        // By ports: several ranks may send by one.
-        let mut by_port: BTreeMap<(Port, Port), Stream> = BTreeMap::new();
-        for stream in across(self.network, &sum) {
-            let known = by_port.entry((stream.from, stream.to));
-            known.and_modify(|known| known.bytes += stream.bytes).or_insert(stream);
-        }
-        let streams: Vec<Stream> = by_port.into_values().collect();
+        let streams = across(self.network, &sum);
         let te = Te::place(self.network, &demands(self.network, &streams))?;
         self.router = Router::with_te(self.setting.seed, te);
         self.placed = Some(this);
