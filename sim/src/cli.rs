@@ -21,7 +21,7 @@ Without --scenario it lists the experiments, and with --list what can be changed
 seed gives the same output, byte for byte. The exit status is 0 if all could run, whatever they
 found, and 2 if one could not.
 With --on, job, scale, schemes, straggler and incast run on another network: its switches, its
-hosts, and what joins ranks inside. With --replay it sends a traffic matrix over one.
+hosts, and what joins ranks inside. With --replay FILE and --on a traffic matrix is sent over one.
 Examples:
   ferroccl sim
   ferroccl sim --scenario f2
@@ -30,8 +30,7 @@ Examples:
   ferroccl sim --scenario f7 --json
   ferroccl sim --scenario job --set racks=2,algorithm=1,routing=6,mib=4
   ferroccl sim --scenario scale --set racks=64,algorithm=2
-  ferroccl sim --scenario job --on superpod-256 --hosts 4 --set mib=4
-  ferroccl sim --replay week.json --on meta-24576 --hosts 64 --routing te")]
+  ferroccl sim --scenario job --on superpod-256 --hosts 4 --set mib=4")]
 pub struct Arguments {
     /// The experiment, or all of them
     #[arg(long, value_name = "NAME|all")]
@@ -278,7 +277,7 @@ mod tests {
             assert!(!shown.is_empty(), "{example}");
             examples += 1;
         }
-        assert_eq!(examples, 9, "{help}");
+        assert_eq!(examples, 8, "{help}");
     }
 
     #[test]

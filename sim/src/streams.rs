@@ -388,3 +388,24 @@ fn below_s(network: &Network, streams: &[Stream], tiers: usize) -> f64 {
 fn below(network: &Network, tier: usize) -> usize {
     network.plan().fabric.below(tier) as usize
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets::{GBPS_400, Zone};
+
+    #[test]
+    fn a_queue_pair_with_something_under_way_is_not_idle() {
+        // Uplinks so slow that messages of one queue pair end at other times than the other's.
+        let zone = Zone { uplink_bytes_per_s: GBPS_400 / 4.0, ..Zone::default() };
+        let network = Network::new(zone.plan().unwrap()).unwrap();
+        let (from, to) = network.ports(0, 16, 0);
+        let stream = Stream { from, to, bytes: 200e6, channel: 0, group: 0 };
+        let mut router = Router::new(Scheme::Flowlet { gap_s: 5e-6 }, 1);
+        let manner = Manner { message_bytes: 1e6, in_flight: 5, ..Manner::at_once(2) };
+        let outcome = run(&network, &mut router, &[stream], manner).unwrap();
+        let carries = |link: &Link| outcome.carried_bytes[*link as usize] > 0.0;
+        // Both are always busy, and stay where they are.
+        assert_eq!(network.uplinks(1, 0, 0).filter(carries).count(), 2);
+    }
+}

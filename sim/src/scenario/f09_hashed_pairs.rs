@@ -70,8 +70,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.figures.push(figure.with_bars("", &times.map(|time_s| time_s / roofline_s)));
     findings.say(
         "Uplinks are twice as wide as NICs, as they were when this was tried (§5.2.3, phase 2 of \
-         F11), and queue pairs are counted for each source and destination (§5.5.1). The gain hangs \
-         on what is not published: without time inside hosts (inside=0) it is 40 %, with two \
+         F11), and queue pairs are counted for each source and destination (§5.5.1). The gain \
+         hangs on what is not published: without time inside hosts (inside=0) it is 40 %, with two \
          connections between NICs (channels=2) ECMP hardly collides.",
     );
     Ok(findings)

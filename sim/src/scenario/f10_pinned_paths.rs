@@ -19,8 +19,8 @@ pub(super) const SCENARIO: Scenario = Scenario {
     name: "f10",
     title: "path pinning with jobs on whole racks, scattered, and with failed links",
     source: "path pinning is very good where racks are allocated whole to a job and nothing has \
-             failed; scattered jobs lose more than 30 %; where something has failed, flows that are \
-             moved collide with others (§5.2.2)",
+             failed; scattered jobs lose more than 30 %; where something has failed, flows that \
+             are moved collide with others (§5.2.2)",
     parameters: &[
         Parameter { name: "racks", value: 16.0, what: "racks of two hosts" },
         Parameter { name: "job_hosts", value: 8.0, what: "hosts of each job" },
@@ -65,9 +65,9 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     Ok(findings)
 }
 
-/// Orders a job's hosts so that neighbours are in different racks: the first hosts of all its racks,
-/// then the second ones. So all NICs of a rack send over its uplinks, and not those of one host
-/// alone, which would leave half of the uplinks idle and a failed one unnoticed.
+/// Orders a job's hosts so that neighbours are in different racks: the first hosts of all its
+/// racks, then the second ones. So all NICs of a rack send over its uplinks, and not those of one
+/// host alone, which would leave half of the uplinks idle and a failed one unnoticed.
 fn deal(network: &Network, job: &mut Job) {
     let rack_hosts = network.plan().fabric.hosts_in_group(0).max(1);
     job.hosts.sort_by_key(|host| (u64::from(*host) % rack_hosts, *host));

@@ -13,9 +13,9 @@ use crate::streams::{Stream, roofline_s};
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f12",
     title: "an all_to_all under DCQCN with strict and with relaxed marking, and without",
-    source: "at 200G, with DCQCN's defaults, stricter ECN thresholds were meant to reduce pauses and \
-             made completion worse than the baseline (Figure 12); tuned further it completes up to \
-             3 % faster, with more pauses: marking was relaxed (§6.3.1, Figure 13)",
+    source: "at 200G, with DCQCN's defaults, stricter ECN thresholds were meant to reduce pauses \
+             and made completion worse than the baseline (Figure 12); tuned further it completes \
+             up to 3 % faster, with more pauses: marking was relaxed (§6.3.1, Figure 13)",
     parameters: &[
         Parameter { name: "racks", value: 2.0, what: "racks of 16 NICs of 200 Gbit/s" },
         Parameter { name: "kib", value: 2048.0, what: "KiB from each rank to each" },
@@ -106,11 +106,11 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.figures.push(completion.with_bars("time", &times));
     findings.figures.push(pauses.with_bars("paused", &paused));
     findings.say(
-        "The order is what is reproduced: stricter is slower, relaxed is faster and pauses more. How \
-         much is not: the thresholds behind the paper's 3 % are not published, nor how long senders \
-         had been silent. Here they remember nothing but congestion, as at the source's start, and \
-         halve their rate at the first notice; after 10 ms of silence (silent_ms=10) they hardly \
-         do, and marking makes no difference of more than 3 %.",
+        "The order is what is reproduced: stricter is slower, relaxed is faster and pauses more. \
+         How much is not: the thresholds behind the paper's 3 % are not published, nor how long \
+         senders had been silent. Here they remember nothing but congestion, as at the source's \
+         start, and halve their rate at the first notice; after 10 ms of silence (silent_ms=10) \
+         they hardly do, and marking makes no difference of more than 3 %.",
     );
     Ok(findings)
 }

@@ -53,8 +53,9 @@ pub fn replay(traffic: &Traffic, routing: Scheme, ask: &Ask<'_>) -> Result<Repor
     }
     let mut findings = replaying.findings();
     findings.say(format!(
-        "Routed by {}. All that an interval has is sent from its beginning on: what was spread over \
-         it in earnest meets here, so times are the worst that its bytes allow, and not a forecast.",
+        "Routed by {}. All that an interval has is sent from its beginning on: what was spread \
+         over it in earnest meets here, so times are the worst that its bytes allow, and not a \
+         forecast.",
         routing.name()
     ));
     Ok(setting.report("replay", TITLE, "", PARAMETERS, findings))
