@@ -4,7 +4,7 @@ use crate::harness::command::{examples_of_its_help_work, refused, said};
 
 #[test]
 fn the_examples_of_its_help_work() {
-    examples_of_its_help_work("sim", 7);
+    examples_of_its_help_work("sim", 8);
 }
 
 #[test]
@@ -14,4 +14,6 @@ fn what_it_says_is_the_same_from_the_same_seed() {
     assert_ne!(of(3), of(4));
     assert!(refused("sim --scenario f99", 2).contains("f99"));
     assert!(refused("sim --scenario f2 --set uplink=3", 2).contains("uplink"));
+    assert!(refused("sim --scenario f2 --on p5", 2).contains("its own network"));
+    assert!(refused("sim --scenario job --on nowhere.toml", 2).contains("no file nowhere.toml"));
 }

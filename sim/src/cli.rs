@@ -4,8 +4,13 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use ccl_core::cost::traffic::Traffic;
+use ccl_core::topology::Topology;
+
+use crate::network::Plan;
 use crate::report::{Report, markdown, text};
-use crate::scenario::{SCENARIOS, Scenario, find};
+use crate::routing::Scheme;
+use crate::scenario::{Ask, On, Parameter, REPLAY_PARAMETERS, SCENARIOS, Scenario, find, replay};
 use crate::{SimError, plot};
 
 /// How long do collectives take on a fabric of switches? Runs experiments, each beside what its
@@ -15,6 +20,8 @@ use crate::{SimError, plot};
 Without --scenario it lists the experiments, and with --list what can be changed in each. The same
 seed gives the same output, byte for byte. The exit status is 0 if all could run, whatever they
 found, and 2 if one could not.
+With --on, job, scale, schemes, straggler and incast run on another network: its switches, its
+hosts, and what joins ranks inside. With --replay FILE and --on a traffic matrix is sent over one.
 Examples:
   ferroccl sim
   ferroccl sim --scenario f2
@@ -22,7 +29,8 @@ Examples:
   ferroccl sim --scenario f10 --list
   ferroccl sim --scenario f7 --json
   ferroccl sim --scenario job --set racks=2,algorithm=1,routing=6,mib=4
-  ferroccl sim --scenario scale --set racks=64,algorithm=2")]
+  ferroccl sim --scenario scale --set racks=64,algorithm=2
+  ferroccl sim --scenario job --on superpod-256 --hosts 4 --set mib=4")]
 pub struct Arguments {
     /// The experiment, or all of them
     #[arg(long, value_name = "NAME|all")]
@@ -30,6 +38,18 @@ pub struct Arguments {
     /// Other values of its parameters, such as uplinks=32,trials=50
     #[arg(long, value_name = "NAME=VALUE", value_delimiter = ',', value_parser = parse_pair)]
     set: Vec<(String, f64)>,
+    /// Run on this network: a name of `ferroccl topo --list`, or a file
+    #[arg(long, value_name = "TOPOLOGY")]
+    on: Option<String>,
+    /// On so many of its hosts, from the first on
+    #[arg(long, requires = "on")]
+    hosts: Option<u32>,
+    /// Send the traffic matrix of this file again, interval by interval
+    #[arg(long, value_name = "FILE", conflicts_with = "scenario")]
+    replay: Option<String>,
+    /// How it is routed: ecmp pinned e_ecmp te flowlet adaptive spray [default: e_ecmp]
+    #[arg(long, value_name = "SCHEME")]
+    routing: Option<String>,
     /// Of all that is random
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -57,9 +77,36 @@ fn parse_pair(text: &str) -> Result<(String, f64), String> {
     Ok((name.to_owned(), number))
 }
 
+/// Who reads files: this crate does not.
+#[derive(Clone, Copy)]
+pub struct Files<'a> {
+    /// A topology by its name, or of a file.
+    pub topology: &'a dyn Fn(&str) -> Result<Topology, String>,
+    /// A traffic matrix of a file.
+    pub traffic: &'a dyn Fn(&str) -> Result<Traffic, String>,
+}
+
+impl std::fmt::Debug for Files<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Files")
+    }
+}
+
 /// Why nothing was shown.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
+    /// A file that cannot be read.
+    #[error("{0}")]
+    File(String),
+    /// A network for nothing.
+    #[error("--on says where; say what with --scenario or --replay")]
+    OnAlone,
+    /// Experiments say themselves how they route.
+    #[error("--routing is for --replay; experiments that have a choice take --set routing=NUMBER")]
+    RoutingAlone,
+    /// All experiments on another network.
+    #[error("--on changes one experiment; name it with --scenario")]
+    OnOfAll,
     /// The simulation.
     #[error(transparent)]
     Sim(#[from] SimError),
@@ -84,21 +131,23 @@ pub enum CliError {
 /// # Errors
 ///
 /// If an experiment cannot run, or what it drew cannot be written.
-pub fn said(arguments: &Arguments) -> Result<String, CliError> {
-    let chosen: Vec<&Scenario> = match arguments.scenario.as_deref() {
-        None if !arguments.set.is_empty() => return Err(CliError::SetOfAll),
-        None | Some("all") if arguments.list => SCENARIOS.iter().collect(),
-        None => return Ok(list(&SCENARIOS.iter().collect::<Vec<_>>(), false)),
-        Some("all") if !arguments.set.is_empty() => return Err(CliError::SetOfAll),
-        // What is large is asked for by name.
-        Some("all") => SCENARIOS.iter().filter(|scenario| scenario.name != "scale").collect(),
-        Some(name) => vec![find(name)?],
-    };
-    if arguments.list {
-        return Ok(list(&chosen, true));
+pub fn said(arguments: &Arguments, files: &Files<'_>) -> Result<String, CliError> {
+    if arguments.routing.is_some() && arguments.replay.is_none() {
+        return Err(CliError::RoutingAlone);
     }
-    let run = |scenario: &&Scenario| scenario.run(arguments.seed, arguments.memory, &arguments.set);
-    let reports = chosen.iter().map(run).collect::<Result<Vec<Report>, SimError>>()?;
+    let reports = match &arguments.replay {
+        Some(_) if arguments.list => return Ok(list_of(REPLAY_PARAMETERS)),
+        Some(file) => vec![replayed(arguments, file, files)?],
+        None => match chosen(arguments)? {
+            Chosen::List(text) => return Ok(text),
+            Chosen::Run(scenarios) => {
+                let on = on(arguments, files)?;
+                let ask = ask(arguments, on.as_ref());
+                let run = |scenario: &&Scenario| scenario.run(&ask);
+                scenarios.iter().map(run).collect::<Result<Vec<Report>, SimError>>()?
+            }
+        },
+    };
     if let Some(directory) = &arguments.plot {
         reports.iter().try_for_each(|report| draw(report, directory))?;
     }
@@ -109,10 +158,52 @@ pub fn said(arguments: &Arguments) -> Result<String, CliError> {
     Ok(reports.iter().map(shown).collect::<Vec<_>>().join("\n"))
 }
 
+enum Chosen {
+    /// What there is, as text.
+    List(String),
+    /// What is to run.
+    Run(Vec<&'static Scenario>),
+}
+
+fn chosen(arguments: &Arguments) -> Result<Chosen, CliError> {
+    let chosen: Vec<&Scenario> = match arguments.scenario.as_deref() {
+        None if !arguments.set.is_empty() => return Err(CliError::SetOfAll),
+        None if arguments.on.is_some() => return Err(CliError::OnAlone),
+        None | Some("all") if arguments.list => SCENARIOS.iter().collect(),
+        None => return Ok(Chosen::List(list(&SCENARIOS.iter().collect::<Vec<_>>(), false))),
+        Some("all") if !arguments.set.is_empty() => return Err(CliError::SetOfAll),
+        Some("all") if arguments.on.is_some() => return Err(CliError::OnOfAll),
+        // What is large is asked for by name.
+        Some("all") => SCENARIOS.iter().filter(|scenario| scenario.name != "scale").collect(),
+        Some(name) => vec![find(name)?],
+    };
+    Ok(if arguments.list { Chosen::List(list(&chosen, true)) } else { Chosen::Run(chosen) })
+}
+
+fn ask<'a>(arguments: &'a Arguments, on: Option<&'a On>) -> Ask<'a> {
+    let Arguments { seed, memory, set, .. } = arguments;
+    Ask { seed: *seed, memory_mib: *memory, changed: set, on }
+}
+
+/// The network that was named.
+fn on(arguments: &Arguments, files: &Files<'_>) -> Result<Option<On>, CliError> {
+    let Some(name) = &arguments.on else { return Ok(None) };
+    let topology = (files.topology)(name).map_err(CliError::File)?;
+    let plan = Plan::of(&topology, arguments.hosts)?;
+    Ok(Some(On { name: topology.name, plan }))
+}
+
+fn replayed(arguments: &Arguments, file: &str, files: &Files<'_>) -> Result<Report, CliError> {
+    let routing = Scheme::named(arguments.routing.as_deref().unwrap_or("e_ecmp"))?;
+    let on = on(arguments, files)?;
+    let traffic = (files.traffic)(file).map_err(CliError::File)?;
+    Ok(replay(&traffic, routing, &ask(arguments, on.as_ref()))?)
+}
+
 /// Does what the arguments say, and prints.
 #[must_use]
-pub fn run(arguments: &Arguments) -> ExitCode {
-    match said(arguments) {
+pub fn run(arguments: &Arguments, files: &Files<'_>) -> ExitCode {
+    match said(arguments, files) {
         Ok(shown) => {
             use std::io::Write as _;
             // Who has closed the pipe wants no more.
@@ -131,12 +222,17 @@ fn list(scenarios: &[&Scenario], with_parameters: bool) -> String {
     let mut text = String::new();
     for scenario in scenarios {
         let _ = writeln!(text, "{:<10} {}", scenario.name, scenario.title);
-        for parameter in scenario.parameters.iter().filter(|_| with_parameters) {
-            let value = format!("{}={}", parameter.name, parameter.value);
-            let _ = writeln!(text, "    {value:<20} {}", parameter.what);
-        }
+        text += &if with_parameters { list_of(scenario.parameters) } else { String::new() };
     }
     text
+}
+
+fn list_of(parameters: &[Parameter]) -> String {
+    let line = |parameter: &Parameter| {
+        let value = format!("{}={}", parameter.name, parameter.value);
+        format!("    {value:<20} {}\n", parameter.what)
+    };
+    parameters.iter().map(line).collect()
 }
 
 fn draw(report: &Report, directory: &Path) -> Result<(), CliError> {
@@ -155,8 +251,19 @@ mod tests {
 
     use super::*;
 
+    /// Clusters by name; of every file the same ring of 16 ranks, twice.
     fn say(line: &str) -> Result<String, CliError> {
-        said(&Arguments::try_parse_from(line.split_whitespace().skip(1)).unwrap())
+        let topology = |name: &str| {
+            let found = ccl_core::topology::presets::find(name);
+            found.map(|preset| preset.topology()).ok_or_else(|| format!("there is no file {name}"))
+        };
+        let traffic = |file: &str| {
+            let bytes = (0..16).map(|from| ((from, (from + 8) % 16), 1_000_000_000)).collect();
+            let ring = Traffic { ranks: 16, interval_s: 0.1, intervals: vec![bytes; 2] };
+            if file == "none" { Err("none: there is no such file".to_owned()) } else { Ok(ring) }
+        };
+        let files = Files { topology: &topology, traffic: &traffic };
+        said(&Arguments::try_parse_from(line.split_whitespace().skip(1)).unwrap(), &files)
     }
 
     #[test]
@@ -170,7 +277,7 @@ mod tests {
             assert!(!shown.is_empty(), "{example}");
             examples += 1;
         }
-        assert_eq!(examples, 7, "{help}");
+        assert_eq!(examples, 8, "{help}");
     }
 
     #[test]
@@ -203,10 +310,69 @@ mod tests {
             ("ferroccl sim --scenario f10 --set racks=-1", "give a number of 0 or more"),
             ("ferroccl sim --scenario job --set algorithm=99", "a number from 0 to 6"),
             ("ferroccl sim --scenario job --set failed=16", "repair some"),
+            ("ferroccl sim --scenario job --set routing=6.6", "a number from 0 to 6"),
+            (
+                "ferroccl sim --scenario f8 --set hosts=1024",
+                "streams between 1024 hosts would take",
+            ),
+            ("ferroccl sim --scenario f4 --set pairs=60000", "flows at once would take"),
+            ("ferroccl sim --scenario f12 --set pairs=60000", "queues of"),
+            ("ferroccl sim --scenario f12 --on p5", "run one of these on any: job"),
+            ("ferroccl sim --scenario schemes --on p5", "schemes needs 2; take another"),
+            ("ferroccl sim --scenario job --on h100", "no switches between hosts"),
+            ("ferroccl sim --scenario job --on p6", "there is no file p6"),
+            ("ferroccl sim --scenario job --on p5 --set racks=2", "choose one of: failed"),
+            ("ferroccl sim --scenario job --on p5 --set failed=1", "it has no uplinks"),
+            ("ferroccl sim --scenario straggler --on p5 --hosts 1", "give two hosts"),
+            ("ferroccl sim --scenario incast --on p5 --hosts 1", "in two groups at least"),
+            ("ferroccl sim --scenario job --on p5 --hosts 17", "give 1 to 16"),
+            ("ferroccl sim --scenario job --on meta-24576", "hashed or placed onto different"),
+            ("ferroccl sim --scenario all --on p5", "name it with --scenario"),
+            ("ferroccl sim --on p5", "say what"),
+            ("ferroccl sim --replay x", "name one (--on)"),
+            ("ferroccl sim --replay none --on p5", "no such file"),
+            ("ferroccl sim --replay x --on p5 --hosts 1", "this one has 8"),
+            ("ferroccl sim --routing te --scenario job", "--routing is for --replay"),
+            ("ferroccl sim --replay x --on p5 --routing x", "choose one of: ecmp"),
+            ("ferroccl sim --replay x --on p5 --set racks=3", "choose one of: pairs"),
         ] {
             let error = say(line).unwrap_err().to_string();
             assert!(error.contains(wanted), "{line}: {error}");
         }
-        assert!(Arguments::try_parse_from(["sim", "--set", "x"]).is_err());
+        for line in ["--set x", "--hosts 2 --scenario job", "--replay x --scenario job --on p5"] {
+            let arguments = ["sim"].into_iter().chain(line.split_whitespace());
+            assert!(Arguments::try_parse_from(arguments).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn experiments_run_on_other_networks() {
+        for (what, on) in [
+            ("straggler --set mib=1", "superpod-256 --hosts 3"),
+            ("incast --set senders=8,mib=2", "superpod-256 --hosts 4"),
+            ("incast --set senders=8,mib=2", "p5 --hosts 2"),
+            ("schemes --set trials=1,pairs=2", "superpod-1024 --hosts 34"),
+            ("scale --set kib=4", "superpod-1024 --hosts 64"),
+            ("job --set mib=4,algorithm=3", "p5 --hosts 2"),
+            ("job --set mib=1,routing=3,failed=1", "superpod-1024 --hosts 33"),
+        ] {
+            let shown = say(&format!("ferroccl sim --scenario {what} --on {on}")).unwrap();
+            let name = on.split(' ').next().unwrap();
+            assert!(shown.contains(&format!("  on {name}: ")), "{shown}");
+            assert!(!shown.contains("(!)") && !shown.contains("racks="), "{shown}");
+        }
+        // The network is what is named: its tiers, and of twice the bandwidth half the time.
+        let line = "ferroccl sim --scenario job --set mib=4 --json --on";
+        let time = |on: &str| {
+            let json: serde_json::Value =
+                serde_json::from_str(&say(&format!("{line} {on}")).unwrap()).unwrap();
+            assert_eq!(json[0]["findings"][0]["what"], "time");
+            (json[0]["findings"][0]["measured"].as_f64().unwrap(), json.to_string())
+        };
+        let (pod, shown) = time("superpod-256 --hosts 8");
+        assert!(shown.contains("links to a leaf") && shown.contains("links to a spine"));
+        let (meta, shown) = time("meta-24576 --hosts 8");
+        assert!(shown.contains("links to a ATSW"));
+        assert!(pod > 0.0 && meta > pod, "rails never collide below one leaf: {pod} {meta}");
     }
 }

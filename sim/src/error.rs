@@ -17,7 +17,7 @@ pub enum SimError {
     /// More than memory was given for.
     #[error(
         "{what} would take about {needed_mib} MiB, and {limit_mib} MiB are allowed; simulate fewer \
-         hosts, fold ranks that are alike, or allow more (--memory)"
+         hosts or queue pairs, fold ranks that are alike, or allow more (--memory)"
     )]
     Memory {
         /// What would take it.
@@ -26,6 +26,26 @@ pub enum SimError {
         needed_mib: u64,
         /// What was allowed, in MiB.
         limit_mib: u64,
+    },
+    /// A cluster of which only the hosts are known.
+    #[error(
+        "{name} has no switches between hosts, of which alone something can be simulated; give a \
+         cluster of `ferroccl topo --list` as superpod-256, or a file with a fabric"
+    )]
+    NoFabric {
+        /// Its name.
+        name: String,
+    },
+    /// An experiment of the paper's own network.
+    #[error(
+        "{scenario} tries what the paper says of its own network; leave out --on, or run one of \
+         these on any: {which}"
+    )]
+    OwnNetwork {
+        /// The experiment.
+        scenario: &'static str,
+        /// Those that run on any.
+        which: String,
     },
     /// No way leads from one port to another.
     #[error(
@@ -81,6 +101,19 @@ pub enum SimError {
 }
 
 impl SimError {
+    /// Refuses what would take more than is allowed, before it is taken.
+    pub(crate) fn if_over(
+        what: impl Into<String>,
+        bytes: f64,
+        limit_mib: u64,
+    ) -> Result<(), SimError> {
+        let needed_mib = (bytes / f64::from(1 << 20)).ceil() as u64;
+        if needed_mib <= limit_mib {
+            return Ok(());
+        }
+        Err(SimError::Memory { what: what.into(), needed_mib, limit_mib })
+    }
+
     /// A number that cannot be.
     pub(crate) fn number(
         what: impl Into<String>,

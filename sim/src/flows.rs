@@ -144,24 +144,6 @@ impl Flows {
         &self.carried
     }
 
-    /// Rates on each link together, in bytes per second.
-    #[must_use]
-    pub fn used_bytes_per_s(&self) -> &[f64] {
-        &self.used
-    }
-
-    /// The rates of flows under way, by tag, as of now.
-    pub fn rates(&self) -> impl Iterator<Item = (u64, f64)> + '_ {
-        self.active.iter().map(|at| (self.flows[*at as usize].tag, self.flows[*at as usize].rate))
-    }
-
-    /// Changes what a link carries per second, from now on.
-    pub fn set_capacity(&mut self, link: Link, bytes_per_s: f64) {
-        self.capacity[link as usize] = bytes_per_s;
-        self.dirty = true;
-        self.settled_s = f64::NEG_INFINITY;
-    }
-
     /// A flow of so many bytes begins now, on these links, no faster than `limit` bytes per second.
     pub fn begin(&mut self, path: &Path, bytes: f64, limit: f64, tag: u64) {
         let index = self.free.pop().unwrap_or_else(|| {
@@ -315,7 +297,9 @@ mod tests {
 
     fn network() -> Network {
         Network::new(
-            Zone { nic_bytes_per_s: 1.0, uplink_bytes_per_s: 1.0, ..Zone::default() }.plan(),
+            Zone { nic_bytes_per_s: 1.0, uplink_bytes_per_s: 1.0, ..Zone::default() }
+                .plan()
+                .unwrap(),
         )
         .unwrap()
     }

@@ -1,6 +1,7 @@
 //! How long collectives take on a fabric of switches.
 //!
-//! A network is links ([`network`], [`presets`]); a flow takes some of them ([`routing`]) and
+//! A network is links ([`network`]), of a zone ([`presets`]) or of any cluster that is described
+//! ([`network::Plan::of`]); a flow takes some of them ([`routing`]) and
 //! shares them with others ([`flows`], [`shares`]). What flows there are, from coarse to fine:
 //!
 //! * [`streams`]: messages from NIC to NIC, for questions about routing; [`workload`] makes them of
@@ -30,8 +31,9 @@ pub mod routing;
 pub mod scenario;
 pub mod shares;
 pub mod streams;
+mod topology;
 pub mod workload;
 
 #[cfg(feature = "cli")]
-pub use cli::{Arguments, CliError, run, said};
+pub use cli::{Arguments, CliError, Files, run, said};
 pub use error::SimError;

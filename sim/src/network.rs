@@ -29,8 +29,10 @@ pub struct Plan {
     pub fabric: Fabric,
     /// Hosts in all.
     pub hosts: u32,
-    /// Ranks of each host; rank l of a host sends by NIC l modulo the NICs.
+    /// Ranks of each host.
     pub ranks_per_host: u32,
+    /// The NICs that ranks of a host send by, rank by rank, as many for each.
+    pub rank_nics: Vec<u32>,
     /// What a rank sends to others of its host, and what it receives of them, at most.
     pub inner_bytes_per_s: f64,
     /// From rank to rank within a host.
@@ -70,6 +72,12 @@ impl Plan {
         }
         plan
     }
+
+    /// What a NIC sends to the network by all its cables together, in bytes per second.
+    #[must_use]
+    pub fn nic_bytes_per_s(&self) -> f64 {
+        self.fabric.upward_bytes_per_s(0) / f64::from(self.fabric.nics.max(1))
+    }
 }
 
 /// See the module's text.
@@ -86,6 +94,8 @@ pub struct Network {
     even: bool,
     /// Whether every switch leads to every host of its group.
     plain: bool,
+    /// Unless it is plain: of any two NICs of hosts, by both numbers, whether switches join them.
+    joined: Vec<bool>,
 }
 
 /// The links of a flow, with how much of it takes each, and its latency.
@@ -119,6 +129,8 @@ pub struct Step {
 
 /// How much each link may at most store of what is simulated, for the estimate of memory.
 const BYTES_PER_LINK: u64 = 64;
+/// More NICs than any host has: who joins whom is looked at for any two.
+const NICS_MAX: u32 = 1_024;
 
 impl Network {
     /// The network of a plan.
@@ -146,7 +158,8 @@ impl Network {
         }
         capacity.extend(std::iter::repeat_n(plan.inner_bytes_per_s, 2 * ranks as usize));
         let plain = fabric.tiers.iter().all(|tier| tier.wiring == Wiring::Mesh);
-        Ok(Network { plan, tiers, inner, capacity, failed: 0, even: true, plain })
+        let joined = if plain { Vec::new() } else { joined(fabric) };
+        Ok(Network { plan, tiers, inner, capacity, failed: 0, even: true, plain, joined })
     }
 
     /// What it was made of.
@@ -161,11 +174,36 @@ impl Network {
         self.plan.hosts * self.plan.ranks_per_host
     }
 
-    /// The port that a rank sends and receives by.
+    /// The port that a rank sends and receives by, the first of several.
     #[must_use]
     pub fn port(&self, rank: u32) -> Port {
-        let each = self.plan.ranks_per_host;
-        Port { host: rank / each, nic: rank % each % self.plan.fabric.nics.max(1) }
+        self.port_of(rank, 0)
+    }
+
+    /// NICs of each rank: over these its messages go in turn.
+    #[must_use]
+    pub fn rails(&self) -> u32 {
+        self.plan.rank_nics.len() as u32 / self.plan.ranks_per_host
+    }
+
+    fn port_of(&self, rank: u32, rail: u32) -> Port {
+        let (each, rails) = (self.plan.ranks_per_host, self.rails());
+        let at = rank % each * rails + rail % rails.max(1);
+        let nic = self.plan.rank_nics.get(at as usize).copied().unwrap_or(0);
+        Port { host: rank / each, nic }
+    }
+
+    /// The ports of two ranks for what goes from one to the other by their NICs of a number.
+    ///
+    /// Where no switch leads from the one NIC to the other, as between rails that nothing joins,
+    /// the sender's host sends by its NIC on the receiver's rail, as NCCL does (PXN). What that
+    /// takes inside the host is not counted.
+    #[must_use]
+    pub fn ports(&self, from: u32, to: u32, rail: u32) -> (Port, Port) {
+        let (from, to) = (self.port_of(from, rail), self.port_of(to, rail));
+        let at = from.nic as usize * self.plan.fabric.nics as usize + to.nic as usize;
+        let meet = self.joined.get(at).copied().unwrap_or(true);
+        (if meet { from } else { Port { nic: to.nic, ..from } }, to)
     }
 
     /// Links in all.
@@ -395,6 +433,27 @@ impl Network {
     }
 }
 
+/// Of any two NICs of hosts, whether they lead up to one switch, if nothing has failed.
+fn joined(fabric: &Fabric) -> Vec<bool> {
+    let climb = |nic: u32| {
+        let mut here = vec![nic];
+        for (number, tier) in fabric.tiers.iter().enumerate() {
+            let mut reached = vec![false; tier.switches as usize];
+            for below in here {
+                fabric.above(number, below).for_each(|above| reached[above as usize] = true);
+            }
+            here = (0..tier.switches).filter(|switch| reached[*switch as usize]).collect();
+        }
+        here
+    };
+    let tops: Vec<Vec<u32>> = (0..fabric.nics).map(climb).collect();
+    let meet = |one: &Vec<u32>, other: &Vec<u32>| {
+        one.iter().any(|switch| other.binary_search(switch).is_ok())
+    };
+    let pairs = tops.iter().flat_map(|one| tops.iter().map(move |other| (one, other)));
+    pairs.map(|(one, other)| meet(one, other)).collect()
+}
+
 /// The first host of a child.
 fn child_host(network: &Network, tier: usize, child: u32) -> u32 {
     let hosts = if tier == 0 { 1 } else { network.plan.fabric.hosts_in_group(tier - 1) };
@@ -434,6 +493,16 @@ fn check(plan: &Plan) -> Result<(), SimError> {
     some("the number of hosts", plan.hosts)?;
     some("the number of ranks of a host", plan.ranks_per_host)?;
     some("the number of NICs of a host", plan.fabric.nics)?;
+    if plan.fabric.nics > NICS_MAX {
+        let remedy = format!("give {NICS_MAX} at most");
+        return Err(SimError::number("the number of NICs of a host", plan.fabric.nics, remedy));
+    }
+    let nics = plan.rank_nics.len();
+    let even = nics > 0 && nics.is_multiple_of(plan.ranks_per_host as usize);
+    if !even || plan.rank_nics.iter().any(|nic| *nic >= plan.fabric.nics) {
+        let remedy = "give each of a host's ranks as many, of the NICs that it has";
+        return Err(SimError::number("the number of NICs that ranks send by", nics, remedy));
+    }
     positive("the bandwidth within a host", plan.inner_bytes_per_s, "bytes per second")?;
     let mut links = 2 * u64::from(plan.hosts) * u64::from(plan.ranks_per_host);
     for (number, tier) in plan.fabric.tiers.iter().enumerate() {

@@ -1,7 +1,8 @@
 //! Networks that are often simulated: those of the paper, with the numbers that it changes.
 
-use ccl_core::topology::fabric::{Fabric, Tier, Wiring};
+use ccl_core::topology::presets;
 
+use crate::SimError;
 use crate::network::Plan;
 
 /// Bytes per second of 400 Gbit/s.
@@ -47,8 +48,8 @@ impl Default for Zone {
     }
 }
 
-/// Of a cable and the switch at its upper end: a rack switch, a spine switch, one above these.
-const LATENCY_NS: [f64; 3] = [600.0, 1_200.0, 2_000.0];
+/// The paper's fabric, of which every zone here is a variant.
+const META: &str = "meta-24576";
 
 impl Zone {
     /// Hosts in all.
@@ -63,36 +64,44 @@ impl Zone {
         self.rack_hosts.saturating_mul(self.nics)
     }
 
-    /// The network.
-    #[must_use]
-    pub fn plan(&self) -> Plan {
-        let tier = |name: &str, group: &str, children, switches, bytes_per_s, level: usize| Tier {
-            name: name.to_owned(),
-            group: group.to_owned(),
-            children,
-            switches,
-            wiring: Wiring::Mesh,
-            cables: 1,
-            bytes_per_s,
-            latency_ns: LATENCY_NS[level],
-        };
-        let mut tiers = vec![
-            tier("rack switch", "rack", self.rack_hosts, 1, self.nic_bytes_per_s, 0),
-            tier("spine", "zone", self.racks, self.uplinks, self.uplink_bytes_per_s, 1),
-        ];
-        if self.zones > 1 {
+    /// The network: the paper's, with these numbers in place of its own.
+    ///
+    /// # Errors
+    ///
+    /// If the paper's is not known.
+    pub fn plan(&self) -> Result<Plan, SimError> {
+        let meta = presets::find(META).ok_or_else(|| SimError::Unknown {
+            what: "topology",
+            name: META.to_owned(),
+            known: presets::ALL.iter().map(|preset| preset.name).collect::<Vec<_>>().join(" "),
+        })?;
+        let mut plan = Plan::of(&meta.topology(), None)?;
+        let cores = (f64::from(self.racks) / self.oversubscription).ceil().max(1.0) as u32;
+        let numbers = [
+            (self.rack_hosts, 1, self.nic_bytes_per_s),
+            (self.racks, self.uplinks, self.uplink_bytes_per_s),
             // The paper's: 192 cables from below, 192 / 7, that is 28, upwards.
-            let above = (f64::from(self.racks) / self.oversubscription).ceil().max(1.0);
-            let cores = above as u32;
-            tiers.push(tier("aggregator", "site", self.zones, cores, self.uplink_bytes_per_s, 2));
+            (self.zones, cores, self.uplink_bytes_per_s),
+        ];
+        for (tier, (children, switches, bytes_per_s)) in plan.fabric.tiers.iter_mut().zip(numbers) {
+            (tier.children, tier.switches, tier.bytes_per_s) = (children, switches, bytes_per_s);
         }
-        Plan {
-            fabric: Fabric { nics: self.nics, tiers },
-            hosts: self.hosts(),
-            ranks_per_host: self.nics,
-            inner_bytes_per_s: 450e9,
-            inner_latency_ns: 1_000.0,
-            memory_mib: 4_096,
-        }
+        plan.fabric.tiers.truncate(if self.zones > 1 { 3 } else { 2 });
+        plan.fabric.nics = self.nics;
+        (plan.hosts, plan.ranks_per_host) = (self.hosts(), self.nics);
+        plan.rank_nics = (0..self.nics).collect();
+        Ok(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_papers_own_numbers_are_those_that_are_known_by_name() {
+        let zone = Zone { racks: 192, zones: 8, ..Zone::default() };
+        let meta = presets::find(META).unwrap().topology();
+        assert_eq!(zone.plan(), Plan::of(&meta, None));
     }
 }

@@ -152,6 +152,9 @@ pub struct Report {
     pub title: String,
     /// What its source says.
     pub source: String,
+    /// The network that it ran on, unless that is its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on: Option<String>,
     /// The numbers that it ran with.
     pub parameters: Vec<(String, f64)>,
     /// The seed of all that was random.
@@ -182,6 +185,9 @@ pub fn text(report: &Report) -> String {
     if !report.source.is_empty() {
         let _ = writeln!(text, "  source: {}", report.source);
     }
+    if let Some(on) = &report.on {
+        let _ = writeln!(text, "  on {on}");
+    }
     let parameters: Vec<String> =
         report.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
     let _ = writeln!(text, "  with seed={} {}", report.seed, parameters.join(" "));
@@ -209,6 +215,9 @@ pub fn markdown(report: &Report) -> String {
     let mut text = format!("### {}: {}\n\n", report.name, report.title);
     if !report.source.is_empty() {
         let _ = writeln!(text, "> {}\n", report.source);
+    }
+    if let Some(on) = &report.on {
+        let _ = writeln!(text, "On {on}.\n");
     }
     text.push_str("| | expected | measured | deviation |\n|---|---|---|---|\n");
     for finding in &report.findings.findings {
@@ -251,12 +260,15 @@ mod tests {
             name: "x".to_owned(),
             title: "a title".to_owned(),
             source: "a source".to_owned(),
+            on: Some("a network".to_owned()),
             parameters: vec![("links".to_owned(), 16.0)],
             seed: 1,
             findings,
         };
         let shown = text(&report);
-        for part in ["2.00 ms", "≤ 1.00 ms", "+100.0 % (!)", "3.00 GB", "links=16", "Nothing"] {
+        for part in
+            ["2.00 ms", "≤ 1.00 ms", "+100.0 % (!)", "3.00 GB", "links=16", "Nothing", "on a net"]
+        {
             assert!(shown.contains(part), "{part}: {shown}");
         }
         assert!(markdown(&report).contains("| time | ≤ 1.00 ms | 2.00 ms | +100.0 % (!) |"));

@@ -8,7 +8,7 @@ use ccl_core::spread::Order;
 use crate::SimError;
 use crate::flows::{Ended, Flows};
 use crate::network::{Link, Network, Path, Port};
-use crate::routing::{Key, Moment, Router};
+use crate::routing::{Key, Moment, Router, Scheme};
 
 /// What one port sends to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -84,9 +84,11 @@ struct State {
     messages: u64,
     message_bytes: f64,
     under_way: u32,
-    /// Of each queue pair: when it was last done, and what it has under way.
-    idle_since_s: Vec<Option<f64>>,
+    /// Of each queue pair: when its last byte left, if any has; what it has under way, in bytes and
+    /// in parts of messages.
+    left_s: Vec<Option<f64>>,
     pair_bytes: Vec<f64>,
+    pair_parts: Vec<u32>,
     /// Of messages under way: how many parts are.
     parts: Vec<(u64, u32)>,
 }
@@ -118,6 +120,7 @@ pub fn run(
     streams: &[Stream],
     manner: Manner,
 ) -> Result<Outcome, SimError> {
+    check_memory(network, router, streams, &manner)?;
     let pairs = manner.pairs.max(1);
     let state = |stream: &Stream| {
         let most = stream.bytes / f64::from(pairs);
@@ -129,8 +132,9 @@ pub fn run(
         State {
             messages: (stream.bytes / message_bytes.max(1.0)).ceil() as u64,
             message_bytes,
-            idle_since_s: vec![None; pairs as usize],
+            left_s: vec![None; pairs as usize],
             pair_bytes: vec![0.0; pairs as usize],
+            pair_parts: vec![0; pairs as usize],
             ..State::default()
         }
     };
@@ -218,15 +222,19 @@ impl Run<'_> {
         // Queue pairs of a stream are numbered by its receiver, others' as well.
         let key = Key { from: stream.from, to: stream.to, channel: stream.channel, pair };
         let state = &mut self.states[index];
-        let idle_since_s = state.idle_since_s[pair as usize];
-        let moment = Moment { now_s: self.flows.now_s(), idle_since_s };
+        let now_s = self.flows.now_s();
+        // While something of it is under way it is not idle.
+        let is_busy = state.pair_parts[pair as usize] > 0;
+        let idle_since_s = if is_busy { Some(now_s) } else { state.left_s[pair as usize] };
+        let moment = Moment { now_s, idle_since_s };
         self.router.route(self.network, &key, moment, &self.flows.load(), &mut self.path)?;
-        if idle_since_s.is_none() && state.pair_bytes[pair as usize] == 0.0 {
+        if idle_since_s.is_none() {
             for (link, weight) in &self.path.links {
                 self.outcome.flows[*link as usize] += weight;
             }
         }
         state.pair_bytes[pair as usize] += bytes;
+        state.pair_parts[pair as usize] += 1;
         self.outcome.requests += 1;
         let tag = self.free.pop().unwrap_or_else(|| {
             self.parts.push((0, 0, 0, 0.0));
@@ -266,8 +274,9 @@ impl Run<'_> {
         self.free.push(tag as u32);
         let index = index as usize;
         let state = &mut self.states[index];
-        state.idle_since_s[pair as usize] = Some(self.flows.now_s());
+        state.left_s[pair as usize] = Some(self.flows.now_s());
         state.pair_bytes[pair as usize] -= bytes;
+        state.pair_parts[pair as usize] -= 1;
         if let Some(at) = state.parts.iter().position(|(known, _)| *known == number) {
             state.parts[at].1 -= 1;
             if state.parts[at].1 == 0 {
@@ -285,6 +294,46 @@ impl Run<'_> {
     }
 }
 
+/// An estimate, before it is taken: of what is kept of each stream and queue pair, and of all flows
+/// that are under way at once.
+fn check_memory(
+    network: &Network,
+    router: &Router,
+    streams: &[Stream],
+    manner: &Manner,
+) -> Result<(), SimError> {
+    let Manner { pairs, order, in_flight, peers, .. } = *manner;
+    let (mut under_way, mut own) = (0.0, 0);
+    // Streams of a sender are mostly neighbours; where they are not, more are counted.
+    for (at, stream) in streams.iter().enumerate() {
+        let is_next = at > 0 && streams[at - 1].from == stream.from;
+        own = if is_next { own + 1 } else { 1 };
+        under_way += if own <= peers { 1.0 } else { 0.0 };
+    }
+    let parts = if order == Order::Split { pairs } else { 1 };
+    let flows = under_way * f64::from(in_flight) * f64::from(parts);
+    let links = match router.scheme() {
+        Scheme::Spray => sprayed_links(network),
+        _ => 2.0 * network.tiers() as f64,
+    };
+    let each = 250.0 + 24.0 * f64::from(pairs) + 16.0 * f64::from(in_flight);
+    let bytes = streams.len() as f64 * each + flows * (250.0 + 24.0 * links);
+    let what = format!("{} streams, {flows:.0} flows at once", streams.len());
+    SimError::if_over(what, bytes, network.plan().memory_mib)
+}
+
+/// The most links that a flow takes which is sprayed.
+fn sprayed_links(network: &Network) -> f64 {
+    let fabric = &network.plan().fabric;
+    let (mut links, mut here) = (0.0, 1.0f64);
+    for (number, tier) in fabric.tiers.iter().enumerate() {
+        let wide = here * f64::from(fabric.uplinks(number, 0));
+        links += 2.0 * wide;
+        here = wide.min(f64::from(tier.switches));
+    }
+    links
+}
+
 /// How long the streams would take if nothing but NICs, and each tier as a whole, limited them: the
 /// *roofline*, in seconds.
 ///
@@ -292,8 +341,19 @@ impl Run<'_> {
 /// is held against what its uplinks carry together.
 #[must_use]
 pub fn roofline_s(network: &Network, streams: &[Stream]) -> f64 {
+    below_s(network, streams, network.tiers())
+}
+
+/// How long the streams would take if nothing but NICs limited them, in seconds.
+#[must_use]
+pub fn ports_s(network: &Network, streams: &[Stream]) -> f64 {
+    below_s(network, streams, 1)
+}
+
+/// The roofline of the lowest so many tiers.
+fn below_s(network: &Network, streams: &[Stream], tiers: usize) -> f64 {
     let mut worst = 0.0f64;
-    for tier in 0..network.tiers() {
+    for tier in 0..tiers.min(network.tiers()) {
         let children = network.children(tier) as usize;
         let nics = if tier == 0 { network.plan().fabric.nics as usize } else { 1 };
         let mut bytes = vec![[0.0f64; 2]; children * nics];
@@ -308,7 +368,7 @@ pub fn roofline_s(network: &Network, streams: &[Stream]) -> f64 {
                 bytes[ends[way] as usize * nics + nic][way] += stream.bytes;
             }
         }
-        for (at, both) in bytes.iter().enumerate() {
+        for (at, both) in bytes.iter().enumerate().filter(|(_, both)| **both != [0.0; 2]) {
             let child = (at / nics) as u32;
             let below = if tier == 0 { at % nics..at % nics + 1 } else { 0..below(network, tier) };
             let links: Vec<Link> =
@@ -327,4 +387,25 @@ pub fn roofline_s(network: &Network, streams: &[Stream]) -> f64 {
 
 fn below(network: &Network, tier: usize) -> usize {
     network.plan().fabric.below(tier) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets::{GBPS_400, Zone};
+
+    #[test]
+    fn a_queue_pair_with_something_under_way_is_not_idle() {
+        // Uplinks so slow that messages of one queue pair end at other times than the other's.
+        let zone = Zone { uplink_bytes_per_s: GBPS_400 / 4.0, ..Zone::default() };
+        let network = Network::new(zone.plan().unwrap()).unwrap();
+        let (from, to) = network.ports(0, 16, 0);
+        let stream = Stream { from, to, bytes: 200e6, channel: 0, group: 0 };
+        let mut router = Router::new(Scheme::Flowlet { gap_s: 5e-6 }, 1);
+        let manner = Manner { message_bytes: 1e6, in_flight: 5, ..Manner::at_once(2) };
+        let outcome = run(&network, &mut router, &[stream], manner).unwrap();
+        let carries = |link: &Link| outcome.carried_bytes[*link as usize] > 0.0;
+        // Both are always busy, and stay where they are.
+        assert_eq!(network.uplinks(1, 0, 0).filter(carries).count(), 2);
+    }
 }

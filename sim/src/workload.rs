@@ -17,6 +17,9 @@ use crate::streams::Stream;
 /// Bytes of an element: that of a float32.
 pub(crate) const ELEMENT_BYTES: usize = 4;
 
+/// What a stream takes at least, from the schedules to the first of its flows.
+const STREAM_BYTES: f64 = 600.0;
+
 /// A collective and how much of it.
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
@@ -118,12 +121,22 @@ impl Job {
     /// A ring leaves a host by one NIC only. As NCCL does, there are as many rings as NICs then,
     /// each with a part of the buffer and the ranks of every host turned by one: `rings`. Streams
     /// of one sender are in the order of the distance that they go.
-    #[must_use]
-    pub fn streams(&self, network: &Network, call: &Call, rings: u32, group: u32) -> Vec<Stream> {
+    ///
+    /// # Errors
+    ///
+    /// If there are more than fit into the network's memory.
+    pub fn streams(
+        &self,
+        network: &Network,
+        call: &Call,
+        rings: u32,
+        group: u32,
+    ) -> Result<Vec<Stream>, SimError> {
         let each = network.plan().ranks_per_host;
         let hosts = self.layout(each);
         let rings = rings.max(1);
         let part = Call { bytes: call.bytes / u64::from(rings), ..*call };
+        self.check_memory(network, &part, &hosts, rings)?;
         let mut bytes: BTreeMap<(u32, u32), f64> = BTreeMap::new();
         for rank in 0..hosts.ranks() {
             for (peer, sent) in part.sends(rank, &hosts) {
@@ -144,14 +157,42 @@ impl Job {
             let place = |rank: u32| place.get(&(rank / each)).copied().unwrap_or(0);
             (place(to) + self.hosts.len() as u32 - place(from)) % self.hosts.len() as u32
         };
-        let stream = |((from, to), bytes): ((u32, u32), f64)| {
-            let (from, to) = (network.port(from), network.port(to));
-            Stream { from, to, bytes, channel: 0, group }
-        };
         let mut bytes: Vec<_> = bytes.into_iter().collect();
         bytes.sort_by_key(|(pair, _)| (pair.0, distance(*pair), pair.1));
-        bytes.into_iter().map(stream).collect()
+        let of_pair = |(pair, bytes)| of_pair(network, pair, bytes, group);
+        Ok(bytes.into_iter().flat_map(of_pair).collect())
     }
+
+    /// An estimate, before it is taken: by what the ranks of the first host send to others.
+    fn check_memory(
+        &self,
+        network: &Network,
+        part: &Call,
+        hosts: &Hosts,
+        rings: u32,
+    ) -> Result<(), SimError> {
+        let each = network.plan().ranks_per_host;
+        let others = |rank| part.sends(rank, hosts).into_keys().filter(|peer| peer / each > 0);
+        let peers: usize = (0..each.min(hosts.ranks())).map(|rank| others(rank).count()).sum();
+        let streams =
+            peers as f64 * self.hosts.len() as f64 * f64::from(rings) * f64::from(network.rails());
+        let what = format!("{streams:.0} streams between {} hosts", self.hosts.len());
+        SimError::if_over(what, streams * STREAM_BYTES, network.plan().memory_mib)
+    }
+}
+
+/// What a rank sends to another on a different host: alike by each of its NICs.
+pub(crate) fn of_pair(
+    network: &Network,
+    (from, to): (Rank, Rank),
+    bytes: f64,
+    group: u32,
+) -> impl Iterator<Item = Stream> + use<'_> {
+    let rails = network.rails();
+    (0..rails).map(move |rail| {
+        let (from, to) = network.ports(from, to, rail);
+        Stream { from, to, bytes: bytes / f64::from(rails), channel: 0, group }
+    })
 }
 
 #[cfg(test)]
@@ -160,14 +201,14 @@ mod tests {
     use crate::presets::Zone;
 
     fn network() -> Network {
-        Network::new(Zone { racks: 4, ..Zone::default() }.plan()).unwrap()
+        Network::new(Zone { racks: 4, ..Zone::default() }.plan().unwrap()).unwrap()
     }
 
     #[test]
     fn rings_load_every_nic_alike() {
         let network = network();
         let call = Call::new(Collective::AllReduce, "ring", 64 << 20).unwrap();
-        let streams = Job::first(8).streams(&network, &call, 8, 0);
+        let streams = Job::first(8).streams(&network, &call, 8, 0).unwrap();
         assert_eq!(streams.len(), 64, "each NIC of eight hosts sends to one");
         let expected = 2.0 * 63.0 / 64.0 * f64::from(64 << 20) / 8.0;
         for stream in &streams {
@@ -180,7 +221,7 @@ mod tests {
     fn hierarchical_sends_least_across() {
         let network = network();
         let call = Call::new(Collective::AllReduce, "hierarchical", 64 << 20).unwrap();
-        let streams = Job::first(8).streams(&network, &call, 1, 0);
+        let streams = Job::first(8).streams(&network, &call, 1, 0).unwrap();
         let across: f64 = streams.iter().map(|stream| stream.bytes).sum();
         let expected = 8.0 * 2.0 * 7.0 / 8.0 * f64::from(64 << 20);
         assert!((across / expected - 1.0).abs() < 1e-3, "{across} {expected}");

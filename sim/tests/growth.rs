@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use ccl_sim::plot::{Figure, render};
-use ccl_sim::scenario::find;
+use ccl_sim::scenario::{Ask, find};
 
 /// The collective, with the numbers of `scale`.
 const CASES: [(&str, &str); 17] = [
@@ -50,7 +50,8 @@ fn run_case(case: &str) -> String {
         .map(|(name, value)| (name.to_owned(), value.parse().unwrap()))
         .collect();
     let begun = Instant::now();
-    let report = find("scale").unwrap().run(1, 8192, &set).unwrap();
+    let ask = Ask { memory_mib: 8192, changed: &set, ..Ask::default() };
+    let report = find("scale").unwrap().run(&ask).unwrap();
     let took_s = begun.elapsed().as_secs_f64();
     let of = |what: &str| {
         report.findings.findings.iter().find(|finding| finding.what == what).unwrap().measured

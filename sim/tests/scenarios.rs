@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use ccl_sim::report::{Report, markdown};
-use ccl_sim::scenario::SCENARIOS;
+use ccl_sim::scenario::{Ask, SCENARIOS};
 
 const SEED: u64 = 1;
 const BEGIN: &str = "<!-- measured: written by the tests -->\n";
@@ -11,7 +11,8 @@ const BEGIN: &str = "<!-- measured: written by the tests -->\n";
 fn reports() -> Vec<Report> {
     // What has no source is for questions of one's own.
     let shown = SCENARIOS.iter().filter(|scenario| !scenario.source.is_empty());
-    shown.map(|scenario| scenario.run(SEED, 4096, &[]).unwrap()).collect()
+    let ask = Ask { seed: SEED, ..Ask::default() };
+    shown.map(|scenario| scenario.run(&ask).unwrap()).collect()
 }
 
 /// What the page says was measured is what comes out. `FERROCCL_TEST_WRITE=1` writes it anew.

@@ -193,13 +193,9 @@ impl Setup<'_> {
         let links = peers * u64::from(self.manner.links.channels.max(1));
         let lean = self.manner.lean || self.fold.ranks > REAL_RANKS_MAX;
         let each = if lean { 24 * links + 16 * peers } else { 500 * links + 300 * peers };
-        let needed_mib = ((each + 4096) * u64::from(self.fold.stride)) >> 20;
-        let limit_mib = self.network.plan().memory_mib;
-        if needed_mib > limit_mib {
-            let what = format!("the links of {} ranks", self.fold.stride);
-            return Err(SimError::Memory { what, needed_mib, limit_mib });
-        }
-        Ok(())
+        let bytes = (each + 4096) as f64 * f64::from(self.fold.stride);
+        let what = format!("the links of {} ranks", self.fold.stride);
+        SimError::if_over(what, bytes, self.network.plan().memory_mib)
     }
 }
 

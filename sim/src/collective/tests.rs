@@ -30,7 +30,7 @@ const CASES: [(Collective, &str); 8] = [
 /// ever under way.
 #[test]
 fn all_bytes_are_carried_and_none_without_a_grant() {
-    let network = Network::new(zone(2).plan()).unwrap();
+    let network = Network::new(zone(2).plan().unwrap()).unwrap();
     let ranks = network.ranks();
     let hosts = Job::first(4).layout(8);
     for (collective, algorithm) in CASES {
@@ -56,7 +56,7 @@ fn all_bytes_are_carried_and_none_without_a_grant() {
 /// What is worked out as it goes does what the real execution and the real admission do.
 #[test]
 fn lean_ranks_do_what_real_ones_do() {
-    let network = Network::new(zone(2).plan()).unwrap();
+    let network = Network::new(zone(2).plan().unwrap()).unwrap();
     for (collective, algorithm) in CASES {
         let call = call(collective, algorithm, 5 << 20);
         let real = Manner::default();
@@ -75,7 +75,7 @@ fn lean_ranks_do_what_real_ones_do() {
 fn folded_ranks_do_what_all_do() {
     let zones = Zone { zones: 2, oversubscription: 2.0, ..zone(4) };
     for (zone, ranks) in [(zone(16), 256), (zone(3), 48), (zones, 128)] {
-        let network = Network::new(zone.plan()).unwrap();
+        let network = Network::new(zone.plan().unwrap()).unwrap();
         assert_eq!(network.ranks(), ranks);
         for (collective, algorithm) in [
             (Collective::AllReduce, "ring"),
@@ -101,7 +101,7 @@ fn folded_ranks_do_what_all_do() {
 
 #[test]
 fn ranks_that_differ_are_not_folded() {
-    let mut network = Network::new(zone(4).plan()).unwrap();
+    let mut network = Network::new(zone(4).plan().unwrap()).unwrap();
     let ring = call(Collective::AllReduce, "ring", 1 << 20);
     let tree = call(Collective::AllReduce, "double_tree", 1 << 20);
     let why = |network: &Network, scheme, call| {
@@ -118,7 +118,7 @@ fn ranks_that_differ_are_not_folded() {
 /// What is sprayed does not see whether its cables are many or one.
 #[test]
 fn cables_may_be_taken_together_where_all_is_sprayed() {
-    let plan = Zone { zones: 2, oversubscription: 2.0, ..zone(2) }.plan();
+    let plan = Zone { zones: 2, oversubscription: 2.0, ..zone(2) }.plan().unwrap();
     let call = call(Collective::AllToAll, "direct", 8 << 20);
     let time_s = |plan| {
         let network = Network::new(plan).unwrap();
@@ -131,11 +131,11 @@ fn cables_may_be_taken_together_where_all_is_sprayed() {
 
 #[test]
 fn a_ring_takes_about_its_roofline_and_a_late_rank_holds_up_all() {
-    let network = Network::new(zone(4).plan()).unwrap();
+    let network = Network::new(zone(4).plan().unwrap()).unwrap();
     let call = call(Collective::AllReduce, "hierarchical", 64 << 20);
     let fold = Fold::none(network.ranks());
     let found = outcome(&network, Scheme::Spray, &call, fold, &Manner::default());
-    let streams = Job::first(8).streams(&network, &call, 1, 0);
+    let streams = Job::first(8).streams(&network, &call, 1, 0).unwrap();
     let over = found.time_s / roofline_s(&network, &streams);
     assert!((1.0..2.0).contains(&over), "{over}");
     let late = Manner { late: vec![(5, 1e-3)], ..Manner::default() };
@@ -145,7 +145,7 @@ fn a_ring_takes_about_its_roofline_and_a_late_rank_holds_up_all() {
 
 #[test]
 fn more_than_memory_is_refused() {
-    let mut plan = zone(32).plan();
+    let mut plan = zone(32).plan().unwrap();
     plan.memory_mib = 64;
     let network = Network::new(plan).unwrap();
     let call = call(Collective::AllToAll, "direct", 1 << 20);

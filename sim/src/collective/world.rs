@@ -88,8 +88,9 @@ pub(super) struct World<'a, E> {
     heard: Vec<Vec<(Link, bool)>>,
     is_woken: Vec<bool>,
     has_begun: Vec<bool>,
-    /// When each queue pair of a link was last idle: only for those who look for pauses.
-    idle: BTreeMap<(u32, u32), f64>,
+    /// What each queue pair of a link has under way, and when its last byte left: only for those
+    /// who look for pauses.
+    pairs: BTreeMap<(u32, u32), (u32, f64)>,
     in_flight: Vec<u64>,
     path: Path,
     ended: Vec<Ended>,
@@ -154,7 +155,7 @@ impl<'a, E: Ends> World<'a, E> {
             heard: vec![Vec::new(); ranks],
             is_woken: vec![false; ranks],
             has_begun: vec![false; ranks],
-            idle: BTreeMap::new(),
+            pairs: BTreeMap::new(),
             in_flight: vec![0; ranks],
             path: Path::default(),
             ended: Vec::new(),
@@ -329,12 +330,14 @@ impl<'a, E: Ends> World<'a, E> {
             nic.waiting.pop_front();
             nic.under_way_bytes += bytes;
             nic.messages += 1;
+            // Queue pairs of every NIC of the rank: pair p is at NIC p modulo these.
+            let pairs = spread.pairs.max(1).saturating_mul(self.network.rails());
             let (parts, first) = match spread.order {
                 Order::Split => {
                     let most = (bytes / spread.chunk_bytes.max(1)).max(1);
-                    (spread.pairs.clamp(1, most as u32), 0)
+                    (pairs.min(most as u32), 0)
                 }
-                _ => (1, (message.number % u64::from(spread.pairs.max(1))) as u32),
+                _ => (1, (message.number % u64::from(pairs)) as u32),
             };
             self.messages[index as usize].parts = parts;
             for pair in first..first + parts {
@@ -345,8 +348,9 @@ impl<'a, E: Ends> World<'a, E> {
 
     fn begin(&mut self, index: u32, pair: u32, bytes: f64) {
         let Message { from, to, channel, pipe, .. } = self.messages[index as usize];
-        let key = Key { from: self.network.port(from), to: self.network.port(to), channel, pair };
-        let idle_since_s = self.idle.get(&(pipe, pair)).copied();
+        let (out, into) = self.network.ports(from, to, pair % self.network.rails());
+        let key = Key { from: out, to: into, channel, pair };
+        let idle_since_s = self.is_sent(pipe, pair);
         let moment = Moment { now_s: self.now_s, idle_since_s };
         let load = self.flows.load();
         if let Err(error) = self.router.route(self.network, &key, moment, &load, &mut self.path) {
@@ -356,6 +360,18 @@ impl<'a, E: Ends> World<'a, E> {
         self.fold.path(self.network, &mut self.path);
         let tag = u64::from(index) << 16 | u64::from(pair & 0xffff);
         self.flows.begin(&self.path, bytes, f64::INFINITY, tag);
+    }
+
+    /// Since when a queue pair has been idle, if it has ever sent: it sends now.
+    fn is_sent(&mut self, pipe: u32, pair: u32) -> Option<f64> {
+        if !matches!(self.router.scheme(), Scheme::Flowlet { .. }) {
+            return None;
+        }
+        let now_s = self.now_s;
+        let known = self.pairs.entry((pipe, pair)).or_insert((0, f64::NAN));
+        known.0 += 1;
+        let idle_since_s = if known.0 > 1 { now_s } else { known.1 };
+        (!idle_since_s.is_nan()).then_some(idle_since_s)
     }
 
     /// Goes on to the next time at which something happens. No if nothing does any more.
@@ -391,8 +407,8 @@ impl<'a, E: Ends> World<'a, E> {
         message.at_s = message.at_s.max(at_s);
         message.parts -= 1;
         let Message { pipe, from, bytes, parts, at_s, .. } = *message;
-        if matches!(self.router.scheme(), Scheme::Flowlet { .. }) {
-            self.idle.insert((pipe, pair), self.now_s);
+        if let Some((under_way, left_s)) = self.pairs.get_mut(&(pipe, pair)) {
+            (*under_way, *left_s) = (*under_way - 1, self.now_s);
         }
         if parts == 0 {
             let nic = &mut self.nics[from as usize];

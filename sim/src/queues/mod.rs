@@ -126,6 +126,9 @@ struct Run<'a> {
     ungranted: Vec<f64>,
     late: Vec<Vec<f64>>,
     rates: Vec<dcqcn::Rate>,
+    notices: Vec<dcqcn::Notices>,
+    /// Of each hop: what of its queue is marked. Empty where nothing is.
+    marked: Vec<f64>,
     /// Of each link.
     total: Vec<f64>,
     held: Vec<f64>,
@@ -147,6 +150,7 @@ pub fn run(network: &Network, flows: &[Flow], manner: &Manner) -> Result<Outcome
         let remedy = "give a part of a microsecond";
         return Err(SimError::number("the step of queues, in seconds,", manner.step_s, remedy));
     }
+    check_memory(network, flows, manner)?;
     let mut run = Run::new(network, flows, manner);
     let mut open: Vec<usize> = (0..flows.len()).collect();
     let (mut step, mut every) = (0usize, 1);
@@ -179,6 +183,18 @@ pub fn run(network: &Network, flows: &[Flow], manner: &Manner) -> Result<Outcome
     Ok(run.outcome)
 }
 
+/// An estimate, before it is taken: of every flow, its hops, and what comes back to it late.
+fn check_memory(network: &Network, flows: &[Flow], manner: &Manner) -> Result<(), SimError> {
+    let hops: usize = flows.iter().map(|flow| flow.links.len()).sum();
+    let late = match manner.transport {
+        Transport::Admission { grant_s, .. } => (grant_s / manner.step_s).ceil().max(0.0),
+        _ => 0.0,
+    };
+    let bytes = flows.len() as f64 * (150.0 + 8.0 * late) + hops as f64 * 32.0;
+    let what = format!("the queues of {} flows", flows.len());
+    SimError::if_over(what, bytes, network.plan().memory_mib)
+}
+
 impl<'a> Run<'a> {
     fn new(network: &'a Network, flows: &'a [Flow], manner: &'a Manner) -> Run<'a> {
         let links = network.links() as usize;
@@ -188,6 +204,10 @@ impl<'a> Run<'a> {
         }
         let line_rate =
             |flow: &Flow| flow.links.first().map_or(0.0, |link| network.capacity()[*link as usize]);
+        let alpha = match manner.transport {
+            Transport::Dcqcn(Dcqcn { alpha, .. }) => alpha,
+            _ => 1.0,
+        };
         let delay = match manner.transport {
             Transport::Admission { grant_s, .. } => (grant_s / manner.step_s).ceil() as usize,
             _ => 0,
@@ -198,13 +218,18 @@ impl<'a> Run<'a> {
             manner,
             links: flows.iter().flat_map(|flow| flow.links.iter().copied()).collect(),
             queued: vec![0.0; first[first.len() - 1]],
+            marked: match manner.transport {
+                Transport::Dcqcn(_) => vec![0.0; first[first.len() - 1]],
+                _ => Vec::new(),
+            },
             first,
             sent: vec![0.0; flows.len()],
             arrived: vec![0.0; flows.len()],
             window: windows(flows, &manner.transport),
             ungranted: vec![0.0; flows.len()],
             late: vec![vec![0.0; flows.len()]; delay],
-            rates: flows.iter().map(|flow| dcqcn::Rate::new(line_rate(flow))).collect(),
+            rates: flows.iter().map(|flow| dcqcn::Rate::new(line_rate(flow), alpha)).collect(),
+            notices: vec![dcqcn::Notices::new(); flows.len()],
             total: vec![0.0; links],
             held: vec![0.0; links],
             under_way: vec![0.0; links],
@@ -250,42 +275,49 @@ impl<'a> Run<'a> {
                 self.total[self.links[hop] as usize] += self.queued[hop];
             }
         }
-        if let Transport::Dcqcn(dcqcn) = &self.manner.transport {
-            self.mark(dcqcn, step, open);
-        }
         self.serve(step, open);
         self.pause(open);
     }
 
+    /// What a link carries in a step, of all that is queued before it.
+    fn part(&self, link: Link) -> f64 {
+        let link = link as usize;
+        let carries = self.network.capacity()[link] * self.manner.step_s;
+        if self.paused[link] { 0.0 } else { (carries / self.total[link]).min(1.0) }
+    }
+
     /// Moves what links carry in a step.
     fn serve(&mut self, step: usize, open: &[usize]) {
-        let capacity = self.network.capacity();
-        let part = |link: Link| {
-            let link = link as usize;
-            let carries = capacity[link] * self.manner.step_s;
-            if self.paused[link] { 0.0 } else { (carries / self.total[link]).min(1.0) }
-        };
         let delay = self.late.len();
+        let now_s = step as f64 * self.manner.step_s;
         for &flow in open {
             let hops = self.first[flow]..self.first[flow + 1];
-            let mut came = 0.0;
+            let (mut came, mut came_marked) = (0.0, 0.0);
             for hop in hops.clone().rev() {
                 let moved = match self.queued[hop] > 0.0 {
-                    true => self.queued[hop] * part(self.links[hop]),
+                    true => self.queued[hop] * self.part(self.links[hop]),
                     false => 0.0,
                 };
+                let marked = self.mark(hop, moved, hop == hops.start);
                 self.queued[hop] -= moved;
                 self.moved[self.links[hop] as usize] += moved;
                 if hop + 1 == hops.end {
-                    came = moved;
+                    (came, came_marked) = (moved, marked);
                 } else {
                     self.queued[hop + 1] += moved;
+                    if marked > 0.0 {
+                        self.marked[hop + 1] += marked;
+                    }
                 }
                 if hop == hops.start {
                     self.sent[flow] += moved;
+                    self.rates[flow].sent(moved);
                 }
             }
             self.arrived[flow] += came;
+            if let Transport::Dcqcn(dcqcn) = &self.manner.transport {
+                self.tell(dcqcn, flow, now_s, (came, came_marked));
+            }
             if delay > 0 {
                 let again = std::mem::replace(&mut self.late[step % delay][flow], came);
                 self.ungranted[flow] += came - again;
@@ -337,21 +369,29 @@ impl<'a> Run<'a> {
         self.manner.buffers.get(tier?).copied()
     }
 
-    /// Marks packets, and lets senders react.
-    fn mark(&mut self, dcqcn: &Dcqcn, step: usize, open: &[usize]) {
-        for &flow in open {
-            let hops = self.first[flow] + 1..self.first[flow + 1];
-            let mut unmarked = 1.0;
-            for hop in hops {
-                let queue = self.total[self.links[hop] as usize];
-                unmarked *= 1.0 - dcqcn.marking.probability(queue);
-            }
-            let sent = self.queued[self.first[flow]];
-            self.rates[flow].observe(1.0 - unmarked, sent / PACKET_BYTES);
-            let line_rate = self.network.capacity()[self.links[self.first[flow]] as usize];
-            let now_s = step as f64 * self.manner.step_s;
-            self.rates[flow].react(dcqcn, now_s, line_rate, &mut self.random);
+    /// What is marked of all that leaves a hop's queue: what was, and what its switch marks now,
+    /// as long as its queue is.
+    fn mark(&mut self, hop: usize, moved: f64, is_sender: bool) -> f64 {
+        let Transport::Dcqcn(dcqcn) = &self.manner.transport else { return 0.0 };
+        if moved <= 0.0 || is_sender {
+            return 0.0;
         }
+        let before = self.marked[hop] * (moved / self.queued[hop]).min(1.0);
+        self.marked[hop] -= before;
+        let queue = self.total[self.links[hop] as usize];
+        before + (moved - before).max(0.0) * dcqcn.marking.probability(queue)
+    }
+
+    /// A flow's receiver tells of what arrived marked, and its sender reacts to what it was told. A
+    /// notice takes as long back as a byte takes there through empty queues.
+    fn tell(&mut self, dcqcn: &Dcqcn, flow: usize, now_s: f64, (came, marked): (f64, f64)) {
+        let packets = (came / PACKET_BYTES, if came > 0.0 { marked / came } else { 0.0 });
+        if self.notices[flow].arrive(dcqcn, now_s, packets, &mut self.random) {
+            let hops = self.first[flow + 1] - self.first[flow];
+            self.rates[flow].will_hear(now_s + hops as f64 * self.manner.step_s);
+        }
+        let line_rate = self.network.capacity()[self.links[self.first[flow]] as usize];
+        self.rates[flow].react(dcqcn, now_s, line_rate);
     }
 
     /// Records watched queues; every other point goes when there are too many.
@@ -401,7 +441,7 @@ mod tests {
     use crate::routing::{Key, Moment, Router, Scheme};
 
     fn network() -> Network {
-        Network::new(Zone::default().plan()).unwrap()
+        Network::new(Zone::default().plan().unwrap()).unwrap()
     }
 
     fn flow(network: &Network, from: u32, to: u32, bytes: f64) -> Flow {

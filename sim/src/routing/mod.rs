@@ -9,7 +9,7 @@ pub mod te;
 #[cfg(test)]
 mod tests;
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv6Addr};
 
 use ccl_core::spread::Flow;
 use serde::Serialize;
@@ -226,9 +226,10 @@ impl Way<'_> {
 
 /// What a fabric hashes: an address for every NIC, the port of RoCE, and the queue pair.
 pub(crate) fn flow_of(key: &Key) -> Flow {
+    // The host and the NIC whole, in words of their own: no two ports have one address.
     let address = |port: Port| {
-        let number = 0x0a00_0000 | port.host << 6 | port.nic;
-        IpAddr::V4(Ipv4Addr::from_bits(number))
+        let number = 0xfd00_u128 << 112 | u128::from(port.host) << 32 | u128::from(port.nic);
+        IpAddr::V6(Ipv6Addr::from_bits(number))
     };
     Flow {
         from: address(key.from),

@@ -77,8 +77,6 @@ pub struct Te {
     plain: bool,
 }
 
-/// At most so many ways of a demand are looked at.
-const WAYS: usize = 1_024;
 /// At most so many demands move for one.
 const MOVES: usize = 4_096;
 /// A hair more than a link carries is still its capacity.
@@ -102,6 +100,19 @@ impl Te {
     ///
     /// If there is no way at all for one.
     pub fn place(network: &Network, demands: &[Demand]) -> Result<Te, crate::SimError> {
+        Te::place_some(network, demands, false)
+    }
+
+    /// The same, but what finds no room goes all the same where most is left.
+    ///
+    /// # Errors
+    ///
+    /// If there is no way at all for one.
+    pub fn place_all(network: &Network, demands: &[Demand]) -> Result<Te, crate::SimError> {
+        Te::place_some(network, demands, true)
+    }
+
+    fn place_some(network: &Network, demands: &[Demand], all: bool) -> Result<Te, crate::SimError> {
         let mut engine = Engine::new(network, demands)?;
         let mut order: Vec<usize> = (0..demands.len()).collect();
         // The largest first; of equals the first.
@@ -114,15 +125,25 @@ impl Te {
             }
         }
         let mut te = Te::default();
-        for (demand, way) in demands.iter().zip(engine.ways) {
+        for (demand, way) in demands.iter().zip(&engine.ways) {
             te.placed.demands += 1;
             te.placed.bytes_per_s += demand.bytes_per_s;
-            if let Some(way) = way {
+            if way.is_some() {
                 te.placed.placed += 1;
                 te.placed.placed_bytes_per_s += demand.bytes_per_s;
-                te.ways.insert((demand.from, demand.to), way);
             }
         }
+        for index in 0..demands.len() {
+            let missing = all && engine.ways[index].is_none();
+            if let Some((_, way)) = missing.then(|| engine.widest(index, None)).flatten() {
+                engine.put(index, way);
+            }
+        }
+        let ways = demands.iter().zip(engine.ways);
+        let way = |(demand, way): (&Demand, Option<Vec<Link>>)| {
+            way.map(|way| ((demand.from, demand.to), way))
+        };
+        te.ways = ways.filter_map(way).collect();
         Ok(te)
     }
 
@@ -170,36 +191,55 @@ impl<'a> Engine<'a> {
         })
     }
 
-    /// Way number `number` of a demand; none if it has fewer.
-    fn way(&mut self, index: usize, number: usize) -> Option<Vec<Link>> {
-        let demand = &self.demands[index];
+    /// Of a demand's ways over spine `spine`, or over any, the one with the most room, and the part
+    /// of its fullest link that would be left: by Dijkstra's rule for the widest path, level by
+    /// level, since all shortest ways have the same levels.
+    fn widest(&mut self, index: usize, spine: Option<u32>) -> Option<(f64, Vec<Link>)> {
+        let demand = self.demands[index];
         let key = Key { from: demand.from, to: demand.to, channel: 0, pair: 0 };
         let way = Way { network: self.network, key: &key, turn: self.turns[index] };
-        let (mut path, mut digits, mut ways) = (Path::default(), number, 1);
-        way.walk(&mut self.found, &mut path, |_, links| {
-            let digit = digits % links.len().max(1);
-            digits /= links.len().max(1);
-            ways *= links.len();
-            digit
-        });
-        (number < ways).then(|| path.links.iter().map(|(link, _)| *link).collect())
+        let capacity = self.network.capacity();
+        let mut found = std::mem::take(&mut self.found);
+        // Where one can be after each level: by number, what is left on the way there, and the
+        // link that led there with the number that it came from.
+        let mut levels: Vec<BTreeMap<u32, (f64, Link, u32)>> = Vec::new();
+        let mut here = BTreeMap::from([(demand.from.nic, (f64::INFINITY, 0, 0))]);
+        for level in way.levels() {
+            let mut next: BTreeMap<u32, (f64, Link, u32)> = BTreeMap::new();
+            for (number, (left, ..)) in &here {
+                self.network.choices(&way.step(level, *number), demand.to, way.turn, &mut found);
+                for link in &found {
+                    let far = self.network.far_end(*link);
+                    if level == (1, true) && spine.is_some_and(|spine| spine != far) {
+                        continue;
+                    }
+                    let after = self.room[*link as usize] - demand.bytes_per_s;
+                    let least = left.min(after / capacity[*link as usize]);
+                    if next.get(&far).is_none_or(|(known, ..)| least > *known) {
+                        next.insert(far, (least, *link, *number));
+                    }
+                }
+            }
+            levels.push(std::mem::replace(&mut here, next));
+        }
+        self.found = found;
+        levels.push(here);
+        let mut number = demand.to.nic;
+        let least = levels.last()?.get(&number)?.0;
+        let mut links = Vec::with_capacity(levels.len());
+        for level in levels[1..].iter().rev() {
+            let (_, link, before) = level.get(&number)?;
+            links.push(*link);
+            number = *before;
+        }
+        links.reverse();
+        Some((least, links))
     }
 
+    /// Places a demand where there is room for all of it.
     fn place(&mut self, index: usize) -> bool {
-        let needs = self.demands[index].bytes_per_s;
-        let mut best: Option<(f64, Vec<Link>)> = None;
-        for number in 0..WAYS {
-            let Some(way) = self.way(index, number) else { break };
-            let after = |link: &Link| {
-                let capacity = self.network.capacity()[*link as usize];
-                (self.room[*link as usize] - needs) / capacity
-            };
-            let least = way.iter().map(after).fold(f64::INFINITY, f64::min);
-            if least >= -HAIR && best.as_ref().is_none_or(|(most, _)| least > *most) {
-                best = Some((least, way));
-            }
-        }
-        let Some((_, way)) = best else { return false };
+        let fits = |(least, _): &(f64, Vec<Link>)| *least >= -HAIR;
+        let Some((_, way)) = self.widest(index, None).filter(fits) else { return false };
         self.put(index, way);
         true
     }
@@ -232,10 +272,12 @@ impl<'a> Engine<'a> {
             return;
         }
         let needs = self.demands[index].bytes_per_s * (1.0 - HAIR);
-        let ways: Vec<Vec<Link>> = (0..WAYS).map_while(|number| self.way(index, number)).collect();
+        let spines = self.network.plan().fabric.below(2);
+        let ways: Vec<Vec<Link>> =
+            (0..spines).filter_map(|spine| self.coloured(index, spine)).collect();
         let has_room = |at: usize| {
             let room = &self.room;
-            ways.iter().find(|way| room[way[at] as usize] >= needs).cloned()
+            ways.iter().find(|way| room[way[at] as usize] >= needs)
         };
         // A colour that is free where the demand comes from, and one where it goes.
         let (Some(first), Some(other)) = (has_room(1), has_room(2)) else { return };
@@ -270,15 +312,14 @@ impl<'a> Engine<'a> {
 
     /// The way of a demand over a certain spine.
     fn coloured(&mut self, index: usize, colour: u32) -> Option<Vec<Link>> {
-        let network = self.network;
-        let mut ways = (0..WAYS).map_while(|number| self.way(index, number));
-        ways.find(|way| way.len() == 4 && network.far_end(way[1]) == colour)
+        self.widest(index, Some(colour)).map(|(_, way)| way)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::Plan;
     use crate::presets::Zone;
     use ccl_core::random::Random;
 
@@ -297,15 +338,40 @@ mod tests {
     #[test]
     fn a_permutation_is_placed_whole_even_without_spare_links() {
         for seed in 0..20 {
-            let network = Network::new(Zone { racks: 6, ..Zone::default() }.plan()).unwrap();
+            let network =
+                Network::new(Zone { racks: 6, ..Zone::default() }.plan().unwrap()).unwrap();
             let te = Te::place(&network, &permutation(&network, seed)).unwrap();
             assert_eq!(te.placed().share(), 1.0, "seed {seed}: {:?}", te.placed());
         }
     }
 
+    /// Over three tiers and under all ways: as much as there is room for above the zones, however
+    /// many ways lead there.
+    #[test]
+    fn all_ways_over_three_tiers_are_looked_at() {
+        let zone = Zone { racks: 8, zones: 2, oversubscription: 1.0, ..Zone::default() };
+        let network = Network::new(Plan { hosts: 32, ..zone.plan().unwrap() }).unwrap();
+        let half = network.ranks() / 2;
+        let demand = |from: u32, to: u32| Demand {
+            from: network.port(from),
+            to: network.port(to),
+            bytes_per_s: 50e9,
+        };
+        // Every rank of a zone to its like in the other: each spine has eight cables upwards.
+        let demands: Vec<Demand> =
+            (0..half).flat_map(|at| [demand(at, half + at), demand(half + at, at)]).collect();
+        let te = Te::place(&network, &demands).unwrap();
+        assert_eq!(te.placed().share(), 1.0, "{:?}", te.placed());
+        let mut used = vec![0.0; network.links() as usize];
+        te.ways.values().flatten().for_each(|link| used[*link as usize] += 50e9);
+        assert!(network.tier_links(2, true).all(|link| used[link as usize] > 0.0));
+        assert!(used.iter().zip(network.capacity()).all(|(used, most)| used <= most));
+    }
+
     #[test]
     fn no_link_is_given_more_than_it_carries() {
-        let mut network = Network::new(Zone { racks: 6, ..Zone::default() }.plan()).unwrap();
+        let mut network =
+            Network::new(Zone { racks: 6, ..Zone::default() }.plan().unwrap()).unwrap();
         for link in network.uplinks(1, 2, 0).take(3).collect::<Vec<_>>() {
             network.fail(link);
         }

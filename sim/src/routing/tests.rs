@@ -10,12 +10,12 @@ use crate::presets::Zone;
 
 fn plans() -> Vec<Plan> {
     let zones = Zone { racks: 6, zones: 3, oversubscription: 2.0, ..Zone::default() };
-    let mut rails = Zone { racks: 4, rack_hosts: 3, uplinks: 4, ..Zone::default() }.plan();
+    let mut rails = Zone { racks: 4, rack_hosts: 3, uplinks: 4, ..Zone::default() }.plan().unwrap();
     rails.fabric.tiers[0].wiring = Wiring::Rails;
     rails.fabric.tiers[0].switches = 8;
-    let mut cables = Zone { racks: 5, uplinks: 3, ..Zone::default() }.plan();
+    let mut cables = Zone { racks: 5, uplinks: 3, ..Zone::default() }.plan().unwrap();
     cables.fabric.tiers[1].cables = 4;
-    vec![zones.plan(), rails, cables, Zone { racks: 5, ..Zone::default() }.plan()]
+    vec![zones.plan().unwrap(), rails, cables, Zone { racks: 5, ..Zone::default() }.plan().unwrap()]
 }
 
 /// Checks that a path's parts flow on from link to link, and that all of it arrives.
@@ -82,7 +82,7 @@ fn every_way_leads_from_port_to_port_over_links_that_work() {
 
 #[test]
 fn queue_pairs_take_different_ways_only_where_they_are_hashed() {
-    let network = Network::new(Zone::default().plan()).unwrap();
+    let network = Network::new(Zone::default().plan().unwrap()).unwrap();
     let load = Flows::new(&network, 0.0);
     let ways = |scheme| {
         let mut router = Router::new(scheme, 3);
@@ -100,14 +100,26 @@ fn queue_pairs_take_different_ways_only_where_they_are_hashed() {
 }
 
 #[test]
+fn no_two_ports_have_one_address() {
+    let mut seen = std::collections::BTreeSet::new();
+    for host in [0, 1, 2, 255, 1 << 18, u32::MAX] {
+        for nic in [0, 1, 63, 64, 65, 128, 4095] {
+            let from = Port { host, nic };
+            let key = Key { from, to: Port { host: 0, nic: 0 }, channel: 0, pair: 0 };
+            assert!(seen.insert(flow_of(&key).from), "{from:?}");
+        }
+    }
+}
+
+#[test]
 fn what_cannot_be_is_said_with_a_remedy() {
     let wrong = |change: fn(&mut Plan)| {
-        let mut plan = Zone::default().plan();
+        let mut plan = Zone::default().plan().unwrap();
         change(&mut plan);
         Network::new(plan).unwrap_err().to_string()
     };
     let zero = wrong(|plan| plan.fabric.tiers[1].bytes_per_s = 0.0);
-    assert!(zero.contains("bandwidth of tier 1 (spine) is 0; give"), "{zero}");
+    assert!(zero.contains("bandwidth of tier 1 (CTSW) is 0; give"), "{zero}");
     let nan = wrong(|plan| plan.inner_bytes_per_s = f64::NAN);
     assert!(nan.contains("bandwidth within a host is NaN"), "{nan}");
     let none = wrong(|plan| plan.hosts = 0);
@@ -117,10 +129,10 @@ fn what_cannot_be_is_said_with_a_remedy() {
         plan.fabric.tiers[1].switches = 1 << 20;
     });
     assert!(huge.contains("MiB are allowed; simulate fewer"), "{huge}");
-    let network = Network::new(Zone { racks: 1, ..Zone::default() }.plan()).unwrap();
+    let network = Network::new(Zone { racks: 1, ..Zone::default() }.plan().unwrap()).unwrap();
     let beyond = network.meeting(network.port(0), Port { host: 9, nic: 0 });
     assert!(beyond.unwrap_err().to_string().contains("add a tier"));
-    let mut cut = Network::new(Zone { uplinks: 2, ..Zone::default() }.plan()).unwrap();
+    let mut cut = Network::new(Zone { uplinks: 2, ..Zone::default() }.plan().unwrap()).unwrap();
     cut.uplinks(1, 0, 0).collect::<Vec<_>>().into_iter().for_each(|link| cut.fail(link));
     let error = cut.meeting(cut.port(0), cut.port(31)).unwrap_err().to_string();
     assert!(error.contains("NIC 0 of host 0 to NIC 7 of host 3: the cables"), "{error}");

@@ -13,15 +13,21 @@ use crate::streams::{Stream, roofline_s};
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "f12",
     title: "an all_to_all under DCQCN with strict and with relaxed marking, and without",
-    source: "at 200G strict ECN thresholds were meant to reduce pauses and made completion worse; \
-             relaxed ones complete up to 3 % faster, with more pauses (§6.3.1, Figures 12 and 13)",
+    source: "at 200G, with DCQCN's defaults, stricter ECN thresholds were meant to reduce pauses \
+             and made completion worse than the baseline (Figure 12); tuned further it completes \
+             up to 3 % faster, with more pauses: marking was relaxed (§6.3.1, Figure 13)",
     parameters: &[
         Parameter { name: "racks", value: 2.0, what: "racks of 16 NICs of 200 Gbit/s" },
         Parameter { name: "kib", value: 2048.0, what: "KiB from each rank to each" },
         Parameter { name: "pairs", value: 4.0, what: "queue pairs" },
         Parameter { name: "at_a_time", value: 8.0, what: "flows of a NIC at a time" },
-        Parameter { name: "strict", value: 100.0, what: "KB queued from which strict marks" },
-        Parameter { name: "relaxed", value: 1000.0, what: "KB queued from which relaxed marks" },
+        Parameter { name: "strict", value: 0.2, what: "thresholds of strict marking, of default" },
+        Parameter { name: "relaxed", value: 5.0, what: "those of relaxed marking, of default" },
+        Parameter {
+            name: "silent_ms",
+            value: 0.0,
+            what: "ms since senders were last told of marks",
+        },
         Parameter { name: "trials", value: 8.0, what: TRIALS },
     ],
     run,
@@ -46,15 +52,17 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let network = setting.network(&zone)?;
     let streams = all_to_all(&zone, setting.number("kib") * 1024.0);
     let roofline_s = roofline_s(&network, &streams);
-    let marking = |name: &str, times: f64| Marking {
-        least_bytes: setting.number(name) * 1e3,
-        most_bytes: setting.number(name) * 1e3 * times,
-        most_probability: 0.2,
+    let dcqcn = |times: f64| {
+        let default = Dcqcn::of(rate).after_silence(setting.number("silent_ms") * 1e-3);
+        let Marking { least_bytes, most_bytes, most_probability } = default.marking;
+        let (least_bytes, most_bytes) = (least_bytes * times, most_bytes * times);
+        let marking = Marking { least_bytes, most_bytes, most_probability };
+        Transport::Dcqcn(Dcqcn { marking, ..default })
     };
-    let dcqcn = |marking| Transport::Dcqcn(Dcqcn { marking, ..Dcqcn::default() });
     let cases = [
-        ("strict", dcqcn(marking("strict", 4.0))),
-        ("relaxed", dcqcn(marking("relaxed", 4.0))),
+        ("strict", dcqcn(setting.number("strict"))),
+        ("default", dcqcn(1.0)),
+        ("relaxed", dcqcn(setting.number("relaxed"))),
         ("none", Transport::PauseOnly),
     ];
     let (mut times, mut paused) = (Vec::new(), Vec::new());
@@ -84,11 +92,12 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         findings.note(format!("time over roofline, {name}"), Unit::Ratio, *time);
         findings.note(format!("links paused, together, {name}"), Unit::Seconds, *paused_s);
     }
-    let gain = times[0] / times[1] - 1.0;
-    let what = "relaxed marking faster than strict";
-    findings.expect(what, Unit::Part, gain, Expected::Between(0.0, 0.03));
-    let more = paused[1] / paused[0].max(1e-9);
-    let what = "time paused, relaxed over strict";
+    let what = "time with strict marking over that with default";
+    findings.expect(what, Unit::Ratio, times[0] / times[1], Expected::AtLeast(1.0));
+    let what = "relaxed marking faster than default";
+    findings.expect(what, Unit::Part, times[1] / times[2] - 1.0, Expected::Between(0.0, 0.03));
+    let more = paused[2] / paused[1].max(1e-9);
+    let what = "time paused, relaxed over default";
     findings.expect(what, Unit::Ratio, more, Expected::AtLeast(1.0));
     let groups = cases.map(|(name, _)| name);
     let title = "Completion under DCQCN";
@@ -97,9 +106,11 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.figures.push(completion.with_bars("time", &times));
     findings.figures.push(pauses.with_bars("paused", &paused));
     findings.say(
-        "The gain grows with how long bursts last: 4 MiB from each rank to each (kib=4096, \
-         at_a_time=6) make it 8 %. The order is what is reproduced: relaxed is faster, and pauses \
-         more.",
+        "The order is what is reproduced: stricter is slower, relaxed is faster and pauses more. \
+         How much is not: the thresholds behind the paper's 3 % are not published, nor how long \
+         senders had been silent. Here they remember nothing but congestion, as at the source's \
+         start, and halve their rate at the first notice; after 10 ms of silence (silent_ms=10) \
+         they hardly do, and marking makes no difference of more than 3 %.",
     );
     Ok(findings)
 }

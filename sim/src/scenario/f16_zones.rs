@@ -63,8 +63,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let hierarchical = Call::new(Collective::AllReduce, "hierarchical", 1 << 28)?;
     let cases = [
         ("ring, dealt to both zones", dealt(&network, &ring, hosts)),
-        ("ring, zone by zone", Job::first(hosts).streams(&network, &ring, each, 0)),
-        ("hierarchical", Job::first(hosts).streams(&network, &hierarchical, 1, 0)),
+        ("ring, zone by zone", Job::first(hosts).streams(&network, &ring, each, 0)?),
+        ("hierarchical", Job::first(hosts).streams(&network, &hierarchical, 1, 0)?),
     ];
     // What a NIC needs for the bytes of the dealt ring, were all in one zone.
     let nic_s = 2.0 * ring.bytes as f64 / zone.nic_bytes_per_s;

@@ -4,7 +4,7 @@ use ccl_core::admission;
 
 use super::{Parameter, Scenario, Setting, queued};
 use crate::SimError;
-use crate::network::Port;
+use crate::network::{Network, Plan};
 use crate::plot::Figure;
 use crate::presets::{GBPS_400, Zone};
 use crate::queues::{Buffer, Dcqcn, Manner, Transport};
@@ -26,22 +26,37 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
-fn run(setting: &Setting) -> Result<Findings, SimError> {
+/// Who sends what to whom, the bystander last: from the first ranks to the first one of the last
+/// group of hosts, of which the bystander's sends to the second.
+fn set_up(setting: &Setting) -> Result<(Network, Vec<Stream>), SimError> {
     // One wide uplink, as if all were spread perfectly: only queues are looked at.
     let uplink_bytes_per_s = f64::from(Zone::default().rack_nics()) * GBPS_400;
     let zone = Zone { racks: 3, uplinks: 1, uplink_bytes_per_s, ..Zone::default() };
-    let mut network = setting.network(&zone)?;
-    let port = |at: u32| Port { host: at / zone.nics, nic: at % zone.nics };
-    let receiver = port(2 * zone.rack_nics());
+    let mut network = Network::new(setting.plan(&zone)?.collapsed())?;
+    let Plan { fabric, hosts, ranks_per_host, .. } = network.plan();
+    // Where all are in one group, a host is one.
+    let group = u32::try_from(fabric.hosts_in_group(0)).unwrap_or(*hosts);
+    let group = if group < *hosts { group.max(1) } else { 1 };
+    let first = (hosts - 1) / group * group * ranks_per_host;
+    if first < 2 || network.ranks() - first < 2 {
+        let remedy = "give more, in two groups at least, with two ranks in the last";
+        return Err(SimError::number("the number of hosts", *hosts, remedy));
+    }
+    let [receiver, beside] = [first, first + 1].map(|rank| network.port(rank));
+    let bytes = setting.number("mib") * f64::from(1 << 20);
+    let senders = setting.count("senders").min(first - 1);
+    let to = |from, to, group| Stream { from: network.port(from), to, bytes, channel: 0, group };
+    let mut streams: Vec<Stream> = (0..senders).map(|from| to(from, receiver, 0)).collect();
+    streams.push(to(senders, beside, 1));
     if let Some(link) = network.uplinks(0, receiver.host, receiver.nic).next() {
         network.scale(link + 1, 1.0 / setting.number("slowness").max(1.0));
     }
-    let bytes = setting.number("mib") * f64::from(1 << 20);
-    let senders = setting.count("senders").min(zone.rack_nics() * 2 - 1);
-    let to = |from, to, group| Stream { from: port(from), to, bytes, channel: 0, group };
-    let mut streams: Vec<Stream> = (0..senders).map(|from| to(from, receiver, 0)).collect();
-    // The bystander starts in the senders' rack and ends beside the receiver.
-    streams.push(to(senders, port(2 * zone.rack_nics() + 1), 1));
+    Ok((network, streams))
+}
+
+fn run(setting: &Setting) -> Result<Findings, SimError> {
+    let (network, streams) = set_up(setting)?;
+    let receiver = streams[0].to;
     let slots = admission::Config {
         channels: 1,
         slots: 64,
@@ -56,7 +71,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         ("DCQCN", Transport::Dcqcn(Dcqcn::default())),
         ("grants", Transport::Admission { slots, grant_s: 4e-6 }),
     ];
-    let ideal_s = bytes / zone.nic_bytes_per_s;
+    let ideal_s = streams[0].bytes / network.plan().nic_bytes_per_s();
     let mut findings = Findings::default();
     let watched: Vec<u32> = network.uplinks(0, receiver.host, receiver.nic).collect();
     let watched: Vec<u32> = watched.iter().map(|link| link + 1).collect();

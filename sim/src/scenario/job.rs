@@ -2,12 +2,10 @@
 
 use ccl_core::types::Collective;
 
-use super::{Parameter, Scenario, Setting, demands};
+use super::{Parameter, Scenario, Setting, demands, tell_links};
 use crate::SimError;
 use crate::collective::{self, Fold, Manner};
-use crate::measure::{spread, utilisation};
 use crate::network::Network;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Findings, Unit};
 use crate::routing::{Router, SCHEMES, Scheme, Te};
@@ -62,23 +60,38 @@ const ALGORITHMS: [(Collective, &str); 7] = [
 
 /// One of a list, by its number.
 fn chosen<T: Copy>(setting: &Setting, name: &str, list: &[T]) -> Result<T, SimError> {
-    let number = setting.number(name);
     let remedy = || format!("give a number from 0 to {}", list.len() - 1);
-    let found = list.get(number as usize).copied();
-    found.ok_or_else(|| SimError::number(name, number, remedy()))
+    let found = list.get(setting.whole(name) as usize).copied();
+    found.ok_or_else(|| SimError::number(name, setting.number(name), remedy()))
 }
 
-fn manner(setting: &Setting, zone: &Zone) -> Manner {
+/// Cuts so many uplinks of the first rack.
+fn fail(network: &mut Network, failed: u32) -> Result<(), SimError> {
+    if failed > 0 && network.tiers() < 2 {
+        let remedy = "give 0 where there is one tier of switches: it has no uplinks";
+        return Err(SimError::number("failed", failed, remedy));
+    }
+    let cut: Vec<u32> = match failed {
+        0 => Vec::new(),
+        _ => network.uplinks(1, 0, 0).take(failed as usize).collect(),
+    };
+    cut.into_iter().for_each(|link| network.fail(link));
+    Ok(())
+}
+
+fn manner(setting: &Setting, network: &Network) -> Manner {
     let mut manner = Manner::default();
     manner.links.channels = setting.count("channels");
     manner.links.slots = setting.count("slots");
     manner.links.slot_bytes = setting.count("slot_kib") as usize * 1024;
     manner.links.budget_bytes = setting.count("budget_mib") as usize * (1 << 20);
     manner.spread.pairs = setting.count("pairs");
-    manner.spread.budget_bytes = setting.count("nic_kib") as usize * 1024;
+    let nics = network.rails() as usize;
+    manner.spread.budget_bytes = setting.count("nic_kib") as usize * 1024 * nics;
     manner.late = vec![(0, setting.number("late_us") * 1e-6)];
     if setting.number("exact") == 0.0 {
-        manner.settle_s = 0.1 * manner.links.slot_bytes as f64 / zone.nic_bytes_per_s;
+        let nic_bytes_per_s = network.plan().nic_bytes_per_s();
+        manner.settle_s = 0.1 * manner.links.slot_bytes as f64 / nic_bytes_per_s;
     }
     manner
 }
@@ -93,14 +106,21 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         oversubscription: setting.number("over").max(1.0),
         ..Zone::default()
     };
-    let mut network = setting.network(&zone)?;
-    let failed = setting.number("failed") as usize;
-    let cut: Vec<u32> = network.uplinks(1, 0, 0).take(failed).collect();
-    cut.into_iter().for_each(|link| network.fail(link));
+    let mut network = Network::new(setting.plan(&zone)?)?;
+    fail(&mut network, setting.whole("failed"))?;
     let (of, algorithm) = chosen(setting, "algorithm", &ALGORITHMS)?;
     let (routing, scheme) = chosen(setting, "routing", &SCHEMES)?;
     let call = Call::new(of, algorithm, u64::from(setting.count("mib")) << 20)?;
-    let streams = Job::first(network.plan().hosts).streams(&network, &call, 1, 0);
+    let fold = if network.ranks() > collective::REAL_RANKS_MAX {
+        Fold::closest(&network, scheme, &call)?
+    } else {
+        Fold::none(network.ranks())
+    };
+    // Of ranks that stand for others, what all send together is not listed.
+    let streams = match fold.is_none() {
+        true => Job::first(network.plan().hosts).streams(&network, &call, 1, 0)?,
+        false => Vec::new(),
+    };
     let mut router = match scheme {
         Scheme::Te => {
             let te = Te::place(&network, &demands(&network, &streams))?;
@@ -108,51 +128,23 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         }
         _ => Router::new(scheme, setting.seed),
     };
-    let fold = if network.ranks() > collective::REAL_RANKS_MAX {
-        Fold::closest(&network, scheme, &call)?
-    } else {
-        Fold::none(network.ranks())
-    };
-    let manner = manner(setting, &zone);
+    let manner = manner(setting, &network);
     let outcome = collective::run(&network, &mut router, &call, fold, &manner)?;
     let mut findings = Findings::default();
     findings.say(format!("{of} by {algorithm}, routed by {routing}."));
     findings.note("time", Unit::Seconds, outcome.time_s);
-    let roofline_s = roofline_s(&network, &streams);
-    findings.note("over the roofline of the network", Unit::Ratio, outcome.time_s / roofline_s);
+    if fold.is_none() {
+        let over = outcome.time_s / roofline_s(&network, &streams);
+        findings.note("over the roofline of the network", Unit::Ratio, over);
+    }
     findings.note("messages", Unit::Count, outcome.messages as f64);
     let in_flight = outcome.in_flight_bytes_max as f64;
     findings.note("most under way to a rank", Unit::Bytes, in_flight);
     let granted = in_flight / outcome.granted_bytes_max.max(1) as f64;
     findings.note("of what a rank grants at most", Unit::Part, granted);
     if fold.is_none() {
-        tell_links(&mut findings, &network, &outcome);
+        let carried = &outcome.carried_bytes;
+        tell_links(&mut findings, &network, carried, outcome.time_s, "job-utilisation");
     }
     Ok(findings)
-}
-
-/// How evenly the links of each tier were used.
-fn tell_links(findings: &mut Findings, network: &Network, outcome: &collective::Outcome) {
-    let used = utilisation(network, &outcome.carried_bytes, outcome.time_s);
-    let names: Vec<String> =
-        network.plan().fabric.tiers.iter().map(|tier| tier.name.clone()).collect();
-    let mut bars = [Vec::new(), Vec::new(), Vec::new()];
-    for (tier, name) in names.iter().enumerate() {
-        let spread = spread(network, tier, &used);
-        findings.note(format!("MMR of links to a {name}"), Unit::Ratio, spread.max_to_mean);
-        for (bars, (what, value)) in bars.iter_mut().zip([
-            ("least", spread.least),
-            ("mean", spread.mean),
-            ("most", spread.most),
-        ]) {
-            findings.note(format!("{what} used link to a {name}"), Unit::Part, value);
-            bars.push(value);
-        }
-    }
-    let groups: Vec<&str> = names.iter().map(String::as_str).collect();
-    let title = "Utilisation of uplinks by tier";
-    let figure = Figure::bars("job-utilisation", title, "part of the bandwidth", &groups);
-    let [least, mean, most] = bars;
-    let figure = figure.with_bars("least", &least).with_bars("mean", &mean);
-    findings.figures.push(figure.with_bars("most", &most));
 }

@@ -21,6 +21,7 @@ mod f16_zones;
 mod f17_interval;
 mod incast;
 mod job;
+mod replay;
 mod scale;
 mod schemes;
 mod straggler;
@@ -30,12 +31,16 @@ use std::collections::BTreeMap;
 use ccl_core::random::Random;
 
 use crate::flows::Flows;
-use crate::network::{Network, Path, Port};
+use crate::measure::{spread, utilisation};
+use crate::network::{Network, Path, Plan, Port};
+use crate::plot::Figure;
 use crate::presets::Zone;
-use crate::report::{Findings, Report};
+use crate::report::{Findings, Report, Unit};
 use crate::routing::{Demand, Key, Moment, Router, Scheme, Te};
 use crate::streams::{self, Manner, Outcome, Stream};
 use crate::{SimError, queues};
+
+pub use replay::{PARAMETERS as REPLAY_PARAMETERS, replay};
 
 /// A number that an experiment can be given another value of.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,6 +68,44 @@ pub struct Scenario {
     /// What can be changed.
     pub parameters: &'static [Parameter],
     run: fn(&Setting) -> Result<Findings, SimError>,
+}
+
+/// Those that can run on any network, and the fewest tiers of switches that each needs. The others
+/// try what the paper says of its own.
+const ON_ANY: [(&str, usize); 5] =
+    [("job", 1), ("scale", 1), ("schemes", 2), ("straggler", 1), ("incast", 1)];
+
+/// Parameters that a network given from outside has its own values of.
+const OF_NETWORK: [&str; 7] =
+    ["racks", "rack_hosts", "nics", "uplinks", "zones", "over", "ranks_per_host"];
+
+/// A network for experiments, in place of their own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct On {
+    /// By which it is known.
+    pub name: String,
+    /// What it is.
+    pub plan: Plan,
+}
+
+/// How an experiment is to be run.
+#[derive(Clone, Debug)]
+pub struct Ask<'a> {
+    /// Of all that is random.
+    pub seed: u64,
+    /// The most memory, in MiB.
+    pub memory_mib: u64,
+    /// Other values of its parameters, by name.
+    pub changed: &'a [(String, f64)],
+    /// On which network, if not on its own.
+    pub on: Option<&'a On>,
+}
+
+impl Default for Ask<'_> {
+    /// Everything as it is shown.
+    fn default() -> Self {
+        Ask { seed: 1, memory_mib: 4_096, changed: &[], on: None }
+    }
 }
 
 /// All experiments, in the order of the paper's claims.
@@ -112,25 +155,48 @@ pub struct Setting {
     /// The most memory, in MiB.
     pub memory_mib: u64,
     values: BTreeMap<&'static str, f64>,
+    /// The network to run on, if it is not the experiment's own.
+    on: Option<On>,
 }
 
 impl Scenario {
-    /// Runs it. Other values of its parameters are given by name.
+    /// Runs it.
     ///
     /// # Errors
     ///
-    /// If it has no such parameter, or cannot run with these.
-    pub fn run(
-        &self,
-        seed: u64,
-        memory_mib: u64,
-        changed: &[(String, f64)],
-    ) -> Result<Report, SimError> {
-        let known = self.parameters.iter().map(|parameter| (parameter.name, parameter.value));
+    /// If it has no such parameter or is bound to its own network, or cannot run with these.
+    pub fn run(&self, ask: &Ask<'_>) -> Result<Report, SimError> {
+        let parameters = self.on(ask.on)?;
+        let setting = Setting::new(ask, &parameters)?;
+        let findings = (self.run)(&setting)?;
+        Ok(setting.report(self.name, self.title, self.source, &parameters, findings))
+    }
+
+    /// Its parameters, but for those that a network given has its own values of.
+    fn on(&self, on: Option<&On>) -> Result<Vec<Parameter>, SimError> {
+        let Some(On { name, plan }) = on else { return Ok(self.parameters.to_vec()) };
+        let Some((_, tiers)) = ON_ANY.iter().find(|(known, _)| *known == self.name) else {
+            let which = ON_ANY.map(|(known, _)| known).join(" ");
+            return Err(SimError::OwnNetwork { scenario: self.name, which });
+        };
+        if plan.fabric.tiers.len() < *tiers {
+            let what = format!("the number of tiers of switches of {name}");
+            let remedy = format!("{} needs {tiers}; take another cluster", self.name);
+            return Err(SimError::number(what, plan.fabric.tiers.len(), remedy));
+        }
+        let own = |parameter: &&Parameter| !OF_NETWORK.contains(&parameter.name);
+        Ok(self.parameters.iter().filter(own).copied().collect())
+    }
+}
+
+impl Setting {
+    /// The parameters' values, with those that were changed.
+    pub(crate) fn new(ask: &Ask<'_>, parameters: &[Parameter]) -> Result<Setting, SimError> {
+        let known = parameters.iter().map(|parameter| (parameter.name, parameter.value));
         let mut values: BTreeMap<&'static str, f64> = known.collect();
-        for (name, value) in changed {
-            let Some(parameter) = self.parameters.iter().find(|known| known.name == name) else {
-                let known: Vec<&str> = self.parameters.iter().map(|known| known.name).collect();
+        for (name, value) in ask.changed {
+            let Some(parameter) = parameters.iter().find(|known| known.name == name) else {
+                let known: Vec<&str> = parameters.iter().map(|known| known.name).collect();
                 let (what, name, known) = ("parameter", name.clone(), known.join(" "));
                 return Err(SimError::Unknown { what, name, known });
             };
@@ -143,30 +209,51 @@ impl Scenario {
             }
             values.insert(parameter.name, *value);
         }
-        let setting = Setting { seed, memory_mib, values };
-        let findings = (self.run)(&setting)?;
-        let shown =
-            |parameter: &Parameter| (parameter.name.to_owned(), setting.number(parameter.name));
-        Ok(Report {
-            name: self.name.to_owned(),
-            title: self.title.to_owned(),
-            source: self.source.to_owned(),
-            parameters: self.parameters.iter().map(shown).collect(),
-            seed,
-            findings,
-        })
+        let on = ask.on.map(|on| {
+            let plan = Plan { memory_mib: ask.memory_mib, ..on.plan.clone() };
+            On { plan, ..on.clone() }
+        });
+        Ok(Setting { seed: ask.seed, memory_mib: ask.memory_mib, values, on })
     }
-}
 
-impl Setting {
+    /// What came out, with what it ran with.
+    pub(crate) fn report(
+        &self,
+        name: &str,
+        title: &str,
+        source: &str,
+        parameters: &[Parameter],
+        findings: Findings,
+    ) -> Report {
+        let shown =
+            |parameter: &Parameter| (parameter.name.to_owned(), self.number(parameter.name));
+        Report {
+            name: name.to_owned(),
+            title: title.to_owned(),
+            source: source.to_owned(),
+            on: self.on.as_ref().map(|on| {
+                let Plan { hosts, ranks_per_host, .. } = on.plan;
+                format!("{}: {hosts} hosts of {ranks_per_host} ranks", on.name)
+            }),
+            parameters: parameters.iter().map(shown).collect(),
+            seed: self.seed,
+            findings,
+        }
+    }
+
     /// A parameter's value.
     pub(crate) fn number(&self, name: &str) -> f64 {
         self.values.get(name).copied().unwrap_or(0.0)
     }
 
+    /// A parameter that counts something, or is a number in a list: to the nearest whole number.
+    pub(crate) fn whole(&self, name: &str) -> u32 {
+        self.number(name).round().clamp(0.0, f64::from(u32::MAX)) as u32
+    }
+
     /// A parameter that counts something, at least one of it.
     pub(crate) fn count(&self, name: &str) -> u32 {
-        self.number(name).round().clamp(1.0, f64::from(u32::MAX)) as u32
+        self.whole(name).max(1)
     }
 
     /// The seeds of so many trials.
@@ -183,7 +270,7 @@ impl Setting {
     /// The numbers of queue pairs that are tried: the usual ones with what is expected, or the one
     /// that was given.
     pub(crate) fn pairs(&self, usual: &[(u32, f64)]) -> Vec<(u32, Option<f64>)> {
-        match self.number("pairs") as u32 {
+        match self.whole("pairs") {
             0 => usual.iter().map(|(pairs, expected)| (*pairs, Some(*expected))).collect(),
             given => {
                 let known = usual.iter().find(|(pairs, _)| *pairs == given);
@@ -194,9 +281,15 @@ impl Setting {
 
     /// The network of a zone.
     pub(crate) fn network(&self, zone: &Zone) -> Result<Network, SimError> {
-        let mut plan = zone.plan();
-        plan.memory_mib = self.memory_mib;
-        Network::new(plan)
+        Network::new(Plan { memory_mib: self.memory_mib, ..zone.plan()? })
+    }
+
+    /// The network that was given, or that of a zone.
+    pub(crate) fn plan(&self, zone: &Zone) -> Result<Plan, SimError> {
+        match &self.on {
+            Some(on) => Ok(on.plan.clone()),
+            None => Ok(Plan { memory_mib: self.memory_mib, ..zone.plan()? }),
+        }
     }
 }
 
@@ -227,22 +320,23 @@ fn router(
     Ok(Router::with_te(seed, Te::place(network, &demands(network, streams))?))
 }
 
-/// What streams demand when all go on for the time that the busiest NIC needs.
+/// What streams demand, port by port, when all go on for the time that the busiest NIC needs: a
+/// controller's rules know a source and a destination, and no connection between them.
 fn demands(network: &Network, streams: &[Stream]) -> Vec<Demand> {
     let mut bytes: BTreeMap<(Port, bool), f64> = BTreeMap::new();
-    for stream in streams {
-        *bytes.entry((stream.from, false)).or_insert(0.0) += stream.bytes;
-        *bytes.entry((stream.to, true)).or_insert(0.0) += stream.bytes;
+    let (mut places, mut demands) = (BTreeMap::new(), Vec::new());
+    for Stream { from, to, bytes: own, .. } in streams {
+        *bytes.entry((*from, false)).or_insert(0.0) += own;
+        *bytes.entry((*to, true)).or_insert(0.0) += own;
+        let place = *places.entry((*from, *to)).or_insert(demands.len());
+        if place == demands.len() {
+            demands.push(Demand { from: *from, to: *to, bytes_per_s: 0.0 });
+        }
+        demands[place].bytes_per_s += own;
     }
-    let nic = network.plan().fabric.upward_bytes_per_s(0);
-    let nic = nic / f64::from(network.plan().fabric.nics.max(1));
-    let busiest_s = bytes.values().copied().fold(0.0, f64::max) / nic;
-    let demand = |stream: &Stream| Demand {
-        from: stream.from,
-        to: stream.to,
-        bytes_per_s: stream.bytes / busiest_s,
-    };
-    streams.iter().map(demand).collect()
+    let busiest_s = bytes.values().copied().fold(0.0, f64::max) / network.plan().nic_bytes_per_s();
+    demands.iter_mut().for_each(|demand: &mut Demand| demand.bytes_per_s /= busiest_s);
+    demands
 }
 
 /// Runs streams under a scheme.
@@ -265,6 +359,9 @@ fn queued(
     pairs: u32,
     seed: u64,
 ) -> Result<Vec<queues::Flow>, SimError> {
+    let (tiers, many) = (network.tiers() as f64, streams.len() as f64 * f64::from(pairs));
+    let what = format!("the queues of {many:.0} flows");
+    SimError::if_over(what, many * (600.0 + 80.0 * tiers), network.plan().memory_mib)?;
     let mut router = router(network, scheme, streams, seed)?;
     let mut flows = Flows::new(network, 0.0);
     let (mut path, mut queued) = (Path::default(), Vec::new());
@@ -307,4 +404,36 @@ fn group_ends_s(streams: &[Stream], outcome: &Outcome) -> BTreeMap<u32, f64> {
         *end = end.max(*end_s);
     }
     ends
+}
+
+/// How evenly the links of each tier were used.
+fn tell_links(
+    findings: &mut Findings,
+    network: &Network,
+    carried_bytes: &[f64],
+    time_s: f64,
+    figure: &str,
+) {
+    let used = utilisation(network, carried_bytes, time_s);
+    let names: Vec<String> =
+        network.plan().fabric.tiers.iter().map(|tier| tier.name.clone()).collect();
+    let mut bars = [Vec::new(), Vec::new(), Vec::new()];
+    for (tier, name) in names.iter().enumerate() {
+        let spread = spread(network, tier, &used);
+        findings.note(format!("MMR of links to a {name}"), Unit::Ratio, spread.max_to_mean);
+        for (bars, (what, value)) in bars.iter_mut().zip([
+            ("least", spread.least),
+            ("mean", spread.mean),
+            ("most", spread.most),
+        ]) {
+            findings.note(format!("{what} used link to a {name}"), Unit::Part, value);
+            bars.push(value);
+        }
+    }
+    let groups: Vec<&str> = names.iter().map(String::as_str).collect();
+    let title = "Utilisation of uplinks by tier";
+    let figure = Figure::bars(figure, title, "part of the bandwidth", &groups);
+    let [least, mean, most] = bars;
+    let figure = figure.with_bars("least", &least).with_bars("mean", &mean);
+    findings.figures.push(figure.with_bars("most", &most));
 }

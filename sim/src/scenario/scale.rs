@@ -44,10 +44,9 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         uplinks: 2 * setting.count("ranks_per_host"),
         ..Zone::default()
     };
-    let mut plan = zone.plan().collapsed();
-    plan.memory_mib = setting.memory_mib;
-    let network = Network::new(plan)?;
-    let (of, algorithm) = match setting.number("algorithm") as u32 {
+    let network = Network::new(setting.plan(&zone)?.collapsed())?;
+    let nics = network.rails() as usize;
+    let (of, algorithm) = match setting.whole("algorithm") {
         0 => (Collective::AllReduce, "hierarchical"),
         1 => (Collective::AllReduce, "ring"),
         _ => (Collective::AllToAll, "direct"),
@@ -65,8 +64,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     manner.links.slot_bytes = setting.count("slot_kib") as usize * 1024;
     manner.links.slots = 2;
     let piece = manner.links.slot_bytes.min(each_bytes as usize);
-    manner.spread.budget_bytes = setting.count("under_way") as usize * piece;
-    manner.settle_s = setting.number("settle") * piece as f64 / zone.nic_bytes_per_s;
+    manner.spread.budget_bytes = setting.count("under_way") as usize * piece * nics;
+    manner.settle_s = setting.number("settle") * piece as f64 / network.plan().nic_bytes_per_s();
     let mut router = Router::new(Scheme::Spray, setting.seed);
     let outcome = collective::run(&network, &mut router, &call, fold, &manner)?;
     let mut findings = Findings::default();
@@ -75,8 +74,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     findings.note("bytes of a rank's buffer", Unit::Bytes, call.bytes as f64);
     findings.note("time", Unit::Seconds, outcome.time_s);
     if network.ranks() <= REAL_RANKS_MAX {
-        let job = Job::first(zone.hosts());
-        let streams = job.streams(&network, &call, 1, 0);
+        let job = Job::first(network.plan().hosts);
+        let streams = job.streams(&network, &call, 1, 0)?;
         findings.note(
             "over roofline",
             Unit::Ratio,

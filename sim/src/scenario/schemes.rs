@@ -1,6 +1,6 @@
 //! All ways of routing side by side, for jobs that are scattered over a zone.
 
-use super::f04_queue_pairs::scattered;
+use super::f04_queue_pairs::{fail_some, scattered};
 use super::{Parameter, Scenario, Setting, TRIALS, group_ends_s, run as run_streams};
 use crate::SimError;
 use crate::measure::{mean, spread, utilisation};
@@ -61,13 +61,9 @@ fn reached(
 fn run(setting: &Setting) -> Result<Findings, SimError> {
     let uplinks = setting.count("uplinks");
     let zone = Zone { racks: setting.count("racks"), uplinks, ..Zone::default() };
-    let whole = setting.network(&zone)?;
+    let whole = Network::new(setting.plan(&zone)?)?;
     let mut cut = whole.clone();
-    for rack in (0..cut.children(1)).step_by(4) {
-        let links: Vec<u32> =
-            cut.uplinks(1, rack, 0).take(setting.number("failed") as usize).collect();
-        links.into_iter().for_each(|link| cut.fail(link));
-    }
+    fail_some(&mut cut, setting.whole("failed"));
     let mut findings = Findings::default();
     let names = SCHEMES.map(|(name, _)| name);
     let title = "Scattered jobs by way of routing";

@@ -27,9 +27,13 @@ pub(super) const SCENARIO: Scenario = Scenario {
 
 fn run(setting: &Setting) -> Result<Findings, SimError> {
     let zone = Zone { racks: setting.count("racks"), ..Zone::default() };
-    let network = setting.network(&zone)?;
+    let network = Network::new(setting.plan(&zone)?)?;
+    if network.plan().hosts < 2 || network.ranks() < 4 {
+        let remedy = "give two hosts and four ranks at least";
+        return Err(SimError::number("the number of hosts", network.plan().hosts, remedy));
+    }
     let mut slow = network.clone();
-    for nic in 0..zone.nics {
+    for nic in 0..network.plan().fabric.nics {
         for link in network.uplinks(0, 1, nic) {
             let factor = 1.0 / setting.number("slowness").max(1.0);
             slow.scale(link, factor);
@@ -46,7 +50,8 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let call = Call::new(Collective::AllReduce, algorithm, bytes)?;
         let time_s = |network: &Network, late: Vec<(u32, f64)>| {
             let mut manner = Manner { late, ..Manner::default() };
-            manner.settle_s = 0.1 * manner.links.slot_bytes as f64 / zone.nic_bytes_per_s;
+            manner.settle_s =
+                0.1 * manner.links.slot_bytes as f64 / network.plan().nic_bytes_per_s();
             let mut router = Router::new(Scheme::Spray, setting.seed);
             let fold = Fold::none(network.ranks());
             let outcome = collective::run(network, &mut router, &call, fold, &manner)?;

@@ -7,6 +7,7 @@ mod doctor;
 mod explain;
 mod place;
 mod plan;
+mod sim;
 mod status;
 mod topo;
 mod tune;
@@ -77,7 +78,7 @@ fn main() -> ExitCode {
         Command::Cost(arguments) => cost::show(&arguments),
         Command::Plan(arguments) => plan::show(&arguments),
         Command::Place(arguments) => place::show(&arguments),
-        Command::Sim(arguments) => return ccl_sim::run(&arguments),
+        Command::Sim(arguments) => return sim::run(&arguments),
         Command::Topo(arguments) => topo::show(&arguments),
         Command::Tune(arguments) => return tune::tune(&arguments),
         Command::Status(arguments) => status::show(&arguments),
