@@ -36,6 +36,7 @@ pub fn discover(files: &Files) -> Result<Topology, String> {
         machines: vec![machine],
         hosts: vec![HostRun { machine: 0, count: 1 }],
         fabric: Fabric::default(),
+        placed: Vec::new(),
     };
     topology.check().map_err(|error| format!("what sysfs tells of this machine: {error}"))?;
     Ok(topology)
@@ -132,7 +133,8 @@ impl Found<'_> {
         let card = |path: &str| path.rsplit_once('.').map(|card| card.0.to_owned());
         let beside = self.placed.iter().find(|(path, _)| card(path) == card(&function));
         let above = beside.map_or(above, |(_, part)| *part);
-        let part = self.add(name, kind, Some(above), link(self.files, &function));
+        let own = device.card().unwrap_or(&function);
+        let part = self.add(name, kind, Some(above), link(self.files, own));
         self.parts[part].pci = device.address().and_then(pci_address);
         self.placed.push((function, part));
         part
