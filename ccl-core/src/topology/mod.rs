@@ -12,6 +12,7 @@ pub mod fabric;
 mod hosts;
 pub mod machine;
 mod placed;
+pub mod plugs;
 pub mod presets;
 mod whole;
 

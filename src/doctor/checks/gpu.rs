@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use ccl_core::transport::Distance;
+use ccl_core::topology::machine::Class;
 
 use super::super::finding::Finding;
 use super::super::host::Host;
@@ -232,13 +232,13 @@ pub(super) fn distance(host: &Host) -> Vec<Finding> {
         }
         let evidence = format!("nearest are {near}, {}", words(least));
         match least {
-            Distance::Pix | Distance::Pxb => Finding::ok(gpu.name.clone(), evidence),
-            Distance::Phb | Distance::Node => Finding::advice(
+            Class::Pix | Class::Pxb => Finding::ok(gpu.name.clone(), evidence),
+            Class::Phb | Class::Node => Finding::advice(
                 gpu.name.clone(),
                 evidence,
                 "put a network device below the GPU's own PCIe switch, where the board has one",
             ),
-            Distance::Sys => Finding::warning(
+            _ => Finding::warning(
                 gpu.name.clone(),
                 evidence,
                 "give the GPU's NUMA node a network device of its own, or run ranks on GPUs that \
@@ -251,21 +251,21 @@ pub(super) fn distance(host: &Host) -> Vec<Finding> {
 }
 
 /// The least distance of a GPU to devices, and which of them are so near.
-fn nearest(gpu: &Device, nics: &[Device]) -> (Distance, String) {
+fn nearest(gpu: &Device, nics: &[Device]) -> (Class, String) {
     let apart = |nic: &Device| gpu.place.distance(&nic.place);
-    let least = nics.iter().map(apart).min().unwrap_or(Distance::Sys);
+    let least = nics.iter().map(apart).min().unwrap_or(Class::Sys);
     let near = nics.iter().filter(|nic| apart(nic) == least);
     let near: Vec<&str> = near.map(|nic| nic.name.as_str()).collect();
     (least, near.join(", "))
 }
 
-fn words(distance: Distance) -> &'static str {
+fn words(distance: Class) -> &'static str {
     match distance {
-        Distance::Pix => "below the same PCIe switch (PIX)",
-        Distance::Pxb => "behind several PCIe switches (PXB)",
-        Distance::Phb => "across the host bridge (PHB)",
-        Distance::Node => "across host bridges of its NUMA node (NODE)",
-        Distance::Sys => "across NUMA nodes, or nobody knows where (SYS)",
+        Class::Pix => "below the same PCIe switch (PIX)",
+        Class::Pxb => "behind several PCIe switches (PXB)",
+        Class::Phb => "across the host bridge (PHB)",
+        Class::Node => "across host bridges of its NUMA node (NODE)",
+        _ => "across NUMA nodes, or nobody knows where (SYS)",
     }
 }
 
