@@ -20,10 +20,10 @@ impl Plugs {
     ///
     /// In a path, the component `pciDDDD:BB` is a root complex (the last one, if there are
     /// several), what follows are PCI functions, and all of them but the last are bridges: a root
-    /// port, and two for each switch, its own and that of one of its ports. The host bridge of a root complex
-    /// is under `node`, if one is given when it is first met. What shares a bus behind a root port
-    /// or a port of a switch is one card, as are functions of one address on the bus of a root
-    /// complex: it is plugged into the one that came first.
+    /// port, and two for each switch, its own and that of one of its ports. The host bridge of a
+    /// root complex is under `node`, if one is given when it is first met. What shares a bus behind
+    /// a root port or a port of a switch is one card, as are functions of one address on the bus of
+    /// a root complex: it is plugged into the one that came first.
     ///
     /// `wire` is asked for the link of a PCI function, by its path.
     pub fn plug(
