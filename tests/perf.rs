@@ -152,3 +152,65 @@ fn the_other_programs_run() {
         assert_eq!(ended.status.code(), Some(0), "{program}: {}", ended.output);
     }
 }
+
+/// A file that goes when it is dropped.
+struct Kept(PathBuf);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl Kept {
+    /// Multiplies all times of a path in a baseline.
+    fn scale(&self, from: u64, to: u64, factor: f64) {
+        let text = std::fs::read_to_string(&self.0).unwrap();
+        let scaled = text.lines().map(|line| {
+            let mut path: serde_json::Value = serde_json::from_str(line).unwrap();
+            if path["from"] == from && path["to"] == to {
+                for kind in ["latency_us", "bandwidth_us"] {
+                    for time in path[kind].as_array_mut().unwrap() {
+                        *time = (time.as_f64().unwrap() * factor).into();
+                    }
+                }
+            }
+            format!("{path}\n")
+        });
+        let text: String = scaled.collect();
+        std::fs::write(&self.0, text).unwrap();
+    }
+}
+
+/// Nothing here depends on how fast the machine is: the times of the baseline are changed to what
+/// no machine is.
+#[test]
+fn paths_are_compared_with_a_baseline() {
+    let file = std::env::temp_dir().join(format!("ferroccl-{}.paths", std::process::id()));
+    let file = Kept(file);
+    let sizes = "-g 2 -n 2 -w 0 -e 1k -c 0 --rounds 8";
+    let ended = perf("p2p_matrix", &format!("{sizes} --save-baseline {}", file.0.display()));
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.output);
+    let compare = format!("{sizes} --baseline {}", file.0.display());
+    file.scale(0, 1, 1e3);
+    file.scale(1, 0, 1e-3);
+    let ended = perf("p2p_matrix", &compare);
+    assert_eq!(ended.status.code(), Some(1), "{}", ended.output);
+    assert!(ended.output.contains("# SLOWER rank 1 on "), "{}", ended.output);
+    assert!(ended.output.contains("# Slower paths         : 1 of 2 SLOWER"), "{}", ended.output);
+    file.scale(1, 0, 1e6);
+    let ended = perf("p2p_matrix", &compare);
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.output);
+    for (arguments, words) in [
+        (format!("{compare} -b 16"), "give -b 8 -e 1024 -n 2"),
+        (format!("{compare} -g 3").replacen("-g 2 ", "", 1), "is of 2 ranks"),
+    ] {
+        let ended = perf("p2p_matrix", &arguments);
+        assert_eq!(ended.status.code(), Some(2), "{arguments}: {}", ended.output);
+        assert!(ended.output.contains(words), "{arguments}: {}", ended.output);
+    }
+    std::fs::write(&file.0, "{}\n").unwrap();
+    let ended = perf("p2p_matrix", &compare);
+    assert_eq!(ended.status.code(), Some(2), "{}", ended.output);
+    assert!(ended.output.contains(".paths:1: no line of a baseline"), "{}", ended.output);
+}

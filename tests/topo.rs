@@ -23,6 +23,33 @@ fn its_page_shows_what_it_says() {
     assert!(tree.contains("8 × leaf, 400 GB/s to each host\n"), "{tree}");
 }
 
+/// The instances on the page are those of the tree on the page.
+#[test]
+fn instances_of_a_provider_are_a_tree() {
+    let (_, rest) = PAGE.split_once("```json\n").unwrap();
+    let (json, rest) = rest.split_once("```").unwrap();
+    let (shown, rest) = rest.split_once("```text\n").unwrap().1.split_once("```").unwrap();
+    let place = std::env::temp_dir().join(format!("ferroccl-{}-aws", std::process::id()));
+    std::fs::create_dir_all(&place).unwrap();
+    let file = place.join("cluster.json");
+    let topo =
+        |file: &std::path::Path, form: &str| said(&format!("topo {} --as {form}", file.display()));
+    std::fs::write(&file, json).unwrap();
+    assert_eq!(topo(&file, "tree"), shown);
+    assert!(topo(&file, "mermaid").contains("[\"nn-d2ad4<br/>level 3, 2 hosts\"]"));
+    let toml = place.join("cluster.json.toml");
+    std::fs::write(&toml, topo(&file, "toml")).unwrap();
+    assert_eq!(topo(&toml, "tree"), shown);
+    let placed = rest.split_once("```toml\n").unwrap().1.split_once("```").unwrap().0;
+    std::fs::write(&toml, placed).unwrap();
+    assert!(topo(&toml, "tree").contains("├─ leaf-1  level 2, 1 host\n"));
+    assert!(said(&format!("plan all_reduce --on {} --bytes 1M", toml.display())).contains("16"));
+    std::fs::write(&file, json.replacen("nn-48b0a", "nn-other", 1)).unwrap();
+    let error = refused(&format!("topo {}", file.display()), 2);
+    assert!(error.contains("cluster.json:16: node \"nn-d2ad4\" is below"), "{error}");
+    std::fs::remove_dir_all(&place).unwrap();
+}
+
 /// The text form of everything that is known by name, read from a file.
 #[test]
 fn what_it_writes_it_reads() {

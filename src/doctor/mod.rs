@@ -96,7 +96,8 @@ fn collect(answer: &Receiver<Vec<Finding>>, until: Instant, deadline: Duration) 
         Err(RecvTimeoutError::Timeout) => vec![Finding::unknown(
             "",
             format!("the machine has not answered within {deadline:?}"),
-            "a driver or a file system may hang: `dmesg` may say which",
+            "a driver or a file system may hang: `dmesg` may say which; `ps -eLo pid,stat,comm` \
+             shows a thread with this check's name, with D if no signal ends it",
         )],
         Err(RecvTimeoutError::Disconnected) => vec![Finding::unknown(
             "",

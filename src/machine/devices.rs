@@ -1,6 +1,6 @@
 //! Network devices and GPUs of a machine, as sysfs has them.
 
-use ccl_core::transport::Place;
+use ccl_core::transport::{Place, pci_address};
 
 use super::Files;
 
@@ -31,25 +31,54 @@ impl Device {
 
     /// Its PCI address, if it has one.
     pub(crate) fn address(&self) -> Option<&str> {
-        self.path.rsplit('/').find(|part| ccl_core::transport::pci_address(part).is_some())
+        function(&self.path)?.rsplit('/').next()
     }
 
     /// The directory of its PCI function, which may be above it.
     pub(crate) fn function(&self) -> Option<&str> {
-        let address = self.address()?;
-        let at = self.path.rfind(address)?;
-        self.path.get(..at + address.len())
+        function(&self.path)
     }
 
-    /// Addresses of the bridges above it, the nearest last.
+    /// The directory of the function by which its card is plugged in: that of the card's own
+    /// switch, if it has one, else its own.
+    pub(crate) fn card(&self) -> Option<&str> {
+        self.place.pci_path.as_deref().and_then(function)
+    }
+
+    /// Addresses of the bridges above its card, the nearest last.
     pub(crate) fn bridges(&self) -> Vec<&str> {
-        let parts = self.path.split('/');
-        let functions = parts.filter(|part| ccl_core::transport::pci_address(part).is_some());
+        let parts = self.card().unwrap_or_default().split('/');
+        let functions = parts.filter(|part| pci_address(part).is_some());
         let mut functions: Vec<&str> = functions.collect();
         functions.pop();
         functions
     }
 }
+
+/// The part of a path that ends with its last PCI function.
+fn function(path: &str) -> Option<&str> {
+    let address = path.rsplit('/').find(|part| pci_address(part).is_some())?;
+    path.get(..path.rfind(address)? + address.len())
+}
+
+/// Where a card begins: above a GPU of AMD lie the bridges of a switch on the same card. (Its root
+/// ports have another vendor's number than its GPUs.)
+fn card(host: &Files, gpu: &str) -> String {
+    let mut top = gpu;
+    while let Some((above, _)) = top.rsplit_once('/') {
+        let is = |file: &str, text: &str| {
+            host.text(&format!("{above}/{file}")).is_some_and(|found| found.starts_with(text))
+        };
+        if !is("vendor", "0x1002") || !is("class", BRIDGE) {
+            break;
+        }
+        top = above;
+    }
+    top.to_owned()
+}
+
+/// The class of bridges between PCI buses.
+pub(crate) const BRIDGE: &str = "0x0604";
 
 /// Who made a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +99,10 @@ pub(crate) fn gpus(host: &Files) -> Vec<(Device, Maker)> {
         };
         let computes = ["0x0300", "0x0302", "0x0380", "0x1200"];
         let known = computes.iter().any(|known| class.starts_with(known));
-        let device = Device::new(host, format!("GPU {address}"), &link)?;
+        let mut device = Device::new(host, format!("GPU {address}"), &link)?;
+        if maker == Maker::Amd {
+            device.place.pci_path = Some(card(host, &device.path));
+        }
         known.then_some((device, maker))
     };
     host.names("/sys/bus/pci/devices").into_iter().filter_map(gpu).collect()

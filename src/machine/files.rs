@@ -1,18 +1,21 @@
 //! The machine, as files: below `/`, or below another directory that has the files of one.
 //!
 //! Nothing here trusts what it reads: files are read up to a length, of regular files only (opening
-//! a pipe would wait), directories up to a number of names, and links that lead out of the tree are
-//! not followed. Text is made printable: a device's name must not move a terminal's cursor.
+//! a pipe would wait), directories up to a number of names, and links lead to where they lead on
+//! that machine, which is never out of the tree. Text is made printable: a device's name must not
+//! move a terminal's cursor.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// The longest that is read is a kernel's configuration.
 const TEXT_BYTES_MAX: usize = 1 << 20;
 const NAMES_MAX: usize = 8192;
+/// As many links as Linux follows.
+const LINKS_MAX: u32 = 40;
 
 /// The files of a machine.
 #[derive(Debug)]
@@ -47,13 +50,46 @@ impl Files {
         self.lives
     }
 
-    /// Where a file is for this process, all links followed; an error if that is elsewhere.
+    /// Where a file is for this process, all links followed as the machine would: its `/` is the
+    /// root, above which nothing leads.
     fn file(&self, path: &str) -> io::Result<PathBuf> {
-        let real = self.root.join(path.trim_start_matches('/')).canonicalize()?;
-        match real.starts_with(&self.root) {
-            true => Ok(real),
-            false => Err(io::Error::other("it leads out of the tree")),
+        let relative = path.trim_start_matches('/');
+        if self.lives {
+            return self.root.join(relative).canonicalize();
         }
+        let mut real = self.root.clone();
+        let mut left = names(Path::new(relative));
+        let mut links = 0;
+        while let Some(name) = left.pop() {
+            if name == ".." {
+                if !real.is_dir() {
+                    return Err(io::Error::from(io::ErrorKind::NotADirectory));
+                }
+                if real != self.root {
+                    real.pop();
+                }
+                continue;
+            }
+            let next = real.join(&name);
+            if !next.symlink_metadata()?.is_symlink() {
+                real = next;
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(io::Error::other("its links lead in a circle"));
+            }
+            let mut target = next.read_link()?;
+            if target.is_absolute() {
+                // Trees that were made where they lie may have links by the way to there.
+                if let Ok(inside) = target.strip_prefix(&self.root) {
+                    target = inside.to_owned();
+                }
+                real.clone_from(&self.root);
+            }
+            left.append(&mut names(&target));
+        }
+        Ok(real)
     }
 
     /// The first bytes of a file.
@@ -117,6 +153,16 @@ impl Files {
     }
 }
 
+/// The names in a path, the first one last; `..` is one.
+fn names(path: &Path) -> Vec<OsString> {
+    let name = |part: Component<'_>| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    };
+    path.components().rev().filter_map(name).collect()
+}
+
 /// Text without what controls a terminal.
 fn printable(text: &str) -> String {
     let keep = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
@@ -141,6 +187,7 @@ mod tests {
     fn odd_files_are_read_in_part_or_not_at_all() {
         let place = std::env::temp_dir().join(format!("ferroccl-host-{}", std::process::id()));
         std::fs::create_dir_all(place.join("d")).unwrap();
+        std::fs::create_dir_all(place.join("e")).unwrap();
         let write = |name: &str, bytes: &[u8]| std::fs::write(place.join(name), bytes).unwrap();
         write("escape", b"\x1b[2Jx\xff\n\0");
         write("empty", b"\n");
@@ -148,7 +195,15 @@ mod tests {
         write("d/x10", b"");
         write("d/x9", b"");
         write("d/\x1b[2J", b"");
-        std::os::unix::fs::symlink("/etc/passwd", place.join("out")).unwrap();
+        let link = |to: &str, name: &str| {
+            std::os::unix::fs::symlink(to, place.join(name)).unwrap();
+        };
+        link("/etc/passwd", "out");
+        link("../../../../../../../../etc/passwd", "e/up");
+        link("/d/../empty/../d/x9", "absolute");
+        link("/../../d/./x10", "e/above");
+        link("circle", "circle");
+        link(place.join("d").to_str().unwrap(), "own");
         let pipe = std::ffi::CString::new(place.join("pipe").to_str().unwrap()).unwrap();
         let kind = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).unwrap();
@@ -160,6 +215,12 @@ mod tests {
         assert_eq!(host.number::<u64>("/many"), None);
         assert_eq!(host.names("/d"), ["x9", "x10"]);
         assert!(host.text("/pipe").is_none() && host.text("/out").is_none());
+        assert!(!host.has("/e/up") && !host.has("/circle") && !host.has("/d/x9/x"));
+        assert!(!host.has("/absolute"), "a file has nothing in it");
+        assert_eq!(host.real("/e/above").as_deref(), Some("/d/x10"));
+        assert_eq!(host.real("/../own/x9").as_deref(), Some("/d/x9"));
+        link("/d/../d/x9", "good");
+        assert_eq!(host.real("/good").as_deref(), Some("/d/x9"));
         assert!(!host.has("/out") && host.real("/d/x9").as_deref() == Some("/d/x9"));
         std::fs::remove_dir_all(&place).unwrap();
     }

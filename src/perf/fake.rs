@@ -2,8 +2,9 @@
 //! way, with code of its own, so that the perf programs' ideas are not tested against themselves.
 
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use ccl_core::random::Random;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
 use super::data::format::{FloatFormat, element_bits, integer, push_element};
@@ -22,6 +23,9 @@ pub(super) enum Fault {
     LoseContribution { rank: Rank },
     /// Calls on this rank fail.
     Fail { rank: Rank },
+    /// Nothing; but messages between two ranks take a time that is drawn, by a clock of their own:
+    /// skewed, and so many percent longer from this rank to that one.
+    Timed { seed: u64, slow: (Rank, Rank), percent: u32 },
 }
 
 #[derive(Default)]
@@ -42,6 +46,10 @@ pub(super) struct Fake {
     rank: Rank,
     ranks: u32,
     shared: Arc<Shared>,
+    /// When it began, and what has passed by the clock of [`Fault::Timed`].
+    start: Instant,
+    passed: Duration,
+    random: Random,
 }
 
 /// Runs `body` on every rank, each in its thread, and returns what they return, in rank order.
@@ -55,7 +63,15 @@ pub(super) fn with_ranks<T: Send>(
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..ranks)
             .map(|rank| {
-                let mut fake = Fake { rank, ranks, shared: Arc::clone(&shared) };
+                let seed = if let Fault::Timed { seed, .. } = fault { seed } else { 0 };
+                let mut fake = Fake {
+                    rank,
+                    ranks,
+                    shared: Arc::clone(&shared),
+                    start: Instant::now(),
+                    passed: Duration::ZERO,
+                    random: Random::new(seed.wrapping_mul(1000) + u64::from(rank)),
+                };
                 let body = &body;
                 scope.spawn(move || body(&mut fake))
             })
@@ -89,6 +105,16 @@ impl Fake {
         }
         let wait = self.shared.changed.wait_timeout_while(board, DEADLINE, |b| b.round == round);
         if wait.unwrap().1.timed_out() { Err("a rank is missing".into()) } else { Ok(()) }
+    }
+
+    /// Lets the time pass that messages between two ranks take.
+    fn pass(&mut self, shape: Shape<'_>) {
+        let Fault::Timed { slow, percent, .. } = self.shared.fault else { return };
+        let Shape::Pair { from, to, messages, .. } = shape else { return };
+        let far = if self.random.chance(0.02) { 10.0 } else { 1.0 };
+        let longer = if slow == (from, to) { 1.0 + f64::from(percent) / 100.0 } else { 1.0 };
+        let micros = 5.0 * (1.0 + self.random.unit()) * far * longer * messages as f64;
+        self.passed += Duration::from_secs_f64(micros * 1e-6);
     }
 
     fn result(&self, request: &Request<'_>, all: &[Vec<u8>]) -> Option<Vec<u8>> {
@@ -214,6 +240,7 @@ impl Subject for Fake {
     }
 
     fn run(&mut self, request: &Request<'_>, buffers: Buffers<'_>) -> Result<(), SubjectError> {
+        self.pass(request.shape);
         let counts = super::geometry::Layout::of(
             request.collective,
             &match request.shape {
@@ -260,6 +287,13 @@ impl Subject for Fake {
 
     fn barrier(&mut self) -> Result<(), SubjectError> {
         self.meet()
+    }
+
+    fn now(&self) -> Instant {
+        match self.shared.fault {
+            Fault::Timed { .. } => self.start + self.passed,
+            _ => Instant::now(),
+        }
     }
 
     fn all_gather_f64(&mut self, value: f64) -> Result<Vec<f64>, SubjectError> {

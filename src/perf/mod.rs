@@ -18,6 +18,7 @@ pub mod programs;
 pub mod progress;
 pub mod report;
 pub mod setup;
+pub mod significance;
 pub mod sizes;
 pub mod subject;
 pub mod sweep;

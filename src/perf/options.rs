@@ -162,7 +162,17 @@ pub struct Options {
     pub timeout: Option<Duration>,
 }
 
-fn file_name() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
+/// A number of percent that is not below 0.
+///
+/// # Errors
+/// What to give instead.
+pub fn percent(text: &str) -> Result<f64, String> {
+    let value = text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0);
+    value.ok_or_else(|| "give a number that is not less than 0".to_owned())
+}
+
+/// A file's name.
+pub fn file_name() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
     clap::builder::NonEmptyStringValueParser::new().map(PathBuf::from)
 }
 

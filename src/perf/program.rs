@@ -12,6 +12,7 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use super::open;
 use super::options::{CommandLine, NoExtra, Options};
 use super::programs::{latency_comparison, p2p_matrix, training};
+use super::setup::Refused;
 use super::subject::{Subject, SubjectError};
 use super::sweep;
 
@@ -103,7 +104,9 @@ impl Kind {
     }
 }
 
-/// Bad input; 1 is a failed or wrong measurement.
+/// A failed or wrong measurement, or one that is worse than what it is compared with.
+const FAILED: u8 = 1;
+/// Bad input.
 const USAGE: u8 = 2;
 
 impl Program {
@@ -186,7 +189,8 @@ impl Program {
 }
 
 /// A program's whole `main`: parses the command line, starts or joins the ranks, measures, prints.
-/// The status is 0 for a run without wrong elements, 2 for bad input, else 1.
+/// The status is 0 for a run without wrong elements (and not slower than a baseline, if one is
+/// given), 2 for bad input, else 1.
 #[must_use]
 pub fn main_with(program: Program) -> ExitCode {
     start(program, std::env::args_os(), open::open)
@@ -207,8 +211,8 @@ pub(super) fn start(
             })
         }
         Kind::P2pMatrix => {
-            with_flags::<NoExtra>(program, arguments, open, |name, line, subject, out| {
-                Ok(p2p_matrix::run(name, &line.options, subject, out)?.wrong)
+            with_flags::<p2p_matrix::Extra>(program, arguments, open, |name, line, subject, out| {
+                Ok(p2p_matrix::run(name, &line.options, &line.extra, subject, out)?.failed())
             })
         }
         Kind::LatencyComparison => with_flags::<latency_comparison::Extra>(
@@ -305,7 +309,12 @@ fn examples(name: &str, kind: Kind) -> String {
             "-b 1k -e 1k -g 3 -d all -o all every type and reduction",
             "-b 8 -e 1G -f 2 -g 2 --json out.json --plot out.svg",
         ],
-        Kind::P2pMatrix => &["-g 4", "-g 2 -b 8 -e 64M -n 50 --json pairs.json"],
+        Kind::P2pMatrix => &[
+            "-g 4",
+            "-g 2 -b 8 -e 64M -n 50 --json pairs.json",
+            "-g 2 -e 1M --save-baseline good.paths    keep the times of every path",
+            "-g 2 -e 1M --baseline good.paths         status 1 if a path got slower",
+        ],
         Kind::LatencyComparison => &["-g 2", "-g 4 -b 1M -e 64M -f 4 --pieces 100"],
         Kind::Training => &[
             "-g 4",
@@ -353,7 +362,8 @@ fn run(
         Ok(_) => ExitCode::FAILURE,
         Err(error) => {
             let rank = subject.rank();
-            complain(name, &format!("rank {rank}: {error}"), ExitCode::FAILURE)
+            let status = if error.is::<Refused>() { USAGE } else { FAILED };
+            complain(name, &format!("rank {rank}: {error}"), ExitCode::from(status))
         }
     }
 }

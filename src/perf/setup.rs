@@ -12,12 +12,21 @@ use super::subject::{Buffers, Request, Shape, Subject, SubjectError};
 use super::table::RankLine;
 use super::trial::Trial;
 
+/// Input that cannot be used, known once the ranks have met: the program ends as for a bad flag,
+/// and not as for a failed measurement.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Refused(pub String);
+
 /// Tells all ranks whether this one could do something on its own, so that nobody waits for a rank
 /// that has given up.
 ///
 /// # Errors
 /// This rank's error, or one that names the ranks that failed.
-fn agree<T>(subject: &mut dyn Subject, own: Result<T, SubjectError>) -> Result<T, SubjectError> {
+pub fn agree<T>(
+    subject: &mut dyn Subject,
+    own: Result<T, SubjectError>,
+) -> Result<T, SubjectError> {
     let failures = subject.all_gather_f64(if own.is_ok() { 0.0 } else { 1.0 })?;
     let value = own?;
     let failed: Vec<String> = (0..)
@@ -67,7 +76,8 @@ pub fn write_file(path: &Path, text: &str) -> Result<(), SubjectError> {
     std::fs::write(path, text).map_err(|error| cannot_write(path, &error))
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> SubjectError {
+/// What to say of a file that cannot be written.
+pub fn cannot_write(path: &Path, error: &std::io::Error) -> SubjectError {
     format!("cannot write {}: {error}", path.display()).into()
 }
 
@@ -76,12 +86,25 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> SubjectError {
 /// # Errors
 /// Whatever the communicator reports.
 pub fn rank_lines(subject: &mut dyn Subject) -> Result<Vec<RankLine>, SubjectError> {
+    let line = |(pid, host)| RankLine { pid, host };
+    let texts = records(subject, std::process::id(), &super::report::host_name())?;
+    Ok(texts.into_iter().map(line).collect())
+}
+
+/// A number and a text of each rank, in rank order; of a long text, the beginning.
+///
+/// # Errors
+/// Whatever the communicator reports.
+pub fn records(
+    subject: &mut dyn Subject,
+    number: u32,
+    text: &str,
+) -> Result<Vec<(u32, String)>, SubjectError> {
     const RECORD_BYTES: usize = 72;
     let mut record = [0; RECORD_BYTES];
-    record[..4].copy_from_slice(&std::process::id().to_le_bytes());
-    let host = super::report::host_name();
-    let host = &host.as_bytes()[..host.len().min(RECORD_BYTES - 4)];
-    record[4..4 + host.len()].copy_from_slice(host);
+    record[..4].copy_from_slice(&number.to_le_bytes());
+    let text = &text.as_bytes()[..text.len().min(RECORD_BYTES - 4)];
+    record[4..4 + text.len()].copy_from_slice(text);
     let mut records = vec![0; RECORD_BYTES * subject.ranks() as usize];
     let request = Request {
         collective: Collective::AllGather,
@@ -93,11 +116,12 @@ pub fn rank_lines(subject: &mut dyn Subject) -> Result<Vec<RankLine>, SubjectErr
         algorithm: None,
     };
     subject.run(&request, Buffers::OutOfPlace { input: &record, output: &mut records })?;
-    let line = |record: &[u8]| RankLine {
-        pid: record.first_chunk().map_or(0, |&bytes| u32::from_le_bytes(bytes)),
-        host: String::from_utf8_lossy(&record[4..]).trim_end_matches('\0').to_owned(),
+    let read = |record: &[u8]| {
+        let number = record.first_chunk().map_or(0, |&bytes| u32::from_le_bytes(bytes));
+        let text = String::from_utf8_lossy(&record[4..]).trim_end_matches('\0').to_owned();
+        (number, text)
     };
-    Ok(records.chunks_exact(RECORD_BYTES).map(line).collect())
+    Ok(records.chunks_exact(RECORD_BYTES).map(read).collect())
 }
 
 /// One checked call: the wrong elements on all ranks together.

@@ -2,6 +2,7 @@
 //! is tested against an in-process fake.
 
 use std::error::Error;
+use std::time::Instant;
 
 use ccl_core::admission::Account;
 use ccl_core::spread::Flow;
@@ -15,8 +16,9 @@ use super::memory::Storage;
 pub type SubjectError = Box<dyn Error + Send + Sync>;
 
 /// One rank of a communicator, as the perf programs see it. Every method but [`rank`](Self::rank),
-/// [`ranks`](Self::ranks), [`explain`](Self::explain) and [`transport`](Self::transport) is called
-/// by all ranks in the same order.
+/// [`ranks`](Self::ranks), [`now`](Self::now), [`explain`](Self::explain),
+/// [`transport`](Self::transport) and [`peers`](Self::peers) is called by all ranks in the same
+/// order.
 pub trait Subject {
     /// This rank.
     fn rank(&self) -> Rank;
@@ -35,6 +37,12 @@ pub trait Subject {
     /// # Errors
     /// Whatever the communicator reports.
     fn barrier(&mut self) -> Result<(), SubjectError>;
+
+    /// What time it is for this rank. Local. Tests have a time of their own, in which calls take as
+    /// long as was planted.
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
 
     /// One number from every rank, in rank order.
     ///

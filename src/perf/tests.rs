@@ -7,6 +7,7 @@ use super::fake::{Fault, with_ranks};
 use super::options::{CommandLine, NoExtra, Options};
 use super::program::{Program, start};
 use super::programs::{latency_comparison, p2p_matrix, training, workloads::Workload};
+use super::setup::Refused;
 use super::subject::{Subject, SubjectError};
 use super::sweep::{Outcome, run};
 
@@ -190,10 +191,10 @@ fn a_failing_communicator_ends_the_run() {
 
 #[test]
 fn every_pair_is_measured_once() {
-    let options = options("-b 8 -e 4k -n 3");
+    let (options, extra) = (options("-b 8 -e 4k -n 3"), p2p_matrix::Extra::default());
     let measured = with_ranks(3, Fault::None, |fake| {
         let mut text = Vec::new();
-        let matrices = p2p_matrix::run("p2p_matrix", &options, fake, &mut text).unwrap();
+        let matrices = p2p_matrix::run("p2p_matrix", &options, &extra, fake, &mut text).unwrap();
         (matrices, String::from_utf8(text).unwrap())
     });
     let (matrices, text) = &measured[0];
@@ -208,13 +209,86 @@ fn every_pair_is_measured_once() {
     assert_eq!(matrices.wrong, 0);
     assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 6, "{text}");
     let wrong = with_ranks(2, Fault::Flip { rank: 1, byte: 9 }, |fake| {
-        p2p_matrix::run("p2p_matrix", &options, fake, &mut Vec::new()).unwrap().wrong
+        p2p_matrix::run("p2p_matrix", &options, &extra, fake, &mut Vec::new()).unwrap().wrong
     });
     assert_eq!(wrong, [1, 1]);
     let alone = with_ranks(1, Fault::None, |fake| {
-        p2p_matrix::run("p2p_matrix", &options, fake, &mut Vec::new()).unwrap_err().to_string()
+        p2p_matrix::run("p2p_matrix", &options, &extra, fake, &mut Vec::new())
+            .unwrap_err()
+            .to_string()
     });
     assert!(alone[0].contains("-g 2"));
+}
+
+/// Rank 0's text and what it comes to, of a program that compares paths.
+fn paths(line: &str, fault: Fault) -> Result<(String, u64), String> {
+    let words = std::iter::once("p2p_matrix").chain(line.split_whitespace());
+    let line = CommandLine::<p2p_matrix::Extra>::try_parse_from(words);
+    let line = line.map_err(|error| error.to_string())?;
+    let mut all = with_ranks(3, fault, |fake| {
+        let mut text = Vec::new();
+        let run = p2p_matrix::run;
+        match run("p2p_matrix", &line.options, &line.extra, fake, &mut text) {
+            Ok(matrices) => Ok((String::from_utf8(text).unwrap(), matrices.failed())),
+            Err(error) if error.is::<Refused>() => Err(error.to_string()),
+            Err(error) => panic!("{error}"),
+        }
+    });
+    assert!(all.iter().all(|one| one.is_err() == all[0].is_err()), "all ranks agree: {all:?}");
+    all.swap_remove(0)
+}
+
+#[test]
+fn a_path_that_got_slower_is_named() {
+    let name = format!("ferroccl-{}-e2e.paths", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let timed = |seed, slow, percent| Fault::Timed { seed, slow, percent };
+    let sizes = "-b 8 -e 1k -n 5";
+    let save = format!("{sizes} --save-baseline {}", file.display());
+    let (text, failed) = paths(&save, timed(1, (0, 0), 0)).unwrap();
+    assert!(failed == 0 && !text.contains("Compared"), "{text}");
+    let compare = format!("{sizes} --baseline {}", file.display());
+    // Other times of the same kind are an alarm once in a hundred pairs of runs at most, by chance
+    // a few times more.
+    let alarms = (1..30).filter(|pair| {
+        paths(&save, timed(2 * pair, (0, 0), 0)).unwrap();
+        let (text, failed) = paths(&compare, timed(2 * pair + 1, (0, 0), 0)).unwrap();
+        assert_eq!(failed == 0, text.contains("# Slower paths         : 0 of 6 OK"), "{text}");
+        failed > 0
+    });
+    let alarms = alarms.count();
+    assert!(alarms <= 3, "{alarms}");
+    paths(&save, timed(1, (0, 0), 0)).unwrap();
+    // What one way takes longer shows in round trips both ways, and in what is sent that way.
+    let (text, failed) = paths(&compare, timed(2, (1, 2), 60)).unwrap();
+    assert_eq!(failed, 2, "{text}");
+    let host = super::report::host_name();
+    for (from, to, bandwidth) in [(1, 2, true), (2, 1, false)] {
+        let path = format!("# SLOWER rank {from} on {host} -> rank {to} on {host}: latency 1.");
+        let line = text.lines().find(|line| line.starts_with(&path)).expect(&text);
+        assert_eq!(line.contains("bandwidth 1."), bandwidth, "{line}");
+    }
+    let (text, failed) = paths(&format!("{compare} --allowed 80"), timed(2, (1, 2), 60)).unwrap();
+    assert_eq!(failed, 0, "{text}");
+    // What cannot be compared is refused, on all ranks, before anything is measured.
+    for (line, words) in [
+        (compare.replace("-e 1k", "-e 2k"), "give -b 8 -e 1024 -n 5"),
+        (format!("{compare} --rounds 2"), "give --rounds"),
+        (format!("{sizes} --rounds 3 --save-baseline {}", file.display()), "give --rounds"),
+        (format!("{save} --baseline {}", file.display()), "another name"),
+        (format!("{sizes} --baseline /no/such"), "cannot read the baseline /no/such"),
+        (format!("{sizes} --save-baseline /no/such/file"), "cannot write /no/such/file"),
+        (format!("{sizes} --allowed 3"), "--baseline"),
+    ] {
+        let error = paths(&line, Fault::None).expect_err(&line);
+        assert!(error.contains(words), "{line}: {error}");
+    }
+    let kept = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(kept.lines().count(), 7, "refused runs have not changed it");
+    let (text, _) = paths(&save, Fault::Flip { rank: 1, byte: 9 }).unwrap();
+    assert!(text.contains("is not written: bytes were wrong"), "{text}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), kept);
+    std::fs::remove_file(&file).unwrap();
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! Percentiles are taken on each rank over its own samples, and the slowest rank's value is
 //! reported; the samples of all ranks are not brought together.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::options::{Average, Options};
 use super::subject::{Subject, SubjectError};
@@ -90,7 +90,7 @@ pub fn time_calls(
     subject.barrier()?;
     let mut total = Duration::ZERO;
     let mut left = shape.iterations;
-    let mut start = Instant::now();
+    let mut start = subject.now();
     while left > 0 {
         let iterations = left.min(shape.batch);
         left -= iterations;
@@ -101,13 +101,13 @@ pub fn time_calls(
                 subject.barrier()?;
             }
         }
-        let mut now = Instant::now();
+        let mut now = subject.now();
         let elapsed = now - start;
         total += elapsed;
         samples_us.push(microseconds(elapsed) / calls as f64);
         if shape.barrier_after_sample {
             subject.barrier()?;
-            now = Instant::now();
+            now = subject.now();
         }
         start = now;
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ccl_core::topology::fabric::Fabric;
 use ccl_core::topology::machine::{Kind, Machine, Part, Wire};
+use ccl_core::topology::plugs::Plugs;
 use ccl_core::topology::{HostRun, Topology};
 use ccl_core::transport::pci_address;
 
@@ -20,14 +21,18 @@ const SMP: Wire = Wire { bytes_per_s: 40e9, latency_ns: 130.0 };
 ///
 /// When what is there contradicts itself.
 pub fn discover(files: &Files) -> Result<Topology, String> {
-    let mut found = Found { files, parts: Vec::new(), nodes: BTreeMap::new(), placed: Vec::new() };
+    let mut found = Found { files, plugs: Plugs::default(), nodes: BTreeMap::new() };
     found.numa_nodes();
     found.gpus();
     found.nics();
     let name = files.text("/proc/sys/kernel/hostname");
     let name = name.unwrap_or_else(|| "this host".to_owned());
-    let mut machine =
-        Machine { name: "host".to_owned(), smp: SMP, parts: found.parts, gpu_links: Vec::new() };
+    let mut machine = Machine {
+        name: "host".to_owned(),
+        smp: SMP,
+        parts: found.plugs.parts,
+        gpu_links: Vec::new(),
+    };
     if files.lives() {
         gpu_links::add(&mut machine);
     }
@@ -36,6 +41,7 @@ pub fn discover(files: &Files) -> Result<Topology, String> {
         machines: vec![machine],
         hosts: vec![HostRun { machine: 0, count: 1 }],
         fabric: Fabric::default(),
+        placed: Vec::new(),
     };
     topology.check().map_err(|error| format!("what sysfs tells of this machine: {error}"))?;
     Ok(topology)
@@ -43,31 +49,24 @@ pub fn discover(files: &Files) -> Result<Topology, String> {
 
 struct Found<'f> {
     files: &'f Files,
-    parts: Vec<Part>,
+    plugs: Plugs,
     /// NUMA nodes, by their numbers.
     nodes: BTreeMap<u32, usize>,
-    /// What is in the trees, by its path.
-    placed: Vec<(String, usize)>,
 }
 
 impl Found<'_> {
-    fn add(&mut self, name: String, kind: Kind, under: Option<usize>, wire: Wire) -> usize {
-        let (network, pci, nccl) = (None, None, BTreeMap::new());
-        self.parts.push(Part { name, kind, under, wire, network, pci, nccl });
-        self.parts.len() - 1
-    }
-
     fn numa_nodes(&mut self) {
         for name in self.files.names("/sys/devices/system/node") {
             let number = name.strip_prefix("node").and_then(|number| number.parse().ok());
             if let Some(number) = number.filter(|number| !self.nodes.contains_key(number)) {
-                let node = self.add(format!("numa{number}"), Kind::Numa, None, Wire::NONE);
+                let part = Part::new(&format!("numa{number}"), Kind::Numa);
+                let node = self.plugs.add(part);
                 self.nodes.insert(number, node);
             }
         }
         // A kernel without NUMA has one node and does not say so.
         if self.nodes.is_empty() {
-            let node = self.add("numa0".to_owned(), Kind::Numa, None, Wire::NONE);
+            let node = self.plugs.add(Part::new("numa0", Kind::Numa));
             self.nodes.insert(0, node);
         }
     }
@@ -107,7 +106,7 @@ impl Found<'_> {
     fn nic(&mut self, device: &Device, name: String, bytes_per_s: Option<f64>) {
         let part = self.place(device, name, Kind::Nic);
         let bytes_per_s = bytes_per_s.unwrap_or(f64::INFINITY);
-        self.parts[part].network = Some(Wire { bytes_per_s, latency_ns: 0.0 });
+        self.plugs.parts[part].network = Some(Wire { bytes_per_s, latency_ns: 0.0 });
     }
 
     /// Puts a device into the PCIe tree that its path describes; one in software under a node.
@@ -115,40 +114,13 @@ impl Found<'_> {
         // The NUMA node that it names; the only one, if it names none.
         let named = device.place.numa_node.and_then(|node| self.nodes.get(&node).copied());
         let node = named.or_else(|| self.only_node());
-        let Some(function) = device.function().map(str::to_owned) else {
-            let node = node.or_else(|| self.nodes.values().next().copied());
-            return self.add(name, kind, node, Wire::NONE);
-        };
-        let bridges = device.bridges();
-        let root = bridges.first().copied().or_else(|| device.address()).unwrap_or_default();
-        let root = function.split(&format!("/{root}")).next().unwrap_or_default().to_owned();
-        let mut above = self.once(&root, Kind::HostBridge, node);
-        // Behind the root port, two for each switch: its own, and that of one of its ports.
-        for switch in bridges.iter().skip(1).step_by(2) {
-            let end = function.find(switch).map_or(0, |at| at + switch.len());
-            above = self.once(&function[..end], Kind::PcieSwitch, Some(above));
-        }
-        // Another function of a card is plugged into the first, and another port into the port.
-        let card = |path: &str| path.rsplit_once('.').map(|card| card.0.to_owned());
-        let beside = self.placed.iter().find(|(path, _)| card(path) == card(&function));
-        let above = beside.map_or(above, |(_, part)| *part);
-        let part = self.add(name, kind, Some(above), link(self.files, &function));
-        self.parts[part].pci = device.address().and_then(pci_address);
-        self.placed.push((function, part));
-        part
-    }
-
-    /// A bridge or a switch, found again if it has been met.
-    fn once(&mut self, path: &str, kind: Kind, under: Option<usize>) -> usize {
-        if let Some((_, part)) = self.placed.iter().find(|(placed, _)| placed == path) {
-            return *part;
-        }
-        let wire = if kind == Kind::PcieSwitch { link(self.files, path) } else { Wire::NONE };
-        let name = path.rsplit('/').next().unwrap_or_default();
-        let part = self.add(name.to_owned(), kind, under, wire);
-        self.parts[part].pci = pci_address(name);
-        self.placed.push((path.to_owned(), part));
-        part
+        // What is in software is somewhere.
+        let first = || self.nodes.values().next().copied().filter(|_| device.card().is_none());
+        let node = node.or_else(first);
+        let pci = device.address().and_then(pci_address);
+        let part = Part { pci, ..Part::new(&name, kind) };
+        let files = self.files;
+        self.plugs.plug(&device.place, node, part, &|function| link(files, function))
     }
 }
 

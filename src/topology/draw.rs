@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use ccl_core::topology::Topology;
-use ccl_core::topology::machine::{Kind, Machine};
+use ccl_core::topology::machine::Kind;
 
 use super::nccl::escaped;
 use super::tree::{Item, Sort, items};
@@ -14,7 +14,7 @@ struct Node<'i> {
     item: &'i Item,
     above: Option<usize>,
     depth: usize,
-    /// Of the kinds of machine, the one that its part is of.
+    /// Of the runs of hosts, from 1, the one whose machine its part is of.
     host: usize,
 }
 
@@ -26,9 +26,8 @@ fn nodes<'i>(
     into: &mut Vec<Node<'i>>,
 ) {
     let number = into.len();
-    // Hosts below the root stand in the order of the runs.
-    if item.sort == Sort::Host && above.is_some() {
-        *host += 1;
+    if let Some(run) = item.run {
+        *host = run + 1;
     }
     into.push(Node { item, above, depth, host: *host });
     for child in &item.children {
@@ -39,9 +38,9 @@ fn nodes<'i>(
 /// Links of accelerators, by the numbers of the boxes, with how many.
 fn links(topology: &Topology, nodes: &[Node<'_>]) -> Vec<(usize, usize, u32)> {
     let mut found = Vec::new();
-    let machines: Vec<&Machine> =
-        topology.hosts.iter().filter_map(|run| topology.machines.get(run.machine)).collect();
-    for (number, machine) in machines.iter().enumerate() {
+    let machines = topology.hosts.iter().map(|run| topology.machines.get(run.machine));
+    for (number, machine) in machines.enumerate() {
+        let Some(machine) = machine else { continue };
         let of = |part: usize| {
             nodes.iter().position(|node| node.host == number + 1 && node.item.part == Some(part))
         };
@@ -57,7 +56,7 @@ fn links(topology: &Topology, nodes: &[Node<'_>]) -> Vec<(usize, usize, u32)> {
 fn colour(sort: Sort) -> &'static str {
     match sort {
         Sort::Group => "#d6e6f5",
-        Sort::Host => "#f2f2f2",
+        Sort::Host | Sort::Placed => "#f2f2f2",
         Sort::More => "#ffffff",
         Sort::Part(Kind::Numa) => "#e8e3f3",
         Sort::Part(Kind::HostBridge | Kind::PcieSwitch) => "#fdf1d8",
@@ -250,7 +249,7 @@ fn places(nodes: &[Node<'_>]) -> Vec<(f64, f64)> {
             places[number].0 = f64::midpoint(places[*first].0, places[*last].0);
         }
     }
-    for host in 0..=nodes.last().map_or(0, |node| node.host) {
+    for host in 0..=nodes.iter().map(|node| node.host).max().unwrap_or(0) {
         let here = |at: &usize| nodes[*at].host == host && is_switch(nodes, *at);
         let switches: Vec<usize> = (0..nodes.len()).filter(here).collect();
         let Some(above) = switches.first().and_then(|first| nodes[*first].above) else { continue };

@@ -1,6 +1,7 @@
 //! Topologies as text and as pictures: read from files, discovered on this machine, known by name;
 //! printed as a matrix, a tree, a drawing.
 
+mod aws;
 mod discover;
 mod draw;
 mod gpu_links;
@@ -26,7 +27,8 @@ pub use tree::tree;
 /// No description is longer.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// The preset of that name, or what a file describes: our text form, or NCCL's topology XML.
+/// The preset of that name, or what a file describes: our text form, NCCL's topology XML, or what
+/// Amazon tells of instances.
 ///
 /// # Errors
 ///
@@ -50,8 +52,11 @@ pub fn open(name: &str) -> Result<Topology, String> {
     if read as u64 > FILE_BYTES_MAX {
         return Err(format!("{name} is longer than 64 MiB; is it the right file?"));
     }
-    let is_xml = text.trim_start().starts_with('<');
-    let mut topology = if is_xml { nccl::parse(name, &text)? } else { text::parse(name, &text)? };
+    let mut topology = match text.trim_start().chars().next() {
+        Some('<') => nccl::parse(name, &text)?,
+        Some('{') => aws::parse(name, &text)?,
+        _ => text::parse(name, &text)?,
+    };
     if topology.name.is_empty() {
         topology.name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     }

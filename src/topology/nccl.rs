@@ -67,6 +67,7 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Topology, String> {
         }],
         hosts: vec![HostRun { machine: 0, count: 1 }],
         fabric: Fabric::default(),
+        placed: Vec::new(),
     };
     let node = |place: At| match place {
         At::Part(_, part) => starts.get(part).copied().unwrap_or(root),

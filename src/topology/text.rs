@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use ccl_core::cost::questions::Unit;
 use ccl_core::topology::fabric::{Fabric, Tier, Wiring};
 use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, Machine, Part, Wire};
-use ccl_core::topology::{At, HostRun, Topology, presets};
+use ccl_core::topology::{At, HostRun, Placed, Topology, presets};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -63,8 +63,16 @@ enum WiringText {
 #[serde(deny_unknown_fields)]
 struct HostsText {
     machine: String,
-    #[serde(default = "one")]
-    count: u32,
+    count: Option<u32>,
+    #[serde(default)]
+    placed: Vec<Spanned<PlacedText>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlacedText {
+    id: String,
+    nodes: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -155,6 +163,7 @@ pub fn parse(file: &str, text: &str) -> Result<Topology, String> {
 struct Spans {
     machines: Vec<(usize, Vec<usize>, Vec<usize>)>,
     hosts: Vec<usize>,
+    placed: Vec<usize>,
     fabric: usize,
     tiers: Vec<usize>,
 }
@@ -170,6 +179,7 @@ impl Spans {
                 machine(number).and_then(|spans| spans.2.get(link).copied())
             }
             At::Hosts(run) => self.hosts.get(run).copied(),
+            At::Placed(host) => self.placed.get(host).copied(),
             At::Fabric => Some(self.fabric),
             At::Tier(tier) => self.tiers.get(tier).copied(),
         };
@@ -193,11 +203,22 @@ fn topology(read: &File) -> Result<(Topology, Spans), Problem> {
             starts(&mut text.gpu_links.iter().map(|link| link.span().start)),
         ));
     }
-    let mut hosts = Vec::new();
+    let (mut hosts, mut places) = (Vec::new(), Vec::new());
     for run in &read.hosts {
-        let (start, HostsText { machine, count }) = (run.span().start, run.get_ref());
+        let (start, HostsText { machine, count, placed }) = (run.span().start, run.get_ref());
         spans.hosts.push(start);
-        hosts.push(HostRun { machine: kind(&mut machines, machine, start)?, count: *count });
+        let told = u32::try_from(placed.len()).unwrap_or(u32::MAX);
+        let count = count.unwrap_or(told.max(1));
+        if told != 0 && told != count {
+            let problem = format!("{told} of these {count} hosts are placed; place all, or none");
+            return Err((start, problem));
+        }
+        spans.placed.extend(placed.iter().map(|placed| placed.span().start));
+        let placed = placed.iter().map(Spanned::get_ref);
+        places.extend(
+            placed.map(|PlacedText { id, nodes }| Placed { id: id.clone(), nodes: nodes.clone() }),
+        );
+        hosts.push(HostRun { machine: kind(&mut machines, machine, start)?, count });
     }
     let fabric = match &read.fabric {
         None => Fabric::default(),
@@ -207,7 +228,7 @@ fn topology(read: &File) -> Result<(Topology, Spans), Problem> {
             fabric(described.get_ref(), &machines)?
         }
     };
-    Ok((Topology { name: read.name.clone(), machines, hosts, fabric }, spans))
+    Ok((Topology { name: read.name.clone(), machines, hosts, fabric, placed: places }, spans))
 }
 
 /// The number of a kind of machine; one that is known by name need not be described.
@@ -331,12 +352,23 @@ pub(super) fn kind_name(kind: Kind) -> &'static str {
 /// The text form; [`parse`] reads the same topology from it.
 #[must_use]
 pub fn write(topology: &Topology) -> String {
-    let Topology { name, machines, hosts, fabric } = topology;
+    let Topology { name, machines, hosts, fabric, placed } = topology;
+    let mut placed = placed.iter();
     let mut text = format!("name = {}\n", quoted(name));
     // Writing to a string does not fail.
     for HostRun { machine, count } in hosts {
         let name = machines.get(*machine).map_or("", |machine| &machine.name);
         let _ = write!(text, "\n[[hosts]]\nmachine = {}\ncount = {count}\n", quoted(name));
+        let here: Vec<&Placed> = placed.by_ref().take(*count as usize).collect();
+        if !here.is_empty() {
+            text.push_str("placed = [\n");
+            for Placed { id, nodes } in here {
+                let nodes: Vec<String> = nodes.iter().map(|node| quoted(node)).collect();
+                let (id, nodes) = (quoted(id), nodes.join(", "));
+                let _ = writeln!(text, "    {{ id = {id}, nodes = [{nodes}] }},");
+            }
+            text.push_str("]\n");
+        }
     }
     if !fabric.tiers.is_empty() {
         let _ = write!(text, "\n[fabric]\nnics = {}\n", fabric.nics);
@@ -458,6 +490,11 @@ mod tests {
         odd.machines[0].parts[1].nccl.insert("gpu.sm".to_owned(), "90".to_owned());
         odd.machines[0].parts[1].pci = Some("0000:17:00.0".to_owned());
         odd.fabric.tiers[0].latency_ns = 0.3;
+        let place = |host: u32| Placed {
+            id: format!("i-{host}"),
+            nodes: vec!["spine".to_owned(), "\"leaf\"".to_owned()],
+        };
+        odd.placed = (0..odd.hosts()).map(place).collect();
         assert_eq!(parse("it.toml", &write(&odd)).unwrap(), odd);
     }
 
@@ -510,6 +547,17 @@ mod tests {
             (hosts("count = 0\n"), "it.toml:1: there are 0 of these hosts"),
             (hosts("count = 99999999\n"), "it.toml:1: 99999999 hosts are more than"),
             (hosts("count = -1\n"), "it.toml:3: "),
+            (
+                hosts("count = 2\nplaced = [\n{ id = \"a\", nodes = [\"l\"] },\n]\n"),
+                "it.toml:1: 1 of these 2 hosts are placed",
+            ),
+            (
+                hosts(
+                    "placed = [\n{ id = \"a\", nodes = [\"t\", \"l\"] },\n\
+                     { id = \"b\", nodes = [\"l\"] },\n]\n",
+                ),
+                "it.toml:5: node \"l\" is below nothing for \"b\"",
+            ),
             (part("{ name = \"n\", kind = \"gpu\", under = \"n\" }"), "it.toml:7: a second part"),
             (part("{ name = \"g\", kind = \"gpu\" }"), "it.toml:7: \"g\" is under nothing"),
             (part("{ name = \"g\", kind = \"tpu\" }"), "it.toml:7: unknown variant `tpu`"),

@@ -1,9 +1,11 @@
 //! A topology as a tree, top down: what is alike is shown once, with how many there are.
 
+use std::collections::BTreeMap;
+
 use ccl_core::cost::questions::Unit;
-use ccl_core::topology::Topology;
 use ccl_core::topology::fabric::{Fabric, Tier};
 use ccl_core::topology::machine::{GpuLinkKind, Kind, Machine, Wire};
+use ccl_core::topology::{HostRun, Topology};
 
 use crate::quantity;
 
@@ -13,6 +15,8 @@ pub(super) enum Sort {
     /// Switches of the network.
     Group,
     Host,
+    /// A host that is shown without what is in it.
+    Placed,
     Part(Kind),
     /// So many more of what stands before it.
     More,
@@ -27,12 +31,14 @@ pub(super) struct Item {
     pub(super) sort: Sort,
     /// Of the machine that is shown, which part.
     pub(super) part: Option<usize>,
+    /// Of the runs of hosts, the one whose first host it is.
+    pub(super) run: Option<usize>,
     pub(super) children: Vec<Item>,
 }
 
 impl Item {
     fn new(name: String, detail: String, sort: Sort) -> Item {
-        Item { name, detail, sort, part: None, children: Vec::new() }
+        Item { name, detail, sort, part: None, run: None, children: Vec::new() }
     }
 }
 
@@ -75,10 +81,14 @@ pub(super) fn items(topology: &Topology) -> Item {
     }
     detail.extend(switches(topology));
     let mut root = Item::new(topology.name.clone(), detail.join(", "), Sort::Host);
-    match topology.fabric.tiers.len() {
-        0 => root.children = runs(topology),
-        tiers => root.children = groups(topology, tiers - 1, hosts),
-    }
+    root.children = match topology.fabric.tiers.len() {
+        _ if !topology.placed.is_empty() => {
+            let all: Vec<usize> = (0..topology.placed.len()).collect();
+            placed(topology, 0, &all)
+        }
+        0 => runs(topology),
+        tiers => groups(topology, tiers - 1, hosts),
+    };
     root
 }
 
@@ -103,6 +113,52 @@ fn switches(topology: &Topology) -> Option<String> {
 
 fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Hosts that are below the same nodes of the network down to this depth: by the nodes that follow,
+/// in the order of their first hosts. Of each kind the first host is shown with what is in it.
+fn placed(topology: &Topology, depth: usize, hosts: &[usize]) -> Vec<Item> {
+    let mut groups: Vec<(Option<&String>, Vec<usize>)> = Vec::new();
+    let mut numbers: BTreeMap<&String, usize> = BTreeMap::new();
+    for &host in hosts {
+        let node = topology.placed[host].nodes.get(depth);
+        let number = node.map(|node| *numbers.entry(node).or_insert(groups.len()));
+        match number.and_then(|number| groups.get_mut(number)) {
+            Some((_, group)) => group.push(host),
+            None => groups.push((node, vec![host])),
+        }
+    }
+    let item = |(node, group): (Option<&String>, Vec<usize>)| match node {
+        Some(node) => {
+            let level = format!("level {}", depth + 1);
+            let detail = format!("{level}, {}", counted(group.len() as u64, "host"));
+            let mut item = Item::new(node.clone(), detail, Sort::Group);
+            item.children = placed(topology, depth + 1, &group);
+            item
+        }
+        None => placed_host(topology, group[0]),
+    };
+    groups.into_iter().map(item).collect()
+}
+
+fn placed_host(topology: &Topology, number: usize) -> Item {
+    let (mut first, id) = (0, &topology.placed[number].id);
+    for (run, HostRun { machine, count }) in topology.hosts.iter().enumerate() {
+        let here = first..first + *count as usize;
+        first = here.end;
+        let Some(machine) = topology.machines.get(*machine).filter(|_| here.contains(&number))
+        else {
+            continue;
+        };
+        if here.start == number {
+            let mut item = host(machine, run);
+            item.detail = format!("{}, {}", item.name, item.detail);
+            item.name.clone_from(id);
+            return item;
+        }
+        return Item::new(id.clone(), machine.name.clone(), Sort::Placed);
+    }
+    Item::new(id.clone(), String::new(), Sort::Placed)
 }
 
 /// The groups of a tier that are below one of the tier above: the first, and how many more.
@@ -153,20 +209,20 @@ fn runs(topology: &Topology) -> Vec<Item> {
 fn runs_of(topology: &Topology, hosts: u32) -> Vec<Item> {
     let mut left = hosts;
     let mut items = Vec::new();
-    for run in &topology.hosts {
+    for (number, run) in topology.hosts.iter().enumerate() {
         let here = run.count.min(left);
         left -= here;
         let Some(machine) = topology.machines.get(run.machine).filter(|_| here > 0) else {
             continue;
         };
-        items.push(host(machine));
+        items.push(host(machine, number));
         items.extend(more(u64::from(here) - 1, &machine.name));
     }
     items
 }
 
-/// A machine and what is in it.
-fn host(machine: &Machine) -> Item {
+/// A machine and what is in it; the first of a run.
+fn host(machine: &Machine, run: usize) -> Item {
     let count = |kind| machine.of(kind).count() as u64;
     let mut detail = vec![counted(count(Kind::Numa), "NUMA node")];
     for (kind, what) in [(Kind::Gpu, "GPU"), (Kind::Nic, "NIC")] {
@@ -177,6 +233,7 @@ fn host(machine: &Machine) -> Item {
         detail.push(format!("{} to the network", rate(network)));
     }
     let mut item = Item::new(machine.name.clone(), detail.join(", "), Sort::Host);
+    item.run = Some(run);
     let tops = (0..machine.parts.len()).filter(|part| machine.parts[*part].under.is_none());
     item.children = tops.map(|top| part(machine, top)).collect();
     item

@@ -415,6 +415,13 @@ const PLANTS: &[Plant] = &[
         },
         &["GPU 0000:13:00.0", "mlx5_1", "SYS"],
     ),
+    // Near, and not in use.
+    told(
+        &[("FERROCCL_IB_HCA", "mlx5_1")],
+        "distance",
+        "advice",
+        &["GPU 0000:13:00.0", "nearest are mlx5_0", "PIX", "in use are farther: mlx5_1", "SYS"],
+    ),
 ];
 
 fn without_peermem(machine: &Machine) {
@@ -467,7 +474,10 @@ fn each_planted_fault_is_found_and_nothing_else() {
             name == check && judged == verdict && words.iter().all(|word| text.contains(word))
         };
         assert!(found.iter().any(|finding| expected(&finding)), "{check} {words:?}: {found:?}");
-        let strangers: Vec<_> = found.iter().filter(|[name, ..]| name != check).collect();
+        // Who has lost a port has it farther to the next one.
+        let follows = |name: &str| *check == "rdma-ports" && name == "distance";
+        let strangers: Vec<_> =
+            found.iter().filter(|[name, ..]| name != check && !follows(name)).collect();
         assert!(strangers.is_empty(), "{check} {words:?}: {strangers:?}");
     }
 }
@@ -504,12 +514,82 @@ fn other_twins_are_healthy_too() {
     machine.write(&format!("{PORT}/phys_state"), "2: Polling\n");
     assert_eq!(examine(&machine, &[]).0, 1);
     assert_eq!(examine(&machine, &[("FERROCCL_IB_HCA", "mlx5_1")]).0, 0);
+    // A copied tree may have links by the machine's own paths.
+    let machine = Machine::healthy();
+    machine.remove("sys/class/infiniband/mlx5_0");
+    let device = format!("/{NIC}/infiniband/mlx5_0");
+    std::os::unix::fs::symlink(device, machine.path("sys/class/infiniband/mlx5_0")).unwrap();
+    let (status, found) = examine(&machine, &[]);
+    assert_eq!(status, 0, "{found:?}");
+    assert!(found.iter().any(|[.., said]| said.contains("nearest are mlx5_0, below")));
+    // A card alone below its root port has no peers there.
+    let machine = Machine::healthy();
+    machine.write("sys/bus/pci/devices/0000:12:00.0/config", configuration(0x1d));
+    machine.remove("sys/bus/pci/devices/0000:14:00.0");
+    let quiet = |machine: &Machine| {
+        let found = examine(machine, &[]).1;
+        found.iter().all(|[check, verdict, ..]| check != "acs" || verdict == "ok")
+    };
+    assert!(quiet(&machine));
+    machine.link("sys/bus/pci/devices/0000:14:00.0", NIC);
+    assert!(!quiet(&machine));
     // ACS that only looks at who sends.
     let machine = Machine::healthy();
     machine.write("sys/bus/pci/devices/0000:12:00.0/config", configuration(1));
     assert_eq!(examine(&machine, &[]).0, 0);
     let (status, _) = examine(&machine, &[("FERROCCL_NEAR_PCI", "0000:13:00.0")]);
     assert_eq!(status, 0);
+}
+
+/// AMD's cards have a switch of their own, whose link inside is always as wide and as fast.
+#[test]
+fn a_card_begins_with_its_own_switch() {
+    let machine = Machine::healthy();
+    with_amd(&machine);
+    // The switch that was the board's is now the card's, with a board's switch above it.
+    let card = format!("{GPU}/0000:1a:00.0/0000:1b:00.0/0000:1c:00.0");
+    let directories = [GPU.to_owned(), format!("{GPU}/0000:1a:00.0"), card.clone()];
+    let [upstream, downstream, _] = &directories;
+    let downstream_inside = format!("{downstream}/0000:1b:00.0");
+    machine.write(&format!("{upstream}/class"), "0x060400\n");
+    for (path, class, width) in [
+        (downstream.as_str(), "0x060400", "16"),
+        (downstream_inside.as_str(), "0x060400", "16"),
+        (card.as_str(), "0x038000", "16"),
+    ] {
+        for (file, text) in [
+            ("class", class),
+            ("vendor", "0x1002"),
+            ("numa_node", "0"),
+            ("current_link_width", width),
+            ("max_link_width", "16"),
+            ("current_link_speed", "32.0 GT/s PCIe"),
+            ("max_link_speed", "32.0 GT/s PCIe"),
+        ] {
+            machine.write(&format!("{path}/{file}"), format!("{text}\n"));
+        }
+        let address = path.rsplit('/').next().unwrap();
+        machine.link(&format!("sys/bus/pci/devices/{address}"), path);
+    }
+    machine.link(&format!("{card}/driver"), "sys/bus/pci/drivers/amdgpu");
+    let found = examine(&machine, &[]).1;
+    let near = |[check, verdict, subject, said]: &[String; 4]| {
+        check == "distance"
+            && verdict == "ok"
+            && subject.contains("1c:00.0")
+            && said.contains("PIX")
+    };
+    assert!(found.iter().any(near), "{found:?}");
+    // What the slot gives is seen at the card's switch.
+    machine.write(&format!("{upstream}/current_link_width"), "8\n");
+    let found = examine(&machine, &[]).1;
+    let narrow = |[check, verdict, subject, said]: &[String; 4]| {
+        check == "pcie-link"
+            && verdict == "warning"
+            && subject.contains("1c:00.0")
+            && said.starts_with("8 lanes")
+    };
+    assert!(found.iter().any(narrow), "{found:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::fabric::Tier;
 use super::machine::{Kind, Machine, Wire};
+use super::placed;
 use super::whole::Topology;
 
 /// More hosts than any cluster has: what asks for more is a slip.
@@ -31,6 +32,8 @@ pub enum At {
     GpuLink(usize, usize),
     /// A run of hosts.
     Hosts(usize),
+    /// Where a host is in its provider's network, by the host's number.
+    Placed(usize),
     /// What is said of the network as a whole.
     Fabric,
     /// A tier of switches.
@@ -71,7 +74,8 @@ impl Topology {
             check_machine(number, machine)?;
         }
         self.check_hosts()?;
-        self.check_fabric()
+        self.check_fabric()?;
+        self.check_placed()
     }
 
     fn check_hosts(&self) -> Result<(), Error> {
@@ -97,6 +101,19 @@ impl Topology {
             return wrong(At::Whole, "there is no host; say how many there are of which machine");
         }
         Ok(())
+    }
+
+    fn check_placed(&self) -> Result<(), Error> {
+        let (told, hosts) = (self.placed.len(), self.hosts() as usize);
+        if told != 0 && told != hosts {
+            let problem = format!(
+                "it is told of {told} of {hosts} hosts where they are in the network; say it of \
+                 all or of none"
+            );
+            return wrong(At::Whole, problem);
+        }
+        let checked = placed::check(&self.placed, &self.fabric);
+        checked.map_err(|(host, problem)| Error { at: At::Placed(host), problem })
     }
 
     fn check_fabric(&self) -> Result<(), Error> {

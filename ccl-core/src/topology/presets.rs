@@ -153,7 +153,13 @@ fn clustered(name: &str, count: u32, tiers: Vec<Tier>) -> Topology {
     let nics = machines.first().map_or(0, |machine| machine.of(Kind::Nic).count());
     let nics = if tiers.is_empty() { 0 } else { u32::try_from(nics).unwrap_or(u32::MAX) };
     let hosts = vec![HostRun { machine: 0, count }];
-    Topology { name: name.to_owned(), machines, hosts, fabric: Fabric { nics, tiers } }
+    Topology {
+        name: name.to_owned(),
+        machines,
+        hosts,
+        fabric: Fabric { nics, tiers },
+        placed: Vec::new(),
+    }
 }
 
 /// Adds parts one by one.

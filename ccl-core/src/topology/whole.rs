@@ -2,6 +2,7 @@
 
 use super::fabric::Fabric;
 use super::machine::{Class, Kind, Machine, Way, Wire};
+use super::placed::Placed;
 
 /// Some hosts in a row that are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,9 @@ pub struct Topology {
     pub hosts: Vec<HostRun>,
     /// Between hosts.
     pub fabric: Fabric,
+    /// Where each host is in its provider's network, by its number; empty if nobody says. It agrees
+    /// with the tiers of the fabric, if there are any.
+    pub placed: Vec<Placed>,
 }
 
 /// A part of a host.

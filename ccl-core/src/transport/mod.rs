@@ -26,7 +26,7 @@ use crate::time::Instant;
 
 pub use fault::{FaultInjector, Faults};
 pub use named::{Imported, NamedMemory, Slice, Understood, take};
-pub use place::{Distance, Place, pci_address};
+pub use place::{Place, pci_address};
 pub use registry::{Registration, Registry};
 
 /// A kind of connection between ranks, for example shared memory.

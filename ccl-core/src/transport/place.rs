@@ -1,4 +1,5 @@
-//! Where on its host something is, and how far two places are apart.
+//! Where on its host something is. How far two places are apart is told by the tree of parts that
+//! their paths describe: `topology/plugs.rs`.
 
 use std::ops::RangeInclusive;
 
@@ -15,54 +16,10 @@ pub struct Place {
     pub pci_path: Option<String>,
 }
 
-/// What lies between two places, nearest first, by the legend of `nvidia-smi topo -m`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Distance {
-    /// PIX: nothing, or at most one PCIe switch.
-    Pix,
-    /// PXB: several PCIe switches, and no host bridge.
-    Pxb,
-    /// PHB: a PCIe host bridge, which is the CPU's.
-    Phb,
-    /// NODE: what joins the host bridges of one NUMA node.
-    Node,
-    /// SYS: what joins NUMA nodes; or nothing is known.
-    Sys,
-}
-
 impl Place {
-    /// How far it is from another place of the same host.
-    ///
-    /// In a path, the component `pciDDDD:BB` is a root complex (the last one, if there are
-    /// several), what follows are PCI functions, and all of them but the last are bridges: a root
-    /// port, and two for each switch, its own and that of one of its ports. So by how much two
-    /// paths have in common:
-    ///
-    /// * `Pix` if they part at most two functions before their ends: below one switch, or below
-    ///   one port. Functions of one card, whose addresses differ after the dot alone, are as near;
-    /// * `Pxb` if they part earlier, but have a bridge in common;
-    /// * `Phb` if they have no more than the root complex in common, unless their NUMA nodes are
-    ///   known to differ;
-    /// * `Node` if their NUMA nodes are known to be the same, `Sys` otherwise.
-    ///
-    /// What has no path, such as a device in software, is as near as NUMA nodes tell.
-    #[must_use]
-    pub fn distance(&self, other: &Place) -> Distance {
-        let same_node = self.numa_node.zip(other.numa_node).map(|(one, two)| one == two);
-        let ways = self.way().zip(other.way());
-        let ways = ways.filter(|((one, _), (two, _))| one == two);
-        let bridged = ways.as_ref().and_then(|((_, one), (_, two))| below_bridge(one, two));
-        match (bridged, same_node) {
-            (Some(distance), _) => distance,
-            (None, None | Some(true)) if ways.is_some() => Distance::Phb,
-            (None, Some(true)) => Distance::Node,
-            (None, _) => Distance::Sys,
-        }
-    }
-
     /// The root complex, with what is before it, and the PCI functions from there on. What follows
     /// them, such as `virtio0`, is a part of the last one.
-    fn way(&self) -> Option<(Vec<&str>, Vec<&str>)> {
+    pub(crate) fn way(&self) -> Option<(Vec<&str>, Vec<&str>)> {
         let mut root: Vec<&str> = self.pci_path.as_deref()?.split('/').collect();
         let last = root.iter().rposition(|part| is_root_complex(part))?;
         let functions = root.split_off(last + 1);
@@ -102,25 +59,6 @@ impl Place {
         };
         Some(Place { numa_node, pci_path })
     }
-}
-
-/// The distance of two PCI functions of one root complex, each given with the bridges above it, if
-/// they need not go through the host bridge.
-fn below_bridge(one: &[&str], two: &[&str]) -> Option<Distance> {
-    let common = one.iter().zip(two).take_while(|(one, two)| one == two).count();
-    match (common, one.len().max(two.len()) - common) {
-        (_, 0) => Some(Distance::Pix),
-        // Beside each other on the bus of the root complex.
-        (0, 1) => (card(one) == card(two)).then_some(Distance::Pix),
-        (0, _) => None,
-        (_, 1 | 2) => Some(Distance::Pix),
-        _ => Some(Distance::Pxb),
-    }
-}
-
-/// The address of the last function without the function's own digit.
-fn card<'a>(functions: &[&'a str]) -> Option<&'a str> {
-    Some(functions.last()?.rsplit_once('.')?.0)
 }
 
 /// A PCI address as sysfs writes it, `0000:17:00.0`, from one with its domain, as sysfs,
@@ -163,93 +101,6 @@ mod tests {
 
     fn place(numa_node: Option<u32>, path: &str) -> Place {
         Place { numa_node, pci_path: Some(path.to_owned()) }
-    }
-
-    /// Between places on these nodes; both ways, which must be the same.
-    fn between(one: (Option<u32>, &str), two: (Option<u32>, &str)) -> Distance {
-        let (one, two) = (place(one.0, one.1), place(two.0, two.1));
-        assert_eq!(one.distance(&two), two.distance(&one), "{one:?} {two:?}");
-        one.distance(&two)
-    }
-
-    /// Of two places of which nothing but the paths is known.
-    fn apart(one: &str, two: &str) -> Distance {
-        between((None, one), (None, two))
-    }
-
-    #[test]
-    fn distances_below_one_root_complex() {
-        for (path, expected) in [
-            (ACCELERATOR, Distance::Pix),
-            // Another function of the same card, and other ports of the switch.
-            ("/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.1", Distance::Pix),
-            ("/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0", Distance::Pix),
-            ("/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0/mlx5_core.sf.4", Distance::Pix),
-            ("/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:08.7", Distance::Pix),
-            // A switch below that one.
-            (
-                "/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0/0000:1a:00.0/0000:1c:00.0",
-                Distance::Pxb,
-            ),
-            // Other root ports, and what is on the bus of the root complex.
-            ("/0000:15:01.1/0000:28:00.0/0000:29:02.0/0000:2a:00.0", Distance::Phb),
-            ("/0000:15:03.0/0000:20:00.0", Distance::Phb),
-            ("/0000:15:00.4", Distance::Phb),
-        ] {
-            let path = match path.starts_with("/sys") {
-                true => path.to_owned(),
-                false => format!("/sys/devices/pci0000:15{path}"),
-            };
-            assert_eq!(apart(ACCELERATOR, &path), expected, "{path}");
-            let there = (Some(0), path.as_str());
-            assert_eq!(between((Some(0), ACCELERATOR), there), expected, "{path}");
-        }
-        let far = "/sys/devices/pci0000:15/0000:15:03.0/0000:20:00.0";
-        assert_eq!(between((Some(0), ACCELERATOR), (Some(1), far)), Distance::Sys);
-    }
-
-    #[test]
-    fn distances_on_the_bus_of_a_root_complex() {
-        let (one, root) = ("/sys/devices/pci0000:10/0000:10:1c.0", "/sys/devices/pci0000:10");
-        assert_eq!(apart(one, one), Distance::Pix);
-        assert_eq!(apart(one, &format!("{root}/0000:10:1c.1")), Distance::Pix);
-        assert_eq!(apart(one, &format!("{root}/0000:10:1b.0")), Distance::Phb);
-        // Functions of one device, but root ports with a bus each.
-        let port = |port: &str, bus: &str| format!("{root}/0000:10:{port}/0000:{bus}:00.0");
-        assert_eq!(apart(&port("1.0", "11"), &port("1.0", "11")), Distance::Sys, "no address");
-        assert_eq!(apart(&port("01.0", "11"), &port("01.1", "12")), Distance::Phb);
-    }
-
-    #[test]
-    fn elsewhere_numa_nodes_tell() {
-        let paths = [
-            "/sys/devices/pci0000:36/0000:36:01.0/0000:37:00.0/0000:38:00.0/0000:39:00.0",
-            // Behind a controller that is a root complex itself, and in a virtual machine.
-            "/sys/devices/pci0000:15/0000:15:00.5/pci10000:00/10000:00:02.0/10000:01:00.0",
-            "/sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/\
-             47505500-0001-0000-3130-444531303244/pci0001:00/0001:00:00.0",
-            // Of no bus.
-            "/sys/devices/virtual/infiniband/rxe0",
-            "/sys/devices/pci0000:15",
-            "",
-        ];
-        for path in paths {
-            let from = |one, two| between((one, ACCELERATOR), (two, path));
-            assert_eq!(from(Some(1), Some(1)), Distance::Node, "{path}");
-            assert_eq!(from(Some(0), Some(1)), Distance::Sys, "{path}");
-            assert_eq!(from(None, Some(0)), Distance::Sys, "{path}");
-            assert_eq!(from(None, None), Distance::Sys, "{path}");
-        }
-        let process = Place { numa_node: Some(0), pci_path: None };
-        let near = [Some(0), Some(1), None].map(|node| process.distance(&place(node, ACCELERATOR)));
-        assert_eq!(near, [Distance::Node, Distance::Sys, Distance::Sys]);
-        assert_eq!(Place::default().distance(&Place::default()), Distance::Sys);
-    }
-
-    #[test]
-    fn nearer_is_less() {
-        let order = [Distance::Pix, Distance::Pxb, Distance::Phb, Distance::Node, Distance::Sys];
-        assert!(order.is_sorted());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use ferroccl::communicator::config_without_table;
 use ferroccl::perf::open::launch_local;
+use ferroccl::perf::options::percent;
 use ferroccl::perf::sizes::parse_size;
 use ferroccl::tune::{Foreseen, Tried, Tuning, Wanted, compare, foresee, measure};
 use ferroccl::{Collective, Config};
@@ -92,11 +93,6 @@ fn even(text: &str) -> Result<Collective, String> {
             Err("it has no blocks of equal length, by which sizes could be compared".to_owned())
         }
     }
-}
-
-fn percent(text: &str) -> Result<f64, String> {
-    let value = text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0);
-    value.ok_or_else(|| "give a number that is not less than 0".to_owned())
 }
 
 pub(crate) fn tune(arguments: &Tune) -> ExitCode {

@@ -1,11 +1,11 @@
 //! ACS (access control services): a bridge that has it on sends what two devices below it say to
 //! each other up through the processor.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::finding::Finding;
 use super::super::host::Host;
-use crate::machine::devices;
+use crate::machine::devices::{self, BRIDGE, Device};
 
 /// A PCIe function's whole configuration.
 const CONFIG_BYTES: usize = 4096;
@@ -62,6 +62,22 @@ fn control(config: &[u8]) -> Control {
     Control::None
 }
 
+/// Whether there is one card below a root port: what it says to others goes through the processor,
+/// whatever its bridges do.
+fn is_alone(host: &Host, root: &str) -> bool {
+    let bus = "/sys/bus/pci/devices";
+    let mut cards = BTreeSet::new();
+    for address in host.names(bus) {
+        let Some(device) = Device::at(host, &address) else { continue };
+        let class = host.text(&format!("{}/class", device.path)).unwrap_or_default();
+        let is_below = device.path.split('/').any(|part| part == root);
+        if is_below && address != root && !class.starts_with(BRIDGE) {
+            cards.insert(address.rsplit_once('.').map_or("", |card| card.0).to_owned());
+        }
+    }
+    cards.len() == 1
+}
+
 /// Whether bridges above GPUs redirect.
 pub(super) fn bridges(host: &Host) -> Vec<Finding> {
     let gpus = devices::gpus(host);
@@ -70,12 +86,17 @@ pub(super) fn bridges(host: &Host) -> Vec<Finding> {
     }
     let mut bridges: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (gpu, _) in &gpus {
-        for bridge in gpu.bridges() {
+        let above = gpu.bridges();
+        if above.first().is_some_and(|root| is_alone(host, root)) {
+            continue;
+        }
+        for bridge in above {
             bridges.entry(bridge.to_owned()).or_default().push(&gpu.name);
         }
     }
     if bridges.is_empty() {
-        return vec![Finding::ok("", "there is no bridge above a GPU that could redirect")];
+        let evidence = "below no bridge there is a GPU with a peer that could be kept from it";
+        return vec![Finding::ok("", evidence)];
     }
     let (mut found, mut hidden, mut quiet) = (Vec::new(), Vec::new(), 0);
     for (bridge, below) in &bridges {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use ccl_core::transport::Distance;
+use ccl_core::topology::machine::Class;
 
 use super::super::finding::Finding;
 use super::super::host::Host;
-use super::libraries;
-use crate::machine::devices::{self, Maker};
+use super::{libraries, rdma};
+use crate::machine::devices::{self, Device, Maker};
 
 /// The driver of each maker's GPUs.
 fn module(maker: Maker) -> &'static str {
@@ -199,30 +199,46 @@ pub(super) fn version(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Which RDMA device is nearest to each GPU.
+/// Which RDMA device that is in use is nearest to each GPU.
 pub(super) fn distance(host: &Host) -> Vec<Finding> {
     let (gpus, nics) = (devices::gpus(host), devices::rdma(host));
     if gpus.is_empty() || nics.is_empty() {
         return vec![Finding::ok("", "there are no GPUs with RDMA devices to be near to")];
     }
-    let nearest = |gpu: &devices::Device| {
-        let apart = |nic: &devices::Device| gpu.place.distance(&nic.place);
-        let least = nics.iter().map(apart).min().unwrap_or(Distance::Sys);
-        let near = nics.iter().filter(|nic| apart(nic) == least);
-        let near: Vec<&str> = near.map(|nic| nic.name.as_str()).collect();
-        (least, near.join(", "))
+    let (asked, there) = (rdma::asked(host), rdma::all(host));
+    let carries = |nic: &Device| {
+        let mut own = asked.iter().filter(|port| port.device.name == nic.name);
+        own.any(|port| port.is_active(host))
     };
-    let judge = |(gpu, _): &(devices::Device, Maker)| {
-        let (least, near) = nearest(gpu);
+    // Where no port is shown at all, the devices are what there is.
+    let (used, idle): (Vec<Device>, Vec<Device>) =
+        nics.into_iter().partition(|nic| there.is_empty() || carries(nic));
+    let judge = |(gpu, _): &(Device, Maker)| {
+        let (least, near) = nearest(gpu, &used);
+        let (idle_least, idle_near) = nearest(gpu, &idle);
+        if !idle_near.is_empty() && (used.is_empty() || idle_least < least) {
+            let instead = match used.is_empty() {
+                true => "no other carries anything".to_owned(),
+                false => format!("those in use are farther: {near}, {}", words(least)),
+            };
+            let evidence = format!(
+                "nearest are {idle_near}, {}, but no port of theirs that FERROCCL_IB_HCA leaves \
+                 carries anything; {instead}",
+                words(idle_least)
+            );
+            let remedy = "bring its port up (see rdma-ports), or let FERROCCL_IB_HCA take it, if \
+                          ranks are to use this GPU";
+            return Finding::advice(gpu.name.clone(), evidence, remedy);
+        }
         let evidence = format!("nearest are {near}, {}", words(least));
         match least {
-            Distance::Pix | Distance::Pxb => Finding::ok(gpu.name.clone(), evidence),
-            Distance::Phb | Distance::Node => Finding::advice(
+            Class::Pix | Class::Pxb => Finding::ok(gpu.name.clone(), evidence),
+            Class::Phb | Class::Node => Finding::advice(
                 gpu.name.clone(),
                 evidence,
                 "put a network device below the GPU's own PCIe switch, where the board has one",
             ),
-            Distance::Sys => Finding::warning(
+            _ => Finding::warning(
                 gpu.name.clone(),
                 evidence,
                 "give the GPU's NUMA node a network device of its own, or run ranks on GPUs that \
@@ -234,13 +250,22 @@ pub(super) fn distance(host: &Host) -> Vec<Finding> {
     gpus.iter().map(judge).collect()
 }
 
-fn words(distance: Distance) -> &'static str {
+/// The least distance of a GPU to devices, and which of them are so near.
+fn nearest(gpu: &Device, nics: &[Device]) -> (Class, String) {
+    let apart = |nic: &Device| gpu.place.distance(&nic.place);
+    let least = nics.iter().map(apart).min().unwrap_or(Class::Sys);
+    let near = nics.iter().filter(|nic| apart(nic) == least);
+    let near: Vec<&str> = near.map(|nic| nic.name.as_str()).collect();
+    (least, near.join(", "))
+}
+
+fn words(distance: Class) -> &'static str {
     match distance {
-        Distance::Pix => "below the same PCIe switch (PIX)",
-        Distance::Pxb => "behind several PCIe switches (PXB)",
-        Distance::Phb => "across the host bridge (PHB)",
-        Distance::Node => "across host bridges of its NUMA node (NODE)",
-        Distance::Sys => "across NUMA nodes, or nobody knows where (SYS)",
+        Class::Pix => "below the same PCIe switch (PIX)",
+        Class::Pxb => "behind several PCIe switches (PXB)",
+        Class::Phb => "across the host bridge (PHB)",
+        Class::Node => "across host bridges of its NUMA node (NODE)",
+        _ => "across NUMA nodes, or nobody knows where (SYS)",
     }
 }
 

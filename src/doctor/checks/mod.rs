@@ -57,7 +57,7 @@ checks! {
         "the peer-memory module (nvidia_peermem, amdkfd), or what dma-bufs need: NVIDIA's open \
          modules from 515, kernel 5.12, CONFIG_PCI_P2PDMA (AMD: CONFIG_DMABUF_MOVE_NOTIFY too)";
     "distance", gpu::distance,
-        "the RDMA device nearest to each GPU, by PCI path and NUMA node";
+        "the RDMA device nearest to each GPU, by PCI path and NUMA node, and whether it is in use";
     "rdma-ports", rdma::ports,
         "state of each port that FERROCCL_IB_HCA leaves, /dev/infiniband, adapters without their \
          driver; on this machine also whether ferroccl can use it";

@@ -44,7 +44,8 @@ pub(super) fn links(host: &Host) -> Vec<Finding> {
 }
 
 fn of(host: &Host, device: &Device, kind: Kind) -> Vec<Finding> {
-    let Some(function) = device.function() else { return Vec::new() };
+    // A GPU's own link may lead to a switch on its card, and be as it always is.
+    let Some(function) = device.card() else { return Vec::new() };
     let subject = subject(device);
     let link = |which| Link::read(host, function, which);
     let (Some(now), Some(most)) = (link("current"), link("max")) else {

@@ -15,7 +15,8 @@ const ROWS_MAX: usize = 1024;
 
 const NONE: &str = "there is no RDMA device here; ranks of several hosts talk over TCP";
 
-fn all(host: &Host) -> Vec<Port> {
+/// All ports.
+pub(super) fn all(host: &Host) -> Vec<Port> {
     devices::rdma(host).iter().flat_map(|device| devices::ports(host, device)).collect()
 }
 

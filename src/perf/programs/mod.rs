@@ -1,8 +1,11 @@
 //! The programs that are no sweep over sizes.
 
+pub mod baseline;
+pub mod culprits;
 pub mod latency_comparison;
 pub mod models;
 pub mod p2p_matrix;
+pub mod regression;
 pub mod training;
 pub mod workloads;
 
@@ -21,6 +24,7 @@ use super::table;
 struct Stage {
     memory: Memory,
     origin: Origin,
+    hosts: Vec<String>,
 }
 
 impl Stage {
@@ -37,7 +41,8 @@ impl Stage {
         if subject.rank() == 0 {
             write!(out, "{}", table::header(program, options, &origin.transport, &lines))?;
         }
-        Ok(Stage { memory, origin })
+        let hosts = lines.into_iter().map(|line| line.host).collect();
+        Ok(Stage { memory, origin, hosts })
     }
 
     /// Prints the end and writes the report, on rank 0.

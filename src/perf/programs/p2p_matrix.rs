@@ -1,15 +1,19 @@
 //! `p2p_matrix`: bandwidth and latency of every ordered pair of ranks, one pair at a time.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write;
+use std::path::PathBuf;
 
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use serde::Serialize;
 
 use super::Stage;
+use super::baseline::{self, Baseline, Head, PathTimes, ROUNDS_MAX, Setting};
+use super::regression::{self, Comparison};
 use crate::perf::geometry::Counts;
-use crate::perf::options::Options;
-use crate::perf::setup::checked_call;
+use crate::perf::options::{Options, file_name, percent};
+use crate::perf::setup::{Refused, agree, cannot_write, checked_call, records};
 use crate::perf::subject::{Subject, SubjectError};
 use crate::perf::table::fitted;
 use crate::perf::timing::{BATCH_ITERATIONS, Loop, time_calls};
@@ -19,6 +23,62 @@ use crate::perf::trial::Trial;
 /// measured. Fewer if they are long.
 const WINDOW: usize = 16;
 const WINDOW_BYTES: usize = 16 << 20;
+
+/// How often every pair is measured, if a baseline is made or read: enough to tell something of the
+/// paths of 512 ranks.
+const ROUNDS: u32 = 20;
+
+/// The flags of this program.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Extra {
+    /// Measure every pair so often, in turns [default: 1, or 20 with a baseline]
+    #[arg(long, value_name = "COUNT",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
+    pub rounds: Option<u32>,
+    /// Keep every round's times of every path in this file
+    #[arg(long, value_name = "FILE", value_parser = file_name())]
+    pub save_baseline: Option<PathBuf>,
+    /// Compare every path with this file, and end with status 1 if one got slower
+    #[arg(long, value_name = "FILE", value_parser = file_name())]
+    pub baseline: Option<PathBuf>,
+    /// By how many percent a path may be slower than in the baseline
+    #[arg(long, value_name = "PERCENT", value_parser = percent, default_value_t = 10.0,
+          requires = "baseline")]
+    pub allowed: f64,
+}
+
+impl Extra {
+    fn rounds(&self) -> u32 {
+        let kept = self.save_baseline.is_some() || self.baseline.is_some();
+        self.rounds.unwrap_or(if kept { ROUNDS } else { 1 })
+    }
+
+    /// What to compare with, if anything; and whether the rounds can tell something, and what was
+    /// measured can be kept. On the rank that has the files.
+    fn prepare(&self, setting: &Setting) -> Result<Option<Baseline>, Refused> {
+        let refused = |error: &dyn std::fmt::Display| Refused(error.to_string());
+        let rounds = self.rounds() as usize;
+        if let Some(file) = &self.save_baseline {
+            if Some(file) == self.baseline.as_ref() {
+                return Err(Refused(format!(
+                    "--save-baseline would replace what --baseline compares with, {}; give it \
+                     another name",
+                    file.display()
+                )));
+            }
+            regression::enough(setting, [rounds; 2]).map_err(Refused)?;
+            baseline::writable(file).map_err(|error| refused(&cannot_write(file, &error)))?;
+        }
+        let Some(file) = &self.baseline else { return Ok(None) };
+        let old = Baseline::read(file, setting).map_err(|error| refused(&error))?;
+        for path in &old.paths {
+            for times in [&path.latency_us, &path.bandwidth_us] {
+                regression::enough(setting, [times.len(), rounds]).map_err(Refused)?;
+            }
+        }
+        Ok(Some(old))
+    }
+}
 
 /// Both tables: a row for each sender, a column for each receiver, nothing on the diagonal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,15 +95,49 @@ pub struct Matrices {
     pub latency_us: Vec<Vec<Option<f64>>>,
     /// Wrong bytes over all pairs.
     pub wrong: u64,
+    /// What became of the paths of a baseline; on rank 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<Comparison>,
+}
+
+impl Matrices {
+    /// Wrong bytes and slower paths.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.wrong + self.comparison.as_ref().map_or(0, |compared| compared.slower() as u64)
+    }
+
+    fn new(setting: &Setting, paths: &[PathTimes], wrong: u64) -> Matrices {
+        let ranks = setting.hosts.len();
+        let empty = vec![vec![None; ranks]; ranks];
+        let mut matrices = Matrices {
+            bandwidth_bytes: setting.bandwidth_bytes,
+            bandwidth_messages: setting.bandwidth_messages,
+            bandwidth_gbps: empty.clone(),
+            latency_bytes: setting.latency_bytes,
+            latency_us: empty,
+            wrong,
+            comparison: None,
+        };
+        let bytes = setting.bandwidth_bytes as f64 * setting.bandwidth_messages as f64;
+        let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
+        for PathTimes { from, to, latency_us, bandwidth_us } in paths {
+            let (row, column) = (*from as usize, *to as usize);
+            matrices.latency_us[row][column] = Some(mean(latency_us));
+            matrices.bandwidth_gbps[row][column] = Some(bytes / mean(bandwidth_us) / 1e3);
+        }
+        matrices
+    }
 }
 
 /// Measures every pair: latency with messages of `-b` bytes, bandwidth with messages of `-e` bytes.
 ///
 /// # Errors
-/// Fewer than two ranks, and whatever the communicator reports.
+/// Fewer than two ranks, a baseline that cannot be used, and whatever the communicator reports.
 pub fn run(
     program: &str,
     options: &Options,
+    extra: &Extra,
     subject: &mut dyn Subject,
     out: &mut dyn Write,
 ) -> Result<Matrices, SubjectError> {
@@ -54,32 +148,86 @@ pub fn run(
     let messages = (WINDOW_BYTES / options.max_bytes.max(1)).clamp(1, WINDOW);
     let memory_bytes = options.max_bytes.saturating_mul(messages);
     let mut stage = Stage::new(program, options, memory_bytes, subject, out)?;
-    let empty = vec![vec![None; ranks as usize]; ranks as usize];
-    let mut matrices = Matrices {
+    let setting = Setting {
+        hosts: stage.hosts.clone(),
+        transport: stage.origin.transport.clone(),
+        latency_bytes: options.min_bytes,
         bandwidth_bytes: options.max_bytes,
         bandwidth_messages: messages,
-        bandwidth_gbps: empty.clone(),
-        latency_bytes: options.min_bytes,
-        latency_us: empty,
-        wrong: 0,
+        iterations: options.iterations,
     };
-    for from in 0..ranks {
-        for to in (0..ranks).filter(|&to| to != from) {
-            let (row, column) = (from as usize, to as usize);
-            let mut pair = Pair { from, to, messages, options, subject, stage: &mut stage };
-            matrices.latency_us[row][column] = Some(pair.latency_us()?);
-            matrices.bandwidth_gbps[row][column] = Some(pair.bandwidth_gbps()?);
-            if options.checks > 0 {
-                matrices.wrong += pair.wrong()?;
+    let is_first = subject.rank() == 0;
+    let own = if is_first { extra.prepare(&setting) } else { Ok(None) };
+    let agreed = agree(subject, own.map_err(SubjectError::from));
+    let old = agreed.map_err(|error| Refused(error.to_string()))?;
+
+    let (paths, wrong) = measure(&setting, options, extra.rounds(), subject, &mut stage)?;
+    let nics = nics(subject)?;
+    let mut matrices = Matrices::new(&setting, &paths, wrong);
+    if !is_first {
+        return Ok(matrices);
+    }
+    write!(out, "{}", text(&matrices))?;
+    if let Some((old, file)) = old.as_ref().zip(extra.baseline.as_ref()) {
+        let compared = regression::compare((file, old), &paths, &nics, extra.allowed / 100.0);
+        write!(out, "{}", compared.text(&setting.hosts))?;
+        matrices.comparison = Some(compared);
+    }
+    match &extra.save_baseline {
+        Some(file) if wrong > 0 => {
+            writeln!(out, "# {} is not written: bytes were wrong", file.display())?;
+        }
+        Some(file) => {
+            let baseline = Baseline { head: Head::new(&stage.origin.date, setting), paths };
+            baseline.write(file).map_err(|error| cannot_write(file, &error))?;
+        }
+        None => {}
+    }
+    stage.finish(options, wrong, &matrices, subject, out)?;
+    Ok(matrices)
+}
+
+/// All rounds: what disturbs the machine for a while disturbs all paths, and few samples of each.
+/// And how many bytes were wrong.
+fn measure(
+    setting: &Setting,
+    options: &Options,
+    rounds: u32,
+    subject: &mut dyn Subject,
+    stage: &mut Stage,
+) -> Result<(Vec<PathTimes>, u64), SubjectError> {
+    let mut paths: Vec<PathTimes> = setting.pairs().map(PathTimes::new).collect();
+    let mut wrong = 0;
+    for round in 0..rounds {
+        for path in &mut paths {
+            let (from, to) = (path.from, path.to);
+            let mut pair =
+                Pair { from, to, messages: setting.bandwidth_messages, options, subject, stage };
+            path.latency_us.push(kept(pair.latency_us()?));
+            path.bandwidth_us.push(kept(pair.bandwidth_us()?));
+            if options.checks > 0 && round == 0 {
+                wrong += pair.wrong()?;
             }
         }
     }
-    if subject.rank() == 0 {
-        write!(out, "{}", text(&matrices))?;
-    }
-    let failed = u64::from(matrices.wrong > 0);
-    stage.finish(options, failed, &matrices, subject, out)?;
-    Ok(matrices)
+    Ok((paths, wrong))
+}
+
+/// As it is kept in a file: to a tenth of a nanosecond, and never nothing, which no call takes.
+fn kept(time_us: f64) -> f64 {
+    ((time_us * 1e4).round() / 1e4).max(1e-4)
+}
+
+/// The NIC of each rank, where the communicator tells of any: the devices of its rails, or the
+/// addresses that its flows come from.
+fn nics(subject: &mut dyn Subject) -> Result<Vec<String>, SubjectError> {
+    let peers = subject.peers();
+    let rails = peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.device.clone());
+    let flows = peers.iter().flat_map(|peer| &peer.flows).map(|flow| flow.from.to_string());
+    let (rails, flows): (BTreeSet<String>, BTreeSet<String>) = (rails.collect(), flows.collect());
+    let own = if rails.is_empty() { flows } else { rails };
+    let own = Vec::from_iter(own).join("+");
+    Ok(records(subject, 0, &own)?.into_iter().map(|(_, nic)| nic).collect())
 }
 
 struct Pair<'a> {
@@ -142,10 +290,10 @@ impl Pair<'_> {
         Ok(self.exchange_us(bytes, 1, bytes, BATCH_ITERATIONS)? / 2.0)
     }
 
-    fn bandwidth_gbps(&mut self) -> Result<f64, SubjectError> {
+    /// All messages and the answer.
+    fn bandwidth_us(&mut self) -> Result<f64, SubjectError> {
         let bytes = self.options.max_bytes;
-        let time_us = self.exchange_us(bytes, self.messages, 1.min(bytes), 1)?;
-        Ok(bytes as f64 * self.messages as f64 / time_us / 1e3)
+        self.exchange_us(bytes, self.messages, 1.min(bytes), 1)
     }
 
     fn wrong(&mut self) -> Result<u64, SubjectError> {

@@ -1,0 +1,163 @@
+//! Where hosts are in a network that is not ours to see: a provider names the nodes of its network
+//! above each host, and nothing else of it. These make a tree of any form.
+
+use std::collections::BTreeMap;
+
+use super::fabric::Fabric;
+
+/// No network has as many layers.
+const NODES_MAX: usize = 16;
+
+/// A host, and the nodes of the network above it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// By which its provider names it, such as `i-0123456789abcdef0`.
+    pub id: String,
+    /// The network's nodes, the highest first; the last is the one that it is joined with.
+    pub nodes: Vec<String>,
+}
+
+impl Placed {
+    /// How many nodes, from the highest on, both are below.
+    #[must_use]
+    pub fn shared(&self, other: &Placed) -> usize {
+        self.nodes.iter().zip(&other.nodes).take_while(|(one, two)| one == two).count()
+    }
+
+    /// Nodes on the way to another host: up to the lowest that both are below, and down again. None
+    /// if there is no such node.
+    #[must_use]
+    pub fn hops(&self, other: &Placed) -> Option<usize> {
+        let shared = self.shared(other);
+        (shared > 0).then(|| self.nodes.len() + other.nodes.len() - 2 * shared + 1)
+    }
+}
+
+/// What is wrong with these, and with which of them.
+pub(super) fn check(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
+    let mut ids = BTreeMap::new();
+    // Of each node, the ones above it.
+    let mut above: BTreeMap<&str, (&[String], &str)> = BTreeMap::new();
+    for (host, Placed { id, nodes }) in placed.iter().enumerate() {
+        let mut names = nodes.iter().chain([id]);
+        if names.any(|name| name.is_empty() || name.chars().any(char::is_control)) {
+            let problem = format!("{id:?} or a node above it has no name that can be printed");
+            return Err((host, problem));
+        }
+        if nodes.is_empty() || nodes.len() > NODES_MAX {
+            let count = nodes.len();
+            return Err((
+                host,
+                format!(
+                    "\"{id}\" is below {count} nodes of the network; there are 1 to {NODES_MAX}"
+                ),
+            ));
+        }
+        if ids.insert(id, host).is_some() {
+            return Err((host, format!("a second host is called \"{id}\"; keep one of them")));
+        }
+        for (depth, node) in nodes.iter().enumerate() {
+            let higher = &nodes[..depth];
+            let (known, first) = *above.entry(node).or_insert((higher, id));
+            if known != higher {
+                let list = |nodes: &[String]| match nodes {
+                    [] => "nothing".to_owned(),
+                    nodes => nodes.join(", "),
+                };
+                return Err((
+                    host,
+                    format!(
+                        "node \"{node}\" is below {} for \"{id}\" and below {} for \"{first}\": a \
+                         tree has one way up, with the highest node first",
+                        list(higher),
+                        list(known)
+                    ),
+                ));
+            }
+        }
+    }
+    agrees(placed, fabric)
+}
+
+/// Whether hosts below one node are in one group of the tier of its height, and others are not.
+fn agrees(placed: &[Placed], fabric: &Fabric) -> Result<(), (usize, String)> {
+    for tier in 0..fabric.tiers.len() {
+        let (mut groups, mut nodes) = (BTreeMap::new(), BTreeMap::new());
+        for (number, host) in (0_u32..).zip(placed) {
+            let at = number as usize;
+            let Some(height) = host.nodes.len().checked_sub(tier + 1) else { continue };
+            let (node, group) = (&host.nodes[height], fabric.group(tier, number));
+            let other = match (groups.entry(group).or_insert(at), nodes.entry(node).or_insert(at)) {
+                (first, second) if first != second => *first.min(second),
+                _ => continue,
+            };
+            let (name, other) = (&fabric.tiers[tier].name, &placed[other].id);
+            return Err((
+                at,
+                format!(
+                    "\"{}\" and \"{other}\" are below one node \"{name}\" by the tiers and below \
+                     two by their nodes, or the other way round; put hosts below one node next to \
+                     each other, as many as the tier's children, or leave out the tiers",
+                    host.id
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::presets;
+    use super::*;
+
+    fn placed(hosts: &[(&str, &str)]) -> Vec<Placed> {
+        let one = |(id, nodes): &(&str, &str)| Placed {
+            id: (*id).to_owned(),
+            nodes: nodes.split_whitespace().map(str::to_owned).collect(),
+        };
+        hosts.iter().map(one).collect()
+    }
+
+    #[test]
+    fn hosts_meet_at_the_lowest_node_that_both_are_below() {
+        let hosts = placed(&[("a", "t m l1"), ("b", "t m l1"), ("c", "t m l2"), ("d", "t n l3 x")]);
+        let hops = |one: usize, other: usize| hosts[one].hops(&hosts[other]);
+        assert_eq!((hops(0, 1), hops(0, 2), hops(0, 3)), (Some(1), Some(3), Some(6)));
+        assert_eq!(hops(3, 0), Some(6));
+        let apart = placed(&[("a", "t m"), ("b", "u n")]);
+        assert_eq!(apart[0].hops(&apart[1]), None);
+        assert_eq!(check(&hosts, &Fabric::default()), Ok(()));
+    }
+
+    #[test]
+    fn what_is_no_tree_is_told() {
+        for (hosts, host, words) in [
+            (&[("a", "t"), ("a", "t")][..], 1, "a second host is called \"a\""),
+            (&[("a", "")], 0, "\"a\" is below 0 nodes"),
+            (&[("", "t")], 0, "no name"),
+            (&[("a\u{1b}", "t")], 0, "no name"),
+            (&[("a", "t m l"), ("b", "t n l")], 1, "node \"l\" is below t, n for \"b\""),
+            (&[("a", "t m"), ("b", "m t")], 1, "node \"m\" is below nothing for \"b\""),
+            (&[("a", "t t")], 0, "node \"t\" is below t for \"a\" and below nothing for \"a\""),
+        ] {
+            let (at, problem) = check(&placed(hosts), &Fabric::default()).unwrap_err();
+            assert!(at == host && problem.contains(words), "{at}: {problem}");
+        }
+        let deep = (0..17).map(|node| format!("n{node} ")).collect::<String>();
+        assert!(check(&placed(&[("a", &deep)]), &Fabric::default()).is_err());
+    }
+
+    #[test]
+    fn tiers_and_nodes_must_agree() {
+        // Racks of two hosts, and one tier above.
+        let fabric = presets::find("meta-24576").unwrap().topology().fabric;
+        let good = [("a", "t z l1"), ("b", "t z l1"), ("c", "t z l2")];
+        assert_eq!(check(&placed(&good), &fabric), Ok(()));
+        let apart = [("a", "t z l1"), ("b", "t z l2")];
+        let (at, problem) = check(&placed(&apart), &fabric).unwrap_err();
+        assert!(at == 1 && problem.contains("\"b\" and \"a\" are below one node"), "{problem}");
+        let together = [("a", "t z l1"), ("b", "t z l1"), ("c", "t z l1")];
+        assert_eq!(check(&placed(&together), &fabric).unwrap_err().0, 2);
+    }
+}

@@ -1,0 +1,224 @@
+//! From paths in sysfs to the tree of a machine's parts, and from that to how far two places are
+//! apart: the only reading of such paths.
+
+use super::machine::{Class, Kind, Machine, Part, Wire};
+use crate::transport::{Place, pci_address};
+
+/// Parts that are plugged in one by one.
+#[derive(Clone, Debug, Default)]
+pub struct Plugs {
+    /// In the order in which they came.
+    pub parts: Vec<Part>,
+    /// Host bridges and switches, by their paths.
+    bridges: Vec<(String, usize)>,
+    /// Devices, by the bus that they are on and their address there without the function.
+    devices: Vec<(String, String, usize)>,
+}
+
+impl Plugs {
+    /// Puts a device into the tree that its path describes; what has no path is put under `node`.
+    ///
+    /// In a path, the component `pciDDDD:BB` is a root complex (the last one, if there are
+    /// several), what follows are PCI functions, and all of them but the last are bridges: a root
+    /// port, and two for each switch, its own and that of one of its ports. The host bridge of a
+    /// root complex is under `node`, if one is given when it is first met. What shares a bus behind
+    /// a root port or a port of a switch is one card, as are functions of one address on the bus of
+    /// a root complex: it is plugged into the one that came first.
+    ///
+    /// `wire` is asked for the link of a PCI function, by its path.
+    pub fn plug(
+        &mut self,
+        place: &Place,
+        node: Option<usize>,
+        part: Part,
+        wire: &dyn Fn(&str) -> Wire,
+    ) -> usize {
+        let Some((root, functions)) = place.way() else {
+            return self.add(Part { under: node, ..part });
+        };
+        let path = |functions: &[&str]| [&root, functions].concat().join("/");
+        let mut above = self.bridge(&path(&[]), Kind::HostBridge, node, &|_| Wire::NONE);
+        let (last, bridges) = functions.split_last().unwrap_or((&"", &[]));
+        for switch in (1..bridges.len()).step_by(2) {
+            let name = path(&bridges[..=switch]);
+            above = self.bridge(&name, Kind::PcieSwitch, Some(above), wire);
+        }
+        let bus = path(bridges);
+        let address = last.rsplit_once('.').map_or(*last, |(address, _)| address);
+        let beside = self
+            .devices
+            .iter()
+            .find(|(on, at, _)| *on == bus && (!bridges.is_empty() || at == address));
+        let above = beside.map_or(above, |(_, _, part)| *part);
+        let wire = wire(&path(&functions));
+        let number = self.add(Part { under: Some(above), wire, ..part });
+        self.devices.push((bus, address.to_owned(), number));
+        number
+    }
+
+    /// Adds a part as it is.
+    pub fn add(&mut self, part: Part) -> usize {
+        self.parts.push(part);
+        self.parts.len() - 1
+    }
+
+    /// A host bridge or a switch, found again if it has been met.
+    fn bridge(
+        &mut self,
+        path: &str,
+        kind: Kind,
+        under: Option<usize>,
+        wire: &dyn Fn(&str) -> Wire,
+    ) -> usize {
+        if let Some((_, part)) = self.bridges.iter().find(|(known, _)| known == path) {
+            return *part;
+        }
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let (pci, wire) = (pci_address(name), wire(path));
+        let part = self.add(Part { under, wire, pci, ..Part::new(name, kind) });
+        self.bridges.push((path.to_owned(), part));
+        part
+    }
+}
+
+impl Place {
+    /// How far it is from another place of the same host, by the tree of the parts that their paths
+    /// describe ([`Plugs::plug`]). Places on one root complex that have no bridge in common are
+    /// taken as far apart if their NUMA nodes are known to differ. Where a place has no path, such
+    /// as a device in software, NUMA nodes alone tell; [`Class::Sys`] if nothing does.
+    #[must_use]
+    pub fn distance(&self, other: &Place) -> Class {
+        let same_node = self.numa_node.zip(other.numa_node).map(|(one, two)| one == two);
+        if self.way().is_none() || other.way().is_none() {
+            return if same_node == Some(true) { Class::Node } else { Class::Sys };
+        }
+        let mut plugs = Plugs::default();
+        let node = |plugs: &mut Plugs, name: &str| plugs.add(Part::new(name, Kind::Numa));
+        let here = self.numa_node.map(|_| node(&mut plugs, "one"));
+        let there = match same_node {
+            Some(true) => here,
+            _ => other.numa_node.map(|_| node(&mut plugs, "other")),
+        };
+        let mut plug = |place: &Place, node| {
+            plugs.plug(place, node, Part::new("", Kind::Nic), &|_| Wire::NONE)
+        };
+        let (from, to) = (plug(self, here), plug(other, there));
+        let (name, gpu_links) = (String::new(), Vec::new());
+        let machine = Machine { name, smp: Wire::NONE, parts: plugs.parts, gpu_links };
+        match machine.plugged(from, to).class {
+            Class::Phb if same_node == Some(false) => Class::Sys,
+            class => class,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Below a switch, as accelerators are in servers for them.
+    const ACCELERATOR: &str =
+        "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0";
+
+    fn place(numa_node: Option<u32>, path: &str) -> Place {
+        Place { numa_node, pci_path: Some(path.to_owned()) }
+    }
+
+    /// Between places on these nodes; both ways, which must be the same.
+    fn between(one: (Option<u32>, &str), two: (Option<u32>, &str)) -> Class {
+        let (one, two) = (place(one.0, one.1), place(two.0, two.1));
+        assert_eq!(one.distance(&two), two.distance(&one), "{one:?} {two:?}");
+        one.distance(&two)
+    }
+
+    /// Of two places of which nothing but the paths is known.
+    fn apart(one: &str, two: &str) -> Class {
+        between((None, one), (None, two))
+    }
+
+    #[test]
+    fn distances_below_one_root_complex() {
+        for (path, expected) in [
+            (ACCELERATOR, Class::Pix),
+            // Another function of the same card, and other ports of the switch.
+            ("/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.1", Class::Pix),
+            ("/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0", Class::Pix),
+            ("/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0/mlx5_core.sf.4", Class::Pix),
+            ("/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:08.7", Class::Pix),
+            // A switch below that one.
+            (
+                "/0000:15:01.0/0000:16:00.0/0000:17:01.0/0000:19:00.0/0000:1a:00.0/0000:1c:00.0",
+                Class::Pxb,
+            ),
+            // Other root ports, and what is on the bus of the root complex.
+            ("/0000:15:01.1/0000:28:00.0/0000:29:02.0/0000:2a:00.0", Class::Phb),
+            ("/0000:15:03.0/0000:20:00.0", Class::Phb),
+            ("/0000:15:00.4", Class::Phb),
+        ] {
+            let path = match path.starts_with("/sys") {
+                true => path.to_owned(),
+                false => format!("/sys/devices/pci0000:15{path}"),
+            };
+            assert_eq!(apart(ACCELERATOR, &path), expected, "{path}");
+            let there = (Some(0), path.as_str());
+            assert_eq!(between((Some(0), ACCELERATOR), there), expected, "{path}");
+        }
+        let far = "/sys/devices/pci0000:15/0000:15:03.0/0000:20:00.0";
+        assert_eq!(between((Some(0), ACCELERATOR), (Some(1), far)), Class::Sys);
+    }
+
+    #[test]
+    fn distances_on_the_bus_of_a_root_complex() {
+        let (one, root) = ("/sys/devices/pci0000:10/0000:10:1c.0", "/sys/devices/pci0000:10");
+        assert_eq!(apart(one, one), Class::Pix);
+        assert_eq!(apart(one, &format!("{root}/0000:10:1c.1")), Class::Pix);
+        assert_eq!(apart(one, &format!("{root}/0000:10:1b.0")), Class::Phb);
+        // Functions of one device, but root ports with a bus each.
+        let port = |port: &str, bus: &str| format!("{root}/0000:10:{port}/0000:{bus}:00.0");
+        assert_eq!(apart(&port("1.0", "11"), &port("1.0", "11")), Class::Sys, "no address");
+        assert_eq!(apart(&port("01.0", "11"), &port("01.1", "12")), Class::Phb);
+    }
+
+    #[test]
+    fn elsewhere_numa_nodes_tell() {
+        let paths = [
+            "/sys/devices/pci0000:36/0000:36:01.0/0000:37:00.0/0000:38:00.0/0000:39:00.0",
+            // Behind a controller that is a root complex itself, and in a virtual machine.
+            "/sys/devices/pci0000:15/0000:15:00.5/pci10000:00/10000:00:02.0/10000:01:00.0",
+            "/sys/devices/LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/\
+             47505500-0001-0000-3130-444531303244/pci0001:00/0001:00:00.0",
+            // Of no bus.
+            "/sys/devices/virtual/infiniband/rxe0",
+            "/sys/devices/pci0000:15",
+            "",
+        ];
+        for path in paths {
+            let from = |one, two| between((one, ACCELERATOR), (two, path));
+            assert_eq!(from(Some(1), Some(1)), Class::Node, "{path}");
+            assert_eq!(from(Some(0), Some(1)), Class::Sys, "{path}");
+            assert_eq!(from(None, Some(0)), Class::Sys, "{path}");
+            assert_eq!(from(None, None), Class::Sys, "{path}");
+        }
+        let process = Place { numa_node: Some(0), pci_path: None };
+        let near = [Some(0), Some(1), None].map(|node| process.distance(&place(node, ACCELERATOR)));
+        assert_eq!(near, [Class::Node, Class::Sys, Class::Sys]);
+        assert_eq!(Place::default().distance(&Place::default()), Class::Sys);
+    }
+
+    #[test]
+    fn what_shares_a_port_is_one_card_in_the_tree_too() {
+        let mut plugs = Plugs::default();
+        let below = "/sys/devices/pci0000:15/0000:15:01.0";
+        let mut plug = |path: &str, name: &str| {
+            let place = place(None, &format!("{below}/{path}"));
+            plugs.plug(&place, None, Part::new(name, Kind::Nic), &|_| Wire::NONE)
+        };
+        // A virtual function has another address than the card's own.
+        let (card, virtual_function) = (plug("0000:18:00.0", "a"), plug("0000:18:08.7", "b"));
+        assert_eq!(plugs.parts[virtual_function].under, Some(card));
+        let parts = plugs.parts;
+        let machine =
+            Machine { name: String::new(), smp: Wire::NONE, parts, gpu_links: Vec::new() };
+        assert_eq!(machine.way(card, virtual_function).class, Class::Pix);
+    }
+}

@@ -1,0 +1,261 @@
+//! What slower paths have in common: a host, a NIC, a rank, or a direction of one.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use ccl_core::types::Rank;
+use serde::Serialize;
+
+/// Of so many, the rest is not told: then it is no few parts that are slow.
+const MOST: usize = 16;
+
+/// Whose paths: all, those from it, those to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    Both,
+    From,
+    To,
+}
+
+/// Paths that have something in common. Of two groups that explain as much, the first is named, so
+/// the wider ones come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Group {
+    All,
+    BetweenHosts,
+    WithinHosts,
+    /// Before a host: with only two of them it is not known which.
+    Pair(usize, usize),
+    /// Between a host and others.
+    Host(Way, usize),
+    Within(usize),
+    /// By the number of host and NIC.
+    Nic(Way, usize),
+    Rank(Way, Rank),
+}
+
+/// Who the ranks are.
+#[derive(Clone, Copy, Debug)]
+pub struct Ranks<'a> {
+    /// The host of each.
+    pub hosts: &'a [String],
+    /// The NIC of each; empty where it is not known.
+    pub nics: &'a [String],
+}
+
+/// What is common to slower paths.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Culprit {
+    /// For people.
+    pub what: String,
+    /// Paths that share it.
+    pub paths: usize,
+    /// How many of them are slower.
+    pub slower: usize,
+}
+
+impl Ranks<'_> {
+    fn host(&self, rank: Rank) -> &str {
+        self.hosts.get(rank as usize).map_or("", String::as_str)
+    }
+
+    fn nic(&self, rank: Rank) -> &str {
+        self.nics.get(rank as usize).map_or("", String::as_str)
+    }
+
+    /// A rank, and where it is.
+    #[must_use]
+    pub fn name(&self, rank: Rank) -> String {
+        format!("rank {rank} on {}", self.host(rank))
+    }
+
+    /// Everything that a path is in.
+    fn groups(&self, from: Rank, to: Rank, first: &Firsts) -> Vec<Group> {
+        let (here, there) = (first.host(from), first.host(to));
+        let mut all = vec![
+            Group::All,
+            Group::Rank(Way::Both, from),
+            Group::Rank(Way::Both, to),
+            Group::Rank(Way::From, from),
+            Group::Rank(Way::To, to),
+        ];
+        if here == there {
+            all.extend([Group::WithinHosts, Group::Within(here)]);
+            return all;
+        }
+        all.extend([Group::BetweenHosts, Group::Pair(here, there)]);
+        for (way, host) in
+            [(Way::From, here), (Way::To, there), (Way::Both, here), (Way::Both, there)]
+        {
+            all.push(Group::Host(way, host));
+        }
+        for (way, rank) in [(Way::From, from), (Way::To, to), (Way::Both, from), (Way::Both, to)] {
+            if !self.nic(rank).is_empty() {
+                all.push(Group::Nic(way, first.nic(rank)));
+            }
+        }
+        all
+    }
+
+    fn told(&self, group: Group) -> String {
+        let of = |way, what: String| match way {
+            Way::Both => what,
+            Way::From => format!("what {what} sends"),
+            Way::To => format!("what {what} receives"),
+        };
+        let host = |first: usize| format!("host {}", self.host(first as Rank));
+        match group {
+            Group::All => "all paths".to_owned(),
+            Group::BetweenHosts => "the network between all hosts".to_owned(),
+            Group::WithinHosts => "all hosts inside".to_owned(),
+            Group::Host(way, first) => of(way, host(first)),
+            Group::Within(first) => format!("{} inside", host(first)),
+            Group::Pair(one, other) => format!("the way from {} to {}", host(one), host(other)),
+            Group::Nic(way, first) => {
+                let (nic, host) = (self.nic(first as Rank), host(first));
+                of(way, format!("NIC {nic} of {host}"))
+            }
+            Group::Rank(way, rank) => of(way, self.name(rank)),
+        }
+    }
+}
+
+/// By rank, the first rank with the same host, and with the same NIC of the same host.
+struct Firsts {
+    hosts: Vec<usize>,
+    nics: Vec<usize>,
+}
+
+impl Firsts {
+    fn new(ranks: Ranks<'_>) -> Firsts {
+        let count = ranks.hosts.len();
+        let (mut hosts, mut nics) = (BTreeMap::new(), BTreeMap::new());
+        let all = || (0..count).map(|rank| (rank, rank as Rank));
+        let host = |(at, rank)| *hosts.entry(ranks.host(rank)).or_insert(at);
+        let by_host = all().map(host).collect();
+        let nic = |(at, rank)| *nics.entry((ranks.host(rank), ranks.nic(rank))).or_insert(at);
+        Firsts { hosts: by_host, nics: all().map(nic).collect() }
+    }
+
+    fn host(&self, rank: Rank) -> usize {
+        self.hosts.get(rank as usize).copied().unwrap_or(0)
+    }
+
+    fn nic(&self, rank: Rank) -> usize {
+        self.nics.get(rank as usize).copied().unwrap_or(0)
+    }
+}
+
+/// What slower paths have in common: again and again the group that has the most slower paths not
+/// yet explained beyond those that are as they were, so that most of its paths are slower. A path
+/// alone has nothing in common with others.
+#[must_use]
+pub fn culprits(ranks: Ranks<'_>, paths: &[(Rank, Rank, bool)]) -> Vec<Culprit> {
+    let first = Firsts::new(ranks);
+    let mut open: Vec<bool> = paths.iter().map(|(.., is_slower)| *is_slower).collect();
+    let mut found = Vec::new();
+    while found.len() < MOST {
+        // Of each group: slower ones that are open, all slower ones, the others.
+        let mut counts: BTreeMap<Group, [usize; 3]> = BTreeMap::new();
+        for ((from, to, is_slower), open) in paths.iter().zip(&open) {
+            for group in ranks.groups(*from, *to, &first) {
+                let [left, slower, healthy] = counts.entry(group).or_default();
+                *left += usize::from(*open);
+                *slower += usize::from(*is_slower);
+                *healthy += usize::from(!is_slower);
+            }
+        }
+        let candidates =
+            counts.into_iter().filter(|(_, [left, _, healthy])| *left >= 2 && left > healthy);
+        let best =
+            candidates.max_by_key(|(group, [left, _, healthy])| (left - healthy, Reverse(*group)));
+        let Some((group, [_, slower, healthy])) = best else { break };
+        for ((from, to, _), open) in paths.iter().zip(&mut open) {
+            *open &= !ranks.groups(*from, *to, &first).contains(&group);
+        }
+        found.push(Culprit { what: ranks.told(group), paths: slower + healthy, slower });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said if these paths are slower; hosts and NICs by rank.
+    fn told(hosts: &[&str], nics: &[&str], slower: impl Fn(Rank, Rank) -> bool) -> Vec<String> {
+        let owned = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let (hosts, nics) = (owned(hosts), owned(nics));
+        let ranks = Ranks { hosts: &hosts, nics: &nics };
+        let all = 0..hosts.len() as Rank;
+        let pairs = all.clone().flat_map(|from| all.clone().map(move |to| (from, to)));
+        let paths = pairs.filter(|(from, to)| from != to);
+        let paths: Vec<_> = paths.map(|(from, to)| (from, to, slower(from, to))).collect();
+        let line = |one: Culprit| format!("{} {}/{}", one.what, one.slower, one.paths);
+        culprits(ranks, &paths).into_iter().map(line).collect()
+    }
+
+    const FOUR: [&str; 8] = ["a", "a", "b", "b", "c", "c", "d", "d"];
+
+    #[test]
+    fn a_host_is_named() {
+        let of_c = |rank: Rank| rank / 2 == 2;
+        let either = |from, to| of_c(from) != of_c(to);
+        assert_eq!(told(&FOUR, &[], either), ["host c 24/24"]);
+        assert_eq!(
+            told(&FOUR, &[], |from, to| of_c(from) && !of_c(to)),
+            ["what host c sends 12/12"]
+        );
+        let into = |from, to| !of_c(from) && of_c(to);
+        assert_eq!(told(&FOUR, &[], into), ["what host c receives 12/12"]);
+        assert_eq!(told(&FOUR, &[], |from, to| of_c(from) && of_c(to)), ["host c inside 2/2"]);
+        // Not all of them: most.
+        let most = |from, to| either(from, to) && (from, to) != (4, 0) && (from, to) != (1, 5);
+        assert_eq!(told(&FOUR, &[], most), ["host c 22/24"]);
+        // One rank on each host.
+        assert_eq!(told(&["a", "b", "c"], &[], |from, to| from == 1 || to == 1), ["host b 4/4"]);
+    }
+
+    #[test]
+    fn what_is_wider_or_narrower_than_a_host_is_named() {
+        assert_eq!(told(&FOUR, &[], |_, _| true), ["all paths 56/56"]);
+        let between = |from: Rank, to: Rank| from / 2 != to / 2;
+        assert_eq!(told(&FOUR, &[], between), ["the network between all hosts 48/48"]);
+        assert_eq!(told(&FOUR, &[], |from, to| !between(from, to)), ["all hosts inside 8/8"]);
+        let pair = |from: Rank, to: Rank| from / 2 == 0 && to / 2 == 3;
+        assert_eq!(told(&FOUR, &[], pair), ["the way from host a to host d 4/4"]);
+        assert_eq!(told(&FOUR, &[], |from, to| from == 3 || to == 3), ["rank 3 on b 14/14"]);
+        assert_eq!(told(&FOUR, &[], |_, to| to == 3), ["what rank 3 on b receives 7/7"]);
+        // Two hosts: nobody can tell which of them it is.
+        let two = told(&["a", "a", "b", "b"], &[], between);
+        assert_eq!(two, ["the network between all hosts 8/8"]);
+        let two = told(&["a", "a", "b", "b"], &[], |from, to| from > 1 && to < 2);
+        assert_eq!(two, ["the way from host b to host a 4/4"]);
+    }
+
+    #[test]
+    fn a_nic_is_named() {
+        let nics = ["m0", "m1", "m0", "m1", "m0", "m1", "m0", "m1"];
+        let of = |rank: Rank| rank == 5;
+        let slower = |from: Rank, to: Rank| (of(from) || of(to)) && from / 2 != to / 2;
+        assert_eq!(told(&FOUR, &nics, slower), ["NIC m1 of host c 12/12"]);
+        let hosts = ["a", "a", "a", "a", "b", "b", "b", "b"];
+        let nics = ["m0", "m0", "m1", "m1", "m0", "m0", "m1", "m1"];
+        let slower = |from: Rank, to: Rank| from / 4 != to / 4 && from / 2 == 1;
+        assert_eq!(told(&hosts, &nics, slower), ["what NIC m1 of host a sends 8/8"]);
+    }
+
+    #[test]
+    fn several_are_named_and_single_paths_are_not() {
+        let of = |rank: Rank, host: Rank| rank / 2 == host;
+        let two = |from: Rank, to: Rank| {
+            from / 2 != to / 2 && (of(from, 0) || of(to, 0) || of(from, 3) && of(to, 2))
+        };
+        assert_eq!(told(&FOUR, &[], two), ["host a 24/24", "the way from host d to host c 4/4"]);
+        assert!(told(&FOUR, &[], |from, to| (from, to) == (1, 6)).is_empty());
+        assert!(told(&FOUR, &[], |_, _| false).is_empty());
+        assert!(told(&[], &[], |_, _| true).is_empty());
+        // Here and there: nothing is common to most.
+        assert!(told(&FOUR, &[], |from, to| (from * 5 + to * 3) % 11 == 0).is_empty());
+    }
+}
