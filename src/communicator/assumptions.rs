@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use ccl_core::config::Config;
+use ccl_core::config::{Config, Value as _};
 use ccl_core::topology::Hosts;
 
 use super::segment::Segment;
@@ -30,7 +30,8 @@ pub(super) fn adjusted(
 ) -> (Config, Option<String>) {
     let mut config = config.clone();
     if hosts.count() < 2 || round_trip.is_zero() || !config.check_network {
-        return (config, None);
+        let note = shrunk(&config, hosts);
+        return (config, note);
     }
     let needed = round_trip.as_secs_f64() * BYTES_PER_S;
     let window = |config: &Config| {
@@ -39,7 +40,8 @@ pub(super) fn adjusted(
     };
     let (before, slots) = (window(&config), config.slots);
     if before >= needed || slots != Config::default().slots {
-        return (config, None);
+        let note = shrunk(&config, hosts);
+        return (config, note);
     }
     // As many as help: the budget may make them shorter.
     let mut best = (slots, before);
@@ -65,6 +67,24 @@ pub(super) fn adjusted(
     (config, Some(said))
 }
 
+/// That slots are shorter than they should be, as the ranks are many: the more of them there are,
+/// the less each link may have under way, and nobody should have to find that out by measuring.
+fn shrunk(config: &Config, hosts: &Hosts) -> Option<String> {
+    let slot_bytes = |hosts: &Hosts| Segment::new(hosts, 0, config).shape.slot_bytes;
+    let two: &[u32] = if hosts.count() == hosts.ranks() { &[0, 1] } else { &[0, 0, 1] };
+    let (is, would_be) = (slot_bytes(hosts), slot_bytes(&Hosts::of(two)));
+    let said = (is < would_be).then(|| {
+        format!(
+            "slots hold {is} bytes in the place of {would_be}, so that what {} ranks may have \
+             under way stays within FERROCCL_BUDGET_BYTES={}; channels stay as many",
+            hosts.ranks(),
+            config.budget_bytes.show()
+        )
+    })?;
+    tracing::info!("{said}");
+    Some(said)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,6 +107,24 @@ mod tests {
         let (many, said) = slots(&[0, 1], 50_000, |_| {});
         assert_eq!(many, 64);
         assert!(said.unwrap().contains("2.7 Gbit/s; FERROCCL_BUDGET_BYTES allows no more"));
+    }
+
+    /// However many hosts there are: a link has as many channels and slots, and what gets shorter is
+    /// said.
+    #[test]
+    fn many_hosts_do_not_halve_a_link_in_silence() {
+        let mut config = Config::default();
+        config.channels = 2;
+        for ranks in [2_u32, 3, 4, 5, 8, 9, 16, 17, 64, 512] {
+            let hosts: Vec<u32> = (0..ranks).collect();
+            let hosts = Hosts::of(&hosts);
+            let (adjusted, said) = adjusted(&config, &hosts, Duration::from_micros(10));
+            let segment = Segment::new(&hosts, 0, &adjusted);
+            assert_eq!((segment.channels, segment.shape.slots), (2, 8), "{ranks}");
+            let is_whole = segment.shape.slot_bytes == 256 << 10;
+            assert_eq!(said.is_none(), is_whole, "{ranks}: {said:?}");
+            assert!(said.is_none_or(|said| said.contains("FERROCCL_BUDGET_BYTES=33554432")));
+        }
     }
 
     #[test]
