@@ -28,6 +28,8 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 pub const RANKS_MAX: u32 = 1 << 18;
 /// Intervals are numbered without gaps in memory, whatever has a line.
 pub const INTERVALS_MAX: usize = 1 << 20;
+/// More are not written in one interval.
+pub(super) const PAIRS_MAX: usize = 1 << 24;
 const COLUMNS: &str = "interval,source,destination,bytes";
 
 /// A traffic matrix of a file; `-` is standard input.
