@@ -5,7 +5,7 @@ use std::fmt;
 use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::cost::collectives::bus_factor;
 use ccl_core::cost::models::{self, Protocol};
-use ccl_core::cost::predict::{Call, Prediction, Programs, predict};
+use ccl_core::cost::predict::{self, Call, Prediction, Programs, predict};
 use ccl_core::cost::questions::Unit;
 use ccl_core::topology::{Hosts, Topology};
 use ccl_core::types::{Collective, DataType, Rank};
@@ -128,6 +128,11 @@ pub(crate) struct Sized {
 }
 
 impl Sized {
+    /// Parts begin at cache lines.
+    pub(crate) fn grain(&self) -> usize {
+        predict::grain(self.element_bytes)
+    }
+
     pub(crate) fn of(
         collective: Collective,
         ranks: u32,
@@ -157,6 +162,12 @@ impl Scene {
         }
         let protocols = models::of(topology, hosts).map_err(|error| error.to_string())?;
         Ok(Scene { hosts: placed(topology, hosts)?, protocols })
+    }
+
+    /// The same for some of the ranks only.
+    pub(crate) fn among(&self, members: &[Rank]) -> Scene {
+        let ids: Vec<u32> = members.iter().map(|rank| self.hosts.seat(*rank).0).collect();
+        Scene { hosts: Hosts::of(&ids), protocols: self.protocols.clone() }
     }
 
     /// What all ranks run.

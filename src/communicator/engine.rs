@@ -475,8 +475,8 @@ impl Engine {
     }
 
     #[inline]
-    fn record_end(&self) {
-        if let Some(writer) = &self.writer {
+    fn record_end(&mut self) {
+        if let Some(writer) = &mut self.writer {
             writer.end();
         }
     }

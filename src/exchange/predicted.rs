@@ -3,13 +3,12 @@
 
 use std::fmt;
 
-use ccl_core::algorithm;
+use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::cost::models::Protocol;
 use ccl_core::cost::predict::{self, Prediction, Programs};
 use ccl_core::cost::questions::Unit;
 use ccl_core::cost::traffic::{Bytes, Sent, Traffic};
 use ccl_core::topology::Hosts;
-use ccl_core::types::Rank;
 
 use super::matrix::{INTERVALS_MAX, PAIRS_MAX};
 use crate::plan::{Scene, Sized, Wanted};
@@ -43,23 +42,7 @@ pub fn traffic(
     algorithm: Option<&str>,
     interval_s: Option<f64>,
 ) -> Result<Predicted, String> {
-    let Wanted { collective, bytes, data_type, topology, hosts } = *wanted;
-    let scene = Scene::of(topology, hosts)?;
-    let sized = Sized::of(collective, scene.hosts.ranks(), bytes, data_type)?;
-    let named = algorithm.map(|name| algorithm::find(collective, name)).transpose();
-    let named = named.map_err(|error| error.to_string())?;
-    let mut ways = Vec::new();
-    for algorithm in algorithm::of(collective) {
-        if named.is_none_or(|named| named.name == algorithm.name) {
-            let programs = scene.programs(algorithm, 0);
-            if let Some((protocol, seen)) = fastest(&scene, &programs, &sized)? {
-                ways.push((algorithm, programs, protocol, seen));
-            }
-        }
-    }
-    let least = ways.into_iter().min_by(|one, other| one.3.time_ns.total_cmp(&other.3.time_ns));
-    let (algorithm, programs, protocol, seen) =
-        least.ok_or_else(|| format!("nothing is known of the links of {}", topology.name))?;
+    let Fastest { scene, sized, algorithm, programs, protocol, seen } = way(wanted, algorithm)?;
     let Sized { count, element_bytes, .. } = sized;
     let sent = Sent { algorithm, root: 0, count, element_bytes, hosts: &scene.hosts };
     let whole = all(&sent)?;
@@ -71,8 +54,8 @@ pub fn traffic(
             (time_s, one(&scene.hosts, time_s, whole))
         }
         Some(interval_s) if is_walked => {
-            let call = Scene::call(&programs, &sized, protocol);
-            walked(&call, protocol, &scene.hosts, interval_s)?
+            let call = Scene::call(&programs, &sized, &protocol);
+            walked(&call, &protocol, &scene.hosts, interval_s)?
         }
         Some(_) => {
             return Err(format!(
@@ -83,6 +66,61 @@ pub fn traffic(
         }
     };
     Ok(Predicted { algorithm: algorithm.name, protocol: protocol.name, time_s, traffic })
+}
+
+/// A planned collective, by one way to do it.
+struct Fastest {
+    scene: Scene,
+    sized: Sized,
+    algorithm: &'static Algorithm,
+    programs: Programs,
+    protocol: Protocol,
+    seen: Prediction,
+}
+
+/// By the algorithm of that name, or by the fastest.
+fn way(wanted: &Wanted<'_>, algorithm: Option<&str>) -> Result<Fastest, String> {
+    let Wanted { collective, bytes, data_type, topology, hosts } = *wanted;
+    let scene = Scene::of(topology, hosts)?;
+    let sized = Sized::of(collective, scene.hosts.ranks(), bytes, data_type)?;
+    let named = algorithm.map(|name| algorithm::find(collective, name)).transpose();
+    let named = named.map_err(|error| error.to_string())?;
+    let mut ways = Vec::new();
+    for algorithm in algorithm::of(collective) {
+        if named.is_none_or(|named| named.name == algorithm.name) {
+            let programs = scene.programs(algorithm, 0);
+            if let Some((protocol, seen)) = fastest(&scene, &programs, &sized)? {
+                ways.push((algorithm, programs, *protocol, seen));
+            }
+        }
+    }
+    let least = ways.into_iter().min_by(|one, other| one.3.time_ns.total_cmp(&other.3.time_ns));
+    let (algorithm, programs, protocol, seen) =
+        least.ok_or_else(|| format!("{} has no hosts; take another", topology.name))?;
+    Ok(Fastest { scene, sized, algorithm, programs, protocol, seen })
+}
+
+/// Writes the traces of a planned collective, and says what was written.
+///
+/// # Errors
+///
+/// When it cannot be planned, when there is no such algorithm, when there are too many steps, or a
+/// file cannot be written.
+pub fn write_traces(
+    wanted: &Wanted<'_>,
+    algorithm: Option<&str>,
+    prefix: &str,
+) -> Result<String, String> {
+    let Fastest { scene, sized, algorithm, .. } = way(wanted, algorithm)?;
+    let traces = super::planned::traces(algorithm, &sized, &scene.hosts)?;
+    super::job::write_traces(prefix, &traces)?;
+    let nodes: usize = traces.iter().map(|trace| trace.nodes.len()).sum();
+    Ok(format!(
+        "{nodes} nodes of {} ranks, {} by {}: {prefix}.*.et",
+        traces.len(),
+        wanted.collective,
+        algorithm.name
+    ))
 }
 
 /// What a call takes by the protocol that is fastest for it; none if there is no protocol.
@@ -170,7 +208,7 @@ impl fmt::Display for Predicted {
 #[cfg(test)]
 mod tests {
     use ccl_core::topology::presets;
-    use ccl_core::types::{Collective, DataType};
+    use ccl_core::types::{Collective, DataType, Rank};
 
     use super::*;
 

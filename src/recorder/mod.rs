@@ -6,6 +6,8 @@
 
 mod call;
 mod dump;
+#[cfg(feature = "cli")]
+mod journal;
 mod page;
 #[cfg(feature = "cli")]
 mod scan;
@@ -28,8 +30,10 @@ use page::{BYTES, ENTRIES, ENTRY_SHOWN, ENTRY_WORDS, Page};
 
 pub(crate) use call::CallRecord;
 #[cfg(feature = "cli")]
+use journal::Journal;
+#[cfg(feature = "cli")]
 pub use scan::{Member, Status, status};
-pub use snapshot::{Operation, Snapshot, WaitsFor};
+pub use snapshot::{Call, Operation, Snapshot, WaitsFor};
 pub(crate) use words::MESSAGES;
 
 /// How the memory of a recording is called among a process's descriptors.
@@ -47,14 +51,21 @@ pub struct Settings {
     pub dump: String,
     /// Whether SIGUSR1 asks for one.
     pub signal: bool,
+    /// Where every call goes, with its times: a file's name with `%p` and `%r`; empty for nowhere.
+    pub trace: String,
 }
 
 impl Settings {
     /// What the configuration says.
     #[must_use]
     pub fn of(config: &Config) -> Settings {
-        let Config { recorder, dump, dump_signal, .. } = config;
-        Settings { is_on: *recorder, dump: dump.clone(), signal: *dump_signal }
+        let Config { recorder, dump, dump_signal, trace, .. } = config;
+        Settings {
+            is_on: *recorder || !trace.is_empty(),
+            dump: dump.clone(),
+            signal: *dump_signal,
+            trace: trace.clone(),
+        }
     }
 }
 
@@ -82,6 +93,8 @@ pub(crate) struct Recorder {
     settings: Settings,
     /// What the last sample found: operation, progress, step, and looks.
     last: Mutex<[u64; 4]>,
+    #[cfg(feature = "cli")]
+    subject: Subject,
     /// Signals that were answered.
     signals: AtomicU64,
     /// Whether the end of the communicator was.
@@ -100,6 +113,10 @@ impl std::fmt::Debug for Recorder {
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 impl Recorder {
@@ -121,7 +138,7 @@ impl Recorder {
         ] {
             region.word64(at)?.store(value, Ordering::Relaxed);
         }
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let host = host();
         let host = &host.as_bytes()[..host.len().min(page::HOST_BYTES)];
         region.write(page::HOST, host)?;
         let recorder = Recorder {
@@ -130,6 +147,8 @@ impl Recorder {
             ring: Words::new(&region, page::RING)?,
             region,
             last: Mutex::new([u64::MAX; 4]),
+            #[cfg(feature = "cli")]
+            subject: subject.clone(),
             signals: AtomicU64::new(signal::count()),
             ended: AtomicBool::new(false),
             _file: file,
@@ -151,8 +170,23 @@ impl Recorder {
     pub(crate) fn writer(&self) -> Option<Writer> {
         let awaited = self.region.part(page::AWAITED, record::bytes(page::AWAITED_WORDS)).ok()?;
         let (live, ring) = (self.live.clone(), self.ring.clone());
-        let writer = Writer { ring, live, awaited, number: 0, notes: 0 };
+        let journal = self.journal();
+        let writer = Writer { ring, live, awaited, number: 0, notes: 0, journal };
         self.settings.is_on.then_some(writer)
+    }
+
+    #[cfg(feature = "cli")]
+    fn journal(&self) -> Option<Box<Journal>> {
+        let trace = &self.settings.trace;
+        (!trace.is_empty()).then(|| Box::new(Journal::new(trace, &self.subject, host())))
+    }
+
+    #[cfg(not(feature = "cli"))]
+    fn journal(&self) -> Option<Box<Journal>> {
+        if !self.settings.trace.is_empty() {
+            tracing::warn!("FERROCCL_TRACE needs the feature \"cli\" of this crate; build with it");
+        }
+        None
     }
 
     /// The rank is in a step of the program that is no operation; in none, if that has no name.
@@ -278,7 +312,18 @@ fn steady(mut look: impl FnMut() -> bool) {
 /// registry if it has one.
 pub(crate) type Shown = [u64; 4];
 
-/// The data path's side of a recording: it stores numbers and reads no clock.
+/// Without what it takes there is none.
+#[cfg(not(feature = "cli"))]
+#[derive(Debug)]
+enum Journal {}
+
+#[cfg(not(feature = "cli"))]
+impl Journal {
+    fn begin(&mut self, _number: u64, _shown: Shown) {}
+    fn end(&mut self) {}
+}
+
+/// The data path's side of a recording: it stores numbers, and reads no clock but for a journal.
 #[derive(Debug)]
 pub(crate) struct Writer {
     ring: Words<{ ENTRY_WORDS * ENTRIES }>,
@@ -288,6 +333,8 @@ pub(crate) struct Writer {
     number: u64,
     /// Notes of whom they wait for.
     notes: u64,
+    /// Every call with its times, if that was asked for.
+    journal: Option<Box<Journal>>,
 }
 
 impl Writer {
@@ -297,6 +344,9 @@ impl Writer {
         self.number += 1;
         let shown: [u64; ENTRY_SHOWN] = [kind, count, sequence, size, 0];
         record::publish_at(&self.ring, self.entry(), self.number, shown);
+        if let Some(journal) = &mut self.journal {
+            journal.begin(self.number, [kind, count, sequence, size]);
+        }
     }
 
     #[inline]
@@ -317,8 +367,11 @@ impl Writer {
 
     /// It has ended well.
     #[inline]
-    pub(crate) fn end(&self) {
+    pub(crate) fn end(&mut self) {
         self.progress().store(page::ENDED, Ordering::Relaxed);
+        if let Some(journal) = &mut self.journal {
+            journal.end();
+        }
     }
 
     /// The data path looks around. Returns how often it has.

@@ -205,8 +205,10 @@ fn prediction(walked: &Walked) -> Prediction {
     }
 }
 
-/// Parts begin at cache lines, as those of a call that is made.
-pub(super) fn grain(element_bytes: usize) -> usize {
+/// Of how many elements the beginnings of parts are multiples: cache lines, as in calls that are
+/// made.
+#[must_use]
+pub fn grain(element_bytes: usize) -> usize {
     (64 / element_bytes.max(1)).max(1)
 }
 

@@ -8,6 +8,7 @@ mod explain;
 mod plan;
 mod status;
 mod topo;
+mod trace;
 mod tune;
 
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ Examples:
   FERROCCL_ALGO=ring ferroccl explain all_gather --bytes 1M --ranks 4
   ferroccl cost all_gather bytes=512MiB ranks=8 bandwidth=450GB/s
   ferroccl plan all_reduce --bytes 1G --on superpod-1024
+  ferroccl trace replay docs/exchange/job --on p5
   ferroccl sim --scenario f2
   ferroccl topo
   ferroccl tune -g 2 --out here.tuning
@@ -47,6 +49,8 @@ enum Command {
     Cost(cost::Cost),
     /// How long a collective would take on a cluster, by each algorithm
     Plan(plan::Plan),
+    /// Recorded jobs and planned collectives as execution traces, and replayed on other clusters
+    Trace(trace::Trace),
     /// How long collectives take on a fabric of switches: experiments with flows, routing, queues
     Sim(ccl_sim::Arguments),
     /// What joins GPUs, NICs and hosts: of this machine, of a file, or of a cluster known by name
@@ -72,6 +76,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::show(&arguments),
         Command::Cost(arguments) => cost::show(&arguments),
         Command::Plan(arguments) => plan::show(&arguments),
+        Command::Trace(arguments) => trace::trace(&arguments),
         Command::Sim(arguments) => return ccl_sim::run(&arguments),
         Command::Topo(arguments) => topo::show(&arguments),
         Command::Tune(arguments) => return tune::tune(&arguments),
