@@ -348,8 +348,8 @@ mod tests {
         assert_eq!(Trace::decode("t.0.et", &trace().encode()), Ok(trace()));
     }
 
-    /// Bytes as protobuf's documentation has them, and the numbers of Chakra's schema: wire types in
-    /// the low three bits, a field's number above.
+    /// Bytes as protobuf's documentation has them, and numbers as Chakra's schema does: wire types
+    /// in the low three bits, a field's number above.
     #[test]
     fn its_bytes_are_those_of_the_schema() {
         let node = Node {

@@ -348,7 +348,7 @@ impl Job {
     }
 
     fn messages(&self) -> Result<Vec<Sent>, String> {
-        let mut received: BTreeMap<(Rank, Rank, u64), Vec<(u64, Rank, &Entry)>> = BTreeMap::new();
+        let mut received: BTreeMap<_, Vec<(u64, Rank, &Entry)>> = BTreeMap::new();
         for (rank, list) in (0..).zip(&self.lists) {
             for entry in list {
                 if let What::Recv { from, bytes, tag } = entry.what {

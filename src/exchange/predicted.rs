@@ -195,8 +195,8 @@ impl fmt::Display for Predicted {
         let plural = if intervals == 1 { "" } else { "s" };
         write!(
             f,
-            "traffic of {algorithm} by {protocol}, {}: {} between {} pairs of ranks, in {intervals} \
-             interval{plural} of {}",
+            "traffic of {algorithm} by {protocol}, {}: {} between {} pairs of ranks, in \
+             {intervals} interval{plural} of {}",
             quantity::show(*time_s, Unit::Seconds),
             quantity::show(whole.values().sum::<u64>() as f64, Unit::Bytes),
             whole.len(),

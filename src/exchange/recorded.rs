@@ -117,7 +117,8 @@ fn parse(path: &str, text: &str, found: &mut BTreeMap<String, Communicator>) -> 
         }
         let line: Line = serde_json::from_str(line).map_err(|error| {
             at(format!(
-                "{error}; record with FERROCCL_TRACE=FILE.json, or dump with FERROCCL_DUMP=FILE.json"
+                "{error}; record with FERROCCL_TRACE=FILE.json, or dump with \
+                 FERROCCL_DUMP=FILE.json"
             ))
         })?;
         let ranks = line.ranks;

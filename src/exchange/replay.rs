@@ -2,6 +2,7 @@
 //! would take.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 
 use ccl_core::cost::questions::Unit;
@@ -51,7 +52,7 @@ pub struct Row {
     pub bytes: u64,
     /// Calls of this kind.
     pub calls: u64,
-    /// How long all of them took where they were recorded, in seconds; none where that is not known.
+    /// How long all of them took where they were recorded, in seconds; none if that is not known.
     pub recorded_s: Option<f64>,
     /// By which algorithm they would be done here.
     pub algorithm: String,
@@ -181,10 +182,11 @@ impl<'a> Replay<'a> {
         };
         for call in &self.agreed.calls {
             let key = (call.group, call.collective, call.bytes, call.root);
-            if !known.contains_key(&key) {
-                known.insert(key, self.sent(call)?);
-            }
-            add(call.start_us, &known[&key])?;
+            let sent = match known.entry(key) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.sent(call)?),
+            };
+            add(call.start_us, sent)?;
         }
         for message in &self.agreed.messages {
             add(message.start_us, &[((message.from, message.to), message.bytes)].into())?;
@@ -256,7 +258,12 @@ impl<'a> Replay<'a> {
             ranks: self.job.ranks(),
             topology: self.topology.name.clone(),
             hosts: scene.map_or(0, |scene| scene.hosts.count()),
-            recorded_s: rows.iter().filter_map(|row| row.recorded_s).sum(),
+            // Side by side only what is known on both sides.
+            recorded_s: rows
+                .iter()
+                .filter(|row| row.predicted_s.is_some())
+                .filter_map(|row| row.recorded_s)
+                .sum(),
             predicted_s: rows.iter().filter_map(|row| row.predicted_s).sum(),
             rows,
             messages: self.agreed.messages.len(),
@@ -350,7 +357,7 @@ impl fmt::Display for Comparison {
 mod tests {
     use ccl_core::topology::presets;
 
-    use super::super::job::{Entry, Group, What};
+    use super::super::job::{self, Group, What};
     use super::*;
 
     /// Sixteen ranks: two calls of all, one of every other rank, at these times.
@@ -360,7 +367,7 @@ mod tests {
             Group { name: String::new(), members: (0..16).collect() },
             Group { name: "1".to_owned(), members: even },
         ];
-        let entry = |node: usize, collective, group, bytes| Entry {
+        let entry = |node: usize, collective, group, bytes| job::Entry {
             node: node as u64,
             what: What::Collective { collective, group, bytes, root: 0, is_uneven: false },
             start_us: times[node],
@@ -368,7 +375,7 @@ mod tests {
         };
         let list = |rank: Rank| {
             let mut list = vec![entry(0, Collective::AllReduce, 0, 1 << 20)];
-            if rank % 2 == 0 {
+            if rank.is_multiple_of(2) {
                 list.push(entry(1, Collective::AllGather, 1, 8 << 10));
             }
             list.push(entry(2, Collective::AllReduce, 0, 1 << 20));

@@ -154,12 +154,25 @@ pub struct Options {
     /// Write every row with its percentiles and plan to this file
     #[arg(long, value_name = "FILE", value_parser = file_name())]
     pub json: Option<PathBuf>,
+    /// Write the JSON file of nccl-tests, key for key, in the place of one that is there
+    #[arg(short = 'J', long, value_name = "FILE.json", value_parser = json_name)]
+    pub output_file: Option<PathBuf>,
     /// Draw time and bus bandwidth against size into this file
     #[arg(long, value_name = "FILE.svg", value_parser = file_name())]
     pub plot: Option<PathBuf>,
     /// Seconds without progress after which a call fails
     #[arg(short = 'T', long, value_name = "SECONDS", value_parser = seconds)]
     pub timeout: Option<Duration>,
+}
+
+fn json_name(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let ends = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
+    if ends {
+        Ok(path)
+    } else {
+        Err("only JSON is written; give a name that ends in .json".to_owned())
+    }
 }
 
 fn file_name() -> impl clap::builder::TypedValueParser<Value = PathBuf> {
@@ -212,7 +225,8 @@ impl Options {
             _ => {}
         }
         if self.cycles == 0 {
-            for (file, flag) in [(&self.json, "--json"), (&self.plot, "--plot")] {
+            let files = [(&self.json, "--json"), (&self.output_file, "-J"), (&self.plot, "--plot")];
+            for (file, flag) in files {
                 if file.is_some() {
                     return Err(OptionsError::Endless(flag));
                 }
@@ -322,6 +336,8 @@ mod tests {
             ("--timeout 0", "seconds above 0"),
             ("--timeout nan", "seconds above 0"),
             ("--json=", "--json"),
+            ("-J out.csv", "ends in .json"),
+            ("-N 0 -J x.json", "never ends"),
             ("--frobnicate", "unexpected argument"),
             ("stray", "unexpected argument"),
         ] {

@@ -72,9 +72,12 @@ impl Kind {
                 "cycles",
                 "algorithm",
                 "exact",
+                "output_file",
                 "plot",
             ],
-            Kind::LatencyComparison => &["aggregated", "root", "cycles", "exact", "plot"],
+            Kind::LatencyComparison => {
+                &["aggregated", "root", "cycles", "exact", "output_file", "plot"]
+            }
             Kind::Training => &[
                 "min_bytes",
                 "max_bytes",
@@ -87,6 +90,7 @@ impl Kind {
                 "cycles",
                 "algorithm",
                 "exact",
+                "output_file",
                 "plot",
             ],
         }
@@ -304,6 +308,7 @@ fn examples(name: &str, kind: Kind) -> String {
             "-b 1M -e 8M -i 1M -g 4 -n 50   fixed steps, 50 iterations",
             "-b 1k -e 1k -g 3 -d all -o all every type and reduction",
             "-b 8 -e 1G -f 2 -g 2 --json out.json --plot out.svg",
+            "-b 8 -e 1G -f 2 -g 2 -J nccl.json   what reads nccl-tests' files reads this",
         ],
         Kind::P2pMatrix => &["-g 4", "-g 2 -b 8 -e 64M -n 50 --json pairs.json"],
         Kind::LatencyComparison => &["-g 2", "-g 4 -b 1M -e 64M -f 4 --pieces 100"],

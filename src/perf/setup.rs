@@ -44,7 +44,8 @@ pub fn ready(
     bytes: usize,
 ) -> Result<Memory, SubjectError> {
     let is_first = subject.rank() == 0;
-    let files = options.json.iter().chain(&options.plot).filter(|_| is_first);
+    let files = options.json.iter().chain(&options.output_file).chain(&options.plot);
+    let files = files.filter(|_| is_first);
     let memory = Memory::new(bytes, bytes).map_err(SubjectError::from);
     let memory = memory.and_then(|mut memory| {
         if options.register == 1 {

@@ -36,7 +36,7 @@ fn job(prefix: &str) -> Job {
     let list = |rank: Rank| {
         let mut whats = vec![
             collective(Collective::AllReduce, 0, 4096),
-            collective(Collective::AllGather, if rank % 2 == 0 { 1 } else { 2 }, 512),
+            collective(Collective::AllGather, if rank.is_multiple_of(2) { 1 } else { 2 }, 512),
             What::Collective {
                 collective: Collective::Broadcast,
                 group: 0,
@@ -113,9 +113,9 @@ fn ranks_that_disagree_are_named_with_their_nodes() {
     let other = refused(|job| job.lists[2][0].what = collective(Collective::AllReduce, 0, 4097));
     assert_eq!(
         other,
-        "the ranks disagree in call 0 of all ranks: t.0.et, node 0 is all_reduce of 4096 bytes, but \
-         t.2.et, node 0 is all_reduce of 4097 bytes; they are not of one run, or calls are missing: \
-         record it again"
+        "the ranks disagree in call 0 of all ranks: t.0.et, node 0 is all_reduce of 4096 bytes, \
+         but t.2.et, node 0 is all_reduce of 4097 bytes; they are not of one run, or calls are \
+         missing: record it again"
     );
     let swapped = refused(|job| job.lists[1].swap(0, 2));
     assert!(swapped.contains("t.1.et, node 2 is broadcast of 100 bytes, root 3"), "{swapped}");
