@@ -89,6 +89,34 @@ fn calls_of_running_ranks_become_a_prediction() {
     assert!(missing.contains("of which 1 have a recording here; give that of rank 0"), "{missing}");
 }
 
+/// What ranks sent over sockets is what their algorithm sends: around the ring nearly all of it.
+#[test]
+fn traffic_of_running_ranks_is_counted() {
+    let dir = Dir::new("sent");
+    let (matrix, nccl) = (dir.at("sent.csv"), dir.at("nccl.json"));
+    let mut command = Command::new(examples().join("all_gather_perf"));
+    let flags = "-g 3 -b 300k -e 300k -n 20 -w 1 -c 1 --transport tcp --algo ring --traffic";
+    command.args(flags.split_whitespace()).args([&matrix, "-J", &nccl]);
+    let ended = Processes::start([command]).end(Duration::from_secs(100)).remove(0);
+    assert!(ended.status.success(), "{}", ended.output);
+    assert!(ended.output.contains("bytes between"), "{}", ended.output);
+    let traffic = ferroccl::exchange::matrix::read(&matrix).unwrap();
+    assert_eq!((traffic.ranks, traffic.intervals.len()), (3, 1));
+    let whole = traffic.whole();
+    // Two blocks of 100 KiB in each call: warmed up, timed, and checked, out of place and in place.
+    let calls = 2.0 * f64::from(1 + 20 + 1);
+    for rank in 0..3 {
+        let sent = whole[&(rank, (rank + 1) % 3)] as f64 / (calls * 2.0 * 102_400.0);
+        assert!((1.0..1.05).contains(&sent), "{rank}: {sent} of {whole:?}");
+        let back = whole.get(&(rank, (rank + 2) % 3)).copied().unwrap_or(0) as f64;
+        assert!(back < 0.01 * calls * 2.0 * 102_400.0, "{rank}: {back}");
+    }
+    let nccl = json(&std::fs::read_to_string(nccl).unwrap());
+    let devices = nccl["config"]["devices"].as_array().unwrap();
+    assert_eq!((devices.len(), &nccl["results"][0]["out_of_place"]["nwrong"]), (3, &0.0.into()));
+    assert!(nccl["args"][0].as_str().unwrap().ends_with("all_gather_perf"), "{nccl}");
+}
+
 /// A planned collective as a matrix and as traces: the same bytes, pair by pair.
 #[test]
 fn traces_and_matrix_of_a_plan_are_the_same() {

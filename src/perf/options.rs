@@ -157,6 +157,10 @@ pub struct Options {
     /// Write the JSON file of nccl-tests, key for key, in the place of one that is there
     #[arg(short = 'J', long, value_name = "FILE.json", value_parser = json_name)]
     pub output_file: Option<PathBuf>,
+    /// Write what ranks sent to each other over devices, headers and all, as a matrix for
+    /// simulators (docs/exchange.md); what passes through memory that they share is not in it
+    #[arg(long, value_name = "FILE", value_parser = file_name())]
+    pub traffic: Option<PathBuf>,
     /// Draw time and bus bandwidth against size into this file
     #[arg(long, value_name = "FILE.svg", value_parser = file_name())]
     pub plot: Option<PathBuf>,
@@ -225,7 +229,12 @@ impl Options {
             _ => {}
         }
         if self.cycles == 0 {
-            let files = [(&self.json, "--json"), (&self.output_file, "-J"), (&self.plot, "--plot")];
+            let files = [
+                (&self.json, "--json"),
+                (&self.output_file, "-J"),
+                (&self.traffic, "--traffic"),
+                (&self.plot, "--plot"),
+            ];
             for (file, flag) in files {
                 if file.is_some() {
                     return Err(OptionsError::Endless(flag));
@@ -338,6 +347,7 @@ mod tests {
             ("--json=", "--json"),
             ("-J out.csv", "ends in .json"),
             ("-N 0 -J x.json", "never ends"),
+            ("-N 0 --traffic x", "never ends"),
             ("--frobnicate", "unexpected argument"),
             ("stray", "unexpected argument"),
         ] {

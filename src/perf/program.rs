@@ -73,10 +73,11 @@ impl Kind {
                 "algorithm",
                 "exact",
                 "output_file",
+                "traffic",
                 "plot",
             ],
             Kind::LatencyComparison => {
-                &["aggregated", "root", "cycles", "exact", "output_file", "plot"]
+                &["aggregated", "root", "cycles", "exact", "output_file", "traffic", "plot"]
             }
             Kind::Training => &[
                 "min_bytes",
@@ -91,6 +92,7 @@ impl Kind {
                 "algorithm",
                 "exact",
                 "output_file",
+                "traffic",
                 "plot",
             ],
         }
