@@ -69,12 +69,10 @@ impl Journal {
         Journal { path, subject, host, epoch_ns, calls: Vec::with_capacity(CALLS), open: None }
     }
 
-    #[cold]
     pub(super) fn begin(&mut self, number: u64, shown: Shown) {
         self.open = Some((number, shown, now_ns()));
     }
 
-    #[cold]
     pub(super) fn end(&mut self) {
         let Some((number, shown, begun_ns)) = self.open.take() else { return };
         self.calls.push(Timed { number, shown, begun_ns, ended_ns: now_ns() });

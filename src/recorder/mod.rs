@@ -170,19 +170,23 @@ impl Recorder {
     pub(crate) fn writer(&self) -> Option<Writer> {
         let awaited = self.region.part(page::AWAITED, record::bytes(page::AWAITED_WORDS)).ok()?;
         let (live, ring) = (self.live.clone(), self.ring.clone());
-        let journal = self.journal();
-        let writer = Writer { ring, live, awaited, number: 0, notes: 0, journal };
+        let writer = Writer { ring, live, awaited, number: 0, notes: 0 };
         self.settings.is_on.then_some(writer)
     }
 
+    /// The data path's side where calls are timed too: in the place of the writer, so that whoever
+    /// times nothing pays nothing for it. There is one.
     #[cfg(feature = "cli")]
-    fn journal(&self) -> Option<Box<Journal>> {
+    pub(crate) fn timed(&self) -> Option<Box<Timed>> {
         let trace = &self.settings.trace;
-        (!trace.is_empty()).then(|| Box::new(Journal::new(trace, &self.subject, host())))
+        let writer = self.writer().filter(|_| !trace.is_empty())?;
+        let journal = Journal::new(trace, &self.subject, host());
+        Some(Box::new(Timed { writer, journal }))
     }
 
+    /// Without what it takes there is none.
     #[cfg(not(feature = "cli"))]
-    fn journal(&self) -> Option<Box<Journal>> {
+    pub(crate) fn timed(&self) -> Option<Box<Timed>> {
         if !self.settings.trace.is_empty() {
             tracing::warn!("FERROCCL_TRACE needs the feature \"cli\" of this crate; build with it");
         }
@@ -323,7 +327,7 @@ impl Journal {
     fn end(&mut self) {}
 }
 
-/// The data path's side of a recording: it stores numbers, and reads no clock but for a journal.
+/// The data path's side of a recording: it stores numbers, and reads no clock.
 #[derive(Debug)]
 pub(crate) struct Writer {
     ring: Words<{ ENTRY_WORDS * ENTRIES }>,
@@ -333,8 +337,6 @@ pub(crate) struct Writer {
     number: u64,
     /// Notes of whom they wait for.
     notes: u64,
-    /// Every call with its times, if that was asked for.
-    journal: Option<Box<Journal>>,
 }
 
 impl Writer {
@@ -344,9 +346,6 @@ impl Writer {
         self.number += 1;
         let shown: [u64; ENTRY_SHOWN] = [kind, count, sequence, size, 0];
         record::publish_at(&self.ring, self.entry(), self.number, shown);
-        if let Some(journal) = &mut self.journal {
-            journal.begin(self.number, [kind, count, sequence, size]);
-        }
     }
 
     #[inline]
@@ -367,11 +366,8 @@ impl Writer {
 
     /// It has ended well.
     #[inline]
-    pub(crate) fn end(&mut self) {
+    pub(crate) fn end(&self) {
         self.progress().store(page::ENDED, Ordering::Relaxed);
-        if let Some(journal) = &mut self.journal {
-            journal.end();
-        }
     }
 
     /// The data path looks around. Returns how often it has.
@@ -392,6 +388,27 @@ impl Writer {
         self.notes += 1;
         // The region has just this size.
         let _ = record::publish(&self.awaited, self.notes, shown);
+    }
+}
+
+/// The same with the times of every call.
+#[derive(Debug)]
+pub(crate) struct Timed {
+    pub(crate) writer: Writer,
+    journal: Journal,
+}
+
+impl Timed {
+    /// An operation begins.
+    pub(crate) fn begin(&mut self, shown: Shown) {
+        self.writer.begin(shown);
+        self.journal.begin(self.writer.number, shown);
+    }
+
+    /// It has ended well.
+    pub(crate) fn end(&mut self) {
+        self.writer.end();
+        self.journal.end();
     }
 }
 
