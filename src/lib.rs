@@ -6,6 +6,8 @@ pub mod communicator;
 pub mod cost;
 #[cfg(feature = "cli")]
 pub mod doctor;
+#[cfg(feature = "cli")]
+pub mod exchange;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;

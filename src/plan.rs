@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use ccl_core::algorithm;
+use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::cost::collectives::bus_factor;
-use ccl_core::cost::models;
-use ccl_core::cost::predict::{Call, Programs, predict};
+use ccl_core::cost::models::{self, Protocol};
+use ccl_core::cost::predict::{self, Call, Prediction, Programs, predict};
 use ccl_core::cost::questions::Unit;
 use ccl_core::topology::{Hosts, Topology};
-use ccl_core::types::{Collective, DataType};
+use ccl_core::types::{Collective, DataType, Rank};
 use serde::Serialize;
 
 use crate::quantity;
@@ -71,38 +71,13 @@ pub struct Way {
 /// When it is no collective of equal blocks, or the cluster has not so many hosts.
 pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
     let Wanted { collective, bytes, data_type, topology, .. } = *wanted;
-    let hosts = wanted.hosts.unwrap_or(topology.hosts());
-    if hosts == 0 || hosts > topology.hosts() {
-        return Err(format!("{} has {} hosts, not {hosts}", topology.name, topology.hosts()));
-    }
-    let placed = placed(topology, hosts)?;
-    let ranks = placed.ranks();
-    let blocks = collective.even_blocks(ranks);
-    let blocks = blocks
-        .ok_or_else(|| format!("{collective} has no blocks of equal length; plan another"))?;
-    let block_bytes = blocks as usize * data_type.bytes();
-    let count = bytes / block_bytes;
-    if count == 0 {
-        return Err(format!(
-            "{bytes} bytes are less than an element for each block; give {block_bytes} at least"
-        ));
-    }
-    // As a call moves it: whole blocks.
-    let bytes = count * block_bytes;
-    let protocols = models::of(topology, hosts).map_err(|error| error.to_string())?;
+    let scene = Scene::of(topology, wanted.hosts)?;
+    let (ranks, hosts) = (scene.hosts.ranks(), wanted.hosts.unwrap_or(topology.hosts()));
+    let sized = Sized::of(collective, ranks, bytes, data_type)?;
+    let bytes = sized.bytes;
     let mut ways = Vec::new();
     for algorithm in algorithm::of(collective) {
-        let programs = Programs::new(algorithm, 0, placed.clone(), SLOTS);
-        for protocol in &protocols {
-            let call = Call {
-                programs: &programs,
-                count,
-                element_bytes: data_type.bytes(),
-                buffer_bytes: bytes,
-                channels: 1,
-                slot_bytes: protocol.slot_bytes,
-            };
-            let seen = predict(&call, &protocol.model).map_err(|error| error.to_string())?;
+        for (protocol, seen) in scene.timed(&scene.programs(algorithm, 0), &sized)? {
             let algbw = bytes as f64 / seen.time_ns * 1e9;
             ways.push(Way {
                 algorithm: algorithm.name.to_owned(),
@@ -132,6 +107,98 @@ pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
         note: note(topology, hosts),
         ways,
     })
+}
+
+/// Ranks on hosts, and what they can send by.
+pub(crate) struct Scene {
+    /// Who is where.
+    pub(crate) hosts: Hosts,
+    protocols: Vec<Protocol>,
+}
+
+/// A call as it moves: whole blocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sized {
+    /// Elements of a block.
+    pub(crate) count: usize,
+    /// Bytes of one.
+    pub(crate) element_bytes: usize,
+    /// Of the larger buffer.
+    pub(crate) bytes: usize,
+}
+
+impl Sized {
+    /// Parts begin at cache lines.
+    pub(crate) fn grain(&self) -> usize {
+        predict::grain(self.element_bytes)
+    }
+
+    pub(crate) fn of(
+        collective: Collective,
+        ranks: u32,
+        bytes: usize,
+        data_type: DataType,
+    ) -> Result<Sized, String> {
+        let blocks = collective.even_blocks(ranks);
+        let blocks = blocks
+            .ok_or_else(|| format!("{collective} has no blocks of equal length; plan another"))?;
+        let block_bytes = blocks as usize * data_type.bytes();
+        let count = bytes / block_bytes;
+        if count == 0 {
+            return Err(format!(
+                "{bytes} bytes are less than an element for each block; give {block_bytes} at least"
+            ));
+        }
+        Ok(Sized { count, element_bytes: data_type.bytes(), bytes: count * block_bytes })
+    }
+}
+
+impl Scene {
+    /// The first so many hosts of a topology; all, if none is given.
+    pub(crate) fn of(topology: &Topology, hosts: Option<u32>) -> Result<Scene, String> {
+        let hosts = hosts.unwrap_or(topology.hosts());
+        if hosts == 0 || hosts > topology.hosts() {
+            return Err(format!("{} has {} hosts, not {hosts}", topology.name, topology.hosts()));
+        }
+        let protocols = models::of(topology, hosts).map_err(|error| error.to_string())?;
+        Ok(Scene { hosts: placed(topology, hosts)?, protocols })
+    }
+
+    /// The same for some of the ranks only.
+    pub(crate) fn among(&self, members: &[Rank]) -> Scene {
+        let ids: Vec<u32> = members.iter().map(|rank| self.hosts.seat(*rank).0).collect();
+        Scene { hosts: Hosts::of(&ids), protocols: self.protocols.clone() }
+    }
+
+    /// What all ranks run.
+    pub(crate) fn programs(&self, algorithm: &'static Algorithm, root: Rank) -> Programs {
+        Programs::new(algorithm, root, self.hosts.clone(), SLOTS)
+    }
+
+    /// A call of these programs, by one protocol.
+    pub(crate) fn call<'a>(programs: &'a Programs, sized: &Sized, protocol: &Protocol) -> Call<'a> {
+        Call {
+            programs,
+            count: sized.count,
+            element_bytes: sized.element_bytes,
+            buffer_bytes: sized.bytes,
+            channels: 1,
+            slot_bytes: protocol.slot_bytes,
+        }
+    }
+
+    /// What a call takes, by each protocol.
+    pub(crate) fn timed(
+        &self,
+        programs: &Programs,
+        sized: &Sized,
+    ) -> Result<Vec<(&Protocol, Prediction)>, String> {
+        let by = |protocol| {
+            let seen = predict(&Scene::call(programs, sized, protocol), &protocol.model);
+            seen.map(|seen| (protocol, seen)).map_err(|error| error.to_string())
+        };
+        self.protocols.iter().map(by).collect()
+    }
 }
 
 /// Ranks on the first so many hosts, which fill one host after the other.

@@ -26,6 +26,9 @@ mod deterministic;
 #[cfg(feature = "cli")]
 mod doctor;
 #[cfg(test)]
+#[cfg(feature = "cli")]
+mod exchange;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod harness;

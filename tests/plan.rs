@@ -4,7 +4,7 @@ use crate::harness::command::{examples_of_its_help_work, page_shows_what_it_says
 
 #[test]
 fn the_examples_of_its_help_work() {
-    examples_of_its_help_work("plan", 4);
+    examples_of_its_help_work("plan", 5);
 }
 
 #[test]

@@ -30,7 +30,7 @@ use super::wait::{Manners, Pause, Wait};
 use super::watch::Lookout;
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
-use crate::recorder::{CallRecord, MESSAGES, Shown, Writer};
+use crate::recorder::{CallRecord, MESSAGES, Shown, Timed, Writer};
 
 /// The most plans kept; the one that was not used for longest makes room.
 const PLANS_MAX: usize = 64;
@@ -122,6 +122,8 @@ pub(super) struct Engine {
     pub(super) control: Arc<ControlPlane>,
     /// Records what this rank does.
     pub(super) writer: Option<Writer>,
+    /// In the writer's place, where calls are timed.
+    pub(super) timed: Option<Box<Timed>>,
     pub(super) segment: Segment,
     pub(super) ports: CpuPorts<MixedLinks>,
     pub(super) manners: Manners,
@@ -233,12 +235,14 @@ impl Engine {
         manners: Manners,
     ) -> Engine {
         let (rank, ranks) = (control.rank(), control.ranks());
+        let timed = control.recorder().timed();
         Engine {
             rank,
             ranks,
             hosts,
             config,
-            writer: control.recorder().writer(),
+            writer: control.recorder().writer().filter(|_| timed.is_none()),
+            timed,
             control,
             segment,
             ports: CpuPorts::new(links, ranks as usize),
@@ -477,24 +481,34 @@ impl Engine {
         }
     }
 
+    /// Where operations are recorded, if they are.
+    #[inline]
+    pub(super) fn recording(&self) -> Option<&Writer> {
+        self.writer.as_ref().or_else(|| self.timed.as_ref().map(|timed| &timed.writer))
+    }
+
     #[inline]
     fn record_begin(&mut self, running: &Running) {
         if let Some(writer) = &mut self.writer {
             writer.begin(running.shown);
+        } else if let Some(timed) = &mut self.timed {
+            timed.begin(running.shown);
         }
     }
 
     #[inline]
     fn record_moved(&self, running: &Running) {
-        if let Some(writer) = &self.writer {
+        if let Some(writer) = self.recording() {
             writer.moved(self.plans[running.plan].execution.folds());
         }
     }
 
     #[inline]
-    fn record_end(&self) {
+    fn record_end(&mut self) {
         if let Some(writer) = &self.writer {
             writer.end();
+        } else if let Some(timed) = &mut self.timed {
+            timed.end();
         }
     }
 

@@ -50,7 +50,7 @@ impl Engine {
         if let Some(failure) = self.control.failure() {
             return Err(self.ended_by(running, &failure));
         }
-        let looks = self.writer.as_ref().map_or(0, Writer::look);
+        let looks = self.recording().map_or(0, Writer::look);
         if stalled > PATIENCE {
             if stalled > SHOWN_AFTER && looks.is_multiple_of(LOOKS_PER_NOTE) {
                 self.show_awaited(running);
@@ -252,12 +252,13 @@ impl Engine {
     /// Shows whom the call waits for.
     fn show_awaited(&mut self, running: &Running) {
         self.find_awaited(running);
-        let Engine { plans, lookout: Lookout { awaited, shown, .. }, writer, .. } = self;
+        let Engine { plans, lookout: Lookout { awaited, shown, .. }, writer, timed, .. } = self;
         shown.clear();
         shown.extend(awaited.iter().map(|&(link, receives)| Awaited { peer: link.peer, receives }));
         // Parallel channels wait for the same.
         shown.dedup();
-        if let Some(writer) = writer {
+        let timed = timed.as_mut().map(|timed| &mut timed.writer);
+        if let Some(writer) = writer.as_mut().or(timed) {
             writer.waits(plans[running.plan].execution.folds_in_all(), shown);
         }
     }

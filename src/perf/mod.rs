@@ -9,6 +9,7 @@
 pub mod data;
 pub mod geometry;
 pub mod memory;
+pub mod nccl_tests;
 pub mod number;
 pub mod open;
 pub mod options;

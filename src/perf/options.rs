@@ -154,6 +154,13 @@ pub struct Options {
     /// Write every row with its percentiles and plan to this file
     #[arg(long, value_name = "FILE", value_parser = file_name())]
     pub json: Option<PathBuf>,
+    /// Write the JSON file of nccl-tests, key for key, in the place of one that is there
+    #[arg(short = 'J', long, value_name = "FILE.json", value_parser = json_name)]
+    pub output_file: Option<PathBuf>,
+    /// Write what ranks sent to each other over devices, headers and all, as a matrix for
+    /// simulators (docs/exchange.md); what passes through memory that they share is not in it
+    #[arg(long, value_name = "FILE", value_parser = file_name())]
+    pub traffic: Option<PathBuf>,
     /// Draw time and bus bandwidth against size into this file
     #[arg(long, value_name = "FILE.svg", value_parser = file_name())]
     pub plot: Option<PathBuf>,
@@ -169,6 +176,16 @@ pub struct Options {
 pub fn percent(text: &str) -> Result<f64, String> {
     let value = text.parse().ok().filter(|value: &f64| value.is_finite() && *value >= 0.0);
     value.ok_or_else(|| "give a number that is not less than 0".to_owned())
+}
+
+fn json_name(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let ends = path.extension().is_some_and(|end| end.eq_ignore_ascii_case("json"));
+    if ends {
+        Ok(path)
+    } else {
+        Err("only JSON is written; give a name that ends in .json".to_owned())
+    }
 }
 
 /// A file's name.
@@ -222,7 +239,13 @@ impl Options {
             _ => {}
         }
         if self.cycles == 0 {
-            for (file, flag) in [(&self.json, "--json"), (&self.plot, "--plot")] {
+            let files = [
+                (&self.json, "--json"),
+                (&self.output_file, "-J"),
+                (&self.traffic, "--traffic"),
+                (&self.plot, "--plot"),
+            ];
+            for (file, flag) in files {
                 if file.is_some() {
                     return Err(OptionsError::Endless(flag));
                 }
@@ -332,6 +355,9 @@ mod tests {
             ("--timeout 0", "seconds above 0"),
             ("--timeout nan", "seconds above 0"),
             ("--json=", "--json"),
+            ("-J out.csv", "ends in .json"),
+            ("-N 0 -J x.json", "never ends"),
+            ("-N 0 --traffic x", "never ends"),
             ("--frobnicate", "unexpected argument"),
             ("stray", "unexpected argument"),
         ] {

@@ -73,9 +73,13 @@ impl Kind {
                 "cycles",
                 "algorithm",
                 "exact",
+                "output_file",
+                "traffic",
                 "plot",
             ],
-            Kind::LatencyComparison => &["aggregated", "root", "cycles", "exact", "plot"],
+            Kind::LatencyComparison => {
+                &["aggregated", "root", "cycles", "exact", "output_file", "traffic", "plot"]
+            }
             Kind::Training => &[
                 "min_bytes",
                 "max_bytes",
@@ -88,6 +92,8 @@ impl Kind {
                 "cycles",
                 "algorithm",
                 "exact",
+                "output_file",
+                "traffic",
                 "plot",
             ],
         }
@@ -308,6 +314,7 @@ fn examples(name: &str, kind: Kind) -> String {
             "-b 1M -e 8M -i 1M -g 4 -n 50   fixed steps, 50 iterations",
             "-b 1k -e 1k -g 3 -d all -o all every type and reduction",
             "-b 8 -e 1G -f 2 -g 2 --json out.json --plot out.svg",
+            "-b 8 -e 1G -f 2 -g 2 -J nccl.json   what reads nccl-tests' files reads this",
         ],
         Kind::P2pMatrix => &[
             "-g 4",

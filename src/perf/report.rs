@@ -109,18 +109,22 @@ impl Origin {
     /// Of this process, now.
     #[must_use]
     pub fn here(program: &str, transport: String, ranks: u32) -> Origin {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
         Origin {
             program: program.to_owned(),
             version: env!("CARGO_PKG_VERSION"),
             commit: env!("FERROCCL_COMMIT"),
-            date: iso_8601(since_epoch.as_secs()),
+            date: iso_8601(now().as_secs()),
             host: host_name(),
             cpu: processor(),
             transport,
             ranks,
         }
     }
+}
+
+/// Since 1970.
+pub(super) fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
 }
 
 /// Links to the next tier, as switches have them.
@@ -175,7 +179,7 @@ pub fn host_name() -> String {
 }
 
 /// Seconds since 1970 as a date and time, by the calendar of 400 years beginning in March.
-fn iso_8601(seconds: u64) -> String {
+pub(super) fn iso_8601(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;

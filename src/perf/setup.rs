@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use ccl_core::cost::traffic::{Bytes, Traffic};
 use ccl_core::types::{Collective, DataType, ReduceOp};
 
 use super::memory::Memory;
@@ -53,7 +54,8 @@ pub fn ready(
     bytes: usize,
 ) -> Result<Memory, SubjectError> {
     let is_first = subject.rank() == 0;
-    let files = options.json.iter().chain(&options.plot).filter(|_| is_first);
+    let files = options.json.iter().chain(&options.output_file).chain(&options.plot);
+    let files = files.chain(&options.traffic).filter(|_| is_first);
     let memory = Memory::new(bytes, bytes).map_err(SubjectError::from);
     let memory = memory.and_then(|mut memory| {
         if options.register == 1 {
@@ -122,6 +124,37 @@ pub fn records(
         (number, text)
     };
     Ok(records.chunks_exact(RECORD_BYTES).map(read).collect())
+}
+
+/// What this rank has sent to each so far, over devices.
+pub fn sent(subject: &dyn Subject) -> Vec<u64> {
+    let mut sent = vec![0; subject.ranks() as usize];
+    for peer in subject.peers() {
+        if let Some(sent) = sent.get_mut(peer.rank as usize) {
+            *sent = peer.account.sent_bytes;
+        }
+    }
+    sent
+}
+
+/// What all ranks have sent since each had sent this much, as one interval of so many seconds.
+///
+/// # Errors
+/// Whatever the communicator reports.
+pub fn traffic(
+    subject: &mut dyn Subject,
+    before: &[u64],
+    interval_s: f64,
+) -> Result<Traffic, SubjectError> {
+    // What is asked now counts no more.
+    let own = sent(subject);
+    let mut bytes = Bytes::new();
+    for (to, (now, before)) in (0..).zip(own.iter().zip(before)) {
+        let column = subject.all_gather_f64(now.saturating_sub(*before) as f64)?;
+        let pairs = (0..).zip(column).filter(|(_, sent)| *sent > 0.0);
+        bytes.extend(pairs.map(|(from, sent)| ((from, to), sent as u64)));
+    }
+    Ok(Traffic { ranks: subject.ranks(), interval_s, intervals: vec![bytes] })
 }
 
 /// One checked call: the wrong elements on all ranks together.

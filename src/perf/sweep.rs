@@ -2,21 +2,25 @@
 //! asked for, over a range of sizes, out of place and in place.
 
 use std::io::Write;
+use std::time::Instant;
 
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 
 use super::geometry::{count_column, counts_of_size, has_in_place};
 use super::memory::Memory;
+use super::nccl_tests::{self, Report};
 use super::options::Options;
 use super::plot::{Figure, Point, Series, render};
 use super::progress::Progress;
-use super::report::{Half, Origin, Row, average_bus_gbps, sweep_json};
-use super::setup::{checked_call, rank_lines, ready, write_file};
+use super::report::{self, Half, Origin, Row, average_bus_gbps, sweep_json};
+use super::setup::{checked_call, rank_lines, ready, sent, traffic, write_file};
 use super::sizes::sweep;
 use super::subject::{Peer, Subject, SubjectError};
 use super::table;
 use super::timing::{Loop, over_ranks, time_calls};
 use super::trial::Trial;
+use crate::communicator::config_from_environment;
+use crate::exchange::matrix;
 use ccl_core::cost::collectives::bus_factor;
 
 /// What came out of a run.
@@ -47,6 +51,7 @@ pub fn run(
     subject: &mut dyn Subject,
     out: &mut dyn Write,
 ) -> Result<Outcome, SubjectError> {
+    let began_s = report::now().as_secs();
     let mut bench = Bench::new(collective, options, subject)?;
     let is_first = bench.subject.rank() == 0;
     let lines = rank_lines(bench.subject)?;
@@ -55,7 +60,16 @@ pub fn run(
         let header = table::header(program, options, &transport, &lines);
         write!(out, "{header}{}", table::columns())?;
     }
+    let (before, begun) = (sent(bench.subject), Instant::now());
     let outcome = bench.all(out)?;
+    if let Some(path) = &options.traffic {
+        let interval_s = begun.elapsed().as_secs_f64().max(1e-9);
+        let traffic = traffic(bench.subject, &before, interval_s)?;
+        if is_first {
+            write!(out, "{}", table::traffic(&traffic))?;
+            matrix::write(&path.to_string_lossy(), &traffic)?;
+        }
+    }
     if is_first {
         let average = average_bus_gbps(&outcome.rows);
         let peers = bench.subject.peers();
@@ -63,6 +77,19 @@ pub fn run(
         write!(out, "{}", table::footer(program, outcome.failed, average))?;
         let origin = Origin::here(program, transport, bench.subject.ranks());
         write_files(options, &origin, &outcome.rows, &peers)?;
+        if let Some(path) = &options.output_file {
+            let report = Report {
+                options,
+                origin: &origin,
+                ranks: &lines,
+                began_s,
+                arguments: std::env::args().collect(),
+                config: config_from_environment()?,
+                rows: &outcome.rows,
+                failed: outcome.failed,
+            };
+            write_file(path, &(nccl_tests::json(&report)? + "\n"))?;
+        }
     }
     Ok(outcome)
 }

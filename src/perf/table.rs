@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use ccl_core::cost::traffic::Traffic;
+
 use super::number::general;
 use super::options::Options;
 use super::report::{Half, Row, evenness};
@@ -122,6 +124,18 @@ pub fn flows(peers: &[Peer]) -> String {
         links.join(", "),
         loads.join(", ")
     )
+}
+
+/// What ranks have sent to each other, in all.
+#[must_use]
+pub fn traffic(traffic: &Traffic) -> String {
+    let whole = traffic.whole();
+    let bytes: u64 = whole.values().sum();
+    match whole.len() {
+        0 => "# Traffic              : none; what passes through shared memory is not counted\n"
+            .to_owned(),
+        pairs => format!("# Traffic              : {bytes} bytes between {pairs} pairs of ranks\n"),
+    }
 }
 
 /// What each device has carried of what this rank sends; nothing if there is only one.

@@ -119,7 +119,7 @@ impl std::fmt::Display for CallRecord {
 }
 
 /// Whether the count of a record stands for many, or for none that all ranks know.
-fn takes_counts(collective: Collective) -> bool {
+pub(super) fn takes_counts(collective: Collective) -> bool {
     use Collective as C;
     matches!(
         collective,

@@ -3,6 +3,8 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 
+use ccl_core::types::Rank;
+
 use super::snapshot::Snapshot;
 
 /// Writes a recording to `stderr`, to nowhere (`none`), or to the end of a file.
@@ -11,16 +13,17 @@ pub(super) fn dump(snapshot: &Snapshot, to: &str) {
         "none" => return,
         // In one piece, so that the lines of ranks do not mix.
         "stderr" | "" => std::io::stderr().write_all(snapshot.to_string().as_bytes()),
-        file => append(snapshot, &path(file, snapshot)),
+        file => append(snapshot, &path(file, snapshot.rank)),
     };
     if let Err(error) = result {
         tracing::warn!(%error, to, "the recording cannot be dumped; see FERROCCL_DUMP");
     }
 }
 
-fn path(name: &str, snapshot: &Snapshot) -> String {
+/// A file's name, with this process for %p and the rank for %r.
+pub(super) fn path(name: &str, rank: Rank) -> String {
     let process = std::process::id().to_string();
-    name.replace("%p", &process).replace("%r", &snapshot.rank.to_string())
+    name.replace("%p", &process).replace("%r", &rank.to_string())
 }
 
 fn append(snapshot: &Snapshot, path: &str) -> std::io::Result<()> {

@@ -6,6 +6,8 @@
 
 mod call;
 mod dump;
+#[cfg(feature = "cli")]
+mod journal;
 mod page;
 #[cfg(feature = "cli")]
 mod scan;
@@ -28,8 +30,10 @@ use page::{BYTES, ENTRIES, ENTRY_SHOWN, ENTRY_WORDS, Page};
 
 pub(crate) use call::CallRecord;
 #[cfg(feature = "cli")]
+use journal::Journal;
+#[cfg(feature = "cli")]
 pub use scan::{Member, Status, status};
-pub use snapshot::{Operation, Snapshot, WaitsFor};
+pub use snapshot::{Call, Operation, Snapshot, WaitsFor};
 pub(crate) use words::MESSAGES;
 
 /// How the memory of a recording is called among a process's descriptors.
@@ -47,14 +51,21 @@ pub struct Settings {
     pub dump: String,
     /// Whether SIGUSR1 asks for one.
     pub signal: bool,
+    /// Where every call goes, with its times: a file's name with `%p` and `%r`; empty for nowhere.
+    pub trace: String,
 }
 
 impl Settings {
     /// What the configuration says.
     #[must_use]
     pub fn of(config: &Config) -> Settings {
-        let Config { recorder, dump, dump_signal, .. } = config;
-        Settings { is_on: *recorder, dump: dump.clone(), signal: *dump_signal }
+        let Config { recorder, dump, dump_signal, trace, .. } = config;
+        Settings {
+            is_on: *recorder || !trace.is_empty(),
+            dump: dump.clone(),
+            signal: *dump_signal,
+            trace: trace.clone(),
+        }
     }
 }
 
@@ -82,6 +93,8 @@ pub(crate) struct Recorder {
     settings: Settings,
     /// What the last sample found: operation, progress, step, and looks.
     last: Mutex<[u64; 4]>,
+    #[cfg(feature = "cli")]
+    subject: Subject,
     /// Signals that were answered.
     signals: AtomicU64,
     /// Whether the end of the communicator was.
@@ -100,6 +113,10 @@ impl std::fmt::Debug for Recorder {
 fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn host() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 impl Recorder {
@@ -121,7 +138,7 @@ impl Recorder {
         ] {
             region.word64(at)?.store(value, Ordering::Relaxed);
         }
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let host = host();
         let host = &host.as_bytes()[..host.len().min(page::HOST_BYTES)];
         region.write(page::HOST, host)?;
         let recorder = Recorder {
@@ -130,6 +147,8 @@ impl Recorder {
             ring: Words::new(&region, page::RING)?,
             region,
             last: Mutex::new([u64::MAX; 4]),
+            #[cfg(feature = "cli")]
+            subject: subject.clone(),
             signals: AtomicU64::new(signal::count()),
             ended: AtomicBool::new(false),
             _file: file,
@@ -153,6 +172,25 @@ impl Recorder {
         let (live, ring) = (self.live.clone(), self.ring.clone());
         let writer = Writer { ring, live, awaited, number: 0, notes: 0 };
         self.settings.is_on.then_some(writer)
+    }
+
+    /// The data path's side where calls are timed too: in the place of the writer, so that whoever
+    /// times nothing pays nothing for it. There is one.
+    #[cfg(feature = "cli")]
+    pub(crate) fn timed(&self) -> Option<Box<Timed>> {
+        let trace = &self.settings.trace;
+        let writer = self.writer().filter(|_| !trace.is_empty())?;
+        let journal = Journal::new(trace, &self.subject, host());
+        Some(Box::new(Timed { writer, journal }))
+    }
+
+    /// Without what it takes there is none.
+    #[cfg(not(feature = "cli"))]
+    pub(crate) fn timed(&self) -> Option<Box<Timed>> {
+        if !self.settings.trace.is_empty() {
+            tracing::warn!("FERROCCL_TRACE needs the feature \"cli\" of this crate; build with it");
+        }
+        None
     }
 
     /// The rank is in a step of the program that is no operation; in none, if that has no name.
@@ -278,7 +316,18 @@ fn steady(mut look: impl FnMut() -> bool) {
 /// registry if it has one.
 pub(crate) type Shown = [u64; 4];
 
-/// The data path's side of a recording: it stores numbers and reads no clock.
+/// Without what it takes there is none.
+#[cfg(not(feature = "cli"))]
+#[derive(Debug)]
+enum Journal {}
+
+#[cfg(not(feature = "cli"))]
+impl Journal {
+    fn begin(&mut self, _number: u64, _shown: Shown) {}
+    fn end(&mut self) {}
+}
+
+/// The data path's side of a recording: it stores numbers, and reads no clock.
 #[derive(Debug)]
 pub(crate) struct Writer {
     ring: Words<{ ENTRY_WORDS * ENTRIES }>,
@@ -339,6 +388,27 @@ impl Writer {
         self.notes += 1;
         // The region has just this size.
         let _ = record::publish(&self.awaited, self.notes, shown);
+    }
+}
+
+/// The same with the times of every call.
+#[derive(Debug)]
+pub(crate) struct Timed {
+    pub(crate) writer: Writer,
+    journal: Journal,
+}
+
+impl Timed {
+    /// An operation begins.
+    pub(crate) fn begin(&mut self, shown: Shown) {
+        self.writer.begin(shown);
+        self.journal.begin(self.writer.number, shown);
+    }
+
+    /// It has ended well.
+    pub(crate) fn end(&mut self) {
+        self.writer.end();
+        self.journal.end();
     }
 }
 

@@ -14,6 +14,7 @@ use ccl_core::bootstrap::{AWAITED_MAX, Awaited, Doing, Note};
 use ccl_core::types::Rank;
 
 use super::call::CallRecord;
+use super::snapshot::Call;
 use super::words::{self, MESSAGES};
 
 /// Bytes of a recording: one page.
@@ -76,12 +77,15 @@ impl Entry {
     }
 
     pub(super) fn algorithm(&self) -> Option<&'static str> {
-        let index = ((self.size & 0xff) as usize).checked_sub(1)?;
-        algorithm::all().nth(index).map(|algorithm| algorithm.name)
+        algorithm_of(self.size)
     }
 
     pub(super) fn what(&self) -> String {
         words::operation(self.sequence, self.kind, self.count)
+    }
+
+    pub(super) fn structured(&self) -> Call {
+        Call::of(self.sequence, self.kind, self.count)
     }
 
     /// What tells it from other calls of its number.
@@ -89,6 +93,12 @@ impl Entry {
         let record = CallRecord::of(self.sequence, self.kind, self.count);
         record.filter(|_| self.kind != MESSAGES).map_or(0, |record| record.tag(true).max(1))
     }
+}
+
+/// The algorithm that an operation's size goes with.
+pub(super) fn algorithm_of(size: u64) -> Option<&'static str> {
+    let index = ((size & 0xff) as usize).checked_sub(1)?;
+    algorithm::all().nth(index).map(|algorithm| algorithm.name)
 }
 
 /// Two copies of a recording, made one after the other: what both say of a record was its content

@@ -225,7 +225,7 @@ fn row(f: &mut fmt::Formatter<'_>, member: &Member, width: usize) -> fmt::Result
     match last {
         None => f.write_str("none")?,
         Some(last) => {
-            f.write_str(&last.what)?;
+            f.write_str(&last.call.what)?;
             last.algorithm.map_or(Ok(()), |algorithm| write!(f, ", {algorithm}"))?;
         }
     }

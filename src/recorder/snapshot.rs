@@ -5,7 +5,9 @@ use std::fmt;
 use ccl_core::bootstrap::{Awaited, Doing, Note};
 use serde::Serialize;
 
+use super::call::{self, CallRecord};
 use super::page::{self, Page};
+use super::words;
 
 /// What a rank was doing at one moment, and its last operations.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -48,6 +50,40 @@ pub struct WaitsFor {
     pub what: &'static str,
 }
 
+/// What an operation is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Call {
+    /// In words.
+    pub what: String,
+    /// Which collective; none for messages.
+    pub collective: Option<&'static str>,
+    /// Of which elements.
+    pub data_type: Option<&'static str>,
+    /// Elements given to the call; none where blocks have counts of their own.
+    pub count: Option<u64>,
+    /// The rank that is singled out, where one is.
+    pub root: Option<u32>,
+}
+
+impl Call {
+    pub(super) fn of(sequence: u64, kind: u64, count: u64) -> Call {
+        let what = words::operation(sequence, kind, count);
+        let record = CallRecord::of(sequence, kind, count).filter(|_| kind != words::MESSAGES);
+        let Some(record) = record else {
+            return Call { what, collective: None, data_type: None, count: None, root: None };
+        };
+        let CallRecord { collective, data_type, root, .. } = record;
+        Call {
+            what,
+            collective: Some(collective.name()),
+            data_type: Some(data_type.name()),
+            count: (!call::takes_counts(collective)).then_some(count),
+            root: collective.has_root().then_some(root),
+        }
+    }
+}
+
 /// An operation of the recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -57,7 +93,8 @@ pub struct Operation {
     /// Number of the collective; of messages, that of the last collective before them.
     pub sequence: u64,
     /// What it is.
-    pub what: String,
+    #[serde(flatten)]
+    pub call: Call,
     /// The algorithm that carries it out, where there is one.
     pub algorithm: Option<&'static str>,
     /// Bytes of the larger buffer.
@@ -128,7 +165,7 @@ fn operation(page: &Page<'_>, entry: &page::Entry, _note: &Note) -> Operation {
     Operation {
         number: entry.number,
         sequence: entry.sequence,
-        what: entry.what(),
+        call: entry.structured(),
         algorithm: entry.algorithm(),
         bytes: entry.bytes(),
         ended,
@@ -140,7 +177,7 @@ fn operation(page: &Page<'_>, entry: &page::Entry, _note: &Note) -> Operation {
 
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Operation { number, what, bytes, .. } = self;
+        let Operation { number, call: Call { what, .. }, bytes, .. } = self;
         write!(f, "{number:>6}  {what}")?;
         if let Some(algorithm) = self.algorithm {
             write!(f, ", {algorithm}")?;

@@ -29,7 +29,7 @@ fn the_last_operations_are_read_with_how_far_they_are() {
         (last.number, last.step, last.steps, last.bytes_done),
         (40, Some(3), Some(12), Some(250))
     );
-    assert_eq!(last.what, "a send and 2 receives");
+    assert_eq!(last.call.what, "a send and 2 receives");
     assert_eq!(snapshot.waits_in_words(), "message of 3, room of 0");
     assert!(snapshot.operations.iter().rev().skip(1).all(|operation| operation.ended));
     let text = snapshot.to_string();
@@ -67,7 +67,7 @@ fn what_a_rank_is_doing_follows_from_its_counters() {
 #[test]
 fn what_is_off_says_so() {
     let subject = Subject { rank: 0, ranks: 2, communicator: 7, heartbeat_ms: 0 };
-    let settings = Settings { is_on: false, signal: false, dump: String::new() };
+    let settings = Settings { is_on: false, signal: false, ..Settings::default() };
     let recorder = Recorder::new(&subject, settings).unwrap();
     assert!(recorder.writer().is_none());
     assert_eq!(recorder.note().unwrap().what, "calls that it does not record");

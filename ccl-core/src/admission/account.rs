@@ -90,6 +90,8 @@ impl Serialize for Waits {
 pub struct Account {
     /// Messages published to it.
     pub sent: u64,
+    /// Their bytes, with headers.
+    pub sent_bytes: u64,
     /// Messages that came from it.
     pub received: u64,
     /// Of those sent: how many were read from the caller's memory, without a copy.
@@ -112,6 +114,7 @@ impl Account {
     /// A message of so many bytes is under way.
     pub(super) fn sent(&mut self, bytes: usize) {
         self.sent += 1;
+        self.sent_bytes += bytes as u64;
         self.in_flight_bytes += bytes as u64;
         self.in_flight_bytes_max = self.in_flight_bytes_max.max(self.in_flight_bytes);
     }

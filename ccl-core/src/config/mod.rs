@@ -254,6 +254,11 @@ config! {
     dump_signal: bool = true, "FERROCCL_DUMP_SIGNAL", None, false,
         "Dump the recording on SIGUSR1. Only where the program leaves that signal at its default, \
          which is to be killed by it.";
+    trace: String = String::new(), "FERROCCL_TRACE", None, false,
+        "Where every call of a rank goes, with when it began and how long it took: a file that is \
+         appended to, as lines of JSON (%p stands for the process, %r for the rank), for `ferroccl \
+         trace export`. Written when a communicator ends, and now and then; takes a reading of the \
+         clock before and after each call.";
     debug: String = "warn".to_owned(), "FERROCCL_DEBUG", Some("NCCL_DEBUG"), false,
         "What is logged to stderr: error, warn, info, debug, trace, or a filter such as \
          ferroccl=debug.";

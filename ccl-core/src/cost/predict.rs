@@ -6,7 +6,7 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::walk::{Model, Owner, Scene, Walked, walk};
+use super::walk::{Left, Model, Owner, Scene, Walked, walk};
 use crate::algorithm::{Algorithm, Params};
 use crate::execution::{Execution, Link, Message, Numbers, Ports, Progress, Task};
 use crate::lower::{Alias, Program, lower_for_slots};
@@ -205,13 +205,19 @@ fn prediction(walked: &Walked) -> Prediction {
     }
 }
 
+/// Of how many elements the beginnings of parts are multiples: cache lines, as in calls that are
+/// made.
+#[must_use]
+pub fn grain(element_bytes: usize) -> usize {
+    (64 / element_bytes.max(1)).max(1)
+}
+
 fn numbers(call: &Call<'_>, rank: Rank, split: u32) -> Result<Numbers, ShapeError> {
     let Call { programs, count, element_bytes, slot_bytes, .. } = *call;
     let Programs { algorithm, root, hosts, .. } = programs;
     let (collective, ranks) = (algorithm.collective, hosts.ranks());
     let seat = Seat { collective, rank, ranks, root: *root };
-    let grain = (64 / element_bytes.max(1)).max(1);
-    let (input, output) = seat.layouts(Sizes::Even(count), split, grain)?;
+    let (input, output) = seat.layouts(Sizes::Even(count), split, grain(element_bytes))?;
     Ok(Numbers { input, output, element_bytes, slot_bytes })
 }
 
@@ -224,6 +230,26 @@ fn pieces(call: &Call<'_>) -> Result<usize, ShapeError> {
 }
 
 fn walked(call: &Call<'_>, model: &Model) -> Result<Walked, PredictError> {
+    messages(call, model, &mut |_| {})
+}
+
+/// Whether all messages of a call can be looked at: its ranks are few.
+#[must_use]
+pub fn is_walked(hosts: &Hosts) -> bool {
+    hosts.ranks() <= RANKS_MAX
+}
+
+/// Runs a call to its end, without leaving anything out, and shows every message as it leaves. What
+/// that takes grows with the messages, and with the square of the ranks: see [`is_walked`].
+///
+/// # Errors
+///
+/// See [`PredictError`].
+pub fn messages(
+    call: &Call<'_>,
+    model: &Model,
+    seen: &mut dyn FnMut(&Left),
+) -> Result<Walked, PredictError> {
     let Call { programs, channels, element_bytes, buffer_bytes, .. } = *call;
     let hosts = &programs.hosts;
     let mut executions = Vec::new();
@@ -236,7 +262,7 @@ fn walked(call: &Call<'_>, model: &Model) -> Result<Walked, PredictError> {
     }
     let slots = programs.slots;
     let scene = Scene { channels, slots, element_bytes, buffer_bytes, hosts };
-    Ok(walk(&mut executions, &scene, model)?)
+    Ok(walk(&mut executions, &scene, model, seen)?)
 }
 
 /// Steps that wait for each other, and the busiest port or processor; for ranks of some hosts that

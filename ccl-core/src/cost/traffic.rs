@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use super::predict::grain;
 use crate::algorithm::{Algorithm, Params};
 use crate::schedule::shape::{Seat, ShapeError, Sizes};
 use crate::schedule::{Buffer, Op};
@@ -61,7 +62,8 @@ impl Sent<'_> {
         let ranks = hosts.ranks();
         let schedule = (algorithm.schedule)(&Params { rank, ranks, root, hosts });
         let seat = Seat { collective: algorithm.collective, rank, ranks, root };
-        let (input, output) = seat.layouts(Sizes::Even(count), schedule.split, 1)?;
+        let (input, output) =
+            seat.layouts(Sizes::Even(count), schedule.split, grain(element_bytes))?;
         let mut sent = BTreeMap::new();
         schedule.for_each(&mut |op, counters| {
             let Op::Send { peer, source } = op else { return };
@@ -99,12 +101,16 @@ mod tests {
     fn a_ring_sends_to_its_next_alone() {
         let hosts = Hosts::one(4);
         let algorithm = find(Collective::AllReduce, "ring").unwrap();
-        let sent = Sent { algorithm, root: 0, count: 400, element_bytes: 4, hosts: &hosts };
+        let sent = Sent { algorithm, root: 0, count: 640, element_bytes: 4, hosts: &hosts };
         let bytes = sent.by_all().unwrap();
         // 2 (n - 1) / n of the buffer.
-        let expected = (0..4).map(|rank| ((rank, (rank + 1) % 4), 2_400)).collect();
+        let expected = (0..4).map(|rank| ((rank, (rank + 1) % 4), 3_840)).collect();
         assert_eq!(bytes, expected);
+        // Parts begin at cache lines, as they do when it is done: 96, 112, 96 and 96 of 400.
+        let odd = Sent { count: 400, ..sent }.by_all().unwrap();
+        assert_eq!(odd.values().sum::<u64>(), 2 * 3 * 1_600);
+        assert!(odd.values().all(|bytes| bytes % 64 == 0));
         let twice = Traffic { ranks: 4, interval_s: 1.0, intervals: vec![bytes.clone(), bytes] };
-        assert_eq!(twice.whole()[&(3, 0)], 4_800);
+        assert_eq!(twice.whole()[&(3, 0)], 7_680);
     }
 }

@@ -135,6 +135,7 @@ enum Event {
 struct World<'m> {
     model: &'m Model,
     scene: Scene<'m>,
+    seen: &'m mut dyn FnMut(&Left),
     pipes: Vec<Pipe>,
     /// Within hosts, out of and into each rank.
     within: Vec<[Port; 2]>,
@@ -172,7 +173,20 @@ pub struct Scene<'a> {
     pub hosts: &'a Hosts,
 }
 
-/// Runs the started executions of all ranks to their end.
+/// A message that leaves its sender.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Left {
+    /// When it begins to, in nanoseconds.
+    pub at_ns: f64,
+    /// Whose it is.
+    pub from: Rank,
+    /// For whom.
+    pub to: Rank,
+    /// Its payload.
+    pub bytes: usize,
+}
+
+/// Runs the started executions of all ranks to their end, and shows every message as it leaves.
 ///
 /// # Errors
 ///
@@ -181,8 +195,9 @@ pub fn walk(
     executions: &mut [Execution],
     scene: &Scene<'_>,
     model: &Model,
+    seen: &mut dyn FnMut(&Left),
 ) -> Result<Walked, Stuck> {
-    let mut world = World::new(executions.len(), scene, model);
+    let mut world = World::new(executions.len(), scene, model, seen);
     let mut open = executions.len();
     let mut done = vec![false; executions.len()];
     while let Some(Reverse((time, _, event))) = world.events.pop() {
@@ -218,7 +233,12 @@ pub fn walk(
 }
 
 impl<'m> World<'m> {
-    fn new(ranks: usize, scene: &Scene<'m>, model: &'m Model) -> World<'m> {
+    fn new(
+        ranks: usize,
+        scene: &Scene<'m>,
+        model: &'m Model,
+        seen: &'m mut dyn FnMut(&Left),
+    ) -> World<'m> {
         let Scene { channels, hosts, .. } = *scene;
         let channels = channels.max(1);
         let slots = std::iter::repeat_n(0, scene.slots as usize);
@@ -235,6 +255,7 @@ impl<'m> World<'m> {
         let mut world = World {
             model,
             scene: Scene { channels, ..*scene },
+            seen,
             pipes,
             within: vec![[Port::default(); 2]; ranks],
             between: vec![[Port::default(); 2]; owners],
@@ -320,6 +341,7 @@ impl<'m> World<'m> {
         let ns = bytes as f64 / self.hop(from, to).bytes_per_s * 1e9;
         let owner = self.owner(from, to);
         let [begins, _] = self.pass(owner, 0, self.now[from as usize], ns);
+        (self.seen)(&Left { at_ns: begins as f64 / 1e3, from, to, bytes });
         self.messages += 1;
         self.network_bytes += if owner.0 { 0 } else { bytes as u64 };
         self.at(begins, Event::Reach { from, to, channel, bytes });

@@ -10,6 +10,7 @@ mod plan;
 mod sim;
 mod status;
 mod topo;
+mod trace;
 mod tune;
 
 use std::process::ExitCode;
@@ -29,6 +30,7 @@ Examples:
   ferroccl cost all_gather bytes=512MiB ranks=8 bandwidth=450GB/s
   ferroccl plan all_reduce --bytes 1G --on superpod-1024
   ferroccl place all_reduce --on meta-24576 --hosts 0,384,1,385
+  ferroccl trace replay docs/exchange/job --on p5
   ferroccl sim --scenario f2
   ferroccl topo
   ferroccl tune -g 2 --out here.tuning
@@ -52,6 +54,8 @@ enum Command {
     Plan(plan::Plan),
     /// Which rank should be on which host, so that little crosses racks and zones
     Place(place::Place),
+    /// Recorded jobs and planned collectives as execution traces, and replayed on other clusters
+    Trace(trace::Trace),
     /// How long collectives take on a fabric of switches: experiments with flows, routing, queues
     Sim(ccl_sim::Arguments),
     /// What joins GPUs, NICs and hosts: of this machine, of a file, or of a cluster known by name
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         Command::Plan(arguments) => plan::show(&arguments),
         Command::Place(arguments) => place::show(&arguments),
         Command::Sim(arguments) => return sim::run(&arguments),
+        Command::Trace(arguments) => trace::trace(&arguments),
         Command::Topo(arguments) => topo::show(&arguments),
         Command::Tune(arguments) => return tune::tune(&arguments),
         Command::Status(arguments) => status::show(&arguments),

@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io::Write;
 
+use ferroccl::exchange::{matrix, predicted};
 use ferroccl::perf::sizes::parse_size;
 use ferroccl::plan::{Wanted, plan};
 use ferroccl::{Collective, DataType};
@@ -16,7 +17,8 @@ Examples:
   ferroccl plan all_reduce --bytes 64M --on h100
   ferroccl plan all_reduce --bytes 1G --on superpod-1024
   ferroccl plan all_to_all --bytes 128M --on p5 --hosts 4
-  ferroccl plan all_gather --bytes 1M --on b200 --json")]
+  ferroccl plan all_gather --bytes 1M --on b200 --json
+  ferroccl plan all_reduce --bytes 64M --on p5 --hosts 2 --traffic - --interval 1e-3")]
 pub(crate) struct Plan {
     /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all
     collective: Collective,
@@ -32,21 +34,40 @@ pub(crate) struct Plan {
     /// Element type
     #[arg(short = 'd', long = "datatype", default_value = "float")]
     data_type: DataType,
+    /// Write who sends how much to whom, by the fastest algorithm, to a file that `ferroccl sim`
+    /// and others read (docs/exchange.md); - is standard output, in place of the plan
+    #[arg(long, value_name = "FILE")]
+    traffic: Option<String>,
+    /// The traffic by this algorithm
+    #[arg(long, value_name = "NAME", requires = "traffic")]
+    algorithm: Option<String>,
+    /// The traffic in intervals of so many seconds; without it in one
+    #[arg(long, value_name = "SECONDS", requires = "traffic")]
+    interval: Option<f64>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn show(arguments: &Plan) -> Result<(), Box<dyn Error>> {
-    let Plan { collective, on, bytes, hosts, data_type, json } = arguments;
+    let Plan { collective, on, bytes, hosts, data_type, json, .. } = arguments;
     let topology = ferroccl::topology::open(on)?;
-    let plan = plan(&Wanted {
+    let wanted = Wanted {
         collective: *collective,
         bytes: *bytes,
         data_type: *data_type,
         topology: &topology,
         hosts: *hosts,
-    })?;
+    };
+    if let Some(file) = &arguments.traffic {
+        let seen = predicted::traffic(&wanted, arguments.algorithm.as_deref(), arguments.interval)?;
+        matrix::write(file, &seen.traffic)?;
+        if file == "-" {
+            return Ok(());
+        }
+        eprintln!("{seen}: {file}");
+    }
+    let plan = plan(&wanted)?;
     let text = if *json { serde_json::to_string_pretty(&plan)? + "\n" } else { plan.to_string() };
     let _ = write!(std::io::stdout(), "{text}");
     Ok(())

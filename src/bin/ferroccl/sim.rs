@@ -5,9 +5,7 @@ use std::process::ExitCode;
 use ccl_sim::{Arguments, Files};
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let traffic = |path: &str| {
-        Err(format!("{path}: this build reads no traffic matrices; take one that does"))
-    };
-    let files = Files { topology: &ferroccl::topology::open, traffic: &traffic };
+    let files =
+        Files { topology: &ferroccl::topology::open, traffic: &ferroccl::exchange::matrix::read };
     ccl_sim::run(arguments, &files)
 }

@@ -1,0 +1,164 @@
+//! Execution traces: recorded jobs and planned collectives, exchanged with other tools and replayed
+//! on other clusters.
+
+use std::error::Error;
+use std::io::Write;
+
+use ferroccl::exchange::job::Job;
+use ferroccl::exchange::replay::Replay;
+use ferroccl::exchange::{matrix, predicted, recorded};
+use ferroccl::perf::sizes::parse_size;
+use ferroccl::plan::Wanted;
+use ferroccl::{Collective, DataType};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Traces are in the form of Chakra (MLCommons), a file for each rank: PREFIX.0.et, PREFIX.1.et and so
+on. What is recorded by FERROCCL_TRACE=calls.%r.json can be exported, shown, and replayed on any
+topology; docs/exchange.md goes through it.
+Examples:
+  ferroccl trace export --recorder docs/exchange/calls.json --out target/job
+  ferroccl trace show docs/exchange/job
+  ferroccl trace replay docs/exchange/job --on p5
+  ferroccl trace traffic docs/exchange/job --on p5 --interval 1e-3 --out -
+  ferroccl trace plan all_gather --bytes 1M --on h100 --algorithm ring --out target/plan")]
+pub(crate) struct Trace {
+    #[command(subcommand)]
+    step: Step,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Step {
+    /// Traces of what ranks recorded: of files of FERROCCL_TRACE, or dumps as JSON
+    Export {
+        /// Recordings of all ranks
+        #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
+        recorder: Vec<String>,
+        /// How the names of the traces begin
+        #[arg(long, value_name = "PREFIX")]
+        out: String,
+    },
+    /// Traces of a planned collective: its sends, receives and reductions, rank by rank
+    Plan {
+        /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all
+        collective: Collective,
+        /// A topology: a name of `ferroccl topo --list`, or a file
+        #[arg(long)]
+        on: String,
+        /// Bytes of the larger buffer
+        #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
+        bytes: usize,
+        /// On so many of its hosts, from the first on
+        #[arg(long)]
+        hosts: Option<u32>,
+        /// Element type
+        #[arg(short = 'd', long = "datatype", default_value = "float")]
+        data_type: DataType,
+        /// By which algorithm; without it by the fastest
+        #[arg(long, value_name = "NAME")]
+        algorithm: Option<String>,
+        /// How the names of the traces begin
+        #[arg(long, value_name = "PREFIX")]
+        out: String,
+    },
+    /// What the ranks of a job called
+    Show(Given),
+    /// How long its calls would take on a topology, side by side with what they took
+    Replay {
+        #[command(flatten)]
+        given: Given,
+        /// A topology: a name of `ferroccl topo --list`, or a file
+        #[arg(long)]
+        on: String,
+        /// By this algorithm or family, where a collective has it; else the library chooses
+        #[arg(long, value_name = "NAME")]
+        algorithm: Option<String>,
+    },
+    /// Who would send how much to whom on a topology: a matrix that a simulator replays
+    Traffic {
+        #[command(flatten)]
+        given: Given,
+        /// A topology: a name of `ferroccl topo --list`, or a file
+        #[arg(long)]
+        on: String,
+        /// By this algorithm or family, where a collective has it; else the library chooses
+        #[arg(long, value_name = "NAME")]
+        algorithm: Option<String>,
+        /// In intervals of so many seconds; without it in one
+        #[arg(long, value_name = "SECONDS")]
+        interval: Option<f64>,
+        /// The file: JSON if it ends in .json, else lines; - is standard output
+        #[arg(long, value_name = "FILE")]
+        out: String,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Given {
+    /// How the names of the traces begin, or the directory they are in
+    prefix: String,
+    /// Who is in which group, as JSON: {"1": [0, 1]}; without it PREFIX.groups.json
+    #[arg(long, value_name = "FILE")]
+    groups: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Given {
+    fn read(&self) -> Result<Job, String> {
+        Job::read(&self.prefix, self.groups.as_deref())
+    }
+
+    /// Prints it as it was asked for.
+    fn print<T: std::fmt::Display + serde::Serialize>(
+        &self,
+        shown: &T,
+    ) -> Result<(), Box<dyn Error>> {
+        match self.json {
+            true => print(&(serde_json::to_string_pretty(shown)? + "\n")),
+            false => print(&shown.to_string()),
+        }
+        Ok(())
+    }
+}
+
+fn print(text: &str) {
+    // Whoever has closed it wants no more.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+pub(crate) fn trace(arguments: &Trace) -> Result<(), Box<dyn Error>> {
+    match &arguments.step {
+        Step::Export { recorder, out } => export(recorder, out),
+        Step::Plan { collective, on, bytes, hosts, data_type, algorithm, out } => {
+            let topology = ferroccl::topology::open(on)?;
+            let (collective, bytes, data_type) = (*collective, *bytes, *data_type);
+            let hosts = *hosts;
+            let wanted = Wanted { collective, bytes, data_type, topology: &topology, hosts };
+            let written = predicted::write_traces(&wanted, algorithm.as_deref(), out)?;
+            print(&format!("{written}\n"));
+            Ok(())
+        }
+        Step::Show(given) => given.print(&given.read()?.shown()?),
+        Step::Replay { given, on, algorithm } => {
+            let (job, topology) = (given.read()?, ferroccl::topology::open(on)?);
+            let agreed = job.agreed()?;
+            let replay = Replay::new(&job, &agreed, &topology, algorithm.as_deref())?;
+            given.print(&replay.compare()?)
+        }
+        Step::Traffic { given, on, algorithm, interval, out } => {
+            let (job, topology) = (given.read()?, ferroccl::topology::open(on)?);
+            let agreed = job.agreed()?;
+            let replay = Replay::new(&job, &agreed, &topology, algorithm.as_deref())?;
+            Ok(matrix::write(out, &replay.traffic(*interval)?)?)
+        }
+    }
+}
+
+fn export(recorder: &[String], out: &str) -> Result<(), Box<dyn Error>> {
+    let recorded = recorded::read(recorder, out)?;
+    recorded.job.write(out)?;
+    print(&format!("{recorded}\n"));
+    Ok(())
+}

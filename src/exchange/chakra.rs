@@ -1,0 +1,450 @@
+//! Execution traces in the form of Chakra (MLCommons): a file for each rank, `PREFIX.RANK.et`, of
+//! protobuf messages, each behind its length as a varint: [`GlobalMetadata`], then [`Node`]s. The
+//! numbers of all fields are those of Chakra's `schema/protobuf/et_def.proto`, the names of
+//! attributes those that its feeder reads (`src/feeder/et_feeder_node.cpp`).
+//!
+//! Whatever a file holds, reading it takes memory in proportion to its length, and ends.
+
+use prost::Message;
+use prost::encoding::decode_varint;
+
+/// No message of a trace is longer.
+const MESSAGE_BYTES_MAX: u64 = 64 << 20;
+/// More calls than a training run makes; and a node takes some hundred bytes.
+const NODES_MAX: usize = 1 << 22;
+/// The version that our traces are of.
+const VERSION: &str = "1.0.0";
+
+/// What a trace says of itself.
+#[derive(Clone, PartialEq, Message)]
+pub struct GlobalMetadata {
+    /// Of the schema.
+    #[prost(string, tag = "1")]
+    pub version: String,
+    /// Whatever else.
+    #[prost(message, repeated, tag = "2")]
+    pub attr: Vec<Attribute>,
+}
+
+/// One thing that a rank does.
+#[derive(Clone, PartialEq, Message)]
+pub struct Node {
+    /// Its number within the trace.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// What it is called.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// What it is.
+    #[prost(enumeration = "NodeType", tag = "3")]
+    pub r#type: i32,
+    /// Nodes that must be done before it begins.
+    #[prost(uint64, repeated, tag = "4")]
+    pub ctrl_deps: Vec<u64>,
+    /// Nodes whose results it takes.
+    #[prost(uint64, repeated, tag = "5")]
+    pub data_deps: Vec<u64>,
+    /// When it began, in microseconds.
+    #[prost(uint64, tag = "6")]
+    pub start_time_micros: u64,
+    /// How long it took.
+    #[prost(uint64, tag = "7")]
+    pub duration_micros: u64,
+    /// What it takes.
+    #[prost(message, optional, tag = "8")]
+    pub inputs: Option<IoInfo>,
+    /// What it makes.
+    #[prost(message, optional, tag = "9")]
+    pub outputs: Option<IoInfo>,
+    /// The rest.
+    #[prost(message, repeated, tag = "10")]
+    pub attr: Vec<Attribute>,
+}
+
+/// What a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum NodeType {
+    /// Nothing.
+    Invalid = 0,
+    /// Of the trace.
+    Metadata = 1,
+    /// Reads memory.
+    MemLoad = 2,
+    /// Writes memory.
+    MemStore = 3,
+    /// Computes.
+    Comp = 4,
+    /// Sends.
+    CommSend = 5,
+    /// Receives.
+    CommRecv = 6,
+    /// A collective.
+    CommColl = 7,
+}
+
+/// The attribute `comm_type` of a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, prost::Enumeration)]
+#[repr(i32)]
+pub enum CommType {
+    /// All get the reduction.
+    AllReduce = 0,
+    /// The root gets it.
+    Reduce = 1,
+    /// All get all.
+    AllGather = 2,
+    /// The root gets all.
+    Gather = 3,
+    /// All get their block of the root's.
+    Scatter = 4,
+    /// All get the root's.
+    Broadcast = 5,
+    /// All send a block to all.
+    AllToAll = 6,
+    /// All get their block of the reduction.
+    ReduceScatter = 7,
+    /// The same, all blocks as long.
+    ReduceScatterBlock = 8,
+    /// Nobody leaves before all have come.
+    Barrier = 9,
+}
+
+/// Tensors as text.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct IoInfo {
+    /// Values.
+    #[prost(string, tag = "1")]
+    pub values: String,
+    /// Shapes.
+    #[prost(string, tag = "2")]
+    pub shapes: String,
+    /// Types.
+    #[prost(string, tag = "3")]
+    pub types: String,
+}
+
+/// A name and a value. Lists are passed over: nothing that is read here is one.
+#[derive(Clone, PartialEq, Message)]
+pub struct Attribute {
+    /// The name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// The value.
+    #[prost(oneof = "Value", tags = "3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31")]
+    pub value: Option<Value>,
+}
+
+/// The value of an attribute.
+#[derive(Clone, PartialEq, prost::Oneof)]
+#[allow(missing_docs, reason = "the names are the types, and there is no more to say of them")]
+pub enum Value {
+    #[prost(double, tag = "3")]
+    Double(f64),
+    #[prost(float, tag = "5")]
+    Float(f32),
+    #[prost(int32, tag = "7")]
+    Int32(i32),
+    #[prost(int64, tag = "9")]
+    Int64(i64),
+    #[prost(uint32, tag = "11")]
+    Uint32(u32),
+    #[prost(uint64, tag = "13")]
+    Uint64(u64),
+    #[prost(sint32, tag = "15")]
+    Sint32(i32),
+    #[prost(sint64, tag = "17")]
+    Sint64(i64),
+    #[prost(fixed32, tag = "19")]
+    Fixed32(u32),
+    #[prost(fixed64, tag = "21")]
+    Fixed64(u64),
+    #[prost(sfixed32, tag = "23")]
+    Sfixed32(i32),
+    #[prost(sfixed64, tag = "25")]
+    Sfixed64(i64),
+    #[prost(bool, tag = "27")]
+    Bool(bool),
+    #[prost(string, tag = "29")]
+    String(String),
+    #[prost(bytes = "vec", tag = "31")]
+    Bytes(Vec<u8>),
+}
+
+impl Attribute {
+    /// A name with its value.
+    #[must_use]
+    pub fn new(name: &str, value: Value) -> Attribute {
+        Attribute { name: name.to_owned(), value: Some(value) }
+    }
+}
+
+/// The attribute of that name as a whole number from 0; none if there is no such attribute.
+///
+/// # Errors
+///
+/// If it is no such number.
+pub(super) fn number(attributes: &[Attribute], name: &str) -> Result<Option<u64>, String> {
+    let Some(found) = attributes.iter().find(|attribute| attribute.name == name) else {
+        return Ok(None);
+    };
+    use Value as V;
+    let value = match &found.value {
+        Some(V::Int32(value) | V::Sint32(value) | V::Sfixed32(value)) => u64::try_from(*value).ok(),
+        Some(V::Int64(value) | V::Sint64(value) | V::Sfixed64(value)) => u64::try_from(*value).ok(),
+        Some(V::Uint32(value) | V::Fixed32(value)) => Some(u64::from(*value)),
+        Some(V::Uint64(value) | V::Fixed64(value)) => Some(*value),
+        Some(V::Bool(value)) => Some(u64::from(*value)),
+        _ => None,
+    };
+    let value = value.ok_or_else(|| {
+        let given = found.value.as_ref().map(|value| format!("{value:?}")).unwrap_or_default();
+        format!("{name} is {given}; write a whole number from 0, as int64_val")
+    })?;
+    Ok(Some(value))
+}
+
+/// The attribute of that name as text; none if there is no such attribute, or it is none.
+pub(super) fn word<'a>(attributes: &'a [Attribute], name: &str) -> Option<&'a str> {
+    let found = attributes.iter().find(|attribute| attribute.name == name)?;
+    match &found.value {
+        Some(Value::String(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// What one rank does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trace {
+    /// What it says of itself.
+    pub metadata: GlobalMetadata,
+    /// Everything, in the order of the file.
+    pub nodes: Vec<Node>,
+}
+
+impl Trace {
+    /// An empty one, with what is known of it.
+    #[must_use]
+    pub fn new(attr: Vec<Attribute>) -> Trace {
+        let metadata = GlobalMetadata { version: VERSION.to_owned(), attr };
+        Trace { metadata, nodes: Vec::new() }
+    }
+
+    /// As it stands in a file.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.metadata.encode_length_delimited_to_vec();
+        for node in &self.nodes {
+            bytes.extend(node.encode_length_delimited_to_vec());
+        }
+        bytes
+    }
+
+    /// Reads a file; `name` is what errors call it.
+    ///
+    /// # Errors
+    ///
+    /// When it is no such trace, or cut: with the byte, and what to do.
+    pub fn decode(name: &str, bytes: &[u8]) -> Result<Trace, String> {
+        if bytes.starts_with(&[0x1f, 0x8b]) {
+            return Err(format!("{name} is compressed; unpack it first: gzip -d"));
+        }
+        if bytes.starts_with(b"{") {
+            return Err(format!(
+                "{name} is JSON; convert it to a trace first: chakra_converter, of MLCommons"
+            ));
+        }
+        let mut rest = bytes;
+        let mut next = || -> Result<Option<(usize, &[u8])>, String> {
+            let at = bytes.len() - rest.len();
+            if rest.is_empty() {
+                return Ok(None);
+            }
+            let found = message(&mut rest).map(|message| Some((at, message)));
+            found.map_err(|what| format!("{name}: byte {at}: {what}"))
+        };
+        let wrong = |at: usize, what: &str, error: &dyn std::fmt::Display| {
+            format!(
+                "{name}: byte {at}: no {what} of a trace ({error}); is it a Chakra trace of schema \
+                 1.0, and whole?"
+            )
+        };
+        let head = next()?.ok_or_else(|| format!("{name} is empty; write it again"))?;
+        let metadata = GlobalMetadata::decode(head.1)
+            .map_err(|error| wrong(head.0, "global metadata", &error))?;
+        let mut nodes = Vec::new();
+        while let Some((at, message)) = next()? {
+            if nodes.len() == NODES_MAX {
+                return Err(format!(
+                    "{name}: byte {at}: more than {NODES_MAX} nodes; cut the job into shorter ones"
+                ));
+            }
+            nodes.push(Node::decode(message).map_err(|error| wrong(at, "node", &error))?);
+        }
+        Ok(Trace { metadata, nodes })
+    }
+}
+
+/// The next message, which is taken off.
+fn message<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], String> {
+    let length = decode_varint(rest).map_err(
+        |_| "the length of the next message is cut or too long; is the file whole? write it again",
+    )?;
+    if length > MESSAGE_BYTES_MAX {
+        return Err(format!(
+            "a message of {length} bytes, where 64 MiB are the most; is it a Chakra trace?"
+        ));
+    }
+    let length = length as usize;
+    match rest.split_at_checked(length) {
+        Some((message, after)) => {
+            *rest = after;
+            Ok(message)
+        }
+        None => Err(format!(
+            "a message of {length} bytes, but only {} follow: the file is cut; write it again",
+            rest.len()
+        )),
+    }
+}
+
+/// Whatever is read, what it is written as is read as the same.
+#[cfg(any(test, fuzzing))]
+pub fn fuzzed(data: &[u8]) {
+    let Ok(trace) = Trace::decode("input", data) else { return };
+    let bytes = trace.encode();
+    let again = Trace::decode("again", &bytes).unwrap_or_default();
+    // By its bytes: a number that is none equals nothing, not even itself.
+    assert_eq!(again.encode(), bytes);
+    let _ = super::job::fuzzed_list(&trace);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace() -> Trace {
+        let mut trace = Trace::new(vec![Attribute::new("ranks", Value::Uint32(4))]);
+        for id in 0..3 {
+            trace.nodes.push(Node {
+                id,
+                name: format!("all_reduce #{id}"),
+                r#type: NodeType::CommColl.into(),
+                data_deps: (0..id).collect(),
+                start_time_micros: 1_700_000_000_000_000 + id,
+                duration_micros: 12,
+                attr: vec![
+                    Attribute::new("comm_type", Value::Int64(0)),
+                    Attribute::new("comm_size", Value::Int64(1 << 40)),
+                    Attribute::new("pg_name", Value::String("3".to_owned())),
+                ],
+                ..Node::default()
+            });
+        }
+        trace
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        assert_eq!(Trace::decode("t.0.et", &trace().encode()), Ok(trace()));
+    }
+
+    /// Bytes as protobuf's documentation has them, and numbers as Chakra's schema does: wire types
+    /// in the low three bits, a field's number above.
+    #[test]
+    fn its_bytes_are_those_of_the_schema() {
+        let node = Node {
+            id: 5,
+            name: "a".to_owned(),
+            r#type: NodeType::CommSend.into(),
+            ctrl_deps: vec![1],
+            data_deps: vec![2],
+            start_time_micros: 300,
+            duration_micros: 1,
+            attr: vec![
+                Attribute::new("b", Value::Int64(1)),
+                Attribute::new("c", Value::Bool(true)),
+                Attribute::new("d", Value::String("e".to_owned())),
+            ],
+            ..Node::default()
+        };
+        let expected = [
+            &[1 << 3, 5, 2 << 3 | 2, 1, b'a', 3 << 3, 5, 4 << 3 | 2, 1, 1, 5 << 3 | 2, 1, 2][..],
+            &[6 << 3, 0xac, 0x02, 7 << 3, 1],
+            &[10 << 3 | 2, 5, 1 << 3 | 2, 1, b'b', 9 << 3, 1],
+            &[10 << 3 | 2, 6, 1 << 3 | 2, 1, b'c', 0xd8, 0x01, 1],
+            &[10 << 3 | 2, 7, 1 << 3 | 2, 1, b'd', 0xea, 0x01, 1, b'e'],
+        ]
+        .concat();
+        assert_eq!(node.encode_to_vec(), expected);
+    }
+
+    #[test]
+    fn a_cut_file_is_seen_wherever_it_is_cut_within_a_message() {
+        let whole = trace().encode();
+        let mut starts = vec![0];
+        let mut rest = &whole[..];
+        while message(&mut rest).is_ok() && !rest.is_empty() {
+            starts.push(whole.len() - rest.len());
+        }
+        assert_eq!(starts.len(), 4);
+        for cut in 1..whole.len() {
+            let read = Trace::decode("t.0.et", &whole[..cut]);
+            if starts.contains(&cut) {
+                assert!(read.is_ok(), "{cut}");
+                continue;
+            }
+            let error = read.unwrap_err();
+            let start = starts.iter().rev().find(|start| **start < cut).unwrap();
+            assert!(error.starts_with(&format!("t.0.et: byte {start}: ")), "{cut}: {error}");
+            assert!(error.contains("write it again"), "{cut}: {error}");
+        }
+    }
+
+    #[test]
+    fn hostile_lengths_and_other_files_are_refused() {
+        let long = |length: u64| {
+            let mut bytes = trace().metadata.encode_length_delimited_to_vec();
+            prost::encoding::encode_varint(length, &mut bytes);
+            bytes
+        };
+        // A string that claims to be longer than the message it is in.
+        let inner = [long(4), vec![2 << 3 | 2, 0xff, 0xff, 0x03]].concat();
+        // Messages within messages, deeper than there is stack for.
+        let deep = (0..200).fold(Vec::new(), |deep: Vec<u8>, _| {
+            let mut wrapped = vec![10 << 3 | 2];
+            prost::encoding::encode_varint(deep.len() as u64, &mut wrapped);
+            [wrapped, deep].concat()
+        });
+        let deep = [long(deep.len() as u64), deep].concat();
+        for (bytes, said) in [
+            (long(u64::MAX), "64 MiB are the most"),
+            (long((64 << 20) + 1), "64 MiB are the most"),
+            (long(64 << 20), "but only 0 follow: the file is cut"),
+            ([long(1), vec![0xff]].concat(), "no node of a trace"),
+            (inner, "no node of a trace"),
+            (vec![0xff; 11], "cut or too long"),
+            (vec![], "is empty"),
+            (vec![0x1f, 0x8b, 8], "gzip -d"),
+            (b"{\"nodes\": []}".to_vec(), "chakra_converter"),
+            (vec![3, 2 << 3 | 2, 7, 0], "no global metadata of a trace"),
+        ] {
+            let error = Trace::decode("t.0.et", &bytes).unwrap_err();
+            assert!(error.contains(said), "{bytes:?}: {error}");
+        }
+        // Fields that nobody knows are passed over, as protobuf has it: however deep.
+        assert!(Trace::decode("t.0.et", &deep).is_ok_and(|trace| trace.nodes.len() == 1));
+    }
+
+    #[test]
+    fn numbers_are_taken_in_any_type_but_not_below_zero() {
+        let of = |value| number(&[Attribute::new("comm_size", value)], "comm_size");
+        for value in [Value::Int64(7), Value::Uint32(7), Value::Sint64(7), Value::Fixed32(7)] {
+            assert_eq!(of(value), Ok(Some(7)));
+        }
+        for value in [Value::Int64(-7), Value::Double(7.0), Value::String("7".to_owned())] {
+            let error = of(value).unwrap_err();
+            assert!(error.contains("comm_size is") && error.contains("from 0"), "{error}");
+        }
+        assert_eq!(number(&[], "comm_size"), Ok(None));
+    }
+}

@@ -1,0 +1,419 @@
+//! Who sends how much to whom, as a file: text with a line for each interval and pair of ranks, or
+//! the same as JSON.
+//!
+//! ```text
+//! # ranks=8
+//! # interval_s=0.001
+//! # intervals=2
+//! interval,source,destination,bytes
+//! 0,0,1,1048576
+//! 1,7,0,4096
+//! ```
+//!
+//! A pair that has no line sends nothing. `intervals` may be left out: the last one that has a line
+//! is the last. The JSON has the same names: `{"ranks": 8, "interval_s": 0.001, "intervals": 2,
+//! "rows": [[0, 0, 1, 1048576], [1, 7, 0, 4096]]}`.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read as _;
+
+use ccl_core::cost::traffic::{Bytes, Traffic};
+use ccl_core::types::Rank;
+use serde::{Deserialize, Serialize};
+
+/// A longer file is the wrong one.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+/// As many as are planned for.
+pub const RANKS_MAX: u32 = 1 << 18;
+/// Intervals are numbered without gaps in memory, whatever has a line.
+pub const INTERVALS_MAX: usize = 1 << 20;
+/// More are not written in one interval.
+pub(super) const PAIRS_MAX: usize = 1 << 24;
+const COLUMNS: &str = "interval,source,destination,bytes";
+
+/// A traffic matrix of a file; `-` is standard input.
+///
+/// # Errors
+///
+/// When the file cannot be read, or is no such matrix: with the line, and what to do.
+pub fn read(path: &str) -> Result<Traffic, String> {
+    let mut bytes = Vec::new();
+    let read = match path {
+        "-" => std::io::stdin().take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes),
+        _ => fs::File::open(path)
+            .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes)),
+    };
+    if read.map_err(|error| format!("{path}: {error}"))? as u64 > FILE_BYTES_MAX {
+        return Err(format!("{path} is longer than 1 GiB; take longer intervals, or fewer ranks"));
+    }
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        format!("{path}: byte {at} is not text; is it a traffic matrix?")
+    })?;
+    parse(path, &text)
+}
+
+/// A traffic matrix as text; `name` is what errors call it.
+///
+/// # Errors
+///
+/// As for [`read`].
+pub fn parse(name: &str, text: &str) -> Result<Traffic, String> {
+    // Some editors mark text so.
+    let text = text.trim_start_matches('\u{feff}');
+    match text.trim_start().starts_with('{') {
+        true => parse_json(name, text),
+        false => parse_lines(name, text),
+    }
+}
+
+/// Writes a matrix: JSON if the name ends in `.json`, else text; `-` is standard output.
+///
+/// # Errors
+///
+/// When the file cannot be written.
+pub fn write(path: &str, traffic: &Traffic) -> Result<(), String> {
+    let text = if path.ends_with(".json") { json(traffic)? } else { text(traffic) };
+    super::write(path, text.as_bytes())
+}
+
+/// A matrix as text.
+#[must_use]
+pub fn text(traffic: &Traffic) -> String {
+    let Traffic { ranks, interval_s, intervals } = traffic;
+    let count = intervals.len();
+    let mut text =
+        format!("# ranks={ranks}\n# interval_s={interval_s}\n# intervals={count}\n{COLUMNS}\n");
+    for Row(interval, source, destination, bytes) in rows(traffic) {
+        // Text takes all that it is given.
+        let _ = writeln!(text, "{interval},{source},{destination},{bytes}");
+    }
+    text
+}
+
+/// A matrix as JSON.
+///
+/// # Errors
+///
+/// None that is known: all of it are numbers.
+pub fn json(traffic: &Traffic) -> Result<String, String> {
+    let Traffic { ranks, interval_s, ref intervals } = *traffic;
+    let file = File {
+        ranks,
+        interval_s,
+        intervals: Some(intervals.len() as u64),
+        rows: rows(traffic).collect(),
+    };
+    serde_json::to_string(&file).map(|text| text + "\n").map_err(|error| error.to_string())
+}
+
+fn rows(traffic: &Traffic) -> impl Iterator<Item = Row> {
+    let pairs = |(interval, bytes): (u64, &Bytes)| {
+        let sent: Vec<Row> = bytes
+            .iter()
+            .filter(|(_, bytes)| **bytes > 0)
+            .map(|((from, to), bytes)| Row(interval, *from, *to, *bytes))
+            .collect();
+        sent
+    };
+    (0..).zip(&traffic.intervals).flat_map(pairs)
+}
+
+/// Interval, source, destination, bytes.
+#[derive(Deserialize, Serialize)]
+struct Row(u64, Rank, Rank, u64);
+
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    ranks: u32,
+    interval_s: f64,
+    #[serde(default)]
+    intervals: Option<u64>,
+    rows: Vec<Row>,
+}
+
+/// A matrix that is being read.
+struct Reading {
+    traffic: Traffic,
+    /// How many there are, if that was said.
+    intervals: Option<usize>,
+    /// All bytes so far.
+    sum: u64,
+}
+
+impl Reading {
+    /// # Errors
+    ///
+    /// What is wrong with the head, without where.
+    fn new(ranks: u32, interval_s: f64, intervals: Option<u64>) -> Result<Reading, String> {
+        if ranks == 0 || ranks > RANKS_MAX {
+            return Err(format!("ranks={ranks}: give 1 to {RANKS_MAX}"));
+        }
+        if !(interval_s.is_finite() && interval_s > 0.0) {
+            return Err(format!("interval_s={interval_s}: give seconds above 0"));
+        }
+        let too_many = |count: u64| {
+            format!("intervals={count}: give at most {INTERVALS_MAX}; take longer intervals")
+        };
+        let fits = |count: u64| {
+            usize::try_from(count).ok().filter(|count| *count <= INTERVALS_MAX).ok_or(count)
+        };
+        let intervals = intervals.map(fits).transpose().map_err(too_many)?;
+        let traffic = Traffic { ranks, interval_s, intervals: Vec::new() };
+        Ok(Reading { traffic, intervals, sum: 0 })
+    }
+
+    /// # Errors
+    ///
+    /// What is wrong with the row, without where.
+    fn row(&mut self, Row(interval, source, destination, bytes): Row) -> Result<(), String> {
+        let Reading { traffic: Traffic { ranks, intervals, .. }, .. } = self;
+        for rank in [source, destination] {
+            if rank >= *ranks {
+                return Err(format!(
+                    "rank {rank} is none of {ranks} ranks, 0 to {}; raise ranks=, or leave it out",
+                    *ranks - 1
+                ));
+            }
+        }
+        if source == destination {
+            return Err(format!(
+                "rank {source} sends to itself; leave that out, it crosses no link"
+            ));
+        }
+        let last = self.intervals.unwrap_or(INTERVALS_MAX);
+        let index = usize::try_from(interval).ok().filter(|index| *index < last);
+        let index = index.ok_or_else(|| {
+            format!("interval {interval} is none of {last}; raise intervals=, or take longer ones")
+        })?;
+        let sum = self.sum.checked_add(bytes);
+        self.sum = sum.ok_or("all bytes together are more than 2^64; is the unit bytes?")?;
+        if intervals.len() <= index {
+            intervals.resize_with(index + 1, Bytes::new);
+        }
+        let known = intervals.get_mut(index).and_then(|sent| {
+            // Those that send nothing are kept for now: twice the same line is twice.
+            sent.insert((source, destination), bytes)
+        });
+        match known {
+            None => Ok(()),
+            Some(before) => Err(format!(
+                "interval {interval} has {source} to {destination} twice, {before} bytes and \
+                 {bytes}; add them up in one"
+            )),
+        }
+    }
+
+    fn done(self) -> Traffic {
+        let Reading { mut traffic, intervals, .. } = self;
+        if let Some(count) = intervals {
+            traffic.intervals.resize_with(count, Bytes::new);
+        }
+        traffic.intervals.iter_mut().for_each(|sent| sent.retain(|_, bytes| *bytes > 0));
+        traffic
+    }
+}
+
+fn parse_json(name: &str, text: &str) -> Result<Traffic, String> {
+    let file: File = serde_json::from_str(text).map_err(|error| {
+        format!(
+            "{name}:{}: {error}; a matrix is {{\"ranks\": 2, \"interval_s\": 1, \"rows\": \
+             [[interval, source, destination, bytes]]}}, whole numbers but for interval_s",
+            error.line()
+        )
+    })?;
+    let head = Reading::new(file.ranks, file.interval_s, file.intervals);
+    let mut reading = head.map_err(|what| format!("{name}: {what}"))?;
+    for (index, row) in file.rows.into_iter().enumerate() {
+        reading.row(row).map_err(|what| format!("{name}: rows[{index}]: {what}"))?;
+    }
+    Ok(reading.done())
+}
+
+/// What the lines before the columns say.
+#[derive(Default)]
+struct Head {
+    ranks: Option<u32>,
+    interval_s: Option<f64>,
+    intervals: Option<u64>,
+}
+
+impl Head {
+    /// A line of it; others may say anything.
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        let Some((key, value)) = line.trim_start_matches('#').split_once('=') else {
+            return Ok(());
+        };
+        fn set<T: std::str::FromStr>(
+            to: &mut Option<T>,
+            (key, value): (&str, &str),
+        ) -> Result<(), String> {
+            if to.is_some() {
+                return Err(format!("{key}= is there twice; leave one out"));
+            }
+            let value = value.parse();
+            *to = Some(value.map_err(|_| format!("{key}= is no such number; write {key}=1"))?);
+            Ok(())
+        }
+        let given = (key.trim(), value.trim());
+        match given.0 {
+            "ranks" => set(&mut self.ranks, given),
+            "interval_s" => set(&mut self.interval_s, given),
+            "intervals" => set(&mut self.intervals, given),
+            _ => Ok(()),
+        }
+    }
+
+    fn reading(&self) -> Result<Reading, String> {
+        let missing = |key| format!("# {key}= is missing; write it above \"{COLUMNS}\"");
+        let ranks = self.ranks.ok_or_else(|| missing("ranks"))?;
+        let interval_s = self.interval_s.ok_or_else(|| missing("interval_s"))?;
+        Reading::new(ranks, interval_s, self.intervals)
+    }
+}
+
+fn parse_lines(name: &str, text: &str) -> Result<Traffic, String> {
+    let (mut head, mut reading) = (Head::default(), None);
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        let at = |what: String| format!("{name}:{}: {what}", index + 1);
+        match &mut reading {
+            _ if line.is_empty() => {}
+            None if line.starts_with('#') => head.line(line).map_err(at)?,
+            None if line.replace(' ', "") == COLUMNS => {
+                reading = Some(head.reading().map_err(at)?);
+            }
+            None => return Err(at(format!("write \"{COLUMNS}\" above the first row"))),
+            Some(_) if line.starts_with('#') => {}
+            Some(reading) => reading.row(row(line).map_err(at)?).map_err(at)?,
+        }
+    }
+    let reading = reading.ok_or_else(|| {
+        format!("{name} has no line \"{COLUMNS}\"; is it a traffic matrix, and whole?")
+    })?;
+    Ok(reading.done())
+}
+
+fn row(line: &str) -> Result<Row, String> {
+    let mut fields = line.split(',').map(str::trim);
+    let mut next = |what: &str| {
+        let field = fields.next().ok_or_else(|| format!("there are no {what}; write {COLUMNS}"))?;
+        let advice = || format!("{what} {field:?} is no whole number from 0 to 2^64 - 1");
+        field.parse::<u64>().map_err(|_| advice())
+    };
+    let interval = next("interval")?;
+    let mut rank = |what: &str| next(what).map(|rank| Rank::try_from(rank).unwrap_or(Rank::MAX));
+    let (source, destination) = (rank("source")?, rank("destination")?);
+    let bytes = next("bytes")?;
+    match fields.next() {
+        None => Ok(Row(interval, source, destination, bytes)),
+        Some(more) => Err(format!("{more:?} is a column too many; write {COLUMNS}")),
+    }
+}
+
+/// Whatever is read, what it is written as is read as the same.
+#[cfg(any(test, fuzzing))]
+pub fn fuzzed(data: &[u8]) {
+    let Ok(traffic) = parse("input", &String::from_utf8_lossy(data)) else { return };
+    for text in [text(&traffic), json(&traffic).unwrap_or_default()] {
+        assert_eq!(parse("again", &text), Ok(traffic.clone()), "{text}");
+    }
+    let _ = traffic.whole();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "# ranks=4\n# interval_s=0.5\ninterval,source,destination,bytes\n";
+
+    fn refused(text: &str) -> String {
+        parse("m.csv", text).expect_err(text)
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let some: Bytes = [((0, 1), 7), ((3, 2), u64::MAX - 8)].into();
+        for intervals in [vec![], vec![Bytes::new()], vec![Bytes::new(), some, Bytes::new()]] {
+            let traffic = Traffic { ranks: 4, interval_s: 1.0 / 3.0, intervals };
+            assert_eq!(parse("text", &text(&traffic)), Ok(traffic.clone()));
+            assert_eq!(parse("json", &json(&traffic).unwrap()), Ok(traffic));
+        }
+    }
+
+    #[test]
+    fn other_peoples_habits_are_taken() {
+        let habits = "\u{feff}# made by hand\r\n#ranks = 4\r\n# interval_s = 5e-1\r\n\r\n\
+                      interval, source, destination, bytes\r\n1, 0, 3, 12\r\n# and\r\n0,1,2,0";
+        let traffic = parse("m.csv", habits).unwrap();
+        assert_eq!((traffic.ranks, traffic.interval_s), (4, 0.5));
+        assert_eq!(traffic.intervals, [Bytes::new(), [((0, 3), 12)].into()]);
+    }
+
+    #[test]
+    fn a_wrong_line_is_named_with_what_to_do() {
+        for (row, said) in [
+            ("0,0,4,1", "rank 4 is none of 4 ranks, 0 to 3; raise ranks="),
+            ("0,99999999999,1,1", "rank 4294967295 is none of 4"),
+            ("0,1,1,1", "rank 1 sends to itself; leave that out"),
+            ("0,0,1,-5", "bytes \"-5\" is no whole number"),
+            ("0,0,1,NaN", "bytes \"NaN\" is no whole number"),
+            ("0,0,1,1e9", "bytes \"1e9\" is no whole number"),
+            ("0,0,1,18446744073709551616", "is no whole number from 0 to 2^64 - 1"),
+            ("0,0,1", "there are no bytes; write interval,source"),
+            ("0,0,1,5,6", "\"6\" is a column too many"),
+            ("0,0,1,5\n0,0,1,5", ":5: interval 0 has 0 to 1 twice, 5 bytes and 5; add them up"),
+            ("0,0,1,0\n0,0,1,0", ":5: interval 0 has 0 to 1 twice"),
+            ("0,0,1,18446744073709551615\n9,1,0,1", ":5: all bytes together are more than 2^64"),
+            ("9999999999,0,1,1", "interval 9999999999 is none of 1048576"),
+        ] {
+            let error = refused(&format!("{HEAD}{row}\n"));
+            assert!(error.starts_with("m.csv:") && error.contains(said), "{row}: {error}");
+            assert!(said.starts_with(':') || error.starts_with("m.csv:4:"), "{row}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_head_is_named_with_what_to_do() {
+        for (change, to, said) in [
+            ("# ranks=4\n", "", "m.csv:2: # ranks= is missing; write it above"),
+            ("interval_s", "seconds", "# interval_s= is missing"),
+            ("ranks=4", "ranks=0", "give 1 to 262144"),
+            ("ranks=4", "ranks=4000000", "give 1 to 262144"),
+            ("ranks=4", "ranks=-4", "m.csv:1: ranks= is no such number"),
+            ("ranks=4", "ranks=4\n# ranks=4", "m.csv:2: ranks= is there twice"),
+            ("=0.5", "=NaN", "interval_s=NaN: give seconds above 0"),
+            ("=0.5", "=inf", "give seconds above 0"),
+            ("=0.5", "=-1", "give seconds above 0"),
+            ("=0.5", "=0", "give seconds above 0"),
+            ("=0.5", "=0.5\n# intervals=9999999999", "give at most 1048576"),
+            (COLUMNS, "0,0,1,5", "m.csv:3: write \"interval,source"),
+            (HEAD, "", "has no line \"interval"),
+        ] {
+            let error = refused(&HEAD.replace(change, to));
+            assert!(error.starts_with("m.csv") && error.contains(said), "{to}: {error}");
+        }
+    }
+
+    #[test]
+    fn json_is_as_strict() {
+        let row = |row: &str| format!("{{\"ranks\": 4, \"interval_s\": 0.5,\n\"rows\": [{row}]}}");
+        assert_eq!(parse("m.json", &row("[0, 0, 1, 5]")).unwrap().whole(), [((0, 1), 5)].into());
+        for (given, said) in [
+            ("[0, 0, 4, 5]", "m.json: rows[0]: rank 4 is none of 4 ranks"),
+            ("[0, 0, 1, 5], [0, 0, 1, 5]", "rows[1]: interval 0 has 0 to 1 twice"),
+            ("[0, 0, 1, -5]", "m.json:2: invalid value"),
+            ("[0, 0, 1, NaN]", "m.json:2: "),
+            ("[0, 0, 1, 0.5]", "m.json:2: invalid type"),
+            ("[0, 0, 1]", "m.json:2: invalid length"),
+            ("[0, 0, 1, 5", "m.json:2: expected"),
+        ] {
+            let error = parse("m.json", &row(given)).unwrap_err();
+            assert!(error.starts_with("m.json") && error.contains(said), "{given}: {error}");
+        }
+        let error = parse("m.json", "{\"ranks\": 4, \"interval_s\": null, \"rows\": []}");
+        assert!(error.unwrap_err().contains("whole numbers but for interval_s"));
+    }
+}

@@ -1,0 +1,280 @@
+//! The traffic of a collective that is only planned: of few ranks as their messages leave in the
+//! walk that also tells the time; of many, what their schedules send, as one interval.
+
+use std::fmt;
+
+use ccl_core::algorithm::{self, Algorithm};
+use ccl_core::cost::models::Protocol;
+use ccl_core::cost::predict::{self, Prediction, Programs};
+use ccl_core::cost::questions::Unit;
+use ccl_core::cost::traffic::{Bytes, Sent, Traffic};
+use ccl_core::topology::Hosts;
+
+use super::matrix::{INTERVALS_MAX, PAIRS_MAX};
+use crate::plan::{Scene, Sized, Wanted};
+use crate::quantity;
+
+/// More messages are not walked through: as many take a minute or so.
+const MESSAGES_MAX: u64 = 1 << 24;
+
+/// What would be sent, and how.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Predicted {
+    /// By which algorithm.
+    pub algorithm: &'static str,
+    /// By which protocol.
+    pub protocol: &'static str,
+    /// How long it would take, in seconds.
+    pub time_s: f64,
+    /// Who sends how much to whom.
+    pub traffic: Traffic,
+}
+
+/// The traffic of a collective by the algorithm of that name, or by the fastest; in intervals of so
+/// many seconds, or in one that is as long as it takes.
+///
+/// # Errors
+///
+/// When it cannot be planned; when there is no such algorithm; when intervals are asked for that
+/// are too many, or of ranks that are.
+pub fn traffic(
+    wanted: &Wanted<'_>,
+    algorithm: Option<&str>,
+    interval_s: Option<f64>,
+) -> Result<Predicted, String> {
+    let Fastest { scene, sized, algorithm, programs, protocol, seen } = way(wanted, algorithm)?;
+    let Sized { count, element_bytes, .. } = sized;
+    let sent = Sent { algorithm, root: 0, count, element_bytes, hosts: &scene.hosts };
+    let whole = all(&sent)?;
+    let messages = whole.values().sum::<u64>() / protocol.slot_bytes.max(1) as u64;
+    let is_walked = predict::is_walked(&scene.hosts) && messages <= MESSAGES_MAX;
+    let (time_s, traffic) = match interval_s {
+        None => {
+            let time_s = seen.time_ns / 1e9;
+            (time_s, one(&scene.hosts, time_s, whole))
+        }
+        Some(interval_s) if is_walked => {
+            let call = Scene::call(&programs, &sized, &protocol);
+            walked(&call, &protocol, &scene.hosts, interval_s)?
+        }
+        Some(_) => {
+            return Err(format!(
+                "{} ranks that send {messages} messages are not walked through one by one; leave \
+                 out --interval, or take fewer hosts or bytes",
+                scene.hosts.ranks()
+            ));
+        }
+    };
+    Ok(Predicted { algorithm: algorithm.name, protocol: protocol.name, time_s, traffic })
+}
+
+/// A planned collective, by one way to do it.
+struct Fastest {
+    scene: Scene,
+    sized: Sized,
+    algorithm: &'static Algorithm,
+    programs: Programs,
+    protocol: Protocol,
+    seen: Prediction,
+}
+
+/// By the algorithm of that name, or by the fastest.
+fn way(wanted: &Wanted<'_>, algorithm: Option<&str>) -> Result<Fastest, String> {
+    let Wanted { collective, bytes, data_type, topology, hosts } = *wanted;
+    let scene = Scene::of(topology, hosts)?;
+    let sized = Sized::of(collective, scene.hosts.ranks(), bytes, data_type)?;
+    let named = algorithm.map(|name| algorithm::find(collective, name)).transpose();
+    let named = named.map_err(|error| error.to_string())?;
+    let mut ways = Vec::new();
+    for algorithm in algorithm::of(collective) {
+        if named.is_none_or(|named| named.name == algorithm.name) {
+            let programs = scene.programs(algorithm, 0);
+            if let Some((protocol, seen)) = fastest(&scene, &programs, &sized)? {
+                ways.push((algorithm, programs, *protocol, seen));
+            }
+        }
+    }
+    let least = ways.into_iter().min_by(|one, other| one.3.time_ns.total_cmp(&other.3.time_ns));
+    let (algorithm, programs, protocol, seen) =
+        least.ok_or_else(|| format!("{} has no hosts; take another", topology.name))?;
+    Ok(Fastest { scene, sized, algorithm, programs, protocol, seen })
+}
+
+/// Writes the traces of a planned collective, and says what was written.
+///
+/// # Errors
+///
+/// When it cannot be planned, when there is no such algorithm, when there are too many steps, or a
+/// file cannot be written.
+pub fn write_traces(
+    wanted: &Wanted<'_>,
+    algorithm: Option<&str>,
+    prefix: &str,
+) -> Result<String, String> {
+    let Fastest { scene, sized, algorithm, .. } = way(wanted, algorithm)?;
+    let traces = super::planned::traces(algorithm, &sized, &scene.hosts)?;
+    super::job::write_traces(prefix, &traces)?;
+    let nodes: usize = traces.iter().map(|trace| trace.nodes.len()).sum();
+    Ok(format!(
+        "{nodes} nodes of {} ranks, {} by {}: {prefix}.*.et",
+        traces.len(),
+        wanted.collective,
+        algorithm.name
+    ))
+}
+
+/// What a call takes by the protocol that is fastest for it; none if there is no protocol.
+pub(super) fn fastest<'a>(
+    scene: &'a Scene,
+    programs: &Programs,
+    sized: &Sized,
+) -> Result<Option<(&'a Protocol, Prediction)>, String> {
+    let ways = scene.timed(programs, sized)?.into_iter();
+    Ok(ways.min_by(|one, other| one.1.time_ns.total_cmp(&other.1.time_ns)))
+}
+
+/// What all ranks send, if that is not too much to hold.
+pub(super) fn all(sent: &Sent<'_>) -> Result<Bytes, String> {
+    let mut bytes = Bytes::new();
+    for rank in 0..sent.hosts.ranks() {
+        let to = sent.by(rank).map_err(|error| error.to_string())?;
+        bytes.extend(to.into_iter().map(|(peer, bytes)| ((rank, peer), bytes)));
+        if bytes.len() > PAIRS_MAX {
+            return Err(format!(
+                "more than {PAIRS_MAX} pairs of ranks send to each other; take fewer hosts, or an \
+                 algorithm that has fewer pairs, such as ring or hierarchical"
+            ));
+        }
+    }
+    Ok(bytes)
+}
+
+fn one(hosts: &Hosts, interval_s: f64, bytes: Bytes) -> Traffic {
+    Traffic { ranks: hosts.ranks(), interval_s, intervals: vec![bytes] }
+}
+
+fn walked(
+    call: &predict::Call<'_>,
+    protocol: &Protocol,
+    hosts: &Hosts,
+    interval_s: f64,
+) -> Result<(f64, Traffic), String> {
+    if !(interval_s.is_finite() && interval_s > 0.0) {
+        return Err(format!("--interval {interval_s}: give seconds above 0, such as 1e-4"));
+    }
+    let (mut intervals, mut beyond) = (Vec::new(), false);
+    let seen = predict::messages(call, &protocol.model, &mut |left| {
+        // Whatever does not fit is as large as an index gets.
+        let index = (left.at_ns / 1e9 / interval_s) as usize;
+        beyond |= index >= INTERVALS_MAX;
+        if beyond || left.bytes == 0 {
+            return;
+        }
+        if intervals.len() <= index {
+            intervals.resize_with(index + 1, Bytes::new);
+        }
+        if let Some(sent) = intervals.get_mut(index) {
+            *sent.entry((left.from, left.to)).or_insert(0) += left.bytes as u64;
+        }
+    });
+    let time_s = seen.map_err(|error| error.to_string())?.time_ns / 1e9;
+    if beyond {
+        return Err(format!(
+            "{time_s} s are more than {INTERVALS_MAX} intervals of {interval_s} s; give a longer \
+             --interval"
+        ));
+    }
+    Ok((time_s, Traffic { ranks: hosts.ranks(), interval_s, intervals }))
+}
+
+impl fmt::Display for Predicted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Predicted { algorithm, protocol, time_s, traffic } = self;
+        let whole = traffic.whole();
+        let (intervals, interval_s) = (traffic.intervals.len(), traffic.interval_s);
+        let plural = if intervals == 1 { "" } else { "s" };
+        write!(
+            f,
+            "traffic of {algorithm} by {protocol}, {}: {} between {} pairs of ranks, in \
+             {intervals} interval{plural} of {}",
+            quantity::show(*time_s, Unit::Seconds),
+            quantity::show(whole.values().sum::<u64>() as f64, Unit::Bytes),
+            whole.len(),
+            quantity::show(interval_s, Unit::Seconds),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl_core::topology::presets;
+    use ccl_core::types::{Collective, DataType, Rank};
+
+    use super::*;
+
+    fn of(name: &str, collective: Collective, bytes: usize, by: &str, s: Option<f64>) -> Predicted {
+        let topology = presets::find(name).unwrap().topology();
+        let (data_type, hosts) = (DataType::Float32, Some(topology.hosts().min(4)));
+        let wanted = Wanted { collective, bytes, data_type, topology: &topology, hosts };
+        traffic(&wanted, Some(by), s).unwrap()
+    }
+
+    /// What the messages of all ranks carry is what the schedules say, pair by pair, for lengths
+    /// that no number of ranks divides too.
+    #[test]
+    fn intervals_add_up_to_what_schedules_send() {
+        for (name, bytes) in [("h100", 4 * 1_000_003), ("p5", 4 * 100_003), ("p5", 512)] {
+            for collective in Collective::ALL {
+                for algorithm in algorithm::of(collective) {
+                    if collective.even_blocks(2).is_none() {
+                        continue;
+                    }
+                    let whole = of(name, collective, bytes, algorithm.name, None);
+                    let interval_s = whole.time_s / 7.5;
+                    let parts = of(name, collective, bytes, algorithm.name, Some(interval_s));
+                    let mut sent = whole.traffic.whole();
+                    sent.retain(|_, bytes| *bytes > 0);
+                    assert_eq!(sent, parts.traffic.whole(), "{collective} {}", algorithm.name);
+                    assert_eq!(whole.traffic.intervals.len(), 1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_call_is_spread_over_its_time() {
+        let ring = of("h100", Collective::AllReduce, 1 << 28, "ring", None);
+        let parts = of("h100", Collective::AllReduce, 1 << 28, "ring", Some(ring.time_s / 10.0));
+        let intervals = parts.traffic.intervals;
+        assert!((8..=11).contains(&intervals.len()), "{}", intervals.len());
+        let all = ring.traffic.whole().values().sum::<u64>();
+        let sums = intervals.iter().map(|sent| sent.values().sum::<u64>());
+        assert!(sums.max().unwrap() < all / 5, "no interval has most of it");
+        let pairs: Vec<(Rank, Rank)> = ring.traffic.whole().into_keys().collect();
+        assert!(pairs.iter().all(|(from, to)| (from + 1) % 8 == *to), "{pairs:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_told_is_said() {
+        let topology = presets::find("superpod-1024").unwrap().topology();
+        let collective = Collective::AllReduce;
+        let wanted = Wanted {
+            collective,
+            bytes: 1 << 20,
+            data_type: DataType::Float32,
+            topology: &topology,
+            hosts: None,
+        };
+        let many = traffic(&wanted, Some("ring"), Some(1e-3)).unwrap_err();
+        assert!(many.contains("1024 ranks") && many.contains("leave out --interval"), "{many}");
+        let unknown = traffic(&wanted, Some("rign"), None).unwrap_err();
+        assert!(unknown.contains("rign") && unknown.contains("ring"), "{unknown}");
+        let few = Wanted { hosts: Some(1), ..wanted };
+        for (interval_s, said) in
+            [(1e-12, "give a longer"), (0.0, "above 0"), (f64::NAN, "above 0"), (-1.0, "above 0")]
+        {
+            let error = traffic(&few, None, Some(interval_s)).unwrap_err();
+            assert!(error.contains(said), "{interval_s}: {error}");
+        }
+    }
+}

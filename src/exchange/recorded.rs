@@ -1,0 +1,394 @@
+//! A job as its ranks recorded it: the calls that stand in dumps of the flight recorder
+//! (`FERROCCL_DUMP`), and in the recordings of whole runs (`FERROCCL_TRACE`), which have times too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::io::Read as _;
+
+use ccl_core::types::{Collective, DataType, Rank};
+use serde::Deserialize;
+
+use super::job::{Entry, Group, Job, What};
+use super::matrix::RANKS_MAX;
+
+/// All files together are not longer.
+const BYTES_MAX: u64 = 4 << 30;
+
+/// A line of a recording, or what of a dump is of use here.
+#[derive(Debug, Deserialize)]
+struct Line {
+    communicator: String,
+    rank: Rank,
+    ranks: u32,
+    process: u32,
+    host: String,
+    operations: Vec<Operation>,
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Operation {
+    number: u64,
+    what: String,
+    collective: Option<String>,
+    data_type: Option<String>,
+    count: Option<u64>,
+    bytes: u64,
+    root: Option<Rank>,
+    #[serde(default)]
+    start_us: u64,
+    #[serde(default)]
+    duration_us: u64,
+}
+
+/// What stands in recordings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// The collectives, by rank.
+    pub job: Job,
+    /// Groups of sends and receives, which no recording knows the peers of: they are left out.
+    pub messages: u64,
+    /// Whether calls before the first are missing: a dump has the last ones only.
+    pub is_cut: bool,
+}
+
+impl fmt::Display for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Recorded { job, messages, is_cut } = self;
+        let (ranks, groups) = (job.ranks(), job.groups.len());
+        let calls: usize = job.lists.iter().map(Vec::len).sum();
+        write!(f, "{calls} calls of {ranks} ranks in {groups} groups: {}.*.et", job.prefix)?;
+        if *messages > 0 {
+            write!(
+                f,
+                "\n{messages} groups of sends and receives are left out: a recording does not say \
+                 to whom they went"
+            )?;
+        }
+        if *is_cut {
+            f.write_str(
+                "\nthe first calls are missing: a dump has the last ones only; FERROCCL_TRACE \
+                 records all",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Who a member of a communicator is, whatever its rank there.
+type Member = (String, u32);
+
+#[derive(Debug, Default)]
+struct Communicator {
+    ranks: u32,
+    members: BTreeMap<Rank, Member>,
+    operations: BTreeMap<Rank, BTreeMap<u64, Operation>>,
+}
+
+/// Reads recordings and dumps, as many files as ranks or fewer.
+///
+/// # Errors
+///
+/// When a file cannot be read or is no recording; when a rank's is missing, or another's stands in
+/// its place. Each with file and line, and what to do.
+pub fn read(paths: &[String], prefix: &str) -> Result<Recorded, String> {
+    let (mut found, mut left) = (BTreeMap::new(), BYTES_MAX);
+    for path in paths {
+        let mut text = String::new();
+        let file = fs::File::open(path).map_err(|error| format!("{path}: {error}"))?;
+        let read = file.take(left + 1).read_to_string(&mut text);
+        let read = read.map_err(|error| format!("{path}: {error}; is it a recording?"))? as u64;
+        left = left.checked_sub(read).ok_or_else(|| {
+            format!("with {path} the recordings are longer than 4 GiB; take a shorter run")
+        })?;
+        parse(path, &text, &mut found)?;
+    }
+    of(found, prefix)
+}
+
+fn parse(path: &str, text: &str, found: &mut BTreeMap<String, Communicator>) -> Result<(), String> {
+    if text.trim().is_empty() {
+        return Err(format!("{path} is empty; was a call made?"));
+    }
+    for (index, line) in text.lines().enumerate() {
+        let at = |what: String| format!("{path}:{}: {what}", index + 1);
+        if line.trim().is_empty() {
+            continue;
+        }
+        let line: Line = serde_json::from_str(line).map_err(|error| {
+            at(format!(
+                "{error}; record with FERROCCL_TRACE=FILE.json, or dump with \
+                 FERROCCL_DUMP=FILE.json"
+            ))
+        })?;
+        let ranks = line.ranks;
+        if ranks == 0 || ranks > RANKS_MAX || line.rank >= ranks {
+            return Err(at(format!(
+                "rank {} of {ranks} ranks cannot be; is it a recording?",
+                line.rank
+            )));
+        }
+        let communicator = found.entry(line.communicator.clone()).or_default();
+        let member = (line.host, line.process);
+        let known = communicator.members.entry(line.rank).or_insert_with(|| member.clone());
+        if *known != member || (communicator.ranks != 0 && communicator.ranks != ranks) {
+            return Err(at(format!(
+                "rank {} of communicator {} was on {} with process {} before; give recordings of \
+                 one run",
+                line.rank, line.communicator, known.0, known.1
+            )));
+        }
+        communicator.ranks = ranks;
+        let operations = communicator.operations.entry(line.rank).or_default();
+        for operation in line.operations {
+            // What is there twice, a dump has without times.
+            let known = operations.get(&operation.number);
+            if known.is_none_or(|known| known.start_us == 0) {
+                operations.insert(operation.number, operation);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, String> {
+    let most = found.values().map(|communicator| communicator.ranks).max();
+    let most = most.ok_or("there is no recording; give the files of all ranks")?;
+    for (name, Communicator { ranks, members, .. }) in &found {
+        if let Some(missing) = (0..*ranks).find(|rank| !members.contains_key(rank)) {
+            return Err(format!(
+                "communicator {name} has {ranks} ranks, of which {} have a recording here; give \
+                 that of rank {missing} too",
+                members.len()
+            ));
+        }
+    }
+    // The first of as many ranks as any is that of all of them.
+    let whole = found.values().find(|communicator| communicator.ranks == most);
+    let whole = whole.map(|whole| whole.members.clone()).unwrap_or_default();
+    let places: BTreeMap<&Member, Rank> = whole.iter().map(|(rank, of)| (of, *rank)).collect();
+    let mut groups = vec![Group { name: String::new(), members: (0..most).collect() }];
+    let mut recorded = Recorded {
+        job: Job { prefix: prefix.to_owned(), groups: Vec::new(), lists: Vec::new() },
+        messages: 0,
+        is_cut: false,
+    };
+    let mut lists: Vec<Vec<(Operation, What)>> = Vec::new();
+    lists.resize_with(most as usize, Vec::new);
+    for (name, communicator) in &found {
+        let members = members(name, communicator, &whole, &places)?;
+        let group = match members.iter().copied().eq(0..most) {
+            true => 0,
+            false => {
+                groups.push(Group { name: groups.len().to_string(), members: members.clone() });
+                groups.len() - 1
+            }
+        };
+        for ((_, operations), rank) in communicator.operations.iter().zip(&members) {
+            recorded.is_cut |= operations.keys().next().is_some_and(|first| *first > 1);
+            for operation in operations.values() {
+                match what(operation, group, communicator.ranks)? {
+                    None => recorded.messages += 1,
+                    Some(what) => {
+                        let list = lists.get_mut(*rank as usize);
+                        list.into_iter().for_each(|list| list.push((operation.clone(), what)));
+                    }
+                }
+            }
+        }
+    }
+    recorded.job.groups = groups;
+    recorded.job.lists = lists.into_iter().map(entries).collect();
+    Ok(recorded)
+}
+
+/// By when they began; without times, as they came.
+fn entries(mut list: Vec<(Operation, What)>) -> Vec<Entry> {
+    list.sort_by_key(|(operation, _)| operation.start_us);
+    let entry = |(node, (operation, what)): (u64, (Operation, What))| {
+        let Operation { start_us, duration_us, .. } = operation;
+        Entry { node, what, start_us, duration_us }
+    };
+    (0..).zip(list).map(entry).collect()
+}
+
+/// Members by their ranks among all.
+fn members(
+    name: &str,
+    communicator: &Communicator,
+    whole: &BTreeMap<Rank, Member>,
+    places: &BTreeMap<&Member, Rank>,
+) -> Result<Vec<Rank>, String> {
+    if communicator.members == *whole {
+        return Ok(whole.keys().copied().collect());
+    }
+    let place = |member: &Member| {
+        places.get(member).copied().ok_or_else(|| {
+            format!(
+                "process {} on {} is in communicator {name}, but not in the largest; give \
+                 recordings of one job",
+                member.1, member.0
+            )
+        })
+    };
+    let members: Vec<Rank> = communicator.members.values().map(place).collect::<Result<_, _>>()?;
+    let distinct: BTreeSet<Rank> = members.iter().copied().collect();
+    if distinct.len() != members.len() || places.len() != whole.len() {
+        return Err(format!(
+            "several ranks of communicator {name} are one process, so it is not known which of \
+             all ranks they are; leave out its recordings, or run each rank as a process"
+        ));
+    }
+    Ok(members)
+}
+
+fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<What>, String> {
+    let Some(name) = &operation.collective else { return Ok(None) };
+    let collective: Collective = name.parse().map_err(|error| {
+        format!("operation {}: {error}; was it recorded by a newer version?", operation.number)
+    })?;
+    let is_uneven = super::job::even(collective) != Some(collective);
+    let Some(collective) = super::job::even(collective) else { return Ok(None) };
+    let wrong = |what: String| {
+        format!("operation {} ({}): {what}; is it a recording?", operation.number, operation.what)
+    };
+    let root = operation.root.filter(|_| collective.has_root()).unwrap_or(0);
+    if root >= ranks {
+        return Err(wrong(format!("root {root} is none of {ranks} ranks")));
+    }
+    // Who is not the root may have the smaller buffer only: the count tells of both.
+    let blocks = collective.even_blocks(ranks).filter(|_| !is_uneven);
+    let bytes = match (blocks, operation.count, &operation.data_type) {
+        _ if collective == Collective::Barrier => Some(0),
+        (Some(blocks), Some(count), Some(data_type)) => {
+            let width = data_type.parse::<DataType>().map_err(|error| wrong(error.to_string()))?;
+            let block = count.checked_mul(width.bytes() as u64);
+            block.and_then(|block| block.checked_mul(u64::from(blocks)))
+        }
+        _ => Some(operation.bytes),
+    };
+    let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok());
+    let bytes = bytes.ok_or_else(|| wrong("it has more than 2^63 bytes".to_owned()))?;
+    Ok(Some(What::Collective { collective, group, bytes, root, is_uneven }))
+}
+
+/// Whatever a recording holds, it becomes a job or is refused.
+#[cfg(any(test, fuzzing))]
+pub fn fuzzed(data: &[u8]) {
+    let mut found = BTreeMap::new();
+    let read = parse("input", &String::from_utf8_lossy(data), &mut found);
+    // What claims many ranks and has few is seen before any list is made.
+    let Ok(recorded) = read.and_then(|()| of(found, "input")) else { return };
+    let _ = (recorded.job.traces(), recorded.job.agreed());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::tests::Dir;
+    use super::*;
+
+    /// A line of a recording: of a rank of so many, in a process.
+    fn line(communicator: &str, rank: u32, ranks: u32, process: u32, operations: &str) -> String {
+        format!(
+            "{{\"communicator\":\"{communicator}\",\"rank\":{rank},\"ranks\":{ranks},\
+             \"process\":{process},\"host\":\"a\",\"state\":\"computing\",\
+             \"operations\":[{operations}]}}\n"
+        )
+    }
+
+    fn call(number: u64, collective: &str, count: u64, root: &str, start_us: u64) -> String {
+        format!(
+            "{{\"number\":{number},\"what\":\"it\",\"collective\":\"{collective}\",\
+             \"data_type\":\"float\",\"count\":{count},\"root\":{root},\"bytes\":{},\
+             \"start_us\":{start_us},\"duration_us\":7}}",
+            4 * count
+        )
+    }
+
+    fn read(text: &str) -> Result<Recorded, String> {
+        let mut found = BTreeMap::new();
+        parse("calls.json", text, &mut found)?;
+        of(found, "t")
+    }
+
+    #[test]
+    fn recordings_of_all_ranks_become_a_job() {
+        let mut text = String::new();
+        for rank in 0..4 {
+            let first = call(1, "all_reduce", 100, "null", 1_000);
+            let messages = "{\"number\":3,\"what\":\"a send\",\"collective\":null,\"bytes\":4}";
+            let last = call(2, "gather", 25, "3", 3_000);
+            text += &line("b", rank, 4, 10 + rank, &first);
+            text += &line("b", rank, 4, 10 + rank, &[last, messages.to_owned()].join(","));
+            // Pairs of every other one, in the other order.
+            let pair = call(1, "all_gather", 50, "null", 2_000);
+            let name = if rank % 2 == 0 { "even" } else { "odd" };
+            text += &line(name, 1 - rank / 2, 2, 10 + rank, &pair);
+        }
+        let recorded = read(&text).unwrap();
+        assert_eq!((recorded.messages, recorded.is_cut), (4, false));
+        let members: Vec<_> = recorded.job.groups.iter().map(|group| &group.members[..]).collect();
+        assert_eq!(members, [&[0, 1, 2, 3][..], &[2, 0], &[3, 1]]);
+        let calls = recorded.job.agreed().unwrap().calls;
+        let seen: Vec<_> =
+            calls.iter().map(|call| (call.collective, call.bytes, call.root)).collect();
+        use Collective as C;
+        assert_eq!(
+            seen,
+            [
+                (C::AllReduce, 400, 0),
+                (C::AllGather, 400, 0),
+                (C::AllGather, 400, 0),
+                (C::Gather, 400, 3)
+            ]
+        );
+        assert_eq!((calls[0].start_us, calls[0].duration_us), (1_000, 7));
+        let dir = Dir::new("recorded");
+        let prefix = dir.at("job");
+        recorded.job.write(&prefix).unwrap();
+        let again = Job::read(&prefix, None).unwrap();
+        assert_eq!((again.lists, again.groups), (recorded.job.lists, recorded.job.groups));
+    }
+
+    #[test]
+    fn a_dump_after_a_recording_takes_no_times_away() {
+        let timed = line("b", 0, 1, 9, &call(1, "all_reduce", 1, "null", 5));
+        let bare = line("b", 0, 1, 9, &call(1, "all_reduce", 1, "null", 0));
+        for text in [timed.clone() + &bare, bare + &timed] {
+            assert_eq!(read(&text).unwrap().job.lists[0][0].start_us, 5);
+        }
+        assert!(read(&line("b", 0, 1, 9, &call(17, "barrier", 0, "null", 0))).unwrap().is_cut);
+    }
+
+    #[test]
+    fn what_cannot_be_a_job_is_named() {
+        let good = call(1, "all_reduce", 100, "null", 1);
+        let one = |rank, ranks, process| line("b", rank, ranks, process, &good);
+        for (text, said) in [
+            (String::new(), "calls.json is empty"),
+            (one(0, 2, 9) + "nonsense", "calls.json:2: expected ident"),
+            ("ferroccl: rank 0 of 2".to_owned(), "dump with FERROCCL_DUMP=FILE.json"),
+            (one(0, 2, 9), "of which 1 have a recording here; give that of rank 1 too"),
+            (one(0, 4_000_000_000, 9), "cannot be"),
+            (one(0, 262_144, 9), "give that of rank 1 too"),
+            (one(2, 2, 9), "rank 2 of 2 ranks cannot be"),
+            (one(0, 2, 9) + &one(0, 2, 10), "calls.json:2: rank 0 of communicator b was on a with"),
+            (one(0, 2, 9) + &one(1, 3, 9), "calls.json:2: "),
+            (
+                one(0, 1, 9) + &line("c", 0, 1, 8, ""),
+                "is in communicator c, but not in the largest",
+            ),
+            (line("b", 0, 1, 9, &call(1, "all_reduc", 1, "null", 1)), "unknown collective"),
+            (line("b", 0, 1, 9, &call(1, "reduce", 1, "5", 1)), "root 5 is none of 1 ranks"),
+            (line("b", 0, 1, 9, &call(1, "reduce", u64::MAX / 4, "0", 1)), "more than 2^63"),
+        ] {
+            let error = read(&text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        // Ranks that are threads cannot be told apart in other communicators.
+        let two = one(0, 2, 9) + &one(1, 2, 9);
+        assert!(read(&two).is_ok());
+        let split = two + &line("c", 0, 1, 9, &good);
+        assert!(read(&split).unwrap_err().contains("several ranks of communicator c are one"));
+    }
+}

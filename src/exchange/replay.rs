@@ -1,0 +1,466 @@
+//! A recorded job on another cluster: what its collectives would send there, and how long they
+//! would take.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+
+use ccl_core::cost::questions::Unit;
+use ccl_core::cost::traffic::{Bytes, Sent as Sends, Traffic};
+use ccl_core::select::tuning::Tuning;
+use ccl_core::select::{Situation, check_configured, choose};
+use ccl_core::topology::Topology;
+use ccl_core::types::{Collective, DataType, Rank};
+use serde::Serialize;
+
+use super::job::{Agreed, Call, Job};
+use super::matrix::{INTERVALS_MAX, PAIRS_MAX};
+use super::predicted;
+use crate::plan::{Scene, Sized};
+use crate::quantity;
+
+/// A job whose ranks are put on the first hosts of a cluster.
+pub struct Replay<'a> {
+    job: &'a Job,
+    agreed: &'a Agreed,
+    topology: &'a Topology,
+    /// Of all ranks, and of each group.
+    scenes: Vec<Scene>,
+    algorithm: &'a str,
+    slot_bytes: usize,
+}
+
+impl fmt::Debug for Replay<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Replay({} on {})", self.job.prefix, self.topology.name)
+    }
+}
+
+/// What tells calls apart that send and take the same.
+type Key = (usize, Collective, u64, Rank);
+
+/// A kind of call, there and here.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Which collective.
+    pub collective: String,
+    /// Of which group; empty for all ranks.
+    pub group: String,
+    /// Ranks of it.
+    pub ranks: u32,
+    /// Bytes of the larger buffer; of uneven ones the mean.
+    pub bytes: u64,
+    /// Calls of this kind.
+    pub calls: u64,
+    /// How long all of them took where they were recorded, in seconds; none if that is not known.
+    pub recorded_s: Option<f64>,
+    /// By which algorithm they would be done here.
+    pub algorithm: String,
+    /// And by which protocol.
+    pub protocol: String,
+    /// How long all of them would take, in seconds; none for those that move nothing.
+    pub predicted_s: Option<f64>,
+}
+
+/// What a job took, and would take.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    ranks: u32,
+    topology: String,
+    hosts: u32,
+    rows: Vec<Row>,
+    recorded_s: f64,
+    predicted_s: f64,
+    /// Messages between pairs, which are not timed.
+    messages: usize,
+}
+
+impl<'a> Replay<'a> {
+    /// The ranks of a job on the first hosts of a topology, which they fill; collectives by an
+    /// algorithm or family of that name where they have one, else by the library's choice.
+    ///
+    /// # Errors
+    ///
+    /// When the topology has not so many ranks; when there is no such algorithm.
+    pub fn new(
+        job: &'a Job,
+        agreed: &'a Agreed,
+        topology: &'a Topology,
+        algorithm: Option<&'a str>,
+    ) -> Result<Replay<'a>, String> {
+        let algorithm = algorithm.unwrap_or_default();
+        check_configured(algorithm)
+            .map_err(|error| error.to_string().replace("FERROCCL_ALGO=", "--algorithm "))?;
+        let (all, ranks) = (Scene::of(topology, None)?, job.ranks());
+        if ranks == 0 || ranks > all.hosts.ranks() {
+            return Err(format!(
+                "{} has {ranks} ranks, but {} has room for {}; take a larger one: ferroccl topo \
+                 --list",
+                job.prefix,
+                topology.name,
+                all.hosts.ranks()
+            ));
+        }
+        let used = Scene::of(topology, Some(all.hosts.seat(ranks - 1).0 + 1))?;
+        let scenes = job.groups.iter().map(|group| used.among(&group.members)).collect();
+        let slot_bytes = ccl_core::config::Config::default().slot_bytes.0;
+        Ok(Replay { job, agreed, topology, scenes, algorithm, slot_bytes })
+    }
+
+    /// The call by its algorithm; none if nothing moves.
+    fn chosen(&self, call: &Call) -> Result<Option<Chosen<'_>>, String> {
+        let Some(scene) = self.scenes.get(call.group) else { return Ok(None) };
+        let ranks = scene.hosts.ranks();
+        let blocks = call.collective.even_blocks(ranks).unwrap_or(0);
+        if u64::from(blocks) > call.bytes || blocks == 0 || ranks < 2 {
+            return Ok(None);
+        }
+        let bytes = usize::try_from(call.bytes).map_err(|_| "too many bytes".to_owned())?;
+        let sized = Sized::of(call.collective, ranks, bytes, DataType::Uint8)?;
+        let situation = Situation {
+            collective: call.collective,
+            bytes,
+            hosts: &scene.hosts,
+            deterministic: false,
+            slot_bytes: self.slot_bytes,
+            call: None,
+            configured: self.algorithm,
+            tuning: &Tuning::default(),
+        };
+        let choice = choose(&situation).map_err(|error| error.to_string())?;
+        Ok(Some(Chosen { scene, sized, algorithm: choice.algorithm }))
+    }
+
+    /// Who would send how much to whom, in intervals of so many seconds by when calls began, or in
+    /// one that is as long as all took.
+    ///
+    /// # Errors
+    ///
+    /// When that is too much, or times are not known.
+    pub fn traffic(&self, interval_s: Option<f64>) -> Result<Traffic, String> {
+        let (begin_us, end_us) = self.span()?;
+        let whole_s = (end_us - begin_us) as f64 / 1e6;
+        let interval_s = match interval_s {
+            Some(interval_s) if !(interval_s.is_finite() && interval_s > 0.0) => {
+                return Err(format!("--interval {interval_s}: give seconds above 0, such as 0.01"));
+            }
+            Some(_) if end_us == 0 => {
+                return Err("no call was recorded with its time; leave out --interval, or record \
+                            with FERROCCL_TRACE"
+                    .to_owned());
+            }
+            Some(interval_s) => interval_s,
+            None if whole_s > 0.0 => whole_s,
+            // Without times, as long as it would take.
+            None => Some(self.compare()?.predicted_s).filter(|s| *s > 0.0).unwrap_or(1.0),
+        };
+        let count = (whole_s / interval_s).ceil().max(1.0);
+        if count > INTERVALS_MAX as f64 {
+            return Err(format!(
+                "{whole_s} s are more than {INTERVALS_MAX} intervals of {interval_s} s; give a \
+                 longer --interval"
+            ));
+        }
+        let mut intervals = vec![Bytes::new(); count as usize];
+        let mut known: BTreeMap<Key, Bytes> = BTreeMap::new();
+        let (mut pairs, mut sum) = (0, 0_u64);
+        let mut add = |start_us: u64, sent: &Bytes| -> Result<(), String> {
+            let at = (start_us.saturating_sub(begin_us)) as f64 / 1e6 / interval_s;
+            let index = (at as usize).min(intervals.len() - 1);
+            for (pair, bytes) in sent {
+                sum = sum.checked_add(*bytes).ok_or("all bytes together are more than 2^64")?;
+                let entry = intervals[index].entry(*pair).or_insert_with(|| {
+                    pairs += 1;
+                    0
+                });
+                *entry += bytes;
+            }
+            match pairs > PAIRS_MAX {
+                true => Err(format!("more than {PAIRS_MAX} lines; give a longer --interval")),
+                false => Ok(()),
+            }
+        };
+        for call in &self.agreed.calls {
+            let key = (call.group, call.collective, call.bytes, call.root);
+            let sent = match known.entry(key) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.sent(call)?),
+            };
+            add(call.start_us, sent)?;
+        }
+        for message in &self.agreed.messages {
+            add(message.start_us, &[((message.from, message.to), message.bytes)].into())?;
+        }
+        Ok(Traffic { ranks: self.job.ranks(), interval_s, intervals })
+    }
+
+    /// When the first began, and the last ended, in microseconds.
+    fn span(&self) -> Result<(u64, u64), String> {
+        let calls = self.agreed.calls.iter().map(|call| (call.start_us, call.duration_us));
+        let messages = self.agreed.messages.iter().map(|message| (message.start_us, 0));
+        let (mut begin, mut end) = (u64::MAX, 0);
+        for (start, duration) in calls.chain(messages) {
+            let ended = start.checked_add(duration).ok_or_else(|| {
+                format!(
+                    "a call that began at {start} µs took {duration}; is the unit microseconds?"
+                )
+            })?;
+            (begin, end) = (begin.min(start), end.max(ended));
+        }
+        Ok((begin.min(end), end))
+    }
+
+    /// By the ranks of all.
+    fn sent(&self, call: &Call) -> Result<Bytes, String> {
+        let Some(Chosen { scene, sized, algorithm }) = self.chosen(call)? else {
+            return Ok(Bytes::new());
+        };
+        let Sized { count, element_bytes, .. } = sized;
+        let hosts = &scene.hosts;
+        let sends = Sends { algorithm, root: call.root, count, element_bytes, hosts };
+        let members = self.job.groups.get(call.group).map_or(&[][..], |group| &group.members);
+        let all = |rank: Rank| members.get(rank as usize).copied().unwrap_or(rank);
+        let sent = predicted::all(&sends)?;
+        Ok(sent.into_iter().map(|((from, to), bytes)| ((all(from), all(to)), bytes)).collect())
+    }
+
+    /// What its calls took, and would take here.
+    ///
+    /// # Errors
+    ///
+    /// When a call cannot be predicted.
+    pub fn compare(&self) -> Result<Comparison, String> {
+        let mut rows: Vec<Row> = Vec::new();
+        let mut known: BTreeMap<Key, usize> = BTreeMap::new();
+        for call in &self.agreed.calls {
+            let key = (call.group, call.collective, call.bytes, call.root);
+            let index = match known.get(&key) {
+                Some(index) => *index,
+                None => {
+                    rows.push(self.row(call)?);
+                    known.insert(key, rows.len() - 1);
+                    rows.len() - 1
+                }
+            };
+            let Some(row) = rows.get_mut(index) else { continue };
+            row.calls += 1;
+            let took = (call.duration_us > 0).then_some(call.duration_us as f64 / 1e6);
+            row.recorded_s = row.recorded_s.zip(took).map(|(all, took)| all + took);
+        }
+        for row in &mut rows {
+            row.predicted_s = row.predicted_s.map(|each| each * row.calls as f64);
+        }
+        // Where the time goes comes first.
+        let most = |row: &Row| row.predicted_s.or(row.recorded_s).unwrap_or(0.0);
+        rows.sort_by(|one, other| most(other).total_cmp(&most(one)));
+        let scene = self.scenes.first();
+        Ok(Comparison {
+            ranks: self.job.ranks(),
+            topology: self.topology.name.clone(),
+            hosts: scene.map_or(0, |scene| scene.hosts.count()),
+            // Side by side only what is known on both sides.
+            recorded_s: rows
+                .iter()
+                .filter(|row| row.predicted_s.is_some())
+                .filter_map(|row| row.recorded_s)
+                .sum(),
+            predicted_s: rows.iter().filter_map(|row| row.predicted_s).sum(),
+            rows,
+            messages: self.agreed.messages.len(),
+        })
+    }
+
+    /// A kind of call, of which there is none yet; its predicted time is that of one.
+    fn row(&self, call: &Call) -> Result<Row, String> {
+        let group = self.job.groups.get(call.group);
+        let mut row = Row {
+            collective: call.collective.to_string() + if call.is_uneven { " (uneven)" } else { "" },
+            group: group.map(|group| group.name.clone()).unwrap_or_default(),
+            ranks: group.map_or(0, |group| group.members.len() as u32),
+            bytes: call.bytes,
+            calls: 0,
+            recorded_s: Some(0.0),
+            algorithm: String::new(),
+            protocol: String::new(),
+            predicted_s: None,
+        };
+        if let Some(Chosen { scene, sized, algorithm }) = self.chosen(call)? {
+            let programs = scene.programs(algorithm, call.root);
+            let fastest = predicted::fastest(scene, &programs, &sized)?;
+            if let Some((protocol, seen)) = fastest {
+                algorithm.name.clone_into(&mut row.algorithm);
+                protocol.name.clone_into(&mut row.protocol);
+                row.predicted_s = Some(seen.time_ns / 1e9);
+            }
+        }
+        Ok(row)
+    }
+}
+
+/// A call that moves something.
+struct Chosen<'a> {
+    scene: &'a Scene,
+    sized: Sized,
+    algorithm: &'static ccl_core::algorithm::Algorithm,
+}
+
+impl fmt::Display for Comparison {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Comparison { ranks, topology, hosts, rows, recorded_s, predicted_s, messages } = self;
+        let calls: u64 = rows.iter().map(|row| row.calls).sum();
+        writeln!(f, "{calls} calls of {ranks} ranks, on {hosts} hosts of {topology}\n")?;
+        let time = |time: Option<f64>| {
+            time.map_or_else(|| "-".to_owned(), |time| quantity::show(time, Unit::Seconds))
+        };
+        let show = |row: &Row| {
+            let or_dash = |text: &str| if text.is_empty() { "-" } else { text }.to_owned();
+            vec![
+                row.collective.clone(),
+                if row.group.is_empty() { "all".to_owned() } else { row.group.clone() },
+                row.ranks.to_string(),
+                quantity::show(row.bytes as f64, Unit::Bytes),
+                row.calls.to_string(),
+                time(row.recorded_s.filter(|recorded| *recorded > 0.0)),
+                time(row.predicted_s),
+                or_dash(&row.algorithm),
+                or_dash(&row.protocol),
+            ]
+        };
+        let heads = [
+            "collective",
+            "group",
+            "ranks",
+            "bytes",
+            "calls",
+            "recorded",
+            "predicted",
+            "algorithm",
+            "protocol",
+        ];
+        let mut table = vec![heads.map(str::to_owned).to_vec()];
+        table.extend(rows.iter().map(show));
+        f.write_str(&crate::topology::columns(&table))?;
+        let known = Some(*recorded_s).filter(|recorded| *recorded > 0.0);
+        write!(f, "\nrecorded {}, predicted {}", time(known), time(Some(*predicted_s)))?;
+        if let Some(recorded) = known.filter(|_| *predicted_s > 0.0) {
+            write!(f, ": {:.3} times as long", predicted_s / recorded)?;
+        }
+        writeln!(f)?;
+        match messages {
+            0 => Ok(()),
+            _ => writeln!(f, "{messages} messages between pairs of ranks are not timed"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl_core::topology::presets;
+
+    use super::super::job::{self, Group, What};
+    use super::*;
+
+    /// Sixteen ranks: two calls of all, one of every other rank, at these times.
+    fn job(times: [u64; 3]) -> Job {
+        let even: Vec<Rank> = (0..16).step_by(2).collect();
+        let groups = vec![
+            Group { name: String::new(), members: (0..16).collect() },
+            Group { name: "1".to_owned(), members: even },
+        ];
+        let entry = |node: usize, collective, group, bytes| job::Entry {
+            node: node as u64,
+            what: What::Collective { collective, group, bytes, root: 0, is_uneven: false },
+            start_us: times[node],
+            duration_us: if times[node] > 0 { 500 } else { 0 },
+        };
+        let list = |rank: Rank| {
+            let mut list = vec![entry(0, Collective::AllReduce, 0, 1 << 20)];
+            if rank.is_multiple_of(2) {
+                list.push(entry(1, Collective::AllGather, 1, 8 << 10));
+            }
+            list.push(entry(2, Collective::AllReduce, 0, 1 << 20));
+            list
+        };
+        Job { prefix: "t".to_owned(), groups, lists: (0..16).map(list).collect() }
+    }
+
+    fn with<T>(times: [u64; 3], algorithm: Option<&str>, then: impl FnOnce(&Replay<'_>) -> T) -> T {
+        let (job, topology) = (job(times), presets::find("p5").unwrap().topology());
+        let agreed = job.agreed().unwrap();
+        then(&Replay::new(&job, &agreed, &topology, algorithm).unwrap())
+    }
+
+    #[test]
+    fn calls_send_when_they_began_what_their_algorithm_sends() {
+        let traffic = with([1_000_000, 1_250_000, 1_999_500], Some("ring"), |replay| {
+            replay.traffic(Some(0.25)).unwrap()
+        });
+        assert_eq!((traffic.ranks, traffic.intervals.len()), (16, 4));
+        let ring = |sent: &Bytes| sent.keys().all(|(from, to)| (from + 1) % 16 == *to);
+        assert!(ring(&traffic.intervals[0]) && ring(&traffic.intervals[3]));
+        assert_eq!(traffic.intervals[0].len(), 16);
+        let all: u64 = traffic.intervals[0].values().sum();
+        assert_eq!(all, 2 * 15 * (1 << 20));
+        // The group's ranks by their numbers among all; a block of 1 kB to each of seven others.
+        let of_group = &traffic.intervals[1];
+        assert_eq!(of_group.values().sum::<u64>(), 8 * 7 * 1024);
+        assert!(of_group.keys().all(|(from, to)| from % 2 == 0 && (from + 2) % 16 == *to));
+        assert!(traffic.intervals[2].is_empty());
+        let whole = with([1_000_000, 1_250_000, 1_999_500], Some("ring"), |replay| {
+            replay.traffic(None).unwrap()
+        });
+        assert_eq!((whole.whole(), whole.interval_s), (traffic.whole(), 1.0));
+    }
+
+    #[test]
+    fn times_are_set_side_by_side() {
+        let seen = with([1, 1_000, 2_000], None, |replay| replay.compare().unwrap());
+        assert_eq!((seen.hosts, seen.rows.len()), (2, 2));
+        let reduce = &seen.rows[0];
+        assert_eq!((reduce.calls, reduce.recorded_s, reduce.bytes), (2, Some(0.001), 1 << 20));
+        assert!(reduce.predicted_s.unwrap() > 0.0 && !reduce.algorithm.is_empty());
+        assert_eq!(seen.recorded_s, 0.0015);
+        let text = seen.to_string();
+        assert!(text.contains("3 calls of 16 ranks, on 2 hosts of p5"), "{text}");
+        // The same call as `plan` has it.
+        let topology = presets::find("p5").unwrap().topology();
+        let wanted = crate::plan::Wanted {
+            collective: Collective::AllReduce,
+            bytes: 1 << 20,
+            data_type: DataType::Float32,
+            topology: &topology,
+            hosts: Some(2),
+        };
+        let plan = predicted::traffic(&wanted, Some(&reduce.algorithm), None).unwrap();
+        assert!((plan.time_s * 2.0 / reduce.predicted_s.unwrap() - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn without_times_all_is_one_interval_as_long_as_it_would_take() {
+        with([0; 3], None, |replay| {
+            let traffic = replay.traffic(None).unwrap();
+            assert_eq!(traffic.intervals.len(), 1);
+            assert_eq!(traffic.interval_s, replay.compare().unwrap().predicted_s);
+            let error = replay.traffic(Some(0.1)).unwrap_err();
+            assert!(error.contains("FERROCCL_TRACE"), "{error}");
+        });
+        with([1, 2, u64::MAX - 500], None, |replay| {
+            let error = replay.traffic(Some(1e-6)).unwrap_err();
+            assert!(error.contains("give a longer --interval"), "{error}");
+            assert!(replay.traffic(Some(f64::NAN)).unwrap_err().contains("above 0"));
+        });
+        let error = with([1, 2, u64::MAX - 5], None, |replay| replay.traffic(None).unwrap_err());
+        assert!(error.contains("is the unit microseconds?"), "{error}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_said() {
+        let (job, topology) = (job([0; 3]), presets::find("h100").unwrap().topology());
+        let agreed = job.agreed().unwrap();
+        let error = Replay::new(&job, &agreed, &topology, None).unwrap_err();
+        assert!(error.contains("t has 16 ranks, but h100 has room for 8"), "{error}");
+        let topology = presets::find("p5").unwrap().topology();
+        let error = Replay::new(&job, &agreed, &topology, Some("rign")).unwrap_err();
+        assert!(error.contains("--algorithm rign: no collective has"), "{error}");
+    }
+}

@@ -1,0 +1,123 @@
+//! Every call of a rank, when it began and how long it took: what `ferroccl trace` replays. Only
+//! where `FERROCCL_TRACE` asks for it: it reads clocks on the data path.
+
+use std::fs::OpenOptions;
+use std::io::Write as _;
+
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+
+use super::snapshot::Call;
+use super::{Shown, Subject, now_ns};
+
+/// Calls that are kept before they are written.
+const CALLS: usize = 4096;
+
+/// A call that has ended.
+#[derive(Clone, Copy, Debug)]
+struct Timed {
+    number: u64,
+    shown: Shown,
+    begun_ns: u64,
+    ended_ns: u64,
+}
+
+/// A rank's calls on their way to a file.
+#[derive(Debug)]
+pub(super) struct Journal {
+    path: String,
+    subject: Subject,
+    host: String,
+    /// From the clock of all processes of a host to that of the world, in nanoseconds.
+    epoch_ns: u64,
+    calls: Vec<Timed>,
+    /// What has not ended.
+    open: Option<(u64, Shown, u64)>,
+}
+
+/// As it stands in a file: a line for some thousand calls.
+#[derive(Serialize)]
+struct Line<'a> {
+    communicator: String,
+    rank: u32,
+    ranks: u32,
+    process: u32,
+    host: &'a str,
+    operations: Vec<Operation>,
+}
+
+#[derive(Serialize)]
+struct Operation {
+    number: u64,
+    sequence: u64,
+    #[serde(flatten)]
+    call: Call,
+    algorithm: Option<&'static str>,
+    bytes: u64,
+    start_us: u64,
+    duration_us: u64,
+}
+
+impl Journal {
+    /// To a file in whose name %p stands for the process and %r for the rank.
+    pub(super) fn new(name: &str, subject: &Subject, host: String) -> Journal {
+        let path = super::dump::path(name, subject.rank);
+        let world = clock_gettime(ClockId::Realtime);
+        let world_ns = world.tv_sec as u64 * 1_000_000_000 + world.tv_nsec as u64;
+        let epoch_ns = world_ns.saturating_sub(now_ns());
+        let subject = subject.clone();
+        Journal { path, subject, host, epoch_ns, calls: Vec::with_capacity(CALLS), open: None }
+    }
+
+    pub(super) fn begin(&mut self, number: u64, shown: Shown) {
+        self.open = Some((number, shown, now_ns()));
+    }
+
+    pub(super) fn end(&mut self) {
+        let Some((number, shown, begun_ns)) = self.open.take() else { return };
+        self.calls.push(Timed { number, shown, begun_ns, ended_ns: now_ns() });
+        if self.calls.len() == CALLS {
+            self.write();
+        }
+    }
+
+    /// Hands over what is kept.
+    fn write(&mut self) {
+        let operation = |timed: &Timed| {
+            let [kind, count, sequence, size] = timed.shown;
+            Operation {
+                number: timed.number,
+                sequence,
+                call: Call::of(sequence, kind, count),
+                algorithm: super::page::algorithm_of(size),
+                bytes: size >> 8,
+                start_us: (self.epoch_ns + timed.begun_ns) / 1000,
+                duration_us: timed.ended_ns.saturating_sub(timed.begun_ns).div_ceil(1000),
+            }
+        };
+        let line = Line {
+            communicator: format!("{:016x}", self.subject.communicator),
+            rank: self.subject.rank,
+            ranks: self.subject.ranks,
+            process: std::process::id(),
+            host: &self.host,
+            operations: self.calls.iter().map(operation).collect(),
+        };
+        let written = serde_json::to_string(&line).map_err(std::io::Error::from).and_then(|json| {
+            let mut file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+            // In one piece, so that the lines of ranks do not mix.
+            file.write_all((json + "\n").as_bytes())
+        });
+        if let Err(error) = written {
+            tracing::warn!(%error, path = self.path, "calls cannot be kept; see FERROCCL_TRACE");
+        }
+        self.calls.clear();
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // A rank that called nothing is there too.
+        self.write();
+    }
+}
