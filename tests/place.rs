@@ -12,6 +12,25 @@ fn its_page_shows_what_it_says() {
     page_shows_what_it_says(include_str!("../docs/placement.md"), 2);
 }
 
+/// Two pairs that are torn apart by how hosts were dealt out come together.
+#[test]
+fn what_was_counted_is_placed() {
+    let name = std::env::temp_dir().join(format!("ferroccl-{}-place.csv", std::process::id()));
+    let rows: String = (0..8).map(|rank| format!("0,{rank},{},1000\n", rank + 8)).collect();
+    let head = "# ranks=16\n# interval_s=1\ninterval,source,destination,bytes\n";
+    std::fs::write(&name, format!("{head}{rows}")).unwrap();
+    let line = format!("place --traffic {} --on meta-24576 --hosts 0,384", name.display());
+    let placed = said(&line);
+    let _ = std::fs::remove_file(&name);
+    let zones = placed.lines().find(|line| line.starts_with("zones")).unwrap();
+    assert!(
+        zones.contains("8 kB") && zones.contains("0 B") && zones.ends_with("0.0 %"),
+        "{placed}"
+    );
+    assert!(refused("place --traffic /nowhere --on p5 --hosts 0", 2).contains("/nowhere"));
+    assert!(refused("place --on p5 --hosts 0", 2).contains("<COLLECTIVE>"));
+}
+
 #[test]
 fn programs_get_json_and_what_cannot_be_placed_is_said() {
     let json = said("place all_reduce --on meta-24576 --hosts 0,384,1,385 --json");

@@ -41,7 +41,7 @@ pub fn write(model: &Model) -> String {
     text
 }
 
-/// What [`write`] has written; of numbers that are left out, those of the order of what this
+/// What [`write()`] has written; of numbers that are left out, those of the order of what this
 /// library's links take.
 ///
 /// # Errors

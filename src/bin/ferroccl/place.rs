@@ -19,7 +19,12 @@ Examples:
   ferroccl place all_gather --on superpod-256 --hosts 31,0-3,17 --json")]
 pub(crate) struct Place {
     /// What the ranks do most: all_reduce all_gather reduce_scatter broadcast reduce all_to_all …
-    collective: Collective,
+    #[arg(required_unless_present = "traffic")]
+    collective: Option<Collective>,
+    /// Or what they sent each other: a file of `ferroccl trace traffic`, `ferroccl plan --traffic`,
+    /// or a perf program's --traffic
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["collective", "algorithm", "bytes"])]
+    traffic: Option<String>,
     /// A topology: a name of `ferroccl topo --list`, or a file
     #[arg(long)]
     on: String,
@@ -61,10 +66,19 @@ fn hosts(text: &str) -> Result<HostList, String> {
 }
 
 pub(crate) fn show(arguments: &Place) -> Result<(), Box<dyn Error>> {
-    let Place { collective, on, hosts, algorithm, bytes, json } = arguments;
+    let Place { collective, traffic, on, hosts, algorithm, bytes, json } = arguments;
     let topology = ferroccl::topology::open(on)?;
-    let sends = Sends::Collective { collective: *collective, bytes: *bytes, algorithm };
-    let placement = find(&sends, &topology, &hosts.0)?;
+    let placement = match (collective, traffic) {
+        (Some(collective), _) => {
+            let sends = Sends::Collective { collective: *collective, bytes: *bytes, algorithm };
+            find(&sends, &topology, &hosts.0)?
+        }
+        (None, Some(name)) => {
+            let counted = ferroccl::exchange::matrix::read(name)?.whole();
+            find(&Sends::Counted { bytes: &counted, name }, &topology, &hosts.0)?
+        }
+        (None, None) => return Err("name a collective, or a file with --traffic".into()),
+    };
     let text = match json {
         true => serde_json::to_string_pretty(&placement)? + "\n",
         false => placement.to_string(),

@@ -14,7 +14,8 @@ const WITHIN: Input = else_takes(needs("within", "e", Unit::Count), 370.0 / 450.
 const BETWEEN: Input = else_takes(needs("between", "e_node", Unit::Count), 43.0 / 50.0);
 const IN_NETWORK: Input = else_takes(needs("in-network", "g", Unit::Count), 1.3);
 
-const SWEPT: &str = "T = a + B / W, with a and W of the line that holds for the size; made from 6 sizes of the source";
+const SWEPT: &str = "T = a + B / W, with a and W of the line that holds for the size; made from \
+                     6 of the source's sizes";
 const ENGINEERING_ONLINE: &str = "engineering book, online in August 2026";
 
 pub(super) const QUESTIONS: &[Question] = &[
