@@ -38,7 +38,7 @@ pub struct Explanation {
     /// The other algorithms there are.
     pub alternatives: Vec<String>,
     /// How long each of them would take, the fastest first; only where
-    /// [`super::expected`] was asked.
+    /// [`super::expected()`] was asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub expected: Vec<Expected>,
     /// The transport that joins the ranks.
