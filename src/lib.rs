@@ -12,6 +12,7 @@ pub mod exchange;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod launch;
+pub mod log;
 #[cfg(feature = "cli")]
 pub mod machine;
 #[cfg(feature = "cli")]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ccl_core::algorithm;
+use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::cost::questions::Unit;
 use ccl_core::cost::traffic::{Bytes, Sent};
 use ccl_core::topology::placement::{Crossing, crossing, place};
@@ -14,6 +14,8 @@ use crate::quantity;
 
 /// Of more ranks the order is not looked for.
 const RANKS_MAX: usize = 1 << 14;
+/// Nor where more pairs of them send each other something.
+const PAIRS_MAX: usize = 1 << 22;
 
 /// What the ranks send each other.
 #[derive(Clone, Copy, Debug)]
@@ -24,8 +26,8 @@ pub enum Sends<'a> {
         collective: Collective,
         /// How much.
         bytes: usize,
-        /// By which algorithm.
-        algorithm: &'a str,
+        /// By which algorithm; if none is given, by a ring, or what there is.
+        algorithm: Option<&'a str>,
     },
     /// What was counted.
     Counted {
@@ -83,6 +85,7 @@ pub fn find(sends: &Sends<'_>, topology: &Topology, given: &[u32]) -> Result<Pla
         }
         Sends::Collective { collective, bytes, algorithm } => {
             let size = quantity::show(*bytes as f64, Unit::Bytes);
+            let algorithm = taken(*collective, *algorithm)?.name;
             (sent(sends, &hosts)?, format!("{collective} of {size} by {algorithm}"))
         }
     };
@@ -132,13 +135,24 @@ fn moved(order: &[Rank], hosts: &[u32]) -> Vec<u32> {
     of.into_iter().map(|(_, host)| host).collect()
 }
 
+/// The algorithm that is asked for; else the first of those that bandwidth asks for.
+fn taken(collective: Collective, asked: Option<&str>) -> Result<&'static Algorithm, String> {
+    let found = match asked {
+        Some(name) => algorithm::find(collective, name).map_err(|error| error.to_string()),
+        None => algorithm::find(collective, "ring")
+            .or_else(|_| algorithm::find(collective, "direct"))
+            .map_err(|error| error.to_string()),
+    };
+    found.map_err(|error| format!("{error}; name one with --algo"))
+}
+
 /// What the collective sends with its ranks on these hosts.
 fn sent(sends: &Sends<'_>, hosts: &[u32]) -> Result<Bytes, String> {
     let Sends::Collective { collective, bytes, algorithm } = *sends else {
         return Ok(Bytes::new());
     };
     let hosts = Hosts::of(hosts);
-    let algorithm = algorithm::find(collective, algorithm).map_err(|error| error.to_string())?;
+    let algorithm = taken(collective, algorithm)?;
     let element_bytes = DataType::Float32.bytes();
     let blocks = collective
         .even_blocks(hosts.ranks())
@@ -149,6 +163,14 @@ fn sent(sends: &Sends<'_>, hosts: &[u32]) -> Result<Bytes, String> {
         return Err(format!("{bytes} bytes are less than an element for each block; give {least}"));
     }
     let sent = Sent { algorithm, root: 0, count, element_bytes, hosts: &hosts };
+    let ranks = hosts.ranks() as usize;
+    let peers = sent.by(0).map_err(|error| error.to_string())?.len();
+    if peers.saturating_mul(ranks) > PAIRS_MAX {
+        return Err(format!(
+            "{ranks} ranks that each send to {peers} others are too many; where all send to all, \
+             any order is as good"
+        ));
+    }
     sent.by_all().map_err(|error| error.to_string())
 }
 
@@ -237,7 +259,7 @@ mod tests {
     }
 
     const RING: Sends<'_> =
-        Sends::Collective { collective: Collective::AllReduce, bytes: 1 << 20, algorithm: "ring" };
+        Sends::Collective { collective: Collective::AllReduce, bytes: 1 << 20, algorithm: None };
 
     #[test]
     fn hosts_that_take_turns_between_zones_are_sorted() {
@@ -267,15 +289,18 @@ mod tests {
         let counted = Sends::Counted { bytes: &bytes, name: "a.csv" };
         assert!(wrong(&counted, &[3]).contains("a.csv has traffic of 10 ranks"));
         let (collective, bytes) = (Collective::AllReduce, 1 << 20);
-        let none = Sends::Collective { collective, bytes, algorithm: "rign" };
+        let none = Sends::Collective { collective, bytes, algorithm: Some("rign") };
         assert!(wrong(&none, &[3]).contains("no algorithm \"rign\""));
-        let few =
-            Sends::Collective { collective: Collective::AllGather, bytes: 4, algorithm: "ring" };
+        let few = Sends::Collective {
+            collective: Collective::AllGather,
+            bytes: 4,
+            algorithm: Some("ring"),
+        };
         assert!(wrong(&few, &[3]).contains("less than an element"));
         let barrier = Sends::Collective {
             collective: Collective::Barrier,
             bytes,
-            algorithm: "dissemination",
+            algorithm: Some("dissemination"),
         };
         assert!(wrong(&barrier, &[3]).contains("no blocks of equal length"));
     }

@@ -89,6 +89,39 @@ fn calls_of_running_ranks_become_a_prediction() {
     assert!(missing.contains("of which 1 have a recording here; give that of rank 0"), "{missing}");
 }
 
+/// Where calls cannot be kept, that is said, once and at once, and the program goes on.
+#[test]
+fn a_recording_that_cannot_be_written_is_told_of() {
+    let dir = Dir::new("unwritable");
+    for (name, problem) in [("nowhere/%r.json", "No such file"), ("", "it is no file")] {
+        let mut command = Command::new(examples().join("all_gather_perf"));
+        command.args("-g 2 -b 3k -e 3k -n 20 -w 0 -c 0".split_whitespace());
+        command.env("FERROCCL_TRACE", dir.at(name));
+        let ended = Processes::start([command]).end(Duration::from_secs(100)).remove(0);
+        assert!(ended.status.success(), "{}", ended.output);
+        assert_eq!(ended.output.matches("no calls are kept").count(), 2, "{}", ended.output);
+        assert!(ended.output.contains(problem), "{}", ended.output);
+    }
+}
+
+/// What the library has to say comes to standard error, as `FERROCCL_DEBUG` asks for it.
+#[test]
+fn programs_say_what_the_library_has_to_say() {
+    for (filter, is_said) in [("ferroccl=trace", true), ("warn", false)] {
+        let mut command = Command::new(examples().join("all_gather_perf"));
+        command.args("-g 2 -b 1k -e 1k -n 1 -w 0 -c 0".split_whitespace());
+        command.env("FERROCCL_DEBUG", filter);
+        let ended = Processes::start([command]).end(Duration::from_secs(100)).remove(0);
+        assert!(ended.status.success(), "{}", ended.output);
+        assert_eq!(
+            ended.output.contains("a connection to the control port"),
+            is_said,
+            "{}",
+            ended.output
+        );
+    }
+}
+
 /// What ranks sent over sockets is what their algorithm sends: around the ring nearly all of it.
 #[test]
 fn traffic_of_running_ranks_is_counted() {

@@ -3,10 +3,12 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::Duration;
 
-use ferroccl::communicator::machine;
+use ferroccl::communicator::{Blocks, machine};
 
 use crate::harness::command::{examples_of_its_help_work, refused, said};
+use crate::harness::processes::{Processes, free_address};
 use crate::harness::{config_with, joining};
 
 /// A file that goes when it is dropped.
@@ -77,7 +79,7 @@ fn what_was_measured_is_loaded() {
 fn shorter_messages_are_tried_and_other_ranks_foreseen() {
     let out = Table::new("divided", "");
     said(&format!(
-        "tune -g 2 -b 512k -e 512k --collectives all_reduce --rounds 3 --out {}",
+        "tune -g 2 -b 64k -e 512k -f 8 --collectives all_reduce --rounds 3 --out {}",
         out.name()
     ));
     let table = fs::read_to_string(&out.0).unwrap();
@@ -140,6 +142,53 @@ fn values_of_tunables_are_tried() {
     assert!(lines.contains("FERROCCL_SLOTS=8, 1 ") && lines.contains("FERROCCL_SLOT_BYTES=131072"));
     assert!(refused("tune --try FERROCCL_TIMEOUT=1", 2).contains("give one of these"));
     assert!(refused("tune --try FERROCCL_SLOTS", 2).contains("= and a value"));
+}
+
+/// Only the root of a gather_v knows all counts: what a table has of it concerns nobody.
+#[test]
+fn a_table_does_not_tell_roots_apart() {
+    let table = "gather_v ranks=3 hosts=1 bytes=300000: direct/8=1";
+    let config = move |_| config_with(|config| config.tuning = table.parse().unwrap());
+    let gathered = joining(3, config, |joined| {
+        let mut communicator = joined.unwrap();
+        let (rank, counts, starts) = (communicator.rank(), [25_000; 3], [0, 25_000, 50_000]);
+        let mut all = vec![0_u32; 75_000];
+        let blocks = Blocks { counts: &counts, starts: &starts };
+        let own = vec![rank + 1; 25_000];
+        communicator.gather_v(&own, &mut all, blocks, 0).unwrap();
+        all
+    });
+    assert!(gathered[0].chunks(25_000).zip(1..).all(|(block, rank)| block == [rank; 25_000]));
+}
+
+/// Ranks on several hosts say what their network does in company, whatever comes of it.
+#[test]
+fn the_network_is_looked_at_where_there_is_one() {
+    let out = Table::new("network", "");
+    let (address, name) = (free_address(), out.name());
+    let ranks = (0..4).map(|rank| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+        command
+            .args(["tune", "-b", "1k", "-e", "1k", "--rounds", "1", "--out", &name])
+            .args(["--collectives", "all_reduce"])
+            .env("FERROCCL_RANK", rank.to_string())
+            .env("FERROCCL_RANKS", "4")
+            .env("FERROCCL_COMM_ID", &address)
+            .env("FERROCCL_SECRET", "00112233445566778899aabbccddeeff")
+            .env("FERROCCL_SOCKET_IFNAME", "lo")
+            .env("FERROCCL_HOSTID", format!("host {rank}"));
+        command
+    });
+    let ended = Processes::start(ranks).end(Duration::from_secs(100));
+    for rank in &ended {
+        assert!(rank.status.success(), "{}", rank.output);
+    }
+    let said = &ended[0].output;
+    assert!(said.contains("between hosts: a round trip of "), "{said}");
+    assert!(said.contains("with one pair of hosts alone and ") && said.contains("all 2 at once"));
+    assert!(!ended[1].output.contains("between hosts"), "{}", ended[1].output);
+    let table = fs::read_to_string(&out.0).unwrap();
+    assert!(table.contains("all_reduce ranks=4 hosts=4 bytes=1024: "), "{table}");
 }
 
 /// Who measures anew need not have the table of this machine, and has one line of each.

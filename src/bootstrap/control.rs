@@ -409,13 +409,13 @@ impl ControlPlane {
         self.process != std::process::id()
     }
 
-    /// What this rank records of itself.
     /// The longest of the round trips to this rank's neighbours, as the kernel saw them on the
     /// connections of the control plane; zero without neighbours.
     pub(crate) fn round_trip(&self) -> Duration {
         Duration::from_micros(self.shared.round_trip_us.load(Ordering::Relaxed).into())
     }
 
+    /// What this rank records of itself.
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.shared.recorder
     }

@@ -60,11 +60,11 @@ impl<'a> Call<'a> {
                 let (input, output) = self.seat(0, ranks).blocks();
                 count.saturating_mul(input.max(output) as usize)
             }
-            Sizes::PerRank(blocks) => {
+            Sizes::PerRank(blocks) if self.knows_all_counts() => {
                 blocks.counts.iter().fold(0, |sum, &count| sum.saturating_add(count))
             }
-            // Counts are local here: the choice must not depend on them.
-            Sizes::Own(_) | Sizes::Pairs { .. } => 0,
+            // Counts are local here, or the root's alone: the choice must not depend on them.
+            _ => 0,
         }
     }
 

@@ -606,13 +606,7 @@ impl Engine {
     ) -> Result<usize, Error> {
         let program = lower_for_slots(schedule, alias, self.segment.shape.slots);
         let slot_bytes = self.segment.shape.slot_bytes;
-        if message_bytes_min(&program) > slot_bytes {
-            return Err(usage(format!(
-                "a message of {} parts does not fit slots of {slot_bytes} bytes; raise \
-                 FERROCCL_BUDGET_BYTES",
-                program.message_parts
-            )));
-        }
+        check_message(&program, slot_bytes)?;
         let numbers = Numbers { input, output, element_bytes: 1, slot_bytes };
         let execution = Execution::new(Arc::new(program), self.segment.channels);
         let (split, fan_out) = (schedule.split, schedule.fan_out());
@@ -659,6 +653,18 @@ impl Engine {
 /// An element of each part of the longest message.
 fn message_bytes_min(program: &Program) -> usize {
     program.message_parts as usize * 8
+}
+
+/// A message must have room for an element of each of its parts.
+pub(super) fn check_message(program: &Program, slot_bytes: usize) -> Result<(), Error> {
+    if message_bytes_min(program) <= slot_bytes {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "a message of {} parts does not fit slots of {slot_bytes} bytes; raise \
+         FERROCCL_BUDGET_BYTES",
+        program.message_parts
+    )))
 }
 
 /// The most payload of a message.

@@ -1,12 +1,13 @@
 //! How long a call would take by each way: as it was measured, or as a model predicts.
 
-use ccl_core::algorithm;
+use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::config::Config;
 use ccl_core::cost::figures::NETWORK_BYTES_PER_S;
 use ccl_core::cost::models;
 use ccl_core::cost::predict::{self, PredictError, Programs};
 use ccl_core::cost::walk::Model;
 use ccl_core::schedule::shape::Sizes;
+use ccl_core::select::message_bytes_min;
 use ccl_core::select::way::{Division, Way};
 use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, Rank};
@@ -98,7 +99,10 @@ pub(crate) fn predicted(
         };
         Ok(predict::predict(&call, model)?.time_ns)
     };
-    for algorithm in algorithm::of(asked.collective) {
+    // The engine refuses what does not fit slots.
+    let fits =
+        |algorithm: &&Algorithm| message_bytes_min(algorithm, asked.hosts) <= shape.slot_bytes;
+    for algorithm in algorithm::of(asked.collective).filter(fits) {
         let programs = Programs::new(algorithm, asked.root, asked.hosts.clone(), shape.slots);
         let time_ns = time_ns(&programs, Division::WHOLE)?;
         let way = Way { algorithm: algorithm.name, division: Division::WHOLE };

@@ -13,7 +13,7 @@ use ccl_core::types::Rank;
 use serde::Serialize;
 
 use super::call::usage;
-use super::engine::{choice, message_bytes};
+use super::engine::{check_message, choice, message_bytes};
 use super::expected::Expected;
 use super::segment::Segment;
 use super::{Call, Communicator, Error};
@@ -135,6 +135,7 @@ pub fn explain(
     let params = Params { rank, ranks, root: call.root, hosts };
     let schedule = (choice.algorithm.schedule)(&params);
     let program = lower_for_slots(&schedule, Alias::APART, segment.shape.slots);
+    check_message(&program, segment.shape.slot_bytes)?;
     let slot_bytes = message_bytes(choice.division, segment.shape.slot_bytes, &program);
     let numbers = numbers(call, rank, slot_bytes, &schedule)?;
     let longest = numbers.input.longest_part().max(numbers.output.longest_part());

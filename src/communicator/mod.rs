@@ -27,7 +27,8 @@ mod wiring;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use ccl_core::config::Config;
+use ccl_core::config::{Config, ConfigError};
+use ccl_core::select::tuning::Tuning;
 use ccl_core::spread::{Flow, Policy, PolicyError};
 use ccl_core::transport::RailState;
 use ccl_core::types::Rank;
@@ -299,6 +300,12 @@ impl Communicator {
         Ok(())
     }
 
+    /// Which ranks share a host.
+    #[must_use]
+    pub fn hosts(&self) -> &Hosts {
+        &self.engine.hosts
+    }
+
     /// A handle that other threads can end this communicator with.
     #[must_use]
     pub fn abort_handle(&self) -> AbortHandle {
@@ -418,6 +425,7 @@ fn config_with_table(table: Option<String>) -> Result<Config, Error> {
     if settings.is_empty() {
         return Ok(config);
     }
+    let table = |error| usage_of_table(&error);
     // What is set, by either of its names, stays.
     let alias = |name: &str| config.table().into_iter().find(|of| of.variable == name)?.alias;
     let is_given = |name: &str| given(name).or_else(|| given(alias(name)?)).is_some();
@@ -425,7 +433,21 @@ fn config_with_table(table: Option<String>) -> Result<Config, Error> {
         let setting = settings.iter().find(|(known, _)| *known == name && !is_given(name));
         setting.map_or_else(|| lookup(name), |(_, value)| Some(value.clone()))
     };
-    Ok(Config::from_lookup(&tuned)?)
+    Config::from_lookup(&tuned).map_err(table)
+}
+
+/// What is wrong with what a table sets.
+fn usage_of_table(error: &ConfigError) -> Error {
+    call::usage(format!("FERROCCL_TUNING: a line `set` of the table: {error}"))
+}
+
+/// The configuration of the environment as it would be with this table, whatever machine it is of.
+///
+/// # Errors
+///
+/// As [`config_from_environment`].
+pub fn config_with(tuning: &Tuning) -> Result<Config, Error> {
+    config_with_table(Some(tuning.lines()))
 }
 
 /// What a variable is set to; of one that names a file, what is in that.

@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytemuck::{Pod, Zeroable};
+use ccl_core::config::Config;
 use ccl_core::types::Rank;
 
 use super::agree::TIDINGS;
@@ -46,6 +47,19 @@ impl Communicator {
         self.usable()?;
         let split = self.split_among(color, key);
         split.map_err(|error| self.or_failure(error, "split"))
+    }
+
+    /// All ranks of this communicator once more, with another configuration, the same on all. All
+    /// ranks call it.
+    ///
+    /// # Errors
+    ///
+    /// As a split.
+    pub(crate) fn again(&mut self, config: Config) -> Result<Communicator, Error> {
+        let own = std::mem::replace(&mut self.engine.config, config);
+        let made = self.split(0, i64::from(self.rank()));
+        self.engine.config = own;
+        made?.ok_or_else(|| usage("a rank took no part".to_owned()))
     }
 
     fn split_among(&mut self, color: i64, key: i64) -> Result<Option<Communicator>, Error> {

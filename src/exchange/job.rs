@@ -322,8 +322,15 @@ impl Job {
                     ));
                 }
                 sum += u128::from(bytes_of(other));
-                call.start_us = call.start_us.min(other.start_us);
-                call.duration_us = call.duration_us.min(other.duration_us);
+                // What has neither was not timed on that rank.
+                match ((call.start_us, call.duration_us), (other.start_us, other.duration_us)) {
+                    (_, (0, 0)) => {}
+                    ((0, 0), times) => (call.start_us, call.duration_us) = times,
+                    _ => {
+                        call.start_us = call.start_us.min(other.start_us);
+                        call.duration_us = call.duration_us.min(other.duration_us);
+                    }
+                }
             }
             call.bytes = (sum / group.members.len().max(1) as u128) as u64;
             calls.push(call);

@@ -143,6 +143,9 @@ struct Reading {
     sum: u64,
 }
 
+/// Thirty years.
+const INTERVAL_S_MAX: f64 = 1e9;
+
 impl Reading {
     /// # Errors
     ///
@@ -151,8 +154,10 @@ impl Reading {
         if ranks == 0 || ranks > RANKS_MAX {
             return Err(format!("ranks={ranks}: give 1 to {RANKS_MAX}"));
         }
-        if !(interval_s.is_finite() && interval_s > 0.0) {
-            return Err(format!("interval_s={interval_s}: give seconds above 0"));
+        if !(interval_s > 0.0 && interval_s <= INTERVAL_S_MAX) {
+            return Err(format!(
+                "interval_s={interval_s}: give seconds above 0, {INTERVAL_S_MAX:e} at most"
+            ));
         }
         let too_many = |count: u64| {
             format!("intervals={count}: give at most {INTERVALS_MAX}; take longer intervals")

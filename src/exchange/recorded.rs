@@ -175,7 +175,20 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
     };
     let mut lists: Vec<Vec<(Operation, What)>> = Vec::new();
     lists.resize_with(most as usize, Vec::new);
+    let several = found.len() > 1;
     for (name, communicator) in &found {
+        let processes: BTreeSet<&Member> = communicator.members.values().collect();
+        if several && processes.len() < communicator.members.len() {
+            return Err(threads(name));
+        }
+        // Dumps of ranks that are not equally far have other numbers at either end: those that all
+        // have are the same calls.
+        let ends = communicator.operations.values().map(|of| {
+            let end = |number: Option<&u64>| number.copied().unwrap_or(0);
+            (end(of.keys().next()), end(of.keys().next_back()))
+        });
+        let (first, last) = ends
+            .fold((0, u64::MAX), |(first, last), (begin, end)| (first.max(begin), last.min(end)));
         let members = members(name, communicator, &whole, &places)?;
         let group = match members.iter().copied().eq(0..most) {
             true => 0,
@@ -185,8 +198,9 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
             }
         };
         for ((_, operations), rank) in communicator.operations.iter().zip(&members) {
-            recorded.is_cut |= operations.keys().next().is_some_and(|first| *first > 1);
-            for operation in operations.values() {
+            let is_common = |number: &u64| (first..=last).contains(number);
+            recorded.is_cut |= first > 1 || !operations.keys().all(is_common);
+            for operation in operations.values().filter(|one| is_common(&one.number)) {
                 match what(operation, group, communicator.ranks)? {
                     None => recorded.messages += 1,
                     Some(what) => {
@@ -234,12 +248,16 @@ fn members(
     let members: Vec<Rank> = communicator.members.values().map(place).collect::<Result<_, _>>()?;
     let distinct: BTreeSet<Rank> = members.iter().copied().collect();
     if distinct.len() != members.len() || places.len() != whole.len() {
-        return Err(format!(
-            "several ranks of communicator {name} are one process, so it is not known which of \
-             all ranks they are; leave out its recordings, or run each rank as a process"
-        ));
+        return Err(threads(name));
     }
     Ok(members)
+}
+
+fn threads(name: &str) -> String {
+    format!(
+        "several ranks of communicator {name} are one process, so it is not known which of all \
+         ranks they are; leave out its recordings, or run each rank as a process"
+    )
 }
 
 fn what(operation: &Operation, group: usize, ranks: u32) -> Result<Option<What>, String> {
@@ -389,6 +407,6 @@ mod tests {
         let two = one(0, 2, 9) + &one(1, 2, 9);
         assert!(read(&two).is_ok());
         let split = two + &line("c", 0, 1, 9, &good);
-        assert!(read(&split).unwrap_err().contains("several ranks of communicator c are one"));
+        assert!(read(&split).unwrap_err().contains("several ranks of communicator b are one"));
     }
 }

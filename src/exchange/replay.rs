@@ -69,11 +69,18 @@ pub struct Comparison {
     topology: String,
     hosts: u32,
     rows: Vec<Row>,
+    /// Of the calls that were recorded with their times and can be predicted.
     recorded_s: f64,
+    /// What these would take.
+    beside_s: f64,
+    /// What all that can be predicted would take.
     predicted_s: f64,
     /// Messages between pairs, which are not timed.
     messages: usize,
 }
+
+/// Of calls that are like one before, so many pairs are remembered.
+const KNOWN_PAIRS_MAX: usize = 1 << 22;
 
 impl<'a> Replay<'a> {
     /// The ranks of a job on the first hosts of a topology, which they fill; collectives by an
@@ -180,13 +187,20 @@ impl<'a> Replay<'a> {
                 false => Ok(()),
             }
         };
+        // What has no time is where the call before it is.
+        let mut last_us = begin_us;
         for call in &self.agreed.calls {
             let key = (call.group, call.collective, call.bytes, call.root);
+            if known.values().map(Bytes::len).sum::<usize>() > KNOWN_PAIRS_MAX {
+                known.clear();
+            }
+            let is_timed = (call.start_us, call.duration_us) != (0, 0);
+            last_us = if is_timed { call.start_us } else { last_us };
             let sent = match known.entry(key) {
                 Entry::Occupied(known) => known.into_mut(),
                 Entry::Vacant(new) => new.insert(self.sent(call)?),
             };
-            add(call.start_us, sent)?;
+            add(last_us, sent)?;
         }
         for message in &self.agreed.messages {
             add(message.start_us, &[((message.from, message.to), message.bytes)].into())?;
@@ -194,12 +208,12 @@ impl<'a> Replay<'a> {
         Ok(Traffic { ranks: self.job.ranks(), interval_s, intervals })
     }
 
-    /// When the first began, and the last ended, in microseconds.
+    /// When the first began, and the last ended, in microseconds; of what has a time.
     fn span(&self) -> Result<(u64, u64), String> {
         let calls = self.agreed.calls.iter().map(|call| (call.start_us, call.duration_us));
         let messages = self.agreed.messages.iter().map(|message| (message.start_us, 0));
         let (mut begin, mut end) = (u64::MAX, 0);
-        for (start, duration) in calls.chain(messages) {
+        for (start, duration) in calls.chain(messages).filter(|times| *times != (0, 0)) {
             let ended = start.checked_add(duration).ok_or_else(|| {
                 format!(
                     "a call that began at {start} µs took {duration}; is the unit microseconds?"
@@ -254,16 +268,14 @@ impl<'a> Replay<'a> {
         let most = |row: &Row| row.predicted_s.or(row.recorded_s).unwrap_or(0.0);
         rows.sort_by(|one, other| most(other).total_cmp(&most(one)));
         let scene = self.scenes.first();
+        let both = || rows.iter().filter_map(|row| row.recorded_s.zip(row.predicted_s));
         Ok(Comparison {
             ranks: self.job.ranks(),
             topology: self.topology.name.clone(),
             hosts: scene.map_or(0, |scene| scene.hosts.count()),
             // Side by side only what is known on both sides.
-            recorded_s: rows
-                .iter()
-                .filter(|row| row.predicted_s.is_some())
-                .filter_map(|row| row.recorded_s)
-                .sum(),
+            recorded_s: both().map(|(recorded, _)| recorded).sum(),
+            beside_s: both().map(|(_, predicted)| predicted).sum(),
             predicted_s: rows.iter().filter_map(|row| row.predicted_s).sum(),
             rows,
             messages: self.agreed.messages.len(),
@@ -306,7 +318,16 @@ struct Chosen<'a> {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Comparison { ranks, topology, hosts, rows, recorded_s, predicted_s, messages } = self;
+        let Comparison {
+            ranks,
+            topology,
+            hosts,
+            rows,
+            recorded_s,
+            beside_s,
+            predicted_s,
+            messages,
+        } = self;
         let calls: u64 = rows.iter().map(|row| row.calls).sum();
         writeln!(f, "{calls} calls of {ranks} ranks, on {hosts} hosts of {topology}\n")?;
         let time = |time: Option<f64>| {
@@ -342,8 +363,11 @@ impl fmt::Display for Comparison {
         f.write_str(&crate::topology::columns(&table))?;
         let known = Some(*recorded_s).filter(|recorded| *recorded > 0.0);
         write!(f, "\nrecorded {}, predicted {}", time(known), time(Some(*predicted_s)))?;
-        if let Some(recorded) = known.filter(|_| *predicted_s > 0.0) {
-            write!(f, ": {:.3} times as long", predicted_s / recorded)?;
+        if let Some(recorded) = known.filter(|_| *beside_s > 0.0) {
+            if beside_s < predicted_s {
+                write!(f, ", of that {} beside what was recorded", time(Some(*beside_s)))?;
+            }
+            write!(f, ": {:.3} times as long", beside_s / recorded)?;
         }
         writeln!(f)?;
         match messages {
@@ -433,6 +457,20 @@ mod tests {
         };
         let plan = predicted::traffic(&wanted, Some(&reduce.algorithm), None).unwrap();
         assert!((plan.time_s * 2.0 / reduce.predicted_s.unwrap() - 1.0).abs() < 0.01);
+    }
+
+    /// Beside what was recorded stands what that would take, and nothing else.
+    #[test]
+    fn a_call_without_a_time_is_not_set_beside_others() {
+        let (job, topology) = (job([1, 1_000, 2_000]), presets::find("p5").unwrap().topology());
+        let mut agreed = job.agreed().unwrap();
+        agreed.calls[2].duration_us = 0;
+        let seen = Replay::new(&job, &agreed, &topology, None).unwrap().compare().unwrap();
+        let sum = |rows: &[&Row]| rows.iter().filter_map(|row| row.predicted_s).sum::<f64>();
+        let timed: Vec<&Row> = seen.rows.iter().filter(|row| row.recorded_s.is_some()).collect();
+        assert_eq!((timed.len(), seen.beside_s), (1, sum(&timed)));
+        assert!(seen.beside_s < seen.predicted_s, "{seen:?}");
+        assert!(seen.to_string().contains(" beside what was recorded: "), "{seen}");
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub fn launch_local(ranks: u32) -> Result<Option<ExitCode>, SubjectError> {
 /// When it cannot be joined.
 pub fn open(options: &Options) -> Result<Box<dyn Subject>, SubjectError> {
     let mut config = communicator::config_from_environment()?;
+    crate::log::start(&config.debug)?;
     if let Some(transport) = &options.transport {
         config.transport.clone_from(transport);
     }

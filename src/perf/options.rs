@@ -159,7 +159,7 @@ pub struct Options {
     pub output_file: Option<PathBuf>,
     /// Write what ranks sent to each other over devices, headers and all, as a matrix for
     /// simulators (docs/exchange.md); what passes through memory that they share is not in it
-    #[arg(long, value_name = "FILE", value_parser = file_name())]
+    #[arg(long, value_name = "FILE", value_parser = real_file_name)]
     pub traffic: Option<PathBuf>,
     /// Draw time and bus bandwidth against size into this file
     #[arg(long, value_name = "FILE.svg", value_parser = file_name())]
@@ -185,6 +185,14 @@ fn json_name(text: &str) -> Result<PathBuf, String> {
         Ok(path)
     } else {
         Err("only JSON is written; give a name that ends in .json".to_owned())
+    }
+}
+
+/// A file's name, where standard output has the table.
+fn real_file_name(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "" | "-" => Err("give a file's name; the table goes to standard output".to_owned()),
+        _ => Ok(PathBuf::from(text)),
     }
 }
 
@@ -358,6 +366,7 @@ mod tests {
             ("-J out.csv", "ends in .json"),
             ("-N 0 -J x.json", "never ends"),
             ("-N 0 --traffic x", "never ends"),
+            ("--traffic -", "standard output"),
             ("--frobnicate", "unexpected argument"),
             ("stray", "unexpected argument"),
         ] {

@@ -1,7 +1,7 @@
 //! Every call of a rank, when it began and how long it took: what `ferroccl trace` replays. Only
 //! where `FERROCCL_TRACE` asks for it: it reads clocks on the data path.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -26,8 +26,12 @@ struct Timed {
 #[derive(Debug)]
 pub(super) struct Journal {
     path: String,
+    /// None once it cannot be written: then nothing is kept any more.
+    file: Option<File>,
     subject: Subject,
     host: String,
+    /// The process that records: what was forked from it has nothing to say.
+    generation: u32,
     /// From the clock of all processes of a host to that of the world, in nanoseconds.
     epoch_ns: u64,
     calls: Vec<Timed>,
@@ -62,11 +66,19 @@ impl Journal {
     /// To a file in whose name %p stands for the process and %r for the rank.
     pub(super) fn new(name: &str, subject: &Subject, host: String) -> Journal {
         let path = super::dump::path(name, subject.rank);
+        // What is no file may block for as long as nobody reads it.
+        let is_else = std::fs::metadata(&path).is_ok_and(|about| !about.is_file());
+        let opened = match is_else {
+            true => Err(std::io::Error::other("it is no file")),
+            false => OpenOptions::new().create(true).append(true).open(&path),
+        };
+        let file = opened.map_err(|error| give_up(&path, &error)).ok();
         let world = clock_gettime(ClockId::Realtime);
         let world_ns = world.tv_sec as u64 * 1_000_000_000 + world.tv_nsec as u64;
         let epoch_ns = world_ns.saturating_sub(now_ns());
         let subject = subject.clone();
-        Journal { path, subject, host, epoch_ns, calls: Vec::with_capacity(CALLS), open: None }
+        let (calls, generation) = (Vec::with_capacity(CALLS), ccl_wire::fork::generation());
+        Journal { path, file, subject, host, generation, epoch_ns, calls, open: None }
     }
 
     pub(super) fn begin(&mut self, number: u64, shown: Shown) {
@@ -75,6 +87,9 @@ impl Journal {
 
     pub(super) fn end(&mut self) {
         let Some((number, shown, begun_ns)) = self.open.take() else { return };
+        if self.file.is_none() {
+            return;
+        }
         self.calls.push(Timed { number, shown, begun_ns, ended_ns: now_ns() });
         if self.calls.len() == CALLS {
             self.write();
@@ -83,6 +98,10 @@ impl Journal {
 
     /// Hands over what is kept.
     fn write(&mut self) {
+        let Some(file) = &mut self.file else { return };
+        if self.generation != ccl_wire::fork::generation() {
+            return;
+        }
         let operation = |timed: &Timed| {
             let [kind, count, sequence, size] = timed.shown;
             Operation {
@@ -104,15 +123,25 @@ impl Journal {
             operations: self.calls.iter().map(operation).collect(),
         };
         let written = serde_json::to_string(&line).map_err(std::io::Error::from).and_then(|json| {
-            let mut file = OpenOptions::new().create(true).append(true).open(&self.path)?;
             // In one piece, so that the lines of ranks do not mix.
             file.write_all((json + "\n").as_bytes())
         });
         if let Err(error) = written {
-            tracing::warn!(%error, path = self.path, "calls cannot be kept; see FERROCCL_TRACE");
+            give_up(&self.path, &error);
+            self.file = None;
         }
         self.calls.clear();
     }
+}
+
+/// Says on standard error, where no program's log may hide it, that calls are lost.
+fn give_up(path: &str, error: &std::io::Error) {
+    let text = format!(
+        "ferroccl: FERROCCL_TRACE: {path}: {error}; from here on no calls are kept, and the last \
+         line may be cut\n"
+    );
+    // There is nowhere else to say it.
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 impl Drop for Journal {

@@ -20,7 +20,7 @@ pub struct Comparison {
 /// When they have nothing in common.
 pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> Result<Comparison, String> {
     let changes = old.changes(new, allowed);
-    if changes.is_empty() && !old.points.is_empty() {
+    if changes.is_empty() && old.measured().next().is_some() {
         return Err("the tables have no point in common: measure with as many ranks on as many \
                     hosts, and the same sizes"
             .to_owned());
@@ -40,7 +40,7 @@ pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> Result<Comparison, S
         )
     };
     let mut text: String = changes.iter().map(line).collect();
-    let missing = old.points.len() - changes.len();
+    let missing = old.measured().count() - changes.len();
     let slower = changes.iter().filter(|change| change.is_slower).count();
     let _ = writeln!(
         text,

@@ -3,6 +3,7 @@
 mod compare;
 mod foreseen;
 mod modelled;
+mod network;
 mod settings;
 
 use std::fmt::Write as _;
@@ -92,10 +93,18 @@ pub fn measure(
     config.tuning = Tuning::NONE;
     config.deterministic = false;
     let mut tuning = Tuning { machine: Some(machine()), ..Tuning::NONE };
-    if !wanted.tried.is_empty() {
-        tuning.settings = settings::fastest(wanted, &mut config, out)?;
+    let mut communicator = Communicator::from_environment_with(config.clone())?;
+    let mut tried = wanted.tried.clone();
+    for more in network::look(&mut communicator, out)? {
+        // What was asked for stays as it was asked for.
+        if !tried.iter().any(|known| known.variable == more.variable) {
+            tried.push(more);
+        }
     }
-    let mut communicator = Communicator::from_environment_with(config)?;
+    if !tried.is_empty() {
+        tuning.settings = settings::fastest(wanted, &tried, &mut communicator, &mut config, out)?;
+        communicator = communicator.again(config)?;
+    }
     let is_first = communicator.rank() == 0;
     let mut memory = Memory::new(wanted.max_bytes, wanted.max_bytes)?;
     let sizes = wanted.sizes();

@@ -1,6 +1,6 @@
 //! A model whose numbers are fitted to what was measured.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use ccl_core::algorithm;
@@ -17,6 +17,8 @@ use crate::perf::subject::SubjectError;
 
 /// Of more, a model is not fitted.
 const MODELLED_RANKS_MAX: u32 = 8;
+/// Fewer sizes do not tell what a call takes from what a byte takes.
+const SIZES_MIN: usize = 2;
 
 /// Programs by the names of collective and algorithm.
 type Lowered = BTreeMap<(&'static str, &'static str), Programs>;
@@ -30,7 +32,8 @@ impl Outcome {
     /// When the walk does not end.
     pub fn modelled(&self) -> Result<Option<(Model, String)>, SubjectError> {
         let Some(Seen { plan, .. }) = self.seen.first() else { return Ok(None) };
-        if plan.ranks > MODELLED_RANKS_MAX {
+        let sizes: BTreeSet<usize> = self.seen.iter().map(|seen| seen.point.bytes).collect();
+        if plan.ranks > MODELLED_RANKS_MAX || sizes.len() < SIZES_MIN {
             return Ok(None);
         }
         // In rows, as this machine's own launcher and most others place them.

@@ -74,16 +74,19 @@ impl Tried {
 /// Those of the values that are the fastest, which the configuration then has.
 pub(super) fn fastest(
     wanted: &Wanted,
+    tried: &[Tried],
+    communicator: &mut Communicator,
     config: &mut Config,
     out: &mut dyn Write,
 ) -> Result<Vec<(&'static str, String)>, SubjectError> {
     let mut settings = Vec::new();
-    for Tried { variable, values } in &wanted.tried {
+    for Tried { variable, values } in tried {
         let holds = config.table().into_iter().find(|tunable| tunable.variable == *variable);
         let holds = holds.map(|tunable| tunable.value).unwrap_or_default();
-        let mut all = vec![Candidate::new(holds, config.clone())?];
+        let mut all = vec![Candidate::new(holds, config.clone(), communicator)?];
         for value in values {
-            all.push(Candidate::new(value.clone(), with(config, variable, value)?)?);
+            let config = with(config, variable, value)?;
+            all.push(Candidate::new(value.clone(), config, communicator)?);
         }
         let ratios = ratios(wanted, &mut all)?;
         let [held, others @ ..] = &all[..] else { continue };
@@ -114,8 +117,13 @@ struct Candidate {
 }
 
 impl Candidate {
-    fn new(value: String, config: Config) -> Result<Candidate, SubjectError> {
-        let communicator = Communicator::from_environment_with(config)?;
+    /// The ranks of `from` with this configuration.
+    fn new(
+        value: String,
+        config: Config,
+        from: &mut Communicator,
+    ) -> Result<Candidate, SubjectError> {
+        let communicator = from.again(config)?;
         Ok(Candidate { value, communicator, times: Vec::new() })
     }
 }

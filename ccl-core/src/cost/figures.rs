@@ -52,7 +52,7 @@ pub fn read(text: &str) -> Result<Model, String> {
     for word in text.split_whitespace() {
         let (name, number) = word.split_once('=').unwrap_or((word, ""));
         let figure = FIGURES.iter().find(|(known, _)| *known == name);
-        let number = number.parse().ok().filter(|number| (1e-9..1e15).contains(number));
+        let number = number.parse().ok().filter(|number| (1e-9..1e13).contains(number));
         let (Some((_, figure)), Some(number)) = (figure, number) else {
             let known: Vec<&str> = FIGURES.iter().map(|(known, _)| *known).collect();
             return Err(format!(

@@ -5,6 +5,9 @@ use super::figures::FIGURES;
 use super::predict::{Call, PredictError, predict};
 use super::walk::Model;
 
+/// By so much a number may become another than it was at the beginning.
+const DRIFT: f64 = 100.0;
+
 /// Rounds over all numbers, with steps that grow smaller.
 const STEPS: [f64; 7] = [4.0, 2.0, 2.0, 1.5, 1.3, 1.15, 1.07];
 
@@ -52,6 +55,11 @@ pub fn fit(model: &Model, samples: &[Sample<'_>]) -> Result<Fitted, PredictError
                 loop {
                     let mut other = best.0;
                     *number(&mut other) *= factor;
+                    // What the samples do not tell is not to drift to anywhere.
+                    let far = *number(&mut other) / *number(&mut model.clone());
+                    if !(1.0 / DRIFT..=DRIFT).contains(&far) {
+                        break;
+                    }
                     let ratios = ratios(&other, samples)?;
                     if off(&ratios) >= off(&best.1) * 0.9999 {
                         break;

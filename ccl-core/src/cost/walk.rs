@@ -104,8 +104,14 @@ pub struct Stuck {
 /// Picoseconds: sums of many short times stay exact.
 type Time = u64;
 
+/// Four hours: what takes longer is not looked at more closely.
+const PICOSECONDS_MAX: Time = 1 << 54;
+/// No link has more under way at once, so more slots make no difference.
+const SLOTS_MAX: u32 = 1 << 12;
+
 fn picoseconds(ns: f64) -> Time {
-    (ns * 1e3).round().max(0.0) as Time
+    // Bounded so that sums of any number of them stay in range.
+    ((ns * 1e3).round().max(0.0) as Time).min(PICOSECONDS_MAX)
 }
 
 /// One direction of a link on a channel.
@@ -241,7 +247,7 @@ impl<'m> World<'m> {
     ) -> World<'m> {
         let Scene { channels, hosts, .. } = *scene;
         let channels = channels.max(1);
-        let slots = std::iter::repeat_n(0, scene.slots as usize);
+        let slots = std::iter::repeat_n(0, scene.slots.min(SLOTS_MAX) as usize);
         let mut pipes = Vec::new();
         pipes.resize_with(ranks * ranks * channels as usize, || Pipe {
             arriving: VecDeque::new(),
@@ -280,7 +286,7 @@ impl<'m> World<'m> {
         let ports = |ports: &[[Port; 2]]| most(&mut ports.iter().flatten().map(|port| port.busy));
         let end = picoseconds(self.model.processor.call_ns / 2.0);
         Walked {
-            time_ns: most(&mut self.now.iter().map(|now| now + end)),
+            time_ns: most(&mut self.now.iter().map(|now| now.saturating_add(end))),
             processor_ns: most(&mut self.busy.iter().copied()),
             within_ns: ports(&self.within),
             between_ns: ports(&self.between),
@@ -305,8 +311,9 @@ impl<'m> World<'m> {
 
     fn spend(&mut self, rank: Rank, ns: f64) {
         let time = picoseconds(ns);
-        self.now[rank as usize] += time;
-        self.busy[rank as usize] += time;
+        for spent in [&mut self.now[rank as usize], &mut self.busy[rank as usize]] {
+            *spent = spent.saturating_add(time);
+        }
     }
 
     /// The ports of a rank towards another: whether they are within its host, and whose they are.
@@ -330,8 +337,8 @@ impl<'m> World<'m> {
         let ports = if within { &mut self.within } else { &mut self.between };
         let port = &mut ports[owner][way];
         let begins = from.max(port.free);
-        port.free = begins + picoseconds(ns);
-        port.busy += picoseconds(ns);
+        port.free = begins.saturating_add(picoseconds(ns));
+        port.busy = port.busy.saturating_add(picoseconds(ns));
         [begins, port.free]
     }
 
@@ -353,7 +360,7 @@ impl<'m> World<'m> {
         let hop = self.hop(from, to);
         let ns = bytes as f64 / hop.bytes_per_s * 1e9;
         let [_, passed] = self.pass(self.owner(to, from), 1, time, ns);
-        let arrives = passed + picoseconds(hop.latency_ns);
+        let arrives = passed.saturating_add(picoseconds(hop.latency_ns));
         self.pipe(from, to, channel).arriving.push_back(arrives);
         self.at(arrives, Event::Look(to));
     }
@@ -397,7 +404,7 @@ impl Ports for RankPorts<'_, '_> {
     fn release(&mut self, link: Link) {
         let (rank, peer) = (self.rank, link.peer);
         let back = picoseconds(self.world.hop(rank, peer).latency_ns);
-        let free = self.world.now[rank as usize] + back;
+        let free = self.world.now[rank as usize].saturating_add(back);
         let pipe = self.world.pipe(peer, rank, link.channel);
         pipe.arriving.pop_front();
         pipe.free.push_back(free);

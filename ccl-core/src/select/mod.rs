@@ -7,7 +7,7 @@
 pub mod tuning;
 pub mod way;
 
-use crate::algorithm::{self, Algorithm, Family, Order};
+use crate::algorithm::{self, Algorithm, Family, Order, Params};
 use crate::topology::Hosts;
 use crate::types::Collective;
 use tuning::Tuning;
@@ -105,7 +105,18 @@ pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
         None => {
             let (name, reason) = default(situation);
             let (algorithm, division) = way::find(collective, name)?;
-            Choice { algorithm, division, reason }
+            let narrow = ["ring", "direct"].into_iter().filter_map(|name| {
+                let found = algorithm::find(collective, name).ok()?;
+                (allowed(situation, found) && fits(situation, found)).then_some(found)
+            });
+            match fits(situation, algorithm) {
+                true => Choice { algorithm, division, reason },
+                false => Choice {
+                    algorithm: narrow.into_iter().next().unwrap_or(algorithm),
+                    division,
+                    reason: "so many ranks that messages of others do not fit slots",
+                },
+            }
         }
     };
     let reason = match excluded {
@@ -124,7 +135,7 @@ pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
 pub fn check_configured(text: &str) -> Result<(), ChoiceError> {
     let (name, _) = way::split(text)?;
     let names = |algorithm: &Algorithm| [algorithm.name, family_name(algorithm.family)];
-    if name.is_empty() || algorithm::all().any(|algorithm| names(algorithm).contains(&name)) {
+    if text.is_empty() || algorithm::all().any(|algorithm| names(algorithm).contains(&name)) {
         return Ok(());
     }
     let mut known: Vec<&str> = algorithm::all().flat_map(names).collect();
@@ -148,6 +159,27 @@ fn allowed(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
     !situation.deterministic || algorithm.order != Order::Unspecified
 }
 
+/// The least length of an algorithm's longest message, in bytes: an element of the widest type for
+/// each of its parts.
+#[must_use]
+pub fn message_bytes_min(algorithm: &Algorithm, hosts: &Hosts) -> usize {
+    let params = Params { rank: 0, ranks: hosts.ranks(), root: 0, hosts };
+    (algorithm.schedule)(&params).message_parts as usize * ELEMENT_BYTES_MAX
+}
+
+/// Whether its messages fit slots. Where ranks are so many that there is no room for an element of
+/// each of them, some do not.
+fn fits(situation: &Situation<'_>, algorithm: &Algorithm) -> bool {
+    let parts_max = situation.hosts.ranks() as usize * PARTS_PER_RANK_MAX;
+    parts_max * ELEMENT_BYTES_MAX <= situation.slot_bytes
+        || message_bytes_min(algorithm, situation.hosts) <= situation.slot_bytes
+}
+
+/// Bytes of the widest type.
+const ELEMENT_BYTES_MAX: usize = 8;
+/// No algorithm cuts what a rank has into more parts than this, so few ranks need no look at them.
+const PARTS_PER_RANK_MAX: usize = 4;
+
 /// What was fastest where it was measured, or is predicted to be.
 fn tuned(situation: &Situation<'_>) -> Option<Choice> {
     let Situation { collective, bytes, hosts, tuning, .. } = *situation;
@@ -156,7 +188,8 @@ fn tuned(situation: &Situation<'_>) -> Option<Choice> {
         return None;
     }
     let may = |name: &str| {
-        algorithm::find(collective, name).is_ok_and(|algorithm| allowed(situation, algorithm))
+        let found = algorithm::find(collective, name);
+        found.is_ok_and(|algorithm| allowed(situation, algorithm) && fits(situation, algorithm))
     };
     let (way, is_predicted) =
         tuning.fastest(collective, (hosts.ranks(), hosts.count()), bytes, may)?;
@@ -402,6 +435,27 @@ mod tests {
             let ordered = Situation { collective, deterministic: true, hosts: &hosts, ..LARGE };
             assert_ne!(choose(&ordered).unwrap().algorithm.order, Order::Unspecified);
         }
+    }
+
+    #[test]
+    fn messages_that_do_not_fit_slots_are_not_chosen() {
+        use Collective as C;
+        let hosts: Vec<u32> = (0..2048).collect();
+        let hosts = Hosts::of(&hosts);
+        let small = Situation {
+            collective: C::AllGather,
+            bytes: 8 * 2048,
+            hosts: &hosts,
+            slot_bytes: 4096,
+            ..LARGE
+        };
+        let (name, reason) = taken(small);
+        assert!(name == "ring" && reason.contains("do not fit slots"), "{name}: {reason}");
+        assert_eq!(taken(Situation { slot_bytes: 64 << 10, ..small }).0, "bruck");
+        // Nor if a table has them.
+        let line = "all_gather ranks=2048 hosts=2048 bytes=16384: bruck=1 ring=2";
+        let tuned = Situation { tuning: &line.parse().unwrap(), ..small };
+        assert_eq!(taken(tuned), ("ring", "measured to be the fastest (FERROCCL_TUNING)"));
     }
 
     #[test]

@@ -133,8 +133,7 @@ impl Tuning {
         (ranks, hosts): (u32, u32),
         bytes: usize,
     ) -> Option<&Point> {
-        let mut measured = self.points.iter().filter(|point| !point.is_predicted);
-        measured.find(|point| point.key() == (collective, ranks, hosts, bytes))
+        self.measured().find(|point| point.key() == (collective, ranks, hosts, bytes))
     }
 
     /// The fastest way for so many bytes, by algorithms that may be taken, and whether that is
@@ -159,9 +158,9 @@ impl Tuning {
         Some((point.fastest(may)?.way, point.is_predicted))
     }
 
-    /// What became of the points that both tables have. The newer is slower where it is by more
-    /// than `allowed` (0.1: a tenth) and by more than half of either's measurements were off: only
-    /// what got worse counts, and not what is noise.
+    /// What became of the measured points that both tables have. The newer is slower where it is
+    /// by more than `allowed` (0.1: a tenth) and by more than half of either's measurements were
+    /// off: only what got worse counts, and not what is noise.
     #[must_use]
     pub fn changes(&self, newer: &Tuning, allowed: f64) -> Vec<Change> {
         let change = |point: &Point| {
@@ -172,7 +171,12 @@ impl Tuning {
             let is_slower = is > was * (1.0 + allowed) + noise;
             Some(Change { point: point.clone(), old, new, is_slower })
         };
-        newer.points.iter().filter_map(change).collect()
+        newer.measured().filter_map(change).collect()
+    }
+
+    /// The points that are no predictions.
+    pub fn measured(&self) -> impl Iterator<Item = &Point> {
+        self.points.iter().filter(|point| !point.is_predicted)
     }
 
     fn text(&self, end: &str) -> String {
@@ -229,7 +233,11 @@ impl FromStr for Tuning {
                 if let Some(machine) = part.strip_prefix("machine ") {
                     tuning.machine = Some(machine.trim().to_owned());
                 } else if let Some(setting) = part.strip_prefix("set ") {
-                    tuning.settings.push(setting_of(setting).map_err(wrong)?);
+                    let (variable, value) = setting_of(setting).map_err(wrong)?;
+                    if tuning.settings.iter().any(|(known, _)| *known == variable) {
+                        return Err(wrong(format!("{variable} is set before; keep one line")));
+                    }
+                    tuning.settings.push((variable, value));
                 } else if let Some(model) = part.strip_prefix("model ") {
                     tuning.model = Some(figures::read(model).map_err(wrong)?);
                 } else if !part.is_empty() {
@@ -403,6 +411,10 @@ mod tests {
         assert_eq!(slower("direct=10", "direct=50 ring=10"), [false]);
         assert_eq!(slower("direct=10", "direct=1"), [false]);
         assert_eq!(table().changes(&Tuning::NONE, 0.1), []);
+        // A model that is another is no regression.
+        let line = |time| format!("all_reduce ranks=2 hosts=1 bytes=8 predicted: ring={time}");
+        let [old, new] = [1, 9].map(|time| line(time).parse::<Tuning>().unwrap());
+        assert_eq!(old.changes(&new, 0.1), []);
     }
 
     #[test]
@@ -424,6 +436,7 @@ mod tests {
             ("all_reduce ranks=2 hosts=1 bytes=8 predicted x: ring=1", "\"x\" is one word"),
             ("set FERROCCL_TIMEOUT=1", "a table may set these"),
             ("set FERROCCL_SLOTS=", "a table may set these"),
+            ("set FERROCCL_SLOTS=1; set FERROCCL_SLOTS=1", "FERROCCL_SLOTS is set before"),
             ("model cal_ns=1", "\"cal_ns=1\" is not like call_ns=120"),
             (
                 "all_reduce ranks=2 hosts=1 bytes=8: ring=1\n\

@@ -31,10 +31,14 @@ pub struct Crossing {
 }
 
 impl Crossing {
-    /// Whether less crosses: at the top, or as much there and less below.
+    /// Whether less crosses: at the top, or about as much there and less below. What is less by
+    /// under a thousandth is as much: for that nobody moves ranks.
     #[must_use]
     pub fn is_less_than(&self, other: &Crossing) -> bool {
-        (&self.groups, self.hosts) < (&other.groups, other.hosts)
+        let own = self.groups.iter().chain([&self.hosts]);
+        let others = other.groups.iter().chain([&other.hosts]);
+        let differs = |(own, other): &(&u64, &u64)| own.abs_diff(**other) > **other.max(own) / 1000;
+        own.zip(others).find(differs).is_some_and(|(own, other)| own < other)
     }
 }
 
@@ -336,6 +340,15 @@ mod tests {
             let order = place(&bytes, &hosts, &fabric());
             assert_eq!(after(&bytes, &hosts, &order).hosts, 0, "{ranks}");
         }
+    }
+
+    #[test]
+    fn a_thousandth_is_not_worth_it() {
+        let of = |top, hosts| Crossing { groups: vec![top], hosts };
+        assert!(of(9, 100).is_less_than(&of(10, 1)) && !of(10, 1).is_less_than(&of(9, 100)));
+        assert!(of(9_999, 10).is_less_than(&of(10_000, 20)));
+        assert!(!of(9_999, 20).is_less_than(&of(10_000, 20)));
+        assert!(!of(0, 0).is_less_than(&of(0, 0)) && of(0, 0).is_less_than(&of(1, 0)));
     }
 
     #[test]

@@ -116,6 +116,9 @@ struct Replaying<'a> {
     placed: Option<usize>,
 }
 
+/// Each interval looks at all links: more looks than that take hours.
+const LINKS_SEEN_MAX: f64 = 2e9;
+
 impl<'a> Replaying<'a> {
     fn new(
         network: &'a Network,
@@ -128,6 +131,11 @@ impl<'a> Replaying<'a> {
             + traffic.intervals.len() as f64 * size_of::<Seen>() as f64;
         let what = format!("{most} pairs of ranks");
         SimError::if_over(what, bytes, network.plan().memory_mib)?;
+        let sending = traffic.intervals.iter().filter(|interval| !interval.is_empty()).count();
+        if sending as f64 * f64::from(network.links()) > LINKS_SEEN_MAX {
+            let remedy = "take longer intervals, or a smaller network (--hosts)";
+            return Err(SimError::number("the number of intervals that send", sending, remedy));
+        }
         Ok(Replaying {
             network,
             traffic,
@@ -172,8 +180,11 @@ impl<'a> Replaying<'a> {
         }
         let begins_s = number as f64 * self.traffic.interval_s;
         let starts_s = begins_s.max(self.free_s);
-        self.free_s = starts_s + takes_s;
-        self.ports_free_s = begins_s.max(self.ports_free_s) + ports_s;
+        // Nothing arrives in an interval that has nothing.
+        if takes_s > 0.0 {
+            self.free_s = starts_s + takes_s;
+            self.ports_free_s = begins_s.max(self.ports_free_s) + ports_s;
+        }
         self.seen.push(Seen { starts_s, takes_s, ports_s });
         Ok(())
     }
@@ -339,8 +350,14 @@ mod tests {
         // 100 GB by a NIC of 50 GB/s take two seconds, and 5 GB a tenth of one.
         let (long, short) = (100_000_000_000, 5_000_000_000);
         let both = traffic(16, &[&[((0, 8), long)], &[((0, 8), short)], &[], &[((0, 8), short)]]);
+        // What has nothing at its end ends no later.
+        let mut trailing = both.clone();
+        trailing.intervals.resize(100, Bytes::new());
         let on = on("meta-24576", 4);
         for (name, scheme) in SCHEMES {
+            let report = replayed(&trailing, &on, scheme).unwrap();
+            let ends = value(&report, "until all has arrived");
+            assert!(near(ends, 3.1) && value(&report, "recorded") == 100.0, "{name}: {ends}");
             let report = replayed(&both, &on, scheme).unwrap();
             assert_eq!(value(&report, "recorded"), 4.0);
             // The second waits until 2, the last begins with its interval, at 3.

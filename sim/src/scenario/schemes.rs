@@ -62,6 +62,9 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     let uplinks = setting.count("uplinks");
     let zone = Zone { racks: setting.count("racks"), uplinks, ..Zone::default() };
     let whole = Network::new(setting.plan(&zone)?)?;
+    if whole.plan().hosts < 2 {
+        return Err(SimError::number("the number of hosts", whole.plan().hosts, "give two hosts"));
+    }
     let mut cut = whole.clone();
     fail_some(&mut cut, setting.whole("failed"));
     let mut findings = Findings::default();

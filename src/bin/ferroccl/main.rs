@@ -16,6 +16,7 @@ mod tune;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use ferroccl::communicator::config_without_table;
 
 /// Explains collectives, what they cost and what joins ranks, shows the configuration, tells what
 /// running ranks are doing, and checks machines, and plugins for NCCL.
@@ -77,7 +78,11 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    // Who asks for what cannot be read is told by the subcommand, if that reads it at all.
+    let debug = config_without_table().map(|config| config.debug).unwrap_or_default();
+    let _ = ferroccl::log::start(&debug);
+    let result = match command {
         Command::Explain(arguments) => explain::show(&arguments),
         Command::Cost(arguments) => cost::show(&arguments),
         Command::Plan(arguments) => plan::show(&arguments),

@@ -31,9 +31,9 @@ pub(crate) struct Place {
     /// Its hosts that the job has, by number, in the order of the ranks: 0,384,8-11
     #[arg(long, value_name = "LIST", value_parser = hosts)]
     hosts: HostList,
-    /// By which algorithm
-    #[arg(long = "algo", default_value = "ring")]
-    algorithm: String,
+    /// By which algorithm, instead of a ring where there is one
+    #[arg(long = "algo")]
+    algorithm: Option<String>,
     /// Bytes of the larger buffer
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "64M")]
     bytes: usize,
@@ -70,7 +70,9 @@ pub(crate) fn show(arguments: &Place) -> Result<(), Box<dyn Error>> {
     let topology = ferroccl::topology::open(on)?;
     let placement = match (collective, traffic) {
         (Some(collective), _) => {
-            let sends = Sends::Collective { collective: *collective, bytes: *bytes, algorithm };
+            let (collective, bytes) = (*collective, *bytes);
+            let algorithm = algorithm.as_deref();
+            let sends = Sends::Collective { collective, bytes, algorithm };
             find(&sends, &topology, &hosts.0)?
         }
         (None, Some(name)) => {

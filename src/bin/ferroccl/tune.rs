@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ferroccl::communicator::config_without_table;
+use ferroccl::communicator::{config_with, config_without_table};
 use ferroccl::perf::open::launch_local;
 use ferroccl::perf::options::percent;
 use ferroccl::perf::sizes::parse_size;
@@ -122,7 +122,7 @@ fn judge(old: &Path, new: &Path, allowed: f64) -> Result<ExitCode, Failure> {
 fn predict(arguments: &Tune, ranks: u32, table: &Path) -> Result<ExitCode, Failure> {
     let mut tuning = read(table)?;
     let among = Foreseen { ranks, hosts: arguments.hosts };
-    let config = config_without_table()?;
+    let config = config_with(&tuning)?;
     foresee(&mut tuning, among, &wanted(arguments, &config)?, &config)
         .map_err(|error| format!("{}: {error}", table.display()))?;
     write(arguments.out.as_deref(), &tuning.file())?;

@@ -236,7 +236,11 @@ impl Baseline {
             text += &serde_json::to_string(path)?;
             text.push('\n');
         }
-        std::fs::write(file, text)
+        // Beside it first: what is there stays whole until there is another.
+        let mut beside = file.as_os_str().to_owned();
+        beside.push(".new");
+        std::fs::write(&beside, text).inspect_err(|_| drop(std::fs::remove_file(&beside)))?;
+        std::fs::rename(&beside, file)
     }
 }
 

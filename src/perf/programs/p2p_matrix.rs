@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use serde::Serialize;
@@ -59,7 +59,7 @@ impl Extra {
         let refused = |error: &dyn std::fmt::Display| Refused(error.to_string());
         let rounds = self.rounds() as usize;
         if let Some(file) = &self.save_baseline {
-            if Some(file) == self.baseline.as_ref() {
+            if self.baseline.as_ref().is_some_and(|baseline| is_same(file, baseline)) {
                 return Err(Refused(format!(
                     "--save-baseline would replace what --baseline compares with, {}; give it \
                      another name",
@@ -67,8 +67,19 @@ impl Extra {
                 )));
             }
             regression::enough(setting, [rounds; 2]).map_err(Refused)?;
+        }
+        let old = self.read(setting)?;
+        // Last, as it leaves a file.
+        if let Some(file) = &self.save_baseline {
             baseline::writable(file).map_err(|error| refused(&cannot_write(file, &error)))?;
         }
+        Ok(old)
+    }
+
+    /// The baseline that there is to compare with, if that is possible.
+    fn read(&self, setting: &Setting) -> Result<Option<Baseline>, Refused> {
+        let rounds = self.rounds() as usize;
+        let refused = |error: &dyn std::fmt::Display| Refused(error.to_string());
         let Some(file) = &self.baseline else { return Ok(None) };
         let old = Baseline::read(file, setting).map_err(|error| refused(&error))?;
         for path in &old.paths {
@@ -78,6 +89,12 @@ impl Extra {
         }
         Ok(Some(old))
     }
+}
+
+/// Whether two names are of one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let whole = |path: &Path| std::fs::canonicalize(path).ok();
+    one == other || whole(one).is_some_and(|one| Some(one) == whole(other))
 }
 
 /// Both tables: a row for each sender, a column for each receiver, nothing on the diagonal.

@@ -114,13 +114,16 @@ pub(crate) fn congest(socket: &OwnedFd, name: &str) -> Result<(), Errno> {
     sockopt::set_tcp_congestion(socket, name)
 }
 
+/// `TCP_ESTABLISHED`, which is what `tcpi_state`, its first byte, is on a connection.
+const ESTABLISHED: u8 = 1;
+
 /// Where `tcpi_min_rtt` is in Linux's `struct tcp_info` (`include/uapi/linux/tcp.h`), which only
 /// ever grows at its end. The C library's copy of it may be older than the kernel.
 const MIN_RTT: usize = 148;
 
 /// The shortest round trip that the kernel has seen on a connection; none before the first, and on
-/// what is no TCP connection. The two ends' processes have no part in it, so it is short though
-/// they be slow.
+/// what is no TCP connection that stands. The two ends' processes have no part in it, so it is
+/// short though they be slow.
 #[must_use]
 pub fn round_trip(socket: impl AsFd) -> Option<Duration> {
     let mut info = [0_u8; MIN_RTT + 4];
@@ -138,7 +141,8 @@ pub fn round_trip(socket: impl AsFd) -> Option<Duration> {
     };
     let microseconds = u32::from_ne_bytes(info[MIN_RTT..].try_into().ok()?);
     // All ones where there was none yet; an older kernel writes less.
-    let is_known = status == 0 && bytes as usize == info.len() && microseconds != u32::MAX;
+    let is_whole = status == 0 && bytes as usize == info.len();
+    let is_known = is_whole && info[0] == ESTABLISHED && microseconds != u32::MAX;
     is_known.then(|| Duration::from_micros(microseconds.into()))
 }
 

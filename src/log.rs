@@ -1,0 +1,32 @@
+//! What the library has to say, on standard error: for programs that have no log of their own.
+
+use tracing_subscriber::EnvFilter;
+
+/// Begins to log what a filter lets through, as `FERROCCL_DEBUG` has it: `error`, `warn`, `info`,
+/// `debug`, `trace`, or `ferroccl=debug`. Where somebody has begun before, that stays.
+///
+/// # Errors
+///
+/// If the filter cannot be read.
+pub fn start(filter: &str) -> Result<(), String> {
+    let filter = EnvFilter::builder().parse(filter).map_err(|error| {
+        format!(
+            "FERROCCL_DEBUG={filter}: {error}; give error, warn, info, debug, trace, or a filter \
+             such as ferroccl=debug"
+        )
+    })?;
+    let format = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let _ = format.with_target(false).with_ansi(false).try_init();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_cannot_be_read_is_told_with_a_remedy() {
+        let error = start("ferroccl=loud").unwrap_err();
+        assert!(error.contains("FERROCCL_DEBUG=ferroccl=loud") && error.contains("give error"));
+    }
+}
