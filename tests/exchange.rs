@@ -155,7 +155,7 @@ fn traffic_of_running_ranks_is_counted() {
 fn traces_and_matrix_of_a_plan_are_the_same() {
     let dir = Dir::new("plan");
     let (prefix, matrix) = (dir.at("plan"), dir.at("plan.csv"));
-    let plan = "all_reduce --bytes 1000k --on p5 --hosts 2 --algorithm hierarchical";
+    let plan = "all_reduce --bytes 1000k --on p5 --hosts 2 --algo hierarchical";
     said(&format!("plan {plan} --traffic {matrix}"));
     said(&format!("trace plan {plan} --out {prefix}"));
     let lines = |text: &str| {
@@ -180,8 +180,8 @@ fn what_cannot_be_read_is_said() {
     let missing = refused(&format!("trace show {prefix}"), 2);
     assert!(missing.contains("job.2.et is missing: of ranks 0 to 3"), "{missing}");
     assert!(refused("trace replay docs/exchange/job --on h1000", 2).contains("no file h1000"));
-    let unknown = refused("trace replay docs/exchange/job --on p5 --algorithm rign", 2);
-    assert!(unknown.contains("--algorithm rign: no collective has"), "{unknown}");
+    let unknown = refused("trace replay docs/exchange/job --on p5 --algo rign", 2);
+    assert!(unknown.contains("--algo rign: no collective has"), "{unknown}");
     let text = refused("trace export --recorder README.md --out x", 2);
     assert!(text.contains("README.md:1: ") && text.contains("FERROCCL_TRACE"), "{text}");
     let many = refused("plan all_reduce --on superpod-1024 --traffic - --interval 1e-3", 2);

@@ -97,7 +97,7 @@ impl<'a> Replay<'a> {
     ) -> Result<Replay<'a>, String> {
         let algorithm = algorithm.unwrap_or_default();
         check_configured(algorithm)
-            .map_err(|error| error.to_string().replace("FERROCCL_ALGO=", "--algorithm "))?;
+            .map_err(|error| error.to_string().replace("FERROCCL_ALGO=", "--algo "))?;
         let (all, ranks) = (Scene::of(topology, None)?, job.ranks());
         if ranks == 0 || ranks > all.hosts.ranks() {
             return Err(format!(
@@ -499,6 +499,6 @@ mod tests {
         assert!(error.contains("t has 16 ranks, but h100 has room for 8"), "{error}");
         let topology = presets::find("p5").unwrap().topology();
         let error = Replay::new(&job, &agreed, &topology, Some("rign")).unwrap_err();
-        assert!(error.contains("--algorithm rign: no collective has"), "{error}");
+        assert!(error.contains("--algo rign: no collective has"), "{error}");
     }
 }

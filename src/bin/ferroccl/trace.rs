@@ -7,9 +7,8 @@ use std::io::Write;
 use ferroccl::exchange::job::Job;
 use ferroccl::exchange::replay::Replay;
 use ferroccl::exchange::{matrix, predicted, recorded};
-use ferroccl::perf::sizes::parse_size;
-use ferroccl::plan::Wanted;
-use ferroccl::{Collective, DataType};
+
+use crate::plan::Asked;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -21,7 +20,7 @@ Examples:
   ferroccl trace show docs/exchange/job
   ferroccl trace replay docs/exchange/job --on p5
   ferroccl trace traffic docs/exchange/job --on p5 --interval 1e-3 --out -
-  ferroccl trace plan all_gather --bytes 1M --on h100 --algorithm ring --out target/plan")]
+  ferroccl trace plan all_gather --bytes 1M --on h100 --algo ring --out target/plan")]
 pub(crate) struct Trace {
     #[command(subcommand)]
     step: Step,
@@ -40,22 +39,10 @@ enum Step {
     },
     /// Traces of a planned collective: its sends, receives and reductions, rank by rank
     Plan {
-        /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all
-        collective: Collective,
-        /// A topology: a name of `ferroccl topo --list`, or a file
-        #[arg(long)]
-        on: String,
-        /// Bytes of the larger buffer
-        #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
-        bytes: usize,
-        /// On so many of its hosts, from the first on
-        #[arg(long)]
-        hosts: Option<u32>,
-        /// Element type
-        #[arg(short = 'd', long = "datatype", default_value = "float")]
-        data_type: DataType,
+        #[command(flatten)]
+        asked: Asked,
         /// By which algorithm; without it by the fastest
-        #[arg(long, value_name = "NAME")]
+        #[arg(long = "algo", value_name = "NAME")]
         algorithm: Option<String>,
         /// How the names of the traces begin
         #[arg(long, value_name = "PREFIX")]
@@ -67,23 +54,15 @@ enum Step {
     Replay {
         #[command(flatten)]
         given: Given,
-        /// A topology: a name of `ferroccl topo --list`, or a file
-        #[arg(long)]
-        on: String,
-        /// By this algorithm or family, where a collective has it; else the library chooses
-        #[arg(long, value_name = "NAME")]
-        algorithm: Option<String>,
+        #[command(flatten)]
+        there: There,
     },
     /// Who would send how much to whom on a topology: a matrix that a simulator replays
     Traffic {
         #[command(flatten)]
         given: Given,
-        /// A topology: a name of `ferroccl topo --list`, or a file
-        #[arg(long)]
-        on: String,
-        /// By this algorithm or family, where a collective has it; else the library chooses
-        #[arg(long, value_name = "NAME")]
-        algorithm: Option<String>,
+        #[command(flatten)]
+        there: There,
         /// In intervals of so many seconds; without it in one
         #[arg(long, value_name = "SECONDS")]
         interval: Option<f64>,
@@ -91,6 +70,17 @@ enum Step {
         #[arg(long, value_name = "FILE")]
         out: String,
     },
+}
+
+/// Where the calls of a job are made again.
+#[derive(Debug, clap::Args)]
+struct There {
+    /// A topology: a name of `ferroccl topo --list`, or a file
+    #[arg(long)]
+    on: String,
+    /// By this algorithm or family, where a collective has it; else the library chooses
+    #[arg(long = "algo", value_name = "NAME")]
+    algorithm: Option<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -131,28 +121,32 @@ fn print(text: &str) {
 pub(crate) fn trace(arguments: &Trace) -> Result<(), Box<dyn Error>> {
     match &arguments.step {
         Step::Export { recorder, out } => export(recorder, out),
-        Step::Plan { collective, on, bytes, hosts, data_type, algorithm, out } => {
-            let topology = ferroccl::topology::open(on)?;
-            let (collective, bytes, data_type) = (*collective, *bytes, *data_type);
-            let hosts = *hosts;
-            let wanted = Wanted { collective, bytes, data_type, topology: &topology, hosts };
+        Step::Plan { asked, algorithm, out } => {
+            let topology = ferroccl::topology::open(&asked.on)?;
+            let wanted = asked.wanted(&topology);
             let written = predicted::write_traces(&wanted, algorithm.as_deref(), out)?;
             print(&format!("{written}\n"));
             Ok(())
         }
         Step::Show(given) => given.print(&given.read()?.shown()?),
-        Step::Replay { given, on, algorithm } => {
-            let (job, topology) = (given.read()?, ferroccl::topology::open(on)?);
-            let agreed = job.agreed()?;
-            let replay = Replay::new(&job, &agreed, &topology, algorithm.as_deref())?;
-            given.print(&replay.compare()?)
+        Step::Replay { given, there } => {
+            there.replay(given, |replay| given.print(&replay.compare()?))
         }
-        Step::Traffic { given, on, algorithm, interval, out } => {
-            let (job, topology) = (given.read()?, ferroccl::topology::open(on)?);
-            let agreed = job.agreed()?;
-            let replay = Replay::new(&job, &agreed, &topology, algorithm.as_deref())?;
-            Ok(matrix::write(out, &replay.traffic(*interval)?)?)
+        Step::Traffic { given, there, interval, out } => {
+            there.replay(given, |replay| Ok(matrix::write(out, &replay.traffic(*interval)?)?))
         }
+    }
+}
+
+impl There {
+    fn replay<T>(
+        &self,
+        given: &Given,
+        then: impl FnOnce(&Replay<'_>) -> Result<T, Box<dyn Error>>,
+    ) -> Result<T, Box<dyn Error>> {
+        let (job, topology) = (given.read()?, ferroccl::topology::open(&self.on)?);
+        let agreed = job.agreed()?;
+        then(&Replay::new(&job, &agreed, &topology, self.algorithm.as_deref())?)
     }
 }
 
