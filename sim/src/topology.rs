@@ -92,12 +92,12 @@ impl Host {
 
     fn and(self, other: Host, name: &str) -> Result<Host, SimError> {
         if (self.ranks, &self.rank_nics) != (other.ranks, &other.rank_nics) {
-            return Err(SimError::NotAlike {
-                reason: format!(
-                    "hosts of the kind \"{name}\" have other ranks or other NICs beside them than \
-                     those before; simulate hosts of one kind, with --hosts or a topology of these"
-                ),
-            });
+            return Err(SimError::number(
+                "the kind of some hosts",
+                format!("\"{name}\""),
+                "its ranks, or the NICs beside them, are others than those before: simulate hosts \
+                 of one kind, with --hosts or a topology of these",
+            ));
         }
         Ok(Host {
             inner_bytes_per_s: self.inner_bytes_per_s.min(other.inner_bytes_per_s),
@@ -209,7 +209,7 @@ mod tests {
         odd.parts[gpu].kind = Kind::PcieSwitch;
         p5.machines.push(odd);
         p5.hosts.push(ccl_core::topology::HostRun { machine: 1, count: 1 });
-        assert!(of(&p5, None).contains("hosts of the kind \"odd\" have other ranks"));
+        assert!(of(&p5, None).contains("the kind of some hosts is \"odd\""));
         assert!(Plan::of(&p5, Some(16)).is_ok());
         p5.machines[0].parts.clear();
         assert!(of(&p5, Some(1)).contains("describe its NUMA nodes"));

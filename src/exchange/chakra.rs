@@ -203,12 +203,18 @@ pub(super) fn number(attributes: &[Attribute], name: &str) -> Result<Option<u64>
     Ok(Some(value))
 }
 
-/// The attribute of that name as text; none if there is no such attribute, or it is none.
-pub(super) fn word<'a>(attributes: &'a [Attribute], name: &str) -> Option<&'a str> {
-    let found = attributes.iter().find(|attribute| attribute.name == name)?;
+/// The attribute of that name as text; none if there is no such attribute.
+///
+/// # Errors
+///
+/// If it is something else.
+pub(super) fn word<'a>(attributes: &'a [Attribute], name: &str) -> Result<Option<&'a str>, String> {
+    let Some(found) = attributes.iter().find(|attribute| attribute.name == name) else {
+        return Ok(None);
+    };
     match &found.value {
-        Some(Value::String(text)) => Some(text),
-        _ => None,
+        Some(Value::String(text)) => Ok(Some(text)),
+        other => Err(format!("{name} is {other:?}; write a text, as string_val")),
     }
 }
 

@@ -726,7 +726,7 @@ fn collective(node: &Node, rank: Rank, groups: &[Group]) -> Result<What, String>
     let known = i32::try_from(kind).ok().and_then(|kind| CommType::try_from(kind).ok());
     let known = known.ok_or_else(|| format!("comm_type {kind} is none of Chakra's, 0 to 9"))?;
     let collective = collective_of(known);
-    let name = word(&node.attr, "pg_name").unwrap_or_default();
+    let name = word(&node.attr, "pg_name")?.unwrap_or_default();
     let group = groups.iter().position(|group| group.name == name).ok_or_else(|| {
         format!(
             "nobody says how many ranks group {name:?} has, and which; write \

@@ -49,13 +49,20 @@ enum Step {
         out: String,
     },
     /// What the ranks of a job called
-    Show(Given),
+    Show {
+        #[command(flatten)]
+        given: Given,
+        #[command(flatten)]
+        printed: Printed,
+    },
     /// How long its calls would take on a topology, side by side with what they took
     Replay {
         #[command(flatten)]
         given: Given,
         #[command(flatten)]
         there: There,
+        #[command(flatten)]
+        printed: Printed,
     },
     /// Who would send how much to whom on a topology: a matrix that a simulator replays
     Traffic {
@@ -90,6 +97,10 @@ struct Given {
     /// Who is in which group, as JSON: {"1": [0, 1]}; without it PREFIX.groups.json
     #[arg(long, value_name = "FILE")]
     groups: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Printed {
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -99,7 +110,9 @@ impl Given {
     fn read(&self) -> Result<Job, String> {
         Job::read(&self.prefix, self.groups.as_deref())
     }
+}
 
+impl Printed {
     /// Prints it as it was asked for.
     fn print<T: std::fmt::Display + serde::Serialize>(
         &self,
@@ -128,9 +141,9 @@ pub(crate) fn trace(arguments: &Trace) -> Result<(), Box<dyn Error>> {
             print(&format!("{written}\n"));
             Ok(())
         }
-        Step::Show(given) => given.print(&given.read()?.shown()?),
-        Step::Replay { given, there } => {
-            there.replay(given, |replay| given.print(&replay.compare()?))
+        Step::Show { given, printed } => printed.print(&given.read()?.shown()?),
+        Step::Replay { given, there, printed } => {
+            there.replay(given, |replay| printed.print(&replay.compare()?))
         }
         Step::Traffic { given, there, interval, out } => {
             there.replay(given, |replay| Ok(matrix::write(out, &replay.traffic(*interval)?)?))

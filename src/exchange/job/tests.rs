@@ -216,6 +216,7 @@ fn nodes_that_cannot_be_are_named() {
         (&(|node: &mut Node| node.r#type = 0) as &dyn Fn(&mut Node), "type 0 is none of Chakra's"),
         (&|node: &mut Node| node.r#type = 8, "type 8 is none of Chakra's"),
         (&|node: &mut Node| node.attr.clear(), "has no comm_type"),
+        (&set("pg_name", 1), "pg_name is Some(Int64(1)); write a text"),
         (&set("comm_type", 10), "comm_type 10 is none of Chakra's"),
         (&set("comm_type", -1), "comm_type is Int64(-1); write a whole number from 0"),
         (&set("comm_size", -4), "comm_size is Int64(-4); write a whole number from 0"),
