@@ -28,7 +28,7 @@ pub mod topology;
 #[cfg(feature = "cli")]
 pub mod tune;
 
-pub use ccl_core::config::Config;
+pub use ccl_core::config::{Config, NetworkCheck};
 pub use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 pub use communicator::{Communicator, Element, Error, Reduction};
 

@@ -5,7 +5,7 @@ use std::fmt;
 use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::cost::collectives::bus_factor;
 use ccl_core::cost::models::{self, Protocol};
-use ccl_core::cost::predict::{self, Call, Prediction, Programs, predict};
+use ccl_core::cost::predict::{self, Call, Prediction, Programs, at_least, predict};
 use ccl_core::cost::questions::Unit;
 use ccl_core::topology::{Hosts, Topology};
 use ccl_core::types::{Collective, DataType, Rank};
@@ -75,11 +75,11 @@ pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
     let (ranks, hosts) = (scene.hosts.ranks(), wanted.hosts.unwrap_or(topology.hosts()));
     let sized = Sized::of(collective, ranks, bytes, data_type)?;
     let bytes = sized.bytes;
-    let mut ways = Vec::new();
-    for algorithm in algorithm::of(collective) {
-        for (protocol, seen) in scene.timed(&scene.programs(algorithm, 0), &sized)? {
+    let way = |algorithm: &'static Algorithm| -> Result<Option<Way>, String> {
+        let found = scene.fastest(&scene.programs(algorithm, 0), &sized)?;
+        Ok(found.map(|(protocol, seen)| {
             let algbw = bytes as f64 / seen.time_ns * 1e9;
-            ways.push(Way {
+            Way {
                 algorithm: algorithm.name.to_owned(),
                 protocol: protocol.name.to_owned(),
                 time_s: seen.time_ns / 1e9,
@@ -87,17 +87,24 @@ pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
                 busbw: algbw * bus_factor(collective, ranks),
                 bound_by: seen.bound.name().to_owned(),
                 network_bytes: seen.network_bytes,
-            });
-        }
-    }
+            }
+        }))
+    };
+    // Long calls are long walks, and those of one algorithm do not need those of another.
+    let asked = std::thread::scope(|scope| {
+        let way = &way;
+        let start = |algorithm| {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, move || way(algorithm));
+            thread.map_err(|error| error.to_string())
+        };
+        let started = Vec::from_iter(algorithm::of(collective).map(start));
+        let ended = started.into_iter().map(|thread| {
+            thread?.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
+        });
+        ended.collect::<Result<Vec<Option<Way>>, String>>()
+    })?;
+    let mut ways = Vec::from_iter(asked.into_iter().flatten());
     ways.sort_by(|one, other| one.time_s.total_cmp(&other.time_s));
-    // Of each algorithm its fastest protocol.
-    let mut known: Vec<String> = Vec::new();
-    ways.retain(|way| {
-        let is_new = !known.contains(&way.algorithm);
-        known.push(way.algorithm.clone());
-        is_new
-    });
     Ok(Plan {
         collective: collective.to_string(),
         bytes,
@@ -187,17 +194,34 @@ impl Scene {
         }
     }
 
-    /// What a call takes, by each protocol.
-    pub(crate) fn timed(
+    /// What a call takes by the protocol that is fastest for it; none if there is no protocol.
+    pub(crate) fn fastest(
         &self,
         programs: &Programs,
         sized: &Sized,
-    ) -> Result<Vec<(&Protocol, Prediction)>, String> {
-        let by = |protocol| {
-            let seen = predict(&Scene::call(programs, sized, protocol), &protocol.model);
-            seen.map(|seen| (protocol, seen)).map_err(|error| error.to_string())
-        };
-        self.protocols.iter().map(by).collect()
+    ) -> Result<Option<(&Protocol, Prediction)>, String> {
+        let call = |protocol| Scene::call(programs, sized, protocol);
+        let mut least = Vec::new();
+        for protocol in &self.protocols {
+            let ns =
+                at_least(&call(protocol), &protocol.model).map_err(|error| error.to_string())?;
+            least.push((ns, protocol));
+        }
+        least.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let mut best: Option<(&Protocol, Prediction)> = None;
+        for (least_ns, protocol) in least {
+            let best_ns = best.map_or(f64::INFINITY, |(_, seen)| seen.time_ns);
+            // What cannot be faster need not be walked; these are the longest walks.
+            if least_ns > best_ns {
+                break;
+            }
+            let seen = predict(&call(protocol), &protocol.model);
+            let seen = seen.map_err(|error| error.to_string())?;
+            if seen.time_ns < best_ns {
+                best = Some((protocol, seen));
+            }
+        }
+        Ok(best)
     }
 }
 

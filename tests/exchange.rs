@@ -89,6 +89,28 @@ fn calls_of_running_ranks_become_a_prediction() {
     assert!(missing.contains("of which 1 have a recording here; give that of rank 0"), "{missing}");
 }
 
+/// Messages between two ranks are recorded with both, so that another cluster can send them.
+#[test]
+fn messages_of_running_ranks_are_traffic() {
+    let dir = Dir::new("messages");
+    let mut command = Command::new(examples().join("sendrecv_perf"));
+    command.args("-g 3 -b 3k -e 3k -n 20 -w 0 -c 0".split_whitespace());
+    command.env("FERROCCL_TRACE", dir.at("calls.%r.json"));
+    let ended = Processes::start([command]).end(Duration::from_secs(100)).remove(0);
+    assert!(ended.status.success(), "{}", ended.output);
+    let calls: Vec<String> = (0..3).map(|rank| dir.at(&format!("calls.{rank}.json"))).collect();
+    let (prefix, sent) = (dir.at("job"), dir.at("sent.csv"));
+    let told = said(&format!("trace export --recorder {} --out {prefix}", calls.join(" ")));
+    assert!(!told.contains("left out") && !told.contains("missing"), "{told}");
+    said(&format!("trace traffic {prefix} --on p5 --out {sent}"));
+    let whole = ferroccl::exchange::matrix::read(&sent).unwrap().whole();
+    // Each to the next, and out of place only.
+    for rank in 0..3 {
+        let share = whole[&(rank, (rank + 1) % 3)] as f64 / f64::from(20 * 3072);
+        assert!((1.0..1.1).contains(&share), "{rank}: {share} of {whole:?}");
+    }
+}
+
 /// Where calls cannot be kept, that is said, once and at once, and the program goes on.
 #[test]
 fn a_recording_that_cannot_be_written_is_told_of() {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::collectives::sweep;
 use crate::harness::{config, joining};
-use ferroccl::{Communicator, Config, Error, Reduction};
+use ferroccl::communicator::Call;
+use ferroccl::{Collective, Communicator, Config, DataType, Error, NetworkCheck, Reduction};
 
 /// A placement: the host of each rank.
 type Hosts = fn(u32) -> u32;
@@ -133,6 +134,42 @@ fn messages_sent_from_the_callers_memory_and_received_into_it() {
         };
         placed(4, |rank| rank / 2, change, |c| sweep(c, &[1, 7, 1009, 20_001]));
         placed(3, |rank| rank, change, |c| sweep(c, &[1, 7, 1009, 20_001]));
+    }
+}
+
+fn sums(communicator: &mut Communicator) {
+    let ranks = communicator.ranks();
+    for count in [5, 20_000] {
+        let mut data = vec![1_u32; count];
+        communicator.all_reduce_in_place(&mut data, Reduction::Sum).unwrap();
+        assert!(data.iter().all(|sum| *sum == ranks));
+    }
+}
+
+/// Whatever comes of it here, where hosts are one machine: all ranks say the same, and go on with
+/// communicators that nobody measures for again.
+#[test]
+fn a_network_that_is_measured_first() {
+    for hosts in [(|rank| rank) as Hosts, |rank| rank / 2, |_| 0] {
+        let notes = placed(
+            4,
+            hosts,
+            |config| config.check_network = NetworkCheck::Measure,
+            |c| {
+                sums(c);
+                let call = Call::even(Collective::AllReduce, DataType::Float32, 1000);
+                let note = c.explain(&call).unwrap().note;
+                let mut part = c.split(i64::from(c.rank() % 2), 0).unwrap().unwrap();
+                sums(&mut part);
+                assert_eq!(part.explain(&call).unwrap().note, note);
+                assert_eq!(c.config().check_network, NetworkCheck::Measure);
+                note
+            },
+        );
+        assert!(notes.iter().all(|note| *note == notes[0]), "{notes:?}");
+        if let Some(note) = &notes[0] {
+            assert!(note.contains("oversubscribed 1:"), "{note}");
+        }
     }
 }
 

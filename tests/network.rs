@@ -6,13 +6,13 @@ use crate::harness::processes::{Case, Processes, command, say};
 use crate::harness::{config_with, stranger};
 use ferroccl::bootstrap::{Join, Listening, Reach};
 use ferroccl::communicator::{Call, Explanation};
-use ferroccl::{Collective, Communicator, DataType, Error, Reduction};
+use ferroccl::{Collective, Communicator, DataType, Error, NetworkCheck, Reduction};
 use rustix::process::Signal;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -340,8 +340,8 @@ fn netns_netem_of_a_long_way_is_made_up_for() {
         return skip(&format!("this kernel has no netem, `cargo xtask guest` has one: {reason}"));
     }
     b.netem("delay 5ms").unwrap();
-    let (near, near_took) = far_apart([a, b], false);
-    let (far, far_took) = far_apart([a, b], true);
+    let (near, near_took) = far_apart([a, b], NetworkCheck::Off);
+    let (far, far_took) = far_apart([a, b], NetworkCheck::Assumed);
     say(&format!(
         "64 MiB over 10 ms there and back: {near_took:?} as it is, {far_took:?} adjusted"
     ));
@@ -352,34 +352,68 @@ fn netns_netem_of_a_long_way_is_made_up_for() {
     }
 }
 
+/// Four hosts whose halves are joined by one link: that they share it is seen, and said by all.
+#[test]
+fn netns_of_an_oversubscribed_network_is_measured() {
+    let Some(network) = Network::tapered(4, 100) else { return };
+    let hosts: Vec<&Host> = network.hosts.iter().collect();
+    let start = Instant::now();
+    let plans = planned(&hosts, NetworkCheck::Measure, |communicator| {
+        let mut data = vec![1_f32; 1 << 16];
+        communicator.all_reduce_in_place(&mut data, Reduction::Sum).unwrap();
+        assert!(data.iter().all(|value| *value == 4.0));
+    });
+    let notes: Vec<String> = plans.into_iter().map(|plan| plan.note.unwrap()).collect();
+    say(&format!("after {:?}: {}", start.elapsed(), notes[0]));
+    assert!(notes.iter().all(|note| *note == notes[0]), "{notes:?}");
+    assert!(notes[0].contains("with all 2 at once") && notes[0].contains("oversubscribed 1:"));
+    assert!(notes[0].contains("; with 4 TCP connections per pair of ranks in the place of 1 all"));
+}
+
 /// What two ranks, each on its host, would do for an all_reduce, and how long the second took.
-fn far_apart(hosts: [&Host; 2], check_network: bool) -> (Vec<Explanation>, Duration) {
+fn far_apart(hosts: [&Host; 2], check_network: NetworkCheck) -> (Vec<Explanation>, Duration) {
+    let took = Arc::new(Mutex::new(Duration::ZERO));
+    let longest = Arc::clone(&took);
+    let plans = planned(&hosts, check_network, move |communicator| {
+        let mut data = vec![1_f32; 16 << 20];
+        communicator.all_reduce_in_place(&mut data, Reduction::Sum).unwrap();
+        let start = Instant::now();
+        communicator.all_reduce_in_place(&mut data, Reduction::Sum).unwrap();
+        let mut longest = longest.lock().unwrap();
+        *longest = longest.max(start.elapsed());
+        assert!(data.iter().all(|value| *value == 4.0));
+    });
+    let took = *took.lock().unwrap();
+    (plans, took)
+}
+
+/// What ranks, each on its host, would do for an all_reduce of 64 MiB, after they have run `body`.
+fn planned(
+    hosts: &[&Host],
+    check_network: NetworkCheck,
+    body: impl Fn(&mut Communicator) + Clone + Send + 'static,
+) -> Vec<Explanation> {
     let root = hosts[0].ipv4().to_string();
     let listening = hosts[0].spawn(move || Listening::new(&Reach::Host(root)).unwrap());
     let Listening { id, listener } = listening.join().unwrap();
     let mut listener = Some(listener);
-    let ranks = [0_u32, 1].map(|rank| {
-        let mut how = Join::new(rank, 2, id.clone());
+    let start = |(rank, host): (u32, &&Host)| {
+        let mut how = Join::new(rank, hosts.len() as u32, id.clone());
         how.listener = listener.take();
-        hosts[rank as usize].spawn(move || {
+        let body = body.clone();
+        host.spawn(move || {
             let host_id = format!("host {rank}");
             let config = config_with(|config| {
                 (config.host_id, config.check_network) = (host_id.clone(), check_network);
             });
             let mut communicator = Communicator::join_with(how, config).unwrap();
-            let mut data = vec![1_f32; 16 << 20];
-            communicator.all_reduce_in_place(&mut data, Reduction::Sum).unwrap();
-            let start = Instant::now();
-            communicator.all_reduce_in_place(&mut data, Reduction::Sum).unwrap();
-            let took = start.elapsed();
-            assert!(data.iter().all(|value| *value == 4.0));
-            let call = Call::even(Collective::AllReduce, DataType::Float32, data.len());
-            (communicator.explain(&call).unwrap(), took)
+            body(&mut communicator);
+            let call = Call::even(Collective::AllReduce, DataType::Float32, 16 << 20);
+            communicator.explain(&call).unwrap()
         })
-    });
-    let (plans, took): (Vec<_>, Vec<_>) =
-        ranks.map(|rank| rank.join().unwrap()).into_iter().unzip();
-    (plans, took.into_iter().max().unwrap())
+    };
+    let ranks: Vec<_> = (0..).zip(hosts).map(start).collect();
+    ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
 }
 
 /// Delay, loss and reordering of what both hosts send: a kernel without `tc netem` skips it.

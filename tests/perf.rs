@@ -1,6 +1,7 @@
 //! The perf programs from end to end, as a user calls them.
 
 use crate::harness::processes::{Ended, Processes};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
@@ -17,12 +18,22 @@ pub(crate) fn examples() -> &'static PathBuf {
         let own = std::env::current_exe().unwrap();
         let profile = own.ancestors().nth(2).unwrap();
         let mut cargo = Command::new(env!("CARGO"));
-        cargo.args(["build", "--offline", "--examples", "--manifest-path"]);
+        // As the suites build all: of this package alone, dependencies might be built otherwise.
+        cargo.args(["build", "--offline", "--workspace", "--examples", "--manifest-path"]);
         cargo.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
         cargo.arg("--target-dir").arg(profile.parent().unwrap());
         if profile.ends_with("release") {
             cargo.arg("--release");
         }
+        // Build scripts look at what cargo says of this package, and would build theirs anew.
+        let said = std::env::vars_os().map(|(name, _)| name);
+        let of_this_package = |name: &OsString| {
+            let name = name.to_string_lossy();
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        };
+        said.filter(of_this_package).for_each(|name| {
+            cargo.env_remove(name);
+        });
         let built = Processes::start([cargo]).end(Duration::from_secs(900)).remove(0);
         assert!(built.status.success(), "{}", built.output);
         profile.join("examples")

@@ -1,10 +1,31 @@
 //! `ferroccl sim`, as its help says. What it shows is tested in its crate, `sim`.
 
-use crate::harness::command::{examples_of_its_help_work, refused, said};
+use std::fs;
+use std::process::Command;
+
+use crate::harness::command::{commands_of, examples_of_its_help_work, refused, said};
 
 #[test]
 fn the_examples_of_its_help_work() {
     examples_of_its_help_work("sim", 8);
+}
+
+/// All but what the page itself is made of.
+#[test]
+fn the_commands_of_its_page_work() {
+    let folder = std::env::temp_dir().join(format!("ferroccl-{}-sim-page", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let head = "# ranks=16\n# interval_s=0.001\ninterval,source,destination,bytes\n";
+    fs::write(folder.join("matrix.csv"), format!("{head}0,0,9,1000000\n")).unwrap();
+    let commands = commands_of(include_str!("../docs/simulator.md"));
+    assert!(commands.len() > 5, "{commands:?}");
+    for line in commands.into_iter().filter(|line| !line.contains("--scenario all")) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+        let output = command.current_dir(&folder).args(line.split_whitespace()).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !output.stdout.is_empty(), "{line}: {error}");
+    }
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

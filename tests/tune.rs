@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use ferroccl::communicator::{Blocks, machine};
+use ferroccl::communicator::{Blocks, Call, machine};
+use ferroccl::{Collective, DataType, Reduction};
 
-use crate::harness::command::{examples_of_its_help_work, refused, said};
+use crate::harness::command::{commands_of, examples_of_its_help_work, refused, said};
 use crate::harness::processes::{Processes, free_address};
 use crate::harness::{config_with, joining};
 
@@ -45,6 +46,30 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn the_examples_of_its_help_work() {
     examples_of_its_help_work("tune", 4);
+}
+
+/// With less to measure, and its files in a folder of their own.
+#[test]
+fn the_commands_of_its_page_work() {
+    let folder = std::env::temp_dir().join(format!("ferroccl-{}-tune-page", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let mut commands = commands_of(include_str!("../docs/tune.md"));
+    // A table to compare with, and those that others need, come first.
+    commands.insert(0, "tune -g 2 --out good.tuning");
+    assert!(commands.len() > 7, "{commands:?}");
+    for line in commands {
+        let compares = line.contains("--compare");
+        let line = line.replace("-g 4", "-g 2").replace("--try usual", "--try FERROCCL_SLOTS=4");
+        let less = "-b 1k -e 2k -f 2 --rounds 1 --collectives reduce";
+        let less = if compares { "" } else { less };
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+        command.current_dir(&folder).args(line.split_whitespace());
+        let Output { status, stderr, .. } = command.args(less.split_whitespace()).output().unwrap();
+        // What was measured once is no gate; that it compares is what counts.
+        let allowed = if compares { 0..=1 } else { 0..=0 };
+        assert!(allowed.contains(&status.code().unwrap()), "{line}: {}", text(&stderr));
+    }
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 /// Measured here, it says which algorithm a call takes.
@@ -97,6 +122,16 @@ fn shorter_messages_are_tried_and_other_ranks_foreseen() {
     let plan =
         with(&format!("@{}", more.name()), "explain all_reduce --bytes 1M --ranks 16 --hosts 4");
     assert!(text(&plan.stdout).contains("predicted to be the fastest (FERROCCL_TUNING)"));
+    // What is worth it by the model alone goes into the table: over a long way, more slots.
+    said(&predict("4 --hosts 4 --collectives all_to_all --try FERROCCL_CHANNELS=1"));
+    let table = fs::read_to_string(&more.0).unwrap();
+    assert!(!table.contains("set FERROCCL_CHANNELS"), "{table}");
+    let slow = Table::new("slow", "set FERROCCL_SLOTS=1\nmodel network_latency_ns=1000000\n");
+    let line =
+        "tune --predict 2 --hosts 2 -b 4M -e 4M --collectives all_gather --try usual --table";
+    let table = said(&format!("{line} {}", slow.name()));
+    assert!(table.contains("set FERROCCL_SLOTS=16\n"), "{table}");
+    assert!(refused(&predict("2 --try FERROCCL_SOCKETS=2"), 2).contains("knows nothing of it"));
     assert!(refused(&predict("16 --hosts 5"), 2).contains("as many on each host"));
     let bare = Table::new("bare", "all_reduce ranks=2 hosts=1 bytes=8: ring=1\n");
     let line = format!("tune --predict 4 --table {}", bare.name());
@@ -142,6 +177,37 @@ fn values_of_tunables_are_tried() {
     assert!(lines.contains("FERROCCL_SLOTS=8, 1 ") && lines.contains("FERROCCL_SLOT_BYTES=131072"));
     assert!(refused("tune --try FERROCCL_TIMEOUT=1", 2).contains("give one of these"));
     assert!(refused("tune --try FERROCCL_SLOTS", 2).contains("= and a value"));
+}
+
+/// Where nothing was measured, the numbers of a model choose; here those of links on which nothing
+/// but steps takes time.
+#[test]
+fn a_model_chooses_where_nothing_was_measured() {
+    let table = "model within_latency_ns=1000000; \
+                 broadcast ranks=4 hosts=1 bytes=1048576: ring=1 direct=2";
+    let config = move |_| config_with(|config| config.tuning = table.parse().unwrap());
+    joining(4, config, |joined| {
+        let mut communicator = joined.unwrap();
+        let rank = communicator.rank();
+        for count in [200_000, 3, 100_000, 200_000, 0] {
+            let (input, mut sum) = (vec![rank + 1; count], vec![0; count]);
+            communicator.all_reduce(&input, &mut sum, Reduction::Sum).unwrap();
+            assert!(sum.iter().all(|element| *element == 10), "{count}");
+        }
+        let call = |collective| Call::even(collective, DataType::Uint32, 200_000);
+        let of = |call: &Call<'_>| {
+            let plan = communicator.explain(call).unwrap();
+            (plan.algorithm, plan.reason)
+        };
+        // Its rule has two steps.
+        let (algorithm, reason) = of(&call(Collective::AllReduce));
+        assert_eq!(algorithm, "direct", "{reason}");
+        assert!(reason.contains("predicted to be faster than what the rules take"), "{reason}");
+        let (algorithm, reason) = of(&call(Collective::Broadcast));
+        assert!(algorithm == "ring" && reason.contains("measured"), "{algorithm}: {reason}");
+    });
+    let plan = with("model", "explain all_gather --bytes 1M --ranks 8 --hosts 4");
+    assert!(plan.status.success(), "{}", text(&plan.stderr));
 }
 
 /// Only the root of a gather_v knows all counts: what a table has of it concerns nobody.

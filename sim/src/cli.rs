@@ -56,6 +56,9 @@ pub struct Arguments {
     /// The most memory that may be taken, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     memory: u64,
+    /// The most work that a run may be, in millions of messages times links
+    #[arg(long, value_name = "MILLIONS", default_value_t = 1000)]
+    work: u64,
     /// Print what can be changed, instead of running
     #[arg(long)]
     list: bool,
@@ -181,8 +184,8 @@ fn chosen(arguments: &Arguments) -> Result<Chosen, CliError> {
 }
 
 fn ask<'a>(arguments: &'a Arguments, on: Option<&'a On>) -> Ask<'a> {
-    let Arguments { seed, memory, set, .. } = arguments;
-    Ask { seed: *seed, memory_mib: *memory, changed: set, on }
+    let Arguments { seed, memory, work, set, .. } = arguments;
+    Ask { seed: *seed, memory_mib: *memory, work_millions: *work, changed: set, on }
 }
 
 /// The network that was named.
@@ -317,6 +320,12 @@ mod tests {
             ),
             ("ferroccl sim --scenario f4 --set pairs=60000", "flows at once would take"),
             ("ferroccl sim --scenario f12 --set pairs=60000", "queues of"),
+            ("ferroccl sim --scenario f12 --work 1", "queues of 3072 flows would take"),
+            ("ferroccl sim --scenario straggler --set racks=192", "allow more (--work)"),
+            ("ferroccl sim --scenario straggler --work 1", "6 runs of 64 ranks would take"),
+            ("ferroccl sim --scenario job --set racks=64,mib=65536", "million steps"),
+            ("ferroccl sim --scenario f14 --work 0", "streams would take"),
+            ("ferroccl sim --replay x --on superpod-256 --hosts 2 --work 0", "million steps"),
             ("ferroccl sim --scenario f12 --on p5", "run one of these on any: job"),
             ("ferroccl sim --scenario schemes --on p5", "schemes needs 2; take another"),
             ("ferroccl sim --scenario job --on h100", "no switches between hosts"),

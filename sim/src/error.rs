@@ -27,6 +27,20 @@ pub enum SimError {
         /// What was allowed, in MiB.
         limit_mib: u64,
     },
+    /// More than time was given for.
+    #[error(
+        "{what} would take about {needed_millions} million steps, and {limit_millions} million are \
+         allowed, which take minutes; simulate fewer ranks, bytes or queue pairs, take longer \
+         slots, fold ranks that are alike, or allow more (--work)"
+    )]
+    Work {
+        /// What would take them.
+        what: String,
+        /// About how many, in millions.
+        needed_millions: u64,
+        /// What was allowed, in millions.
+        limit_millions: u64,
+    },
     /// A cluster of which only the hosts are known.
     #[error(
         "{name} has no switches between hosts, of which alone something can be simulated; give a \
@@ -112,6 +126,20 @@ impl SimError {
             return Ok(());
         }
         Err(SimError::Memory { what: what.into(), needed_mib, limit_mib })
+    }
+
+    /// Refuses what would take longer than is allowed, before it is begun. A step is a message on a
+    /// link, or a flow in a queue for a moment: the one takes about as long as the other.
+    pub(crate) fn if_long(
+        what: impl Into<String>,
+        steps: f64,
+        limit_millions: u64,
+    ) -> Result<(), SimError> {
+        let needed_millions = (steps / 1e6).ceil() as u64;
+        if needed_millions <= limit_millions {
+            return Ok(());
+        }
+        Err(SimError::Work { what: what.into(), needed_millions, limit_millions })
     }
 
     /// A number that cannot be.

@@ -39,6 +39,8 @@ pub struct Plan {
     pub inner_latency_ns: f64,
     /// The most memory for what is simulated, in MiB.
     pub memory_mib: u64,
+    /// The most work of one run, in millions of steps: a message on a link, or a flow in a queue.
+    pub work_millions: u64,
 }
 
 /// A tier of a network, as numbers.

@@ -121,6 +121,7 @@ pub fn run(
     manner: Manner,
 ) -> Result<Outcome, SimError> {
     check_memory(network, router, streams, &manner)?;
+    check_work(network, router, streams, &manner)?;
     let pairs = manner.pairs.max(1);
     let state = |stream: &Stream| {
         let most = stream.bytes / f64::from(pairs);
@@ -312,14 +313,42 @@ fn check_memory(
     }
     let parts = if order == Order::Split { pairs } else { 1 };
     let flows = under_way * f64::from(in_flight) * f64::from(parts);
-    let links = match router.scheme() {
-        Scheme::Spray => sprayed_links(network),
-        _ => 2.0 * network.tiers() as f64,
-    };
+    let links = links_passed(network, router.scheme());
     let each = 250.0 + 24.0 * f64::from(pairs) + 16.0 * f64::from(in_flight);
     let bytes = streams.len() as f64 * each + flows * (250.0 + 24.0 * links);
     let what = format!("{} streams, {flows:.0} flows at once", streams.len());
     SimError::if_over(what, bytes, network.plan().memory_mib)
+}
+
+/// An estimate, before it is begun: all messages, each on its links. How often rates are shared
+/// while one is under way is not known before: what ends one by one takes longer.
+fn check_work(
+    network: &Network,
+    router: &Router,
+    streams: &[Stream],
+    manner: &Manner,
+) -> Result<(), SimError> {
+    let pairs = f64::from(manner.pairs.max(1));
+    let messages = |stream: &Stream| {
+        let whole = (stream.bytes / manner.message_bytes.max(1.0)).ceil().max(1.0);
+        match manner.order {
+            _ if !manner.message_bytes.is_finite() => pairs,
+            Order::Split => whole * pairs,
+            _ => whole,
+        }
+    };
+    let messages: f64 = streams.iter().map(messages).sum();
+    let what = format!("{messages:.0} messages of {} streams", streams.len());
+    let steps = messages * links_passed(network, router.scheme());
+    SimError::if_long(what, steps, network.plan().work_millions)
+}
+
+/// The most links that a message takes.
+pub(crate) fn links_passed(network: &Network, scheme: Scheme) -> f64 {
+    match scheme {
+        Scheme::Spray => sprayed_links(network),
+        _ => 2.0 * network.tiers() as f64,
+    }
 }
 
 /// The most links that a flow takes which is sprayed.

@@ -59,6 +59,7 @@ impl Plan {
             inner_bytes_per_s: host.inner_bytes_per_s,
             inner_latency_ns: host.inner_latency_ns,
             memory_mib: 4_096,
+            work_millions: 1_000,
         };
         // A NIC may be slower than its cables are.
         let slower = host.nic_bytes_per_s / plan.nic_bytes_per_s();

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use ccl_core::config::Config;
-use ccl_core::transport::{Place, pci_address};
+use ccl_core::transport::{DeviceInfo, LinkLayer, Place, pci_address};
 
 use super::call::usage;
 use super::error::Error;
@@ -15,15 +15,24 @@ use crate::bootstrap::ControlPlane;
 /// The greatest number of a processor in Linux.
 const CPU_MAX: usize = 8191;
 
-/// The places of all ranks, where they matter for the devices that each takes: none elsewhere. All
-/// ranks call it.
-pub(super) fn places(control: &ControlPlane, config: &Config) -> Result<Vec<Place>, Error> {
+/// The places of all ranks, where they matter for the devices that each takes, none elsewhere; and
+/// whether all devices that all of them have `found` are InfiniBand's. All ranks call it.
+pub(super) fn places(
+    control: &ControlPlane,
+    config: &Config,
+    found: &[DeviceInfo],
+) -> Result<(Vec<Place>, bool), Error> {
     if config.transport != "verbs" {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), false));
     }
-    let own = place(&config.near_pci)?.to_bytes();
+    let is = |device: &DeviceInfo| device.fabric.layer == Some(LinkLayer::InfiniBand);
+    let mut own = vec![u8::from(found.iter().all(is))];
+    own.extend(place(&config.near_pci)?.to_bytes());
     let all = exchange(control, Topic::Places, &own, config.join_timeout)?;
-    Ok(all.iter().map(|bytes| Place::from_bytes(bytes).unwrap_or_default()).collect())
+    let told: Vec<(&u8, &[u8])> = all.iter().filter_map(|told| told.split_first()).collect();
+    let places = told.iter().map(|(_, bytes)| Place::from_bytes(bytes).unwrap_or_default());
+    let is_infiniband = told.iter().all(|(infiniband, _)| **infiniband == 1);
+    Ok((places.collect(), is_infiniband))
 }
 
 /// The place of the accelerator with this PCI address; of the process, if it is empty.

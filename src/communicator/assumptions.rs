@@ -3,13 +3,16 @@
 //!
 //! A library that was tuned where a round trip takes less than 10 µs does badly where it takes more
 //! ([Meta, SIGCOMM 2024], section 7.1): what is under way towards a rank is bounded, and over a
-//! long way that bound is what a link carries.
+//! long way that bound is what a link carries. Nor does one that was tuned where the fabric spreads
+//! each flow's packets over all its paths (adaptive routing): where it hashes flows onto paths
+//! instead, links need several. What of a rate is left in company has to be measured
+//! ([`network`](super::network)).
 //!
 //! [Meta, SIGCOMM 2024]: https://doi.org/10.1145/3651890.3672233
 
 use std::time::Duration;
 
-use ccl_core::config::{Config, Value as _};
+use ccl_core::config::{Config, NetworkCheck, Value as _};
 use ccl_core::topology::Hosts;
 
 use super::segment::Segment;
@@ -20,6 +23,68 @@ const BYTES_PER_S: f64 = 12.5e9;
 /// More slots than this cost more memory than they are worth.
 const SLOTS_MAX: u32 = 64;
 
+/// TCP connections of a pair of ranks where one does not get what the network has.
+const MORE_SOCKETS: u32 = 4;
+
+/// The configuration with as many flows on each link as suit its network, and what there is to say
+/// of that: over verbs one queue pair for data where the fabric routes adaptively, as that of
+/// InfiniBand is assumed to do; with `more`, what [`more_flows`] promises. Equal on all ranks, as
+/// what it goes by is. What somebody has set stays.
+pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config, Option<String>) {
+    let mut config = config.clone();
+    if config.transport != "verbs" {
+        if more && config.sockets == Config::default().sockets {
+            config.sockets = MORE_SOCKETS;
+        }
+        return (config, None);
+    }
+    let is_checked = config.check_network != NetworkCheck::Off;
+    let said = config.ib_adaptive_routing;
+    let is_adaptive = said.unwrap_or(is_checked && is_infiniband && !more);
+    config.ib_adaptive_routing = Some(is_adaptive);
+    let before = config.ib_policy.otherwise().pairs;
+    if !is_adaptive || config.policy() == config.ib_policy {
+        if said.is_none() && is_checked {
+            let network = match is_infiniband {
+                true => "InfiniBand",
+                false => "RoCE, whose fabric is assumed to hash flows onto its paths,",
+            };
+            tracing::info!("over {network} messages are spread by `{}`", config.ib_policy);
+        }
+        return (config, None);
+    }
+    let because = match said {
+        Some(_) => "FERROCCL_IB_ADAPTIVE_ROUTING=1",
+        None => {
+            "all RDMA devices are InfiniBand's, whose fabric is assumed to route adaptively \
+             (FERROCCL_IB_ADAPTIVE_ROUTING=0 if it does not)"
+        }
+    };
+    let pairs = config.policy().otherwise().pairs;
+    let said = format!(
+        "{because}: {pairs} queue pair for the data of each link in the place of up to {before}"
+    );
+    tracing::info!("{said}");
+    (config, Some(said))
+}
+
+/// What more flows a link can have than it `holds` in a configuration that was made of the one that
+/// was asked for; none where somebody has set how many, or there are enough to spread.
+pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
+    let is_infiniband = holds.ib_adaptive_routing == Some(true);
+    let (more, _) = flows(asked, is_infiniband, true);
+    if more.sockets > holds.sockets {
+        let (sockets, before) = (more.sockets, holds.sockets);
+        return Some(format!(
+            "{sockets} TCP connections per pair of ranks in the place of {before}"
+        ));
+    }
+    let pairs = |config: &Config| config.policy().otherwise().pairs;
+    let (pairs, before) = (pairs(&more), pairs(holds));
+    (asked.transport == "verbs" && pairs > before)
+        .then(|| format!("up to {pairs} queue pairs per link in the place of {before}"))
+}
+
 /// The configuration with other values for defaults that do not suit ranks on several hosts with
 /// such round trips between them, and what there is to say of that. Equal on all ranks, as what it
 /// goes by is. What somebody has set stays.
@@ -29,7 +94,7 @@ pub(super) fn adjusted(
     round_trip: Duration,
 ) -> (Config, Option<String>) {
     let mut config = config.clone();
-    if hosts.count() < 2 || round_trip.is_zero() || !config.check_network {
+    if hosts.count() < 2 || round_trip.is_zero() || config.check_network == NetworkCheck::Off {
         let note = shrunk(&config, hosts);
         return (config, note);
     }
@@ -115,6 +180,50 @@ mod tests {
         assert!(said.unwrap().contains("2.7 Gbit/s; FERROCCL_BUDGET_BYTES allows no more"));
     }
 
+    #[test]
+    fn one_queue_pair_is_enough_where_all_is_infiniband() {
+        let mut config = Config::default();
+        config.transport = "verbs".to_owned();
+        let pairs = |config: &Config, is_infiniband, more| {
+            let (config, note) = flows(config, is_infiniband, more);
+            assert_eq!(note.is_some(), config.policy() != config.ib_policy);
+            let said = note.is_none_or(|note| note.contains(": 1 queue pair for the data of each"));
+            assert!(said);
+            config.policy().otherwise().pairs
+        };
+        assert_eq!(pairs(&config, true, false), 1);
+        assert_eq!(pairs(&config, false, false), 16);
+        // It was assumed, and does not hold.
+        assert_eq!(pairs(&config, true, true), 16);
+        let (holds, note) = flows(&config, true, false);
+        assert!(note.unwrap().starts_with("all RDMA devices are InfiniBand's"));
+        let more = "up to 16 queue pairs per link in the place of 1";
+        assert_eq!(more_flows(&config, &holds).as_deref(), Some(more));
+        assert_eq!(more_flows(&config, &flows(&config, false, false).0), None, "there are enough");
+        config.check_network = NetworkCheck::Off;
+        assert_eq!(pairs(&config, true, false), 16);
+        config.ib_adaptive_routing = Some(true);
+        assert_eq!([false, true].map(|more| pairs(&config, false, more)), [1, 1]);
+        assert_eq!(more_flows(&config, &flows(&config, false, false).0), None, "it was said");
+        (config.check_network, config.ib_adaptive_routing) = (NetworkCheck::Assumed, Some(false));
+        assert_eq!(pairs(&config, true, false), 16);
+        (config.ib_adaptive_routing, config.ib_policy) = (None, "qps=4".parse().unwrap());
+        assert_eq!(pairs(&config, true, false), 4);
+    }
+
+    #[test]
+    fn more_connections_are_there_where_nobody_has_said_how_many() {
+        let mut config = Config::default();
+        let (holds, note) = flows(&config, false, false);
+        assert_eq!((&holds, note), (&config, None));
+        let more = more_flows(&config, &holds).unwrap();
+        assert_eq!(more, "4 TCP connections per pair of ranks in the place of 1");
+        assert_eq!(flows(&config, false, true).0.sockets, 4);
+        config.sockets = 2;
+        assert_eq!(flows(&config, false, true).0.sockets, 2);
+        assert_eq!(more_flows(&config, &config), None);
+    }
+
     /// However many hosts there are: a link has as many channels and slots, and what gets shorter
     /// is said.
     #[test]
@@ -138,7 +247,10 @@ mod tests {
         assert_eq!(slots(&[0, 1], 50_000, |config| config.slots = 4), (4, None));
         assert_eq!(slots(&[0, 0], 50_000, |_| {}), (8, None));
         assert_eq!(slots(&[0, 1], 0, |_| {}), (8, None));
-        assert_eq!(slots(&[0, 1], 500, |config| config.check_network = false), (8, None));
+        assert_eq!(
+            slots(&[0, 1], 500, |config| config.check_network = NetworkCheck::Off),
+            (8, None)
+        );
         // Twice the slots of half the length hold no more.
         let tight = |config: &mut Config| config.budget_bytes = Bytes(1 << 20);
         let (many, said) = slots(&[0, 1], 50_000, tight);

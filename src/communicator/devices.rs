@@ -37,12 +37,14 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// For a rank of the roster; `places` are the ranks' places, where they matter.
+    /// For a rank of the roster; `places` are the ranks' places, where they matter, and `rdma` the
+    /// devices that were [`found`].
     pub(super) fn open(
         config: &Config,
         roster: &Roster,
         rank: Rank,
         places: &[Place],
+        rdma: &[DeviceInfo],
     ) -> Result<Devices, Error> {
         let ranks = roster.members.len() as Rank;
         let name = config.transport.as_str();
@@ -76,7 +78,7 @@ impl Devices {
                 let place = |peer: &Rank| places.get(*peer as usize).cloned().unwrap_or_default();
                 let places: Vec<Place> = near.iter().map(place).collect();
                 let index = near.iter().position(|peer| *peer == rank).unwrap_or(0);
-                Some(("verbs", rails(config, &places, index)?))
+                Some(("verbs", rails(config, &places, index, rdma)?))
             }
             (true, _) => {
                 let options = ccl_transport_tcp::Options::from_config(config);
@@ -87,20 +89,32 @@ impl Devices {
     }
 }
 
-/// A rank's share of the RDMA devices of its host: `ranks` are the places of all ranks there, and
-/// `index` is which of them this one is.
-fn rails(config: &Config, ranks: &[Place], index: usize) -> Result<Arc<dyn Device>, Error> {
+/// The RDMA devices of this host, where the configuration asks for any.
+pub(super) fn found(config: &Config) -> Result<Vec<DeviceInfo>, Error> {
+    if config.transport != "verbs" {
+        return Ok(Vec::new());
+    }
+    let transport = verbs(config, config.dead_after)?;
+    let found = transport.devices();
+    if found.is_empty() { Err(none(&transport)) } else { Ok(found) }
+}
+
+/// RDMA; the link of a port may be away for so long.
+fn verbs(config: &Config, link_within: Duration) -> Result<VerbsTransport, Error> {
+    Ok(VerbsTransport::new(ccl_transport_verbs::Options::from_config(config, link_within)?))
+}
+
+/// A rank's share of the RDMA devices of its host, which were `found`: `ranks` are the places of
+/// all ranks there, and `index` is which of them this one is.
+fn rails(
+    config: &Config,
+    ranks: &[Place],
+    index: usize,
+    found: &[DeviceInfo],
+) -> Result<Arc<dyn Device>, Error> {
     let most = usize::from(config.ib_rails);
     if !(1..=RAILS_MAX).contains(&most) {
         return Err(usage(format!("FERROCCL_IB_RAILS={most} is not 1 to {RAILS_MAX}")));
-    }
-    let verbs = |link_within| -> Result<VerbsTransport, Error> {
-        Ok(VerbsTransport::new(ccl_transport_verbs::Options::from_config(config, link_within)?))
-    };
-    let mut transport = verbs(config.dead_after)?;
-    let found = transport.devices();
-    if found.is_empty() {
-        return Err(none(&transport));
     }
     let place = |device: &DeviceInfo| Place {
         numa_node: device.numa_node,
@@ -108,10 +122,9 @@ fn rails(config: &Config, ranks: &[Place], index: usize) -> Result<Arc<dyn Devic
     };
     let places: Vec<Place> = found.iter().map(place).collect();
     let own = share(&places, ranks, index, most);
-    if own.len() > 1 {
-        // Where there are other ways, there is less to wait for.
-        transport = verbs(LINK_WITHIN)?;
-    }
+    // Where there are other ways, there is less to wait for.
+    let link_within = if own.len() > 1 { LINK_WITHIN } else { config.dead_after };
+    let transport = verbs(config, link_within)?;
     let open = |at: usize| Ok((found[at].id.0.clone(), transport.open(&found[at].id)?));
     let mut devices: Vec<(String, Arc<dyn Device>)> =
         own.into_iter().map(open).collect::<Result<_, Error>>()?;

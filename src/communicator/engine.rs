@@ -24,13 +24,14 @@ use ccl_wire::fork;
 
 use super::call::{Buffers, Call, usage};
 use super::error::Error;
+use super::foreseen::Foreseen;
 use super::group::Messages;
 use super::segment::Segment;
 use super::wait::{Manners, Pause, Wait};
-use super::watch::Lookout;
+use super::watch::{Lookout, Lost};
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
-use crate::recorder::{CallRecord, MESSAGES, Shown, Timed, Writer};
+use crate::recorder::{CallRecord, MESSAGES, Sent, Shown, Timed, Writer};
 
 /// The most plans kept; the one that was not used for longest makes room.
 const PLANS_MAX: usize = 64;
@@ -132,11 +133,12 @@ pub(super) struct Engine {
     pub(super) peer_records: Vec<Option<Region>>,
     /// The connections behind the links; none for a single rank.
     pub(super) wiring: Option<Wiring>,
-    /// Peers whose connection is gone, and how that was noticed.
-    pub(super) lost: Vec<(Rank, String)>,
+    /// Peers whose connection is gone.
+    pub(super) lost: Vec<Lost>,
     pub(super) plans: Vec<Plan>,
     pub(super) lookout: Lookout,
     recent: Option<Recent>,
+    foreseen: Foreseen,
     /// Of messages, which are bytes.
     byte_kernel: Kernel,
     scratch: Region,
@@ -254,6 +256,7 @@ impl Engine {
             plans: Vec::new(),
             lookout: Lookout::default(),
             recent: None,
+            foreseen: Foreseen::default(),
             byte_kernel: Kernel::select(DataType::Uint8, ReduceOp::Sum, Scalar::NONE, 1),
             scratch: Region::private(0),
             sequence: 0,
@@ -313,12 +316,14 @@ impl Engine {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
         let Choice { algorithm, division, .. } =
-            choice(&self.config, &self.segment, &self.hosts, call)?;
+            choice(&self.config, &self.segment, &self.hosts, call, &mut self.foreseen)?;
         let plan = self.plan(algorithm, call, in_place)?;
         self.bind(plan, call, division)?;
-        let asked = match call.algorithm {
-            Some(_) => (registry_number(algorithm), division),
-            None => (0, Division::WHOLE),
+        // What a model predicts is compared, too: each rank works it out by itself.
+        let is_compared = call.algorithm.is_some() || self.config.tuning.model.is_some();
+        let asked = match is_compared {
+            true => (registry_number(algorithm), division),
+            false => (0, Division::WHOLE),
         };
         let op = if call.collective.reduces() { call.op } else { ReduceOp::Sum };
         let kernel = Kernel::select(call.data_type, op, Scalar(call.scalar), self.ranks);
@@ -492,7 +497,9 @@ impl Engine {
         if let Some(writer) = &mut self.writer {
             writer.begin(running.shown);
         } else if let Some(timed) = &mut self.timed {
-            timed.begin(running.shown);
+            let Plan { key, numbers, .. } = &self.plans[running.plan];
+            let numbers = running.numbers.as_ref().unwrap_or(numbers);
+            timed.begin(running.shown, messages_of(key, numbers));
         }
     }
 
@@ -682,6 +689,15 @@ fn message_buffers(key: &PlanKey, numbers: &Numbers) -> impl Iterator<Item = (us
     sent.chain((0..recvs).map(|part| numbers.output.part(part)))
 }
 
+/// What a group sends and receives: to and from whom, and how many bytes. Nothing of a collective.
+fn messages_of(key: &PlanKey, numbers: &Numbers) -> Sent {
+    let PlanKey::Group { sends, recvs } = key else { return Sent::default() };
+    let bytes = |layout: &Layout, part| layout.part(part).1 as u64;
+    let sends = (0..).zip(sends).map(|(part, peer)| (*peer, bytes(&numbers.input, part)));
+    let recvs = (0..).zip(recvs).map(|(part, peer)| (*peer, bytes(&numbers.output, part)));
+    Sent { sends: sends.collect(), recvs: recvs.collect() }
+}
+
 /// Carries messages to and from other hosts, and says whether the call moves with that. It has not
 /// ended before all its messages are out of this process's hands.
 #[inline(never)]
@@ -718,18 +734,26 @@ pub(super) fn choice(
     segment: &Segment,
     hosts: &Hosts,
     call: &Call<'_>,
+    foreseen: &mut Foreseen,
 ) -> Result<Choice, Error> {
+    let (collective, tuning) = (call.collective, &config.tuning);
     let bytes = call.elements(segment.ranks).saturating_mul(call.data_type.bytes());
-    Ok(choose(&Situation {
-        collective: call.collective,
+    let situation = Situation {
+        collective,
         bytes,
         hosts,
         deterministic: config.deterministic,
         slot_bytes: segment.shape.slot_bytes,
         call: call.algorithm,
         configured: &config.algorithm,
-        tuning: &config.tuning,
-    })?)
+        tuning,
+        predicted: &[],
+    };
+    if !situation.is_open() {
+        return Ok(choose(&situation)?);
+    }
+    let predicted = foreseen.ways(config, hosts, collective, bytes);
+    Ok(choose(&Situation { predicted, ..situation })?)
 }
 
 fn check_buffer(call: &Call<'_>, which: &str, need: usize, have: usize) -> Result<(), Error> {

@@ -18,7 +18,7 @@ use super::segment::Segment;
 use super::{Call, Error};
 
 /// Of more, it would take too long to say.
-const RANKS_MAX: u32 = 8;
+const RANKS_MAX: u32 = 16;
 
 /// How long a way takes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,7 +47,7 @@ pub(crate) struct Asked<'a> {
 }
 
 /// How long a call whose blocks are all alike would take by each algorithm, and by the fastest of
-/// them with divided slots, the fastest first. It takes some milliseconds to find out for 8 ranks;
+/// them with divided slots, the fastest first. It takes some milliseconds to find out for 16 ranks;
 /// among more nothing is said.
 ///
 /// # Errors

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::call::usage;
 use super::engine::{check_message, choice, message_bytes};
 use super::expected::Expected;
+use super::foreseen::Foreseen;
 use super::segment::Segment;
 use super::{Call, Communicator, Error};
 
@@ -101,8 +102,10 @@ impl Communicator {
     pub fn explain(&self, call: &Call<'_>) -> Result<Explanation, Error> {
         let wiring = self.engine.wiring.as_ref();
         let config = wiring.map_or(self.config(), |wiring| &wiring.config);
-        let note = wiring.and_then(|wiring| wiring.note.clone());
-        Ok(Explanation { note, ..explain(config, self.rank(), &self.engine.hosts, call)? })
+        Ok(Explanation {
+            note: self.note(),
+            ..explain(config, self.rank(), &self.engine.hosts, call)?
+        })
     }
 }
 
@@ -131,7 +134,7 @@ pub fn explain(
     }
     let (input_bytes, output_bytes) = call.check(rank, ranks)?;
     let segment = Segment::new(hosts, rank, config);
-    let choice = choice(config, &segment, hosts, call)?;
+    let choice = choice(config, &segment, hosts, call, &mut Foreseen::default())?;
     let params = Params { rank, ranks, root: call.root, hosts };
     let schedule = (choice.algorithm.schedule)(&params);
     let program = lower_for_slots(&schedule, Alias::APART, segment.shape.slots);
@@ -147,7 +150,7 @@ pub fn explain(
         let bytes = input_bytes.max(output_bytes);
         let (collective, fan_out) = (call.collective, schedule.fan_out());
         let situation = Situation { collective, bytes, fan_out, tier: Tier::Network };
-        let policy = &config.ib_policy;
+        let policy = config.policy();
         Spreading { spread: policy.choose(&situation), rule: policy.reason(&situation), fan_out }
     });
     let (network_bytes, network_formula) = segment.network();

@@ -12,7 +12,9 @@ mod error;
 mod exchange;
 mod expected;
 mod explain;
+mod foreseen;
 mod group;
+mod network;
 mod offspring;
 mod registered;
 mod request;
@@ -41,6 +43,7 @@ use call::Buffers;
 use devices::Devices;
 use engine::{Driven, Engine};
 use group::Messages;
+use network::Measured;
 use request::Requests;
 use wiring::Wiring;
 
@@ -57,6 +60,8 @@ pub(crate) use expected::{Asked, predicted};
 pub use expected::{Expected, expected};
 pub use explain::{Explanation, explain};
 pub use group::Group;
+#[cfg(feature = "cli")]
+pub(crate) use network::Seen;
 pub use registered::Registered;
 pub use request::Request;
 pub use scope::Scope;
@@ -83,6 +88,8 @@ pub struct Communicator {
     heir: Option<Arc<ControlPlane>>,
     is_shrunk: bool,
     generation: u32,
+    /// What was measured of the network, if it was.
+    measured: Option<Measured>,
 }
 
 /// Ends a communicator from any thread.
@@ -128,7 +135,7 @@ impl Communicator {
                 let mut meeting = launch.meet(config.join_timeout)?;
                 configure(&mut meeting.join, &config);
                 let secret = meeting.join.id.secret.clone();
-                Communicator::wired(Arc::new(meeting.join()?), secret, config)
+                Communicator::wired(Arc::new(meeting.join()?), secret, config, None)
             }
         }
     }
@@ -159,7 +166,7 @@ impl Communicator {
     pub fn join_with(mut how: Join, config: Config) -> Result<Communicator, Error> {
         configure(&mut how, &config);
         let secret = how.id.secret.clone();
-        Communicator::wired(Arc::new(join(how)?), secret, config)
+        Communicator::wired(Arc::new(join(how)?), secret, config, None)
     }
 
     /// A communicator of one rank, which needs nobody.
@@ -172,13 +179,16 @@ impl Communicator {
         Communicator::join(0, 1, UniqueId { endpoints: Vec::new(), secret }, config)
     }
 
+    /// `measured` is what was measured of the network already.
     fn wired(
         control: Arc<ControlPlane>,
         secret: Secret,
         config: Config,
+        measured: Option<Measured>,
     ) -> Result<Communicator, Error> {
         let (told, rank) = (Arc::clone(&control), control.rank());
-        Communicator::wire(control, secret, config).inspect_err(|error| {
+        let wired = Communicator::wire(control, secret, config, measured);
+        wired.and_then(Communicator::suited).inspect_err(|error| {
             // The others are not to take it for leaving. Somebody else's death comes to all by
             // itself, if a little later.
             let (rank, reason, known) = match error {
@@ -197,6 +207,7 @@ impl Communicator {
         control: Arc<ControlPlane>,
         secret: Secret,
         config: Config,
+        measured: Option<Measured>,
     ) -> Result<Communicator, Error> {
         fork::watch();
         ccl_core::select::check_configured(&config.algorithm)?;
@@ -204,9 +215,14 @@ impl Communicator {
         let engine = if ranks == 1 {
             Engine::alone(Arc::clone(&control), config)
         } else {
-            let places = affinity::places(&control, &config)?;
-            let devices = Devices::open(&config, control.roster(), control.rank(), &places)?;
-            let wiring = Wiring::connect(Arc::clone(&control), devices, &secret, &config)?;
+            let found = devices::found(&config)?;
+            let (places, is_infiniband) = affinity::places(&control, &config, &found)?;
+            let more = measured.as_ref().is_some_and(|measured| measured.more_flows);
+            let (flows, note) = assumptions::flows(&config, is_infiniband, more);
+            let (roster, rank) = (control.roster(), control.rank());
+            let devices = Devices::open(&flows, roster, rank, &places, &found)?;
+            let control = Arc::clone(&control);
+            let wiring = Wiring::connect(control, devices, &secret, (&flows, note))?;
             wiring.engine(config, ccl_transport_shm::parking())?
         };
         Ok(Communicator {
@@ -220,6 +236,7 @@ impl Communicator {
             heir: None,
             is_shrunk: false,
             generation: fork::generation(),
+            measured,
         })
     }
 
@@ -295,6 +312,9 @@ impl Communicator {
                  made when the ranks joined; join with a FERROCCL_IB_POLICY that has as many",
                 beyond.pairs
             )));
+        }
+        if let Some(wiring) = &mut self.engine.wiring {
+            wiring.config.ib_policy = policy.clone();
         }
         self.engine.config.ib_policy = policy;
         Ok(())

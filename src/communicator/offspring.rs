@@ -14,6 +14,7 @@ use super::agree::TIDINGS;
 use super::call::usage;
 use super::error::Error;
 use super::exchange::{Topic, exchange};
+use super::network::Measured;
 use super::{Communicator, configure};
 use crate::bootstrap::{BootstrapError, ControlPlane, GiveUp, Invitation, Join, meet};
 
@@ -98,7 +99,8 @@ impl Communicator {
         let mut how = self.control.offshoot(&members, place, (port, listener), &purpose);
         how.give_up = unless_failed(&self.control, members);
         let control = Arc::clone(&self.control);
-        self.make(&control, how).map(Some).map_err(|attempt| attempt.error)
+        let measured = self.measured.clone();
+        self.make(&control, how, measured).map(Some).map_err(|attempt| attempt.error)
     }
 
     /// After a failure: a communicator of the survivors, in their order. All of them call it. It
@@ -149,7 +151,7 @@ impl Communicator {
         let verdict = from.reconvene(config.join_timeout)?;
         let mut how = from.regroup(&verdict)?;
         how.give_up = from.unless_gone(verdict.survivors.clone());
-        let Attempt { error, control } = match self.make(&from, how) {
+        let Attempt { error, control } = match self.make(&from, how, self.measured.clone()) {
             Ok(communicator) => {
                 from.end_meeting(&verdict);
                 return Ok(Some(communicator));
@@ -237,7 +239,8 @@ impl Communicator {
         let mut how = invitation.accept(self.rank());
         how.give_up = unless_failed(&self.control, (0..self.ranks()).collect());
         let control = Arc::clone(&self.control);
-        self.make(&control, how).map_err(|Attempt { error, .. }| {
+        // Newcomers do not know what was measured without them.
+        self.make(&control, how, None).map_err(|Attempt { error, .. }| {
             if self.is_broken() {
                 return self.or_failure(error, "grow");
             }
@@ -246,7 +249,12 @@ impl Communicator {
     }
 
     /// Makes a communicator with this one's configuration. An abort of `from` ends that, too.
-    fn make(&self, from: &Arc<ControlPlane>, mut how: Join) -> Result<Communicator, Attempt> {
+    fn make(
+        &self,
+        from: &Arc<ControlPlane>,
+        mut how: Join,
+        measured: Option<Measured>,
+    ) -> Result<Communicator, Attempt> {
         let config = self.engine.config.clone();
         configure(&mut how, &config);
         how.limits.deadline = config.join_timeout;
@@ -260,7 +268,7 @@ impl Communicator {
         let linked = linked.and_then(|()| give_up.check(control.rank()));
         let made = linked
             .map_err(Error::from)
-            .and_then(|()| Communicator::wired(Arc::clone(&control), secret, config));
+            .and_then(|()| Communicator::wired(Arc::clone(&control), secret, config, measured));
         from.expect_heir(&Weak::new());
         made.map_err(|error| {
             if control.failure().is_none() {

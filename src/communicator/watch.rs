@@ -1,7 +1,7 @@
 //! Names why a call does not end: ranks that disagree, died, left, or do not come.
 
 use std::sync::atomic::{Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ccl_core::bootstrap::Awaited;
 use ccl_core::execution::{Link, Progress};
@@ -15,6 +15,9 @@ use crate::recorder::{CallRecord, Writer};
 
 /// A wait so short is not worth asking others about.
 const PATIENCE: Duration = Duration::from_millis(10);
+/// A rank that leaves says so, and hangs up: what it said may be read a little later than the end
+/// of its connection is seen.
+const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Links that a message about a deadline names at most.
 const NAMED_MAX: usize = 4;
 /// A wait so short need not be shown to those who look from outside.
@@ -34,6 +37,15 @@ pub(super) struct Lookout {
     shown: Vec<Awaited>,
     /// Ranks in a later call.
     ahead: Vec<(Rank, CallRecord)>,
+}
+
+/// A connection that hung up.
+#[derive(Debug)]
+pub(super) struct Lost {
+    peer: Rank,
+    /// How that was noticed.
+    reason: String,
+    since: Instant,
 }
 
 impl Engine {
@@ -170,7 +182,9 @@ impl Engine {
     /// Notices connections that have hung up: often before the control plane has told it.
     fn poll_connections(&mut self) -> Result<(), Error> {
         if let Some(wiring) = &mut self.wiring {
-            self.lost.extend(wiring.poll()?);
+            let since = Instant::now();
+            let lost = wiring.poll()?.into_iter();
+            self.lost.extend(lost.map(|(peer, reason)| Lost { peer, reason, since }));
         }
         Ok(())
     }
@@ -195,8 +209,9 @@ impl Engine {
                 let end = messages.lost(peer).map(str::to_owned);
                 return left.or(end).map(|reason| (peer, reason));
             }
-            let lost = lost.iter().find(|(gone, _)| *gone == peer);
-            left.or_else(|| lost.map(|(_, reason)| reason.clone())).map(|reason| (peer, reason))
+            let lost = lost.iter().find(|lost| lost.peer == peer);
+            let lost = lost.filter(|lost| lost.since.elapsed() > LAST_WORDS);
+            left.or_else(|| lost.map(|lost| lost.reason.clone())).map(|reason| (peer, reason))
         })
     }
 

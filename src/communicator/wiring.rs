@@ -69,12 +69,13 @@ struct Meeting<'a> {
 
 impl Wiring {
     /// Connects the ranks that share a host, as `devices` say, through shared memory, and prepares
-    /// to connect with the others. All ranks call it.
+    /// to connect with the others, by a configuration that was adjusted as the note has it. All
+    /// ranks call it.
     pub(super) fn connect(
         control: Arc<ControlPlane>,
         devices: Devices,
         secret: &Secret,
-        config: &Config,
+        (config, flows): (&Config, Option<String>),
     ) -> Result<Wiring, Error> {
         let timeout = config.join_timeout;
         // What every rank adds to the key, and how long its way to its neighbours is.
@@ -88,7 +89,9 @@ impl Wiring {
         let (rank, ranks) = (control.rank(), control.ranks());
         let Devices { hosts, shared, network, near } = devices;
         let round_trip = Duration::from_nanos(round_trip);
-        let (config, note) = assumptions::adjusted(config, &hosts, round_trip);
+        let (config, slots) = assumptions::adjusted(config, &hosts, round_trip);
+        let notes = Vec::from_iter(flows.into_iter().chain(slots));
+        let note = (!notes.is_empty()).then(|| notes.join("; "));
         let locals = Vec::from_iter(hosts.members(hosts.seat(rank).0));
         let local = match shared {
             None => None,
@@ -111,7 +114,7 @@ impl Wiring {
                 let mut links = meeting.message_links(device, &peers, &segment, config.timeout)?;
                 // Others have no queue pairs to spread over.
                 if name == "verbs" {
-                    links.follow(config.ib_policy.clone(), near);
+                    links.follow(config.policy(), near);
                 }
                 Some(links)
             }

@@ -169,6 +169,15 @@ fn brings_a_block(collective: Collective) -> bool {
     matches!(collective, Collective::AllGather | Collective::Gather)
 }
 
+impl Entry {
+    /// Whether both are messages of one group: it is recorded with one time.
+    fn is_beside(&self, other: &Entry) -> bool {
+        let is_message = |entry: &Entry| !matches!(entry.what, What::Collective { .. });
+        let times = |entry: &Entry| (entry.start_us, entry.duration_us);
+        is_message(self) && is_message(other) && self.start_us > 0 && times(self) == times(other)
+    }
+}
+
 impl Job {
     /// Ranks in all.
     #[must_use]
@@ -176,22 +185,27 @@ impl Job {
         self.lists.len() as u32
     }
 
-    /// The traces of all ranks. What a rank does is a chain: each call waits for the one before.
+    /// The traces of all ranks. What a rank does is a chain: each call waits for the one before,
+    /// and messages that began together for the same.
     #[must_use]
     pub fn traces(&self) -> Vec<Trace> {
         let ranks = self.ranks();
         let of = |(rank, list): (u32, &Vec<Entry>)| {
             let mut trace = Trace::new(head(rank, ranks));
+            let (mut before, mut link): (Vec<u64>, Vec<&Entry>) = (Vec::new(), Vec::new());
             for entry in list {
-                let before = trace.nodes.last().map(|node: &Node| node.id);
-                trace.nodes.push(self.node(rank, entry, before));
+                if !link.last().is_some_and(|last| last.is_beside(entry)) {
+                    before = link.drain(..).map(|entry| entry.node).collect();
+                }
+                link.push(entry);
+                trace.nodes.push(self.node(rank, entry, &before));
             }
             trace
         };
         (0..).zip(&self.lists).map(of).collect()
     }
 
-    fn node(&self, rank: Rank, entry: &Entry, before: Option<u64>) -> Node {
+    fn node(&self, rank: Rank, entry: &Entry, before: &[u64]) -> Node {
         let mut node = match entry.what {
             What::Send { to, bytes, tag } => message_node(true, rank, to, bytes, tag),
             What::Recv { from, bytes, tag } => message_node(false, from, rank, bytes, tag),
@@ -218,7 +232,7 @@ impl Job {
             }
         };
         node.id = entry.node;
-        node.ctrl_deps = before.into_iter().collect();
+        node.ctrl_deps = before.to_vec();
         (node.start_time_micros, node.duration_micros) = (entry.start_us, entry.duration_us);
         node
     }

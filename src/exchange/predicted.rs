@@ -89,7 +89,7 @@ fn way(wanted: &Wanted<'_>, algorithm: Option<&str>) -> Result<Fastest, String> 
     for algorithm in algorithm::of(collective) {
         if named.is_none_or(|named| named.name == algorithm.name) {
             let programs = scene.programs(algorithm, 0);
-            if let Some((protocol, seen)) = fastest(&scene, &programs, &sized)? {
+            if let Some((protocol, seen)) = scene.fastest(&programs, &sized)? {
                 ways.push((algorithm, programs, *protocol, seen));
             }
         }
@@ -121,16 +121,6 @@ pub fn write_traces(
         wanted.collective,
         algorithm.name
     ))
-}
-
-/// What a call takes by the protocol that is fastest for it; none if there is no protocol.
-pub(super) fn fastest<'a>(
-    scene: &'a Scene,
-    programs: &Programs,
-    sized: &Sized,
-) -> Result<Option<(&'a Protocol, Prediction)>, String> {
-    let ways = scene.timed(programs, sized)?.into_iter();
-    Ok(ways.min_by(|one, other| one.1.time_ns.total_cmp(&other.1.time_ns)))
 }
 
 /// What all ranks send, if that is not too much to hold.

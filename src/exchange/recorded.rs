@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io::Read as _;
+use std::ops::RangeInclusive;
 
 use ccl_core::types::{Collective, DataType, Rank};
 use serde::Deserialize;
@@ -35,6 +36,14 @@ struct Operation {
     count: Option<u64>,
     bytes: u64,
     root: Option<Rank>,
+    /// What a group sends: to whom, how many bytes.
+    #[serde(default)]
+    sends: Vec<(Rank, u64)>,
+    /// And from whom it receives.
+    #[serde(default)]
+    recvs: Vec<(Rank, u64)>,
+    #[serde(default)]
+    sequence: u64,
     #[serde(default)]
     start_us: u64,
     #[serde(default)]
@@ -44,9 +53,10 @@ struct Operation {
 /// What stands in recordings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
-    /// The collectives, by rank.
+    /// The collectives and messages, by rank.
     pub job: Job,
-    /// Groups of sends and receives, which no recording knows the peers of: they are left out.
+    /// Groups of sends and receives that are left out: their peers are not known, or what their
+    /// peers did is not.
     pub messages: u64,
     /// Whether calls before the first are missing: a dump has the last ones only.
     pub is_cut: bool,
@@ -61,8 +71,8 @@ impl fmt::Display for Recorded {
         if *messages > 0 {
             write!(
                 f,
-                "\n{messages} groups of sends and receives are left out: a recording does not say \
-                 to whom they went"
+                "\n{messages} groups of sends and receives are left out: to whom they went is \
+                 known of whole recordings only (FERROCCL_TRACE)"
             )?;
         }
         if *is_cut {
@@ -181,14 +191,12 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
         if several && processes.len() < communicator.members.len() {
             return Err(threads(name));
         }
-        // Dumps of ranks that are not equally far have other numbers at either end: those that all
-        // have are the same calls.
-        let ends = communicator.operations.values().map(|of| {
-            let end = |number: Option<&u64>| number.copied().unwrap_or(0);
-            (end(of.keys().next()), end(of.keys().next_back()))
-        });
-        let (first, last) = ends
-            .fold((0, u64::MAX), |(first, last), (begin, end)| (first.max(begin), last.min(end)));
+        let common = communicator.common();
+        let is_common = |call: &Operation| common.contains(&call.turn());
+        let is_cut = *common.start() > 1 || !communicator.calls().all(is_common);
+        recorded.is_cut |= is_cut;
+        // What one rank sends is of use only if it is known what its peer receives.
+        let has_messages = !is_cut && communicator.operations.values().all(is_whole);
         let members = members(name, communicator, &whole, &places)?;
         let group = match members.iter().copied().eq(0..most) {
             true => 0,
@@ -197,16 +205,18 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
                 groups.len() - 1
             }
         };
-        for ((_, operations), rank) in communicator.operations.iter().zip(&members) {
-            let is_common = |number: &u64| (first..=last).contains(number);
-            recorded.is_cut |= first > 1 || !operations.keys().all(is_common);
-            for operation in operations.values().filter(|one| is_common(&one.number)) {
-                match what(operation, group, communicator.ranks)? {
+        for (operations, rank) in communicator.operations.values().zip(&members) {
+            let Some(list) = lists.get_mut(*rank as usize) else { continue };
+            for operation in operations.values() {
+                let done = match operation.collective {
+                    Some(_) if !is_common(operation) => continue,
+                    Some(_) => what(operation, group, communicator.ranks)?.map(|what| vec![what]),
+                    None if has_messages => Some(messages(operation, (group, &members), *rank)?),
+                    None => None,
+                };
+                match done {
+                    Some(done) => list.extend(done.into_iter().map(|one| (operation.clone(), one))),
                     None => recorded.messages += 1,
-                    Some(what) => {
-                        let list = lists.get_mut(*rank as usize);
-                        list.into_iter().for_each(|list| list.push((operation.clone(), what)));
-                    }
                 }
             }
         }
@@ -214,6 +224,66 @@ fn of(found: BTreeMap<String, Communicator>, prefix: &str) -> Result<Recorded, S
     recorded.job.groups = groups;
     recorded.job.lists = lists.into_iter().map(entries).collect();
     Ok(recorded)
+}
+
+impl Communicator {
+    /// The collectives of all ranks.
+    fn calls(&self) -> impl Iterator<Item = &Operation> {
+        let all = self.operations.values().flat_map(BTreeMap::values);
+        all.filter(|operation| operation.collective.is_some())
+    }
+
+    /// The first and the last collective that all ranks have: dumps of ranks that are not equally
+    /// far have others at either end.
+    fn common(&self) -> RangeInclusive<u64> {
+        let ends = self.operations.values().map(|of| {
+            let mut turns = of.values().filter(|one| one.collective.is_some()).map(Operation::turn);
+            let first = turns.next().unwrap_or(0);
+            (first, turns.next_back().unwrap_or(first))
+        });
+        let (first, last) = ends
+            .fold((0, u64::MAX), |(first, last), (begin, end)| (first.max(begin), last.min(end)));
+        first..=last
+    }
+}
+
+impl Operation {
+    /// Which of the collectives of its communicator it is.
+    fn turn(&self) -> u64 {
+        if self.sequence > 0 { self.sequence } else { self.number }
+    }
+}
+
+/// Whether nothing of a rank is missing: no operation, nor the peers of one.
+fn is_whole(operations: &BTreeMap<u64, Operation>) -> bool {
+    let is_known = |operation: &Operation| {
+        let Operation { collective, sends, recvs, .. } = operation;
+        collective.is_some() || !(sends.is_empty() && recvs.is_empty())
+    };
+    operations.keys().copied().eq(1..=operations.len() as u64) && operations.values().all(is_known)
+}
+
+/// The messages of a rank, which is that among all, to and from others; what is between two in
+/// other groups is not mixed up with them.
+fn messages(
+    operation: &Operation,
+    (group, members): (usize, &[Rank]),
+    own: Rank,
+) -> Result<Vec<What>, String> {
+    let Operation { number, what, sends, recvs, .. } = operation;
+    let tag = group as u64;
+    let other = |(peer, bytes): &(Rank, u64)| {
+        let peer = members.get(*peer as usize).copied();
+        let peer = peer.filter(|_| i64::try_from(*bytes).is_ok());
+        let wrong =
+            || format!("operation {number} ({what}): such a message cannot be; is it a recording?");
+        Ok::<_, String>((peer.ok_or_else(wrong)?, *bytes))
+    };
+    let (sends, recvs) = (sends.iter().map(other), recvs.iter().map(other));
+    let sends = sends.map(|sent| sent.map(|(to, bytes)| (to, What::Send { to, bytes, tag })));
+    let recvs = recvs.map(|got| got.map(|(from, bytes)| (from, What::Recv { from, bytes, tag })));
+    let all = sends.chain(recvs).collect::<Result<Vec<_>, _>>()?;
+    Ok(all.into_iter().filter(|(peer, _)| *peer != own).map(|(_, done)| done).collect())
 }
 
 /// By when they began; without times, as they came.
@@ -366,6 +436,60 @@ mod tests {
         recorded.job.write(&prefix).unwrap();
         let again = Job::read(&prefix, None).unwrap();
         assert_eq!((again.lists, again.groups), (recorded.job.lists, recorded.job.groups));
+    }
+
+    /// A group of sends and receives of a rank, as recordings have it.
+    fn group(number: u64, sequence: u64, sends: &str, recvs: &str) -> String {
+        format!(
+            "{{\"number\":{number},\"sequence\":{sequence},\"what\":\"messages\",\
+             \"collective\":null,\"bytes\":9,\"sends\":[{sends}],\"recvs\":[{recvs}],\
+             \"start_us\":{},\"duration_us\":3}}",
+            10 * number
+        )
+    }
+
+    /// Ranks of a pipeline make unlike numbers of groups; the calls among these are the same.
+    #[test]
+    fn messages_have_their_peers() {
+        let reduce = |number: u64| {
+            let call = call(number, "all_reduce", 100, "null", 10 * number);
+            call.replace("\"what\"", "\"sequence\":1,\"what\"")
+        };
+        let lines = |last: &str| {
+            // Ranks 2, 0 and 1 of the whole are 0, 1 and 2 here; the first sends to itself, too.
+            let first = [group(1, 0, "[1,70],[0,8]", "[0,8]"), reduce(2)].join(",");
+            let second = [group(1, 0, "[2,30]", "[0,70]"), reduce(2), group(3, 1, "[2,5]", "")];
+            let third = [group(1, 0, "", "[1,30]"), reduce(2), last.to_owned()].join(",");
+            let whole = |rank| line("a", rank, 3, 10 + rank, "");
+            let own =
+                |rank: u32, process, operations: &str| line("b", rank, 3, process, operations);
+            let all = [own(0, 12, &first), own(1, 10, &second.join(",")), own(2, 11, &third)];
+            (0..3).map(whole).collect::<String>() + &all.concat()
+        };
+        let recorded = read(&lines(&group(3, 1, "", "[1,5]"))).unwrap();
+        assert_eq!((recorded.messages, recorded.is_cut), (0, false));
+        let agreed = recorded.job.agreed().unwrap();
+        let sent: Vec<_> =
+            agreed.messages.iter().map(|sent| (sent.from, sent.to, sent.bytes)).collect();
+        assert_eq!(sent, [(0, 1, 30), (0, 1, 5), (2, 0, 70)]);
+        assert_eq!((agreed.calls.len(), agreed.messages[1].start_us), (1, 30));
+        // What began together waits for what was before, and not for each other.
+        let trace = &recorded.job.traces()[0];
+        let waits: Vec<_> = trace.nodes.iter().map(|node| &node.ctrl_deps[..]).collect();
+        assert_eq!(waits, [&[][..], &[], &[0, 1], &[2]]);
+        // A send that nobody receives; a rank that says nothing of its peers; a message too long.
+        let error = read(&lines(&group(3, 1, "", "[0,5]"))).unwrap().job.agreed().unwrap_err();
+        assert!(error.contains("which nothing there receives"), "{error}");
+        let silent = read(&lines(&group(3, 1, "", ""))).unwrap();
+        assert_eq!((silent.messages, silent.job.agreed().unwrap().messages.len()), (5, 0));
+        for wrong in ["[3,5]", "[1,18446744073709551615]"] {
+            let error = read(&lines(&group(3, 1, "", wrong))).unwrap_err();
+            assert!(error.contains("such a message cannot be"), "{error}");
+        }
+        // Whose calls are cut, whose messages are of no use.
+        let cut = lines(&group(3, 1, "", "[1,5]")).replacen("\"sequence\":1", "\"sequence\":2", 1);
+        let cut = read(&cut).unwrap();
+        assert_eq!((cut.is_cut, cut.messages), (true, 5));
     }
 
     #[test]

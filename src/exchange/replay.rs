@@ -133,6 +133,7 @@ impl<'a> Replay<'a> {
             call: None,
             configured: self.algorithm,
             tuning: &Tuning::default(),
+            predicted: &[],
         };
         let choice = choose(&situation).map_err(|error| error.to_string())?;
         Ok(Some(Chosen { scene, sized, algorithm: choice.algorithm }))
@@ -298,7 +299,7 @@ impl<'a> Replay<'a> {
         };
         if let Some(Chosen { scene, sized, algorithm }) = self.chosen(call)? {
             let programs = scene.programs(algorithm, call.root);
-            let fastest = predicted::fastest(scene, &programs, &sized)?;
+            let fastest = scene.fastest(&programs, &sized)?;
             if let Some((protocol, seen)) = fastest {
                 algorithm.name.clone_into(&mut row.algorithm);
                 protocol.name.clone_into(&mut row.protocol);

@@ -24,6 +24,12 @@ impl Device {
         Some(Device { name, path, place })
     }
 
+    /// One that somebody else has found, where that is known.
+    pub(crate) fn known(name: &str, place: &Place) -> Device {
+        let path = place.pci_path.clone().unwrap_or_default();
+        Device { name: name.to_owned(), path, place: place.clone() }
+    }
+
     /// The PCI device of this address.
     pub(crate) fn at(host: &Files, address: &str) -> Option<Device> {
         Device::new(host, address.to_owned(), &format!("/sys/bus/pci/devices/{address}"))
@@ -159,6 +165,11 @@ impl Port {
     /// Whether it carries something: `4: ACTIVE`.
     pub(crate) fn is_active(&self, host: &Files) -> bool {
         self.text(host, "state").is_some_and(|state| state.starts_with('4'))
+    }
+
+    /// Whether it is known to carry nothing.
+    pub(crate) fn is_down(&self, host: &Files) -> bool {
+        self.text(host, "state").is_some() && !self.is_active(host)
     }
 
     /// The interface behind a port of RoCE.

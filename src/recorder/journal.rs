@@ -8,16 +8,17 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use super::snapshot::Call;
-use super::{Shown, Subject, now_ns};
+use super::{Sent, Shown, Subject, now_ns};
 
 /// Calls that are kept before they are written.
 const CALLS: usize = 4096;
 
 /// A call that has ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Timed {
     number: u64,
     shown: Shown,
+    sent: Sent,
     begun_ns: u64,
     ended_ns: u64,
 }
@@ -36,7 +37,7 @@ pub(super) struct Journal {
     epoch_ns: u64,
     calls: Vec<Timed>,
     /// What has not ended.
-    open: Option<(u64, Shown, u64)>,
+    open: Option<(u64, Shown, Sent, u64)>,
 }
 
 /// As it stands in a file: a line for some thousand calls.
@@ -58,6 +59,9 @@ struct Operation {
     call: Call,
     algorithm: Option<&'static str>,
     bytes: u64,
+    /// Of a group of sends and receives.
+    #[serde(flatten)]
+    sent: Sent,
     start_us: u64,
     duration_us: u64,
 }
@@ -81,16 +85,16 @@ impl Journal {
         Journal { path, file, subject, host, generation, epoch_ns, calls, open: None }
     }
 
-    pub(super) fn begin(&mut self, number: u64, shown: Shown) {
-        self.open = Some((number, shown, now_ns()));
+    pub(super) fn begin(&mut self, number: u64, shown: Shown, sent: Sent) {
+        self.open = Some((number, shown, sent, now_ns()));
     }
 
     pub(super) fn end(&mut self) {
-        let Some((number, shown, begun_ns)) = self.open.take() else { return };
+        let Some((number, shown, sent, begun_ns)) = self.open.take() else { return };
         if self.file.is_none() {
             return;
         }
-        self.calls.push(Timed { number, shown, begun_ns, ended_ns: now_ns() });
+        self.calls.push(Timed { number, shown, sent, begun_ns, ended_ns: now_ns() });
         if self.calls.len() == CALLS {
             self.write();
         }
@@ -110,6 +114,7 @@ impl Journal {
                 call: Call::of(sequence, kind, count),
                 algorithm: super::page::algorithm_of(size),
                 bytes: size >> 8,
+                sent: timed.sent.clone(),
                 start_us: (self.epoch_ns + timed.begun_ns) / 1000,
                 duration_us: timed.ended_ns.saturating_sub(timed.begun_ns).div_ceil(1000),
             }

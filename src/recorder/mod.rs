@@ -323,7 +323,7 @@ enum Journal {}
 
 #[cfg(not(feature = "cli"))]
 impl Journal {
-    fn begin(&mut self, _number: u64, _shown: Shown) {}
+    fn begin(&mut self, _number: u64, _shown: Shown, _sent: Sent) {}
     fn end(&mut self) {}
 }
 
@@ -391,7 +391,18 @@ impl Writer {
     }
 }
 
-/// The same with the times of every call.
+/// What a group of sends and receives moves: peers and bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub(crate) struct Sent {
+    /// To whom, how much.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) sends: Vec<(Rank, u64)>,
+    /// From whom, how much.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) recvs: Vec<(Rank, u64)>,
+}
+
+/// The same with the times of every call, and the peers of messages.
 #[derive(Debug)]
 pub(crate) struct Timed {
     pub(crate) writer: Writer,
@@ -400,9 +411,9 @@ pub(crate) struct Timed {
 
 impl Timed {
     /// An operation begins.
-    pub(crate) fn begin(&mut self, shown: Shown) {
+    pub(crate) fn begin(&mut self, shown: Shown, sent: Sent) {
         self.writer.begin(shown);
-        self.journal.begin(self.writer.number, shown);
+        self.journal.begin(self.writer.number, shown, sent);
     }
 
     /// It has ended well.

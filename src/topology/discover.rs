@@ -1,4 +1,4 @@
-//! What sysfs tells of this machine: NUMA nodes, the PCIe trees, GPUs, NICs.
+//! What sysfs tells of a machine, and libraries of this one: NUMA nodes, PCIe trees, GPUs, NICs.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,7 @@ use ccl_core::topology::machine::{Kind, Machine, Part, Wire};
 use ccl_core::topology::plugs::Plugs;
 use ccl_core::topology::{HostRun, Topology};
 use ccl_core::transport::pci_address;
+use ccl_transport_verbs::{Options, PortInfo, VerbsTransport};
 
 use super::{gpu_links, nccl};
 use crate::machine::Files;
@@ -15,13 +16,20 @@ use crate::machine::devices::{self, Device};
 /// Between processors: sysfs does not tell, this is of the order of what they have.
 const SMP: Wire = Wire { bytes_per_s: 40e9, latency_ns: 130.0 };
 
-/// A machine by its sysfs; the one that this runs on also by NVML, where it can be opened.
+/// A machine by its sysfs; the one that this runs on also by NVML and verbs, where they can be
+/// opened.
 ///
 /// # Errors
 ///
 /// When what is there contradicts itself.
 pub fn discover(files: &Files) -> Result<Topology, String> {
-    let mut found = Found { files, plugs: Plugs::default(), nodes: BTreeMap::new() };
+    let told = if files.lives() { VerbsTransport::new(Options::default()).list() } else { vec![] };
+    discover_with(files, &told)
+}
+
+/// By what verbs have told of its ports, too.
+fn discover_with(files: &Files, told: &[PortInfo]) -> Result<Topology, String> {
+    let mut found = Found { files, told, plugs: Plugs::default(), nodes: BTreeMap::new() };
     found.numa_nodes();
     found.gpus();
     found.nics();
@@ -49,6 +57,8 @@ pub fn discover(files: &Files) -> Result<Topology, String> {
 
 struct Found<'f> {
     files: &'f Files,
+    /// What verbs tell of ports.
+    told: &'f [PortInfo],
     plugs: Plugs,
     /// NUMA nodes, by their numbers.
     nodes: BTreeMap<u32, usize>,
@@ -83,14 +93,19 @@ impl Found<'_> {
 
     /// The ports of RDMA devices, and interfaces of hardware that RDMA does not use.
     fn nics(&mut self) {
-        let rdma = devices::rdma(self.files);
+        let mut rdma = devices::rdma(self.files);
+        for PortInfo { device, place, .. } in self.told {
+            if !rdma.iter().any(|known| known.name == *device) {
+                rdma.push(Device::known(device, place));
+            }
+        }
         for device in &rdma {
-            let ports = devices::ports(self.files, device);
+            let ports = self.ports(device);
             let several = ports.len() > 1;
-            for port in ports {
-                let name = if several { port.name.clone() } else { device.name.clone() };
-                let rate = port.gigabits(self.files).map(|gigabits| gigabits * 0.125e9);
-                self.nic(device, name, rate);
+            for (number, network) in ports {
+                let name = &device.name;
+                let name = if several { format!("{name}:{number}") } else { name.clone() };
+                self.nic(device, name, network);
             }
         }
         for interface in devices::interfaces(self.files) {
@@ -98,15 +113,34 @@ impl Found<'_> {
             let is_used = |rdma: &Device| rdma.function() == device.function();
             if !rdma.iter().any(is_used) {
                 let rate = interface.megabits.map(|megabits| f64::from(megabits) * 125e3);
-                self.nic(device, interface.name, rate);
+                self.nic(device, interface.name, Some(network(rate)));
             }
         }
     }
 
-    fn nic(&mut self, device: &Device, name: String, bytes_per_s: Option<f64>) {
+    /// The ports of a device, from 1, and what they send to the network: nothing while they are
+    /// down. Where sysfs and verbs contradict each other, verbs ask the device.
+    fn ports(&self, device: &Device) -> BTreeMap<u8, Option<Wire>> {
+        let by_files = devices::ports(self.files, device).into_iter().map(|port| {
+            let rate = port.gigabits(self.files).map(|gigabits| gigabits * 0.125e9);
+            (port.number, (!port.is_down(self.files)).then(|| network(rate)))
+        });
+        let mut ports: BTreeMap<u8, Option<Wire>> = by_files.collect();
+        for port in self.told.iter().filter(|port| port.device == device.name) {
+            let by_files = ports.get(&port.number).copied().flatten().map(|wire| wire.bytes_per_s);
+            let by_files = by_files.filter(|rate| rate.is_finite());
+            let rate = match (port.bytes_per_s, by_files) {
+                (Some(told), Some(rate)) if port.is_at_least => Some(told.max(rate)),
+                (told, rate) => told.or(rate),
+            };
+            ports.insert(port.number, port.is_active.then(|| network(rate)));
+        }
+        ports
+    }
+
+    fn nic(&mut self, device: &Device, name: String, network: Option<Wire>) {
         let part = self.place(device, name, Kind::Nic);
-        let bytes_per_s = bytes_per_s.unwrap_or(f64::INFINITY);
-        self.plugs.parts[part].network = Some(Wire { bytes_per_s, latency_ns: 0.0 });
+        self.plugs.parts[part].network = network;
     }
 
     /// Puts a device into the PCIe tree that its path describes; one in software under a node.
@@ -122,6 +156,11 @@ impl Found<'_> {
         let files = self.files;
         self.plugs.plug(&device.place, node, part, &|function| link(files, function))
     }
+}
+
+/// What is sent to a network at this rate; as fast as anything, if nobody knows it.
+fn network(bytes_per_s: Option<f64>) -> Wire {
+    Wire { bytes_per_s: bytes_per_s.unwrap_or(f64::INFINITY), latency_ns: 0.0 }
 }
 
 /// The PCIe link of a function, as it runs now.
@@ -140,6 +179,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+    use ccl_core::transport::Place;
 
     /// A sysfs of our own, which goes when it is dropped.
     struct Sysfs(PathBuf);
@@ -267,6 +307,48 @@ mod tests {
         let empty = Sysfs::new();
         let topology = discover(&Files::new(&empty.0).unwrap()).unwrap();
         assert_eq!(topology.machines[0].parts.len(), 1);
+    }
+
+    /// Verbs know better what a port carries, and of devices that no file shows.
+    #[test]
+    fn verbs_are_asked_where_they_are() {
+        let sysfs = server();
+        for (port, state) in [(0, "4: ACTIVE\n"), (1, "1: DOWN\n")] {
+            sysfs.write(&format!("class/infiniband/mlx5_{port}/ports/1/state"), state);
+        }
+        let files = Files::new(&sysfs.0).unwrap();
+        let told = |device: &str, number, is_active, gigabits: f64| PortInfo {
+            device: device.to_owned(),
+            number,
+            is_active,
+            layer: None,
+            bytes_per_s: Some(gigabits * 0.125e9),
+            is_at_least: false,
+            place: Place::default(),
+        };
+        let networks = |told: &[PortInfo]| {
+            let topology = discover_with(&files, told).unwrap();
+            let nics = topology.machines[0].parts.iter().filter(|part| part.kind == Kind::Nic);
+            let gigabits = |wire: Wire| wire.bytes_per_s / 0.125e9;
+            let nics = nics.map(|part| (part.name.clone(), part.network.map(gigabits)));
+            nics.collect::<BTreeMap<String, Option<f64>>>()
+        };
+        let by_files = networks(&[]);
+        assert_eq!(by_files["mlx5_0"], Some(400.0));
+        assert_eq!(by_files["mlx5_1"], None, "it is down");
+        assert_eq!(by_files["eth0"], Some(25.0));
+        let both = networks(&[told("mlx5_0", 1, false, 400.0), told("mlx5_1", 1, true, 200.0)]);
+        assert_eq!((both["mlx5_0"], both["mlx5_1"]), (None, Some(200.0)));
+        assert_eq!(both.len(), by_files.len(), "nothing is there twice");
+        let mut fast = told("mlx5_0", 1, true, 100.0);
+        assert_eq!(networks(std::slice::from_ref(&fast))["mlx5_0"], Some(100.0));
+        fast.is_at_least = true;
+        assert_eq!(networks(&[fast])["mlx5_0"], Some(400.0));
+        let unknown = PortInfo { bytes_per_s: None, ..told("mlx5_0", 1, true, 0.0) };
+        assert_eq!(networks(&[unknown])["mlx5_0"], Some(400.0));
+        let more = networks(&[told("soft0", 1, true, 10.0), told("soft0", 2, true, 40.0)]);
+        assert_eq!((more["soft0:1"], more["soft0:2"]), (Some(10.0), Some(40.0)));
+        assert_eq!(more.len(), by_files.len() + 2);
     }
 
     #[test]

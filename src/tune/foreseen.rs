@@ -2,11 +2,13 @@
 
 use ccl_core::config::Config;
 use ccl_core::cost::predict::PredictError;
+use ccl_core::cost::walk::Model;
 use ccl_core::select::tuning::{Measured, Point, Tuning};
 use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, DataType};
 
-use super::Wanted;
+use super::settings::{MODELLED, WORTH, with};
+use super::{Tried, Wanted};
 use crate::communicator::{Asked, predicted};
 
 /// Of more, a table takes too long to work out.
@@ -21,11 +23,13 @@ pub struct Foreseen {
     pub hosts: u32,
 }
 
-/// Adds what the table's model predicts, in the place of what it predicted before.
+/// Adds what the table's model predicts, in the place of what it predicted before, and of the
+/// values that are tried those with which it predicts the shortest times.
 ///
 /// # Errors
 ///
-/// When the table has no model, or the ranks do not share the hosts evenly.
+/// When the table has no model, or the ranks do not share the hosts evenly; and for values that
+/// cannot be had, or that the model knows nothing of.
 pub fn foresee(
     tuning: &mut Tuning,
     among: Foreseen,
@@ -45,16 +49,76 @@ pub fn foresee(
     }
     let host_ids: Vec<u32> = (0..ranks).map(|rank| rank / (ranks / hosts)).collect();
     let placed = Hosts::of(&host_ids);
+    let (config, settings) = settled(wanted, &placed, config, &model)?;
+    for (variable, value) in settings {
+        tuning.settings.retain(|(known, _)| *known != variable);
+        tuning.settings.push((variable, value));
+    }
     tuning
         .points
         .retain(|point| !(point.is_predicted && (point.ranks, point.hosts) == (ranks, hosts)));
+    tuning.points.extend(points(wanted, &placed, &config, &model)?);
+    Ok(())
+}
+
+fn points(
+    wanted: &Wanted,
+    hosts: &Hosts,
+    config: &Config,
+    model: &Model,
+) -> Result<Vec<Point>, String> {
+    let mut points = Vec::new();
     for collective in &wanted.collectives {
         for bytes in wanted.sizes() {
-            let point = point(*collective, bytes, &placed, config, &model);
-            tuning.points.extend(point.map_err(|error| error.to_string())?);
+            let point = point(*collective, bytes, hosts, config, model);
+            points.extend(point.map_err(|error| error.to_string())?);
         }
     }
-    Ok(())
+    Ok(points)
+}
+
+/// A tunable, and its value.
+type Setting = (&'static str, String);
+
+/// A configuration with those of the values that are tried with which the fastest ways take the
+/// shortest times (the geometric mean), and those values; one tunable after the other.
+fn settled(
+    wanted: &Wanted,
+    hosts: &Hosts,
+    config: &Config,
+    model: &Model,
+) -> Result<(Config, Vec<Setting>), String> {
+    let score = |config: &Config| -> Result<f64, String> {
+        let fastest = |point: &Point| {
+            let time_ns = point.fastest(|_| true).map_or(1, |time| time.median_ns.max(1));
+            (time_ns as f64).ln()
+        };
+        let points = points(wanted, hosts, config, model)?;
+        Ok(points.iter().map(fastest).sum::<f64>() / points.len().max(1) as f64)
+    };
+    let (mut config, mut settings) = (config.clone(), Vec::new());
+    for Tried { variable, values } in &wanted.tried {
+        if !MODELLED.contains(variable) {
+            return Err(format!(
+                "--try {variable}: a model knows nothing of it; give one of {}, or measure",
+                MODELLED.join(" ")
+            ));
+        }
+        let (held, mut best) = (score(&config)?, None);
+        let mut least = held + (1.0 - WORTH).ln();
+        for value in values {
+            let tried = with(&config, variable, value).map_err(|error| error.to_string())?;
+            let score = score(&tried)?;
+            if score < least {
+                (least, best) = (score, Some((tried, value)));
+            }
+        }
+        if let Some((tried, value)) = best {
+            settings.push((*variable, value.clone()));
+            config = tried;
+        }
+    }
+    Ok((config, settings))
 }
 
 /// None if there are too few bytes for an element of each block.
@@ -63,7 +127,7 @@ fn point(
     bytes: usize,
     hosts: &Hosts,
     config: &Config,
-    model: &ccl_core::cost::walk::Model,
+    model: &Model,
 ) -> Result<Option<Point>, PredictError> {
     let element_bytes = DataType::Float32.bytes();
     let Some(blocks) = collective.even_blocks(hosts.ranks()) else { return Ok(None) };

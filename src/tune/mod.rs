@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use ccl_core::algorithm;
-use ccl_core::config::Config;
+use ccl_core::config::{Config, NetworkCheck};
 use ccl_core::cost::walk::Model;
 pub use ccl_core::select::tuning::Tuning;
 use ccl_core::select::tuning::{Measured, Point};
@@ -92,6 +92,10 @@ pub fn measure(
     // Neither what was measured before nor an order of reduction is asked for.
     config.tuning = Tuning::NONE;
     config.deterministic = false;
+    // It is looked at here, and what is tried has to be what it says.
+    if config.check_network == NetworkCheck::Measure {
+        config.check_network = NetworkCheck::Assumed;
+    }
     let mut tuning = Tuning { machine: Some(machine()), ..Tuning::NONE };
     let mut communicator = Communicator::from_environment_with(config.clone())?;
     let mut tried = wanted.tried.clone();

@@ -16,7 +16,7 @@ use crate::perf::subject::SubjectError;
 use crate::perf::trial::Trial;
 
 /// By so much, as a share, a value must be faster than what holds without it.
-const WORTH: f64 = 0.03;
+pub(super) const WORTH: f64 = 0.03;
 
 /// What is worth trying, by how the ranks are joined.
 const USUAL: [(&str, &[&str], Joined); 6] = [
@@ -27,6 +27,10 @@ const USUAL: [(&str, &[&str], Joined); 6] = [
     ("FERROCCL_SOCKETS", &["2", "4"], Joined::ByTcp),
     ("FERROCCL_IB_POLICY", &["qps=1", "qps=4", "qps=16"], Joined::ByVerbs),
 ];
+
+/// What a model takes into account of what tables set.
+pub(super) const MODELLED: [&str; 3] =
+    ["FERROCCL_CHANNELS", "FERROCCL_SLOTS", "FERROCCL_SLOT_BYTES"];
 
 /// How ranks are joined for a tunable to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +66,17 @@ impl Tried {
             Joined::ByTcp => matches!(transport, "auto" | "tcp"),
             Joined::ByVerbs => transport == "verbs",
         };
-        let usual = USUAL.iter().filter(|(_, _, joined)| counts(*joined));
+        Tried::those(|_, joined| counts(joined))
+    }
+
+    /// What is usually worth trying of what a model takes into account.
+    #[must_use]
+    pub fn modelled() -> Vec<Tried> {
+        Tried::those(|variable, _| MODELLED.contains(&variable))
+    }
+
+    fn those(counts: impl Fn(&str, Joined) -> bool) -> Vec<Tried> {
+        let usual = USUAL.iter().filter(|(variable, _, joined)| counts(variable, *joined));
         let tried = |(name, values, _): &(&str, &[&str], Joined)| {
             let variable = SETTABLE.iter().find(|known| *known == name)?;
             Some(Tried { variable, values: values.iter().map(|text| (*text).to_owned()).collect() })
@@ -177,7 +191,7 @@ fn trial(communicator: &Communicator, collective: Collective, bytes: usize) -> T
 }
 
 /// The same configuration but for one value.
-fn with(config: &Config, variable: &str, value: &str) -> Result<Config, SubjectError> {
+pub(super) fn with(config: &Config, variable: &str, value: &str) -> Result<Config, SubjectError> {
     let table = config.table();
     let lookup = |name: &str| {
         let known = table.iter().find(|tunable| tunable.variable == name)?;

@@ -33,6 +33,14 @@ pub(crate) fn examples_of_its_help_work(command: &str, count: usize) {
     }
 }
 
+/// The commands of this program that a page shows, without its name and what is said of them.
+pub(crate) fn commands_of(page: &str) -> Vec<&str> {
+    let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let parts = blocks.flat_map(|block| block.lines().flat_map(|line| line.split("&&")));
+    let bare = parts.filter_map(|part| part.split('#').next());
+    bare.filter_map(|part| part.trim().strip_prefix("ferroccl ")).map(str::trim).collect()
+}
+
 /// What follows a command on a page is what it prints, at least so often.
 pub(crate) fn page_shows_what_it_says(page: &str, least: usize) {
     let mut examples = 0;

@@ -288,7 +288,7 @@ impl Host {
 pub(crate) struct Network {
     pub(crate) hosts: Vec<Host>,
     /// Where the bridge is, if there is one.
-    _switch: Option<Namespace>,
+    switch: Option<Namespace>,
 }
 
 impl Network {
@@ -301,7 +301,7 @@ impl Network {
         let hosts = vec![Host::new(0), Host::new(1)];
         join(&hosts[1].namespace, INTERFACE, &hosts[0]);
         hosts.iter().for_each(Host::address);
-        Some(Network { hosts, _switch: None })
+        Some(Network { hosts, switch: None })
     }
 
     /// Gives two hosts that are back to back a second link, with addresses in 10.78.0.0/24
@@ -321,6 +321,32 @@ impl Network {
         }
     }
 
+    /// `n` hosts in two halves, each with a switch of its own; what one half sends to the other
+    /// goes over one link of so many Mbit/s each way. `None` as above, or if this kernel has no
+    /// `tc tbf`.
+    pub(crate) fn tapered(n: u8, mbit_per_s: u32) -> Option<Network> {
+        let network = Network::switched(n)?;
+        let switch = network.switch.as_ref()?;
+        switch.ip("link add bridge2 type bridge stp_state 0 mcast_snooping 0");
+        switch.ip("link set bridge2 up");
+        switch.ip("link add up1 type veth peer name up2");
+        for (end, bridge) in [("up1", "bridge"), ("up2", "bridge2")] {
+            // Or 64 KiB at once would be one packet, longer than the bucket.
+            switch.ip(&format!("link set {end} gso_max_segs 1"));
+            switch.ip(&format!("link set {end} master {bridge} up"));
+            let how = format!("rate {mbit_per_s}mbit burst 64k latency 20ms");
+            let slow = switch.run(&format!("tc qdisc replace dev {end} root tbf {how}"));
+            if let Err(reason) = slow {
+                skip(&format!("this kernel cannot make a link slow: {reason}"));
+                return None;
+            }
+        }
+        for host in n / 2..n {
+            switch.ip(&format!("link set port{host} master bridge2"));
+        }
+        Some(network)
+    }
+
     /// `n` hosts, at most 250, each linked to a bridge that has a namespace of its own: cutting one
     /// link takes the carrier from one host alone. `None` as above.
     pub(crate) fn switched(n: u8) -> Option<Network> {
@@ -337,7 +363,7 @@ impl Network {
             switch.ip(&format!("link set {port} master bridge up"));
             host.address();
         }
-        Some(Network { hosts, _switch: Some(switch) })
+        Some(Network { hosts, switch: Some(switch) })
     }
 }
 

@@ -8,6 +8,8 @@ pub(crate) mod faults;
 mod nccl;
 mod packets;
 mod rails;
+#[cfg(feature = "cli")]
+mod topo;
 
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,7 +19,8 @@ use crate::collectives::sweep;
 use crate::harness::processes::Processes;
 use crate::harness::{config_with, ranks_with};
 use ccl_core::config::Bytes;
-use ferroccl::{Communicator, Config, Reduction};
+use ferroccl::communicator::Call;
+use ferroccl::{Collective, Communicator, Config, DataType, NetworkCheck, Reduction};
 
 /// Where devices are named that this machine has for tests, by port.
 const DEVICES: &str = "FERROCCL_TEST_RDMA";
@@ -184,6 +187,39 @@ fn registered_buffers_lend_shorter_messages() {
     println!("lent before and after: {seen:?}");
     for (before, after) in seen {
         assert!(before == 0 && after > 0, "{before}, then {after}");
+    }
+}
+
+/// Over RoCE flows are assumed to be hashed onto paths, unless somebody says otherwise; measuring
+/// tells of no company where there is one pair.
+#[test]
+fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
+    let Some((devices, _turn)) = devices("a_fabric_that_routes_adaptively") else { return };
+    for (routing, check, pairs) in [
+        (None, NetworkCheck::Assumed, 16),
+        (None, NetworkCheck::Measure, 16),
+        (Some(true), NetworkCheck::Assumed, 1),
+    ] {
+        let config = over(&devices, |config| {
+            (config.ib_adaptive_routing, config.check_network) = (routing, check);
+        });
+        ranks_with(2, config, move |communicator| {
+            // After the second one each rank has heard that its first message has come.
+            for _ in 0..2 {
+                let mut data = [communicator.rank()];
+                communicator.all_reduce_in_place(&mut data, Reduction::Sum).unwrap();
+                assert_eq!(data, [1]);
+            }
+            // Those of the last operation.
+            assert_eq!(communicator.flows().count(), pairs);
+            let call = Call::even(Collective::AllReduce, DataType::Float32, 1000);
+            let plan = communicator.explain(&call).unwrap();
+            assert_eq!(plan.spread.unwrap().spread.pairs, pairs as u32);
+            // A device in software is slow enough for a note about its round trip.
+            let note = plan.note.as_deref().unwrap_or_default();
+            let said = note.contains(": 1 queue pair for the data of each");
+            assert_eq!(said, routing.is_some(), "{note}");
+        });
     }
 }
 

@@ -74,6 +74,12 @@ fn free_mib() -> Option<u64> {
     Some((stat.f_bavail * stat.f_frsize) >> 20)
 }
 
+/// By so much longer than their budget suites may take before it is a failure: machines of one kind
+/// were seen to be half as fast on some days. Beyond, CI ends what runs in any case (90 minutes).
+pub(crate) const SLOW_DAY: f64 = 1.9;
+/// What takes so many times its budget hangs, and is killed.
+pub(crate) const HANGS: u32 = 3;
+
 /// Whether budgets are enforced: `CI=true`, as every CI system sets it. On a machine that is shared
 /// with other work they are only a warning.
 pub(crate) fn is_ci() -> bool {

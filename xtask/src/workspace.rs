@@ -15,10 +15,18 @@ pub(crate) fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// A `cargo` command that runs in the workspace's root.
+/// A `cargo` command that runs in the workspace's root, as if it was typed there. What cargo says
+/// of this package to its program would have the build scripts of some crates run anew, and all
+/// above them built once more.
 pub(crate) fn cargo(args: &[impl AsRef<OsStr>]) -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root()).args(args);
+    for (name, _) in std::env::vars_os() {
+        let known = name.to_string_lossy();
+        if known.starts_with("CARGO_PKG_") || known.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(name);
+        }
+    }
     command
 }
 

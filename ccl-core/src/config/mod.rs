@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use crate::select::tuning::Tuning;
 use crate::spread::Policy;
 
-pub use value::{Bytes, Value};
+pub use value::{Bytes, NetworkCheck, Value};
 
 /// A tunable's value that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -156,6 +156,12 @@ config! {
          (split, round_robin, load_aware), chunk= (least bytes of a part), in_flight= (messages), \
          budget= (most bytes under way from a port), tc= (traffic class). A number alone is that \
          many queue pairs for everything. More give an Ethernet fabric's hashing more to spread.";
+    ib_adaptive_routing: Option<bool> = None, "FERROCCL_IB_ADAPTIVE_ROUTING",
+        Some("NCCL_IB_ADAPTIVE_ROUTING"), true,
+        "Whether the fabric spreads the packets of one queue pair over its paths by itself: one \
+         queue pair for the data of each link is enough then, and all that there is unless \
+         FERROCCL_IB_POLICY says otherwise. 1, 0, or -1 to assume it of InfiniBand and not of RoCE \
+         (within NCCL: of neither).";
     ib_traffic_class: u8 = 0, "FERROCCL_IB_TC", Some("NCCL_IB_TC"), false,
         "Traffic class (DSCP and ECN) of what verbs sends.";
     ib_grant_traffic_class: u8 = 0, "FERROCCL_IB_GRANT_TC", Some("NCCL_IB_FIFO_TC"), false,
@@ -188,17 +194,21 @@ config! {
     tuning: Tuning = Tuning::NONE, "FERROCCL_TUNING", None, true,
         "Which algorithm was measured to be the fastest, as `ferroccl tune` writes it: @ and the \
          name of a file (@/etc/ferroccl.tuning), or the lines themselves. Empty leaves the choice \
-         to rules. A file of another machine is refused.";
+         to rules; \"model\" asks a general model as well. A file of another machine is refused.";
     deterministic: bool = false, "FERROCCL_DETERMINISTIC", None, true,
         "Reduce every element in rank order in one accumulator, so that the bits depend on the \
          data alone: not on length, chunk, algorithm, transport or placement.";
     check_calls: bool = true, "FERROCCL_CHECK_CALLS", None, true,
         "Compare each message's call (collective, count, type, op, root) with this rank's own. \
          Costs a comparison per message; without it, ranks that disagree hang or get wrong data.";
-    check_network: bool = true, "FERROCCL_CHECK_NETWORK", None, true,
-        "Look at the round trips between hosts when ranks join, and have more slots where the \
-         default's would hold back what a link carries; `FERROCCL_DEBUG=info` says so. What \
-         FERROCCL_SLOTS sets stays.";
+    check_network: NetworkCheck = NetworkCheck::Assumed, "FERROCCL_CHECK_NETWORK", None, true,
+        "Check what defaults assume of the network when ranks join, and make up for what does not \
+         hold; what is set stays, and `FERROCCL_DEBUG=info` says what is changed. 1: round trips \
+         between hosts (more slots where the default's would hold back what a link carries), and \
+         whether RDMA devices are of a fabric that routes adaptively. measure: also what pairs of \
+         hosts get of the network alone and all at once (more connections or queue pairs, if that \
+         helps), for which each host sends up to 128 MiB at every start. 0 leaves everything as it \
+         is.";
     channels: u32 = 1, "FERROCCL_CHANNELS", Some("NCCL_MAX_NCHANNELS"), true,
         "Parallel channels per pair of ranks; pieces of a message take turns on them.";
     slots: u32 = 8, "FERROCCL_SLOTS", None, true,
@@ -285,6 +295,16 @@ fn read<T: Value>(
 }
 
 impl Config {
+    /// How messages are spread over queue pairs, as far as it is known whether the fabric routes
+    /// adaptively: over one where it does, unless somebody has said otherwise.
+    #[must_use]
+    pub fn policy(&self) -> Policy {
+        match self.ib_adaptive_routing {
+            Some(true) if self.ib_policy == Policy::default() => Policy::adaptive(),
+            _ => self.ib_policy.clone(),
+        }
+    }
+
     /// A digest of what must be equal on all ranks.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
@@ -332,6 +352,20 @@ mod tests {
         let other = Config { slots: 3, ..base.clone() };
         assert_eq!(base.digest(), patient.digest());
         assert_ne!(base.digest(), other.digest());
+    }
+
+    #[test]
+    fn one_queue_pair_is_enough_where_the_fabric_spreads_packets() {
+        let pairs = |text: &str, policy: Option<&str>| {
+            let lookup = |name: &str| match name {
+                "NCCL_IB_ADAPTIVE_ROUTING" => Some(text.to_owned()),
+                "FERROCCL_IB_POLICY" => policy.map(str::to_owned),
+                _ => None,
+            };
+            Config::from_lookup(&lookup).unwrap().policy().otherwise().pairs
+        };
+        assert_eq!(["1", "0", "-1", "-2", ""].map(|text| pairs(text, None)), [1, 16, 16, 16, 16]);
+        assert_eq!(pairs("1", Some("qps=4")), 4);
     }
 
     #[test]

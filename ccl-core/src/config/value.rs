@@ -56,6 +56,53 @@ impl Value for bool {
     }
 }
 
+/// Nothing, or -1, leaves the choice; so does -2, which is NCCL's default.
+impl Value for Option<bool> {
+    const KIND: &'static str = "0 or 1, or -1 to leave the choice";
+
+    fn read(text: &str) -> Option<Option<bool>> {
+        match text {
+            "" | "-1" | "-2" => Some(None),
+            _ => bool::read(text).map(Some),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.map_or_else(|| "-1".to_owned(), |is| is.show())
+    }
+}
+
+/// What of the network is looked at when ranks join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkCheck {
+    /// Nothing.
+    Off,
+    /// What defaults assume of it, as far as nothing has to be sent for that.
+    Assumed,
+    /// Also what it carries, by sending over it.
+    Measure,
+}
+
+impl Value for NetworkCheck {
+    const KIND: &'static str = "0, 1 or measure";
+
+    fn read(text: &str) -> Option<NetworkCheck> {
+        if text.eq_ignore_ascii_case("measure") {
+            return Some(NetworkCheck::Measure);
+        }
+        bool::read(text).map(|is| if is { NetworkCheck::Assumed } else { NetworkCheck::Off })
+    }
+
+    fn show(&self) -> String {
+        match self {
+            NetworkCheck::Off => "0",
+            NetworkCheck::Assumed => "1",
+            NetworkCheck::Measure => "measure",
+        }
+        .to_owned()
+    }
+}
+
 impl Value for u32 {
     const KIND: &'static str = "a number from 1 to 4294967295";
 
@@ -145,6 +192,22 @@ mod tests {
         assert_eq!(Duration::read("1.5"), Some(Duration::from_millis(1500)));
         assert_eq!(Duration::read("-1"), None);
         assert_eq!(u32::read("0"), None);
+    }
+
+    #[test]
+    fn checks_of_the_network() {
+        use NetworkCheck::{Assumed, Measure, Off};
+        for (text, check) in [("0", Off), ("1", Assumed), ("measure", Measure)] {
+            assert_eq!(NetworkCheck::read(text), Some(check));
+            assert_eq!(check.show(), text);
+        }
+        assert_eq!(["on", "2"].map(NetworkCheck::read), [Some(Assumed), None]);
+        let routing = ["1", "0", "-1", "-2", ""].map(Option::<bool>::read);
+        assert_eq!(
+            routing,
+            [Some(Some(true)), Some(Some(false)), Some(None), Some(None), Some(None)]
+        );
+        assert_eq!([Some(true), None].map(|is| is.show()), ["1", "-1"]);
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod curve;
 pub mod fabric;
 pub mod figures;
 pub mod fit;
+mod load;
 pub mod models;
 pub mod nccl;
 pub mod predict;

@@ -6,10 +6,12 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::load::{Counting, IN, Load, OUT, Outline};
 use super::walk::{Left, Model, Owner, Scene, Walked, walk};
 use crate::algorithm::{Algorithm, Params};
-use crate::execution::{Execution, Link, Message, Numbers, Ports, Progress, Task};
+use crate::execution::{Execution, Numbers};
 use crate::lower::{Alias, Program, lower_for_slots};
+use crate::schedule::RankSchedule;
 use crate::schedule::shape::{Seat, ShapeError, Sizes};
 use crate::topology::Hosts;
 use crate::types::Rank;
@@ -17,9 +19,8 @@ use crate::types::Rank;
 /// Of more ranks fewer are walked, and of longer calls a part, and the rest continued.
 const RANKS_MAX: u32 = 32;
 const PIECES_MAX: usize = 24;
-/// For the sum, so many ranks at either end of a host are looked at, and so many pieces of a call.
+/// For the sum, so many ranks at either end of a host are looked at.
 const ENDS: u32 = 4;
-const SAMPLE_PIECES: usize = 2;
 
 /// What the ranks run, by an algorithm: lowered once, for calls of any length.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub struct Programs {
     /// Slots of each link, on each channel.
     slots: u32,
     known: RefCell<BTreeMap<Rank, Arc<Program>>>,
+    /// What is counted, of the ranks that are.
+    outlines: RefCell<BTreeMap<Rank, Arc<Outline>>>,
     /// The same for ranks that stand for these, where they are many.
     fewer: OnceCell<Option<Box<Programs>>>,
 }
@@ -41,19 +44,25 @@ impl Programs {
     /// Of all ranks on these hosts.
     #[must_use]
     pub fn new(algorithm: &'static Algorithm, root: Rank, hosts: Hosts, slots: u32) -> Programs {
-        let (known, fewer) = (RefCell::default(), OnceCell::new());
-        Programs { algorithm, root, hosts, slots, known, fewer }
+        let (known, outlines, fewer) = Default::default();
+        Programs { algorithm, root, hosts, slots, known, outlines, fewer }
     }
 
     fn of(&self, rank: Rank) -> Arc<Program> {
         let mut known = self.known.borrow_mut();
-        let lowered = || {
-            let (root, hosts) = (self.root, &self.hosts);
-            let params = Params { rank, ranks: hosts.ranks(), root, hosts };
-            let schedule = (self.algorithm.schedule)(&params);
-            Arc::new(lower_for_slots(&schedule, Alias::APART, self.slots))
-        };
+        let lowered = || Arc::new(lower_for_slots(&self.schedule(rank), Alias::APART, self.slots));
         Arc::clone(known.entry(rank).or_insert_with(lowered))
+    }
+
+    fn outline(&self, rank: Rank) -> Arc<Outline> {
+        let mut known = self.outlines.borrow_mut();
+        let outline = || Arc::new(Outline::of(&self.schedule(rank), self.slots));
+        Arc::clone(known.entry(rank).or_insert_with(outline))
+    }
+
+    fn schedule(&self, rank: Rank) -> RankSchedule {
+        let (root, hosts) = (self.root, &self.hosts);
+        (self.algorithm.schedule)(&Params { rank, ranks: hosts.ranks(), root, hosts })
     }
 
     /// Those of fewer ranks on hosts like these; none if they are few.
@@ -138,16 +147,33 @@ pub enum PredictError {
 ///
 /// See [`PredictError`].
 pub fn predict(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictError> {
-    let Some(fewer) = call.programs.fewer() else { return by_walking(call, model) };
-    // As long messages, among fewer ranks.
+    let Some(small) = small(call) else { return by_walking(call, model) };
+    let (walked, summed) = (by_walking(&small, model)?, add_up(&small, model)?);
+    let all = add_up(call, model)?;
+    Ok(Prediction { time_ns: all.time_ns * walked.time_ns / summed.time_ns, ..all })
+}
+
+/// What [`predict`] will hardly say less than, in nanoseconds: as long as the busiest port or
+/// processor is busy. Found without walking, for those who look for the fastest way only.
+///
+/// # Errors
+///
+/// See [`PredictError`].
+pub fn at_least(call: &Call<'_>, model: &Model) -> Result<f64, PredictError> {
+    let (all, busy_ns) = sum(call, model)?;
+    let Some(small) = small(call) else { return Ok(busy_ns) };
+    let (summed, busy_ns) = sum(&small, model)?;
+    Ok(all.time_ns * busy_ns / summed.time_ns)
+}
+
+/// The same messages among fewer ranks, if they are many.
+fn small<'a>(call: &Call<'a>) -> Option<Call<'a>> {
+    let fewer = call.programs.fewer()?;
     let whole = fewer.algorithm.collective.even_blocks(2) == Some(1);
     let ranks = |programs: &Programs| f64::from(programs.hosts.ranks());
     let share = if whole { ranks(fewer) / ranks(call.programs) } else { 1.0 };
     let count = (call.count as f64 * share).ceil() as usize;
-    let small = Call { programs: fewer, count, ..*call };
-    let (walked, summed) = (by_walking(&small, model)?, add_up(&small, model)?);
-    let all = add_up(call, model)?;
-    Ok(Prediction { time_ns: all.time_ns * walked.time_ns / summed.time_ns, ..all })
+    Some(Call { programs: fewer, count, ..*call })
 }
 
 /// Hosts like these, but fewer; none if they are few.
@@ -223,10 +249,10 @@ fn numbers(call: &Call<'_>, rank: Rank, split: u32) -> Result<Numbers, ShapeErro
 
 /// How often the schedule is repeated.
 fn pieces(call: &Call<'_>) -> Result<usize, ShapeError> {
-    let program = call.programs.of(0);
-    let numbers = numbers(call, 0, program.split)?;
+    let outline = call.programs.outline(0);
+    let numbers = numbers(call, 0, outline.split)?;
     let longest = numbers.input.longest_part().max(numbers.output.longest_part());
-    Ok(longest.div_ceil(numbers.piece_elements(&program)))
+    Ok(longest.div_ceil(numbers.elements_of(outline.message_parts)))
 }
 
 fn walked(call: &Call<'_>, model: &Model) -> Result<Walked, PredictError> {
@@ -268,6 +294,11 @@ pub fn messages(
 /// Steps that wait for each other, and the busiest port or processor; for ranks of some hosts that
 /// stand for all.
 fn add_up(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictError> {
+    sum(call, model).map(|(all, _)| all)
+}
+
+/// The same, and what it takes if no step waits for another.
+fn sum(call: &Call<'_>, model: &Model) -> Result<(Prediction, f64), PredictError> {
     let Programs { algorithm, hosts, .. } = call.programs;
     let (mut busiest, mut crossing) = (Busy::default(), 0.0);
     for (host, stands_for) in samples(call.programs) {
@@ -287,8 +318,9 @@ fn add_up(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictError> {
     ];
     let most = busy.into_iter().max_by(|one, other| one.0.total_cmp(&other.0));
     let bound = most.map_or(Bound::Latency, |(_, bound)| bound);
-    let time_ns = model.processor.call_ns + waiting + processor.max(within).max(between);
-    Ok(Prediction { time_ns, bound, network_bytes: crossing })
+    let busy_ns = model.processor.call_ns + processor.max(within).max(between);
+    let time_ns = busy_ns + waiting;
+    Ok((Prediction { time_ns, bound, network_bytes: crossing }, busy_ns))
 }
 
 /// Hosts that are looked at, and how many each stands for: the root's for itself; of those of each
@@ -376,88 +408,19 @@ fn host_load(call: &Call<'_>, host: u32, model: &Model) -> Result<HostLoad, Pred
 /// What a rank sends and receives, and how long its processor is busy, were nothing ever waited
 /// for.
 fn load(call: &Call<'_>, rank: Rank, model: &Model) -> Result<Load, PredictError> {
-    let pieces = pieces(call)?;
-    let count = match pieces > SAMPLE_PIECES {
-        true => call.count / pieces * SAMPLE_PIECES,
-        false => call.count,
+    let outline = call.programs.outline(rank);
+    let numbers = numbers(call, rank, outline.split)?;
+    let mut counting = Counting {
+        rank,
+        hosts: &call.programs.hosts,
+        model,
+        numbers: &numbers,
+        buffer_bytes: call.buffer_bytes,
+        piece_elements: numbers.elements_of(outline.message_parts),
+        load: Load::default(),
     };
-    let part = Call { count, ..*call };
-    let program = call.programs.of(rank);
-    let numbers = numbers(&part, rank, program.split)?;
-    let mut execution = Execution::new(program, call.channels);
-    execution.start(&numbers);
-    let mut alone = Alone { call, rank, model, load: Load::default() };
-    while execution.advance(&mut alone) == Progress::Moved {}
-    let Load { within, between, processor_ns } = alone.load;
-    let times = call.count as f64 / count.max(1) as f64;
-    Ok(Load {
-        within: within.map(|bytes| bytes * times),
-        between: between.map(|bytes| bytes * times),
-        processor_ns: processor_ns * times,
-    })
-}
-
-/// Ways through a port.
-const OUT: usize = 0;
-const IN: usize = 1;
-
-/// What one rank does.
-#[derive(Clone, Copy, Debug, Default)]
-struct Load {
-    /// Bytes to and from ranks of its host.
-    within: [f64; 2],
-    /// Bytes to and from others.
-    between: [f64; 2],
-    processor_ns: f64,
-}
-
-/// Ports of a rank for which everything is always there.
-struct Alone<'a> {
-    call: &'a Call<'a>,
-    rank: Rank,
-    model: &'a Model,
-    load: Load,
-}
-
-impl Alone<'_> {
-    fn is_within(&self, peer: Rank) -> bool {
-        self.call.programs.hosts.seat(self.rank).0 == self.call.programs.hosts.seat(peer).0
-    }
-
-    fn message(&mut self, peer: Rank, way: usize, bytes: usize) {
-        let (hop, port) = match self.is_within(peer) {
-            true => (&self.model.within, &mut self.load.within),
-            false => (&self.model.between, &mut self.load.between),
-        };
-        port[way] += bytes as f64;
-        self.load.processor_ns += hop.message_ns + hop.byte_ns * bytes as f64;
-    }
-}
-
-impl Ports for Alone<'_> {
-    fn readable(&mut self, _link: Link) -> bool {
-        true
-    }
-
-    fn writable(&mut self, _link: Link) -> bool {
-        true
-    }
-
-    fn accept(&mut self, link: Link, message: Message) -> bool {
-        self.message(link.peer, IN, message.bytes);
-        true
-    }
-
-    fn fold(&mut self, task: &Task<'_>) {
-        let bytes = task.elements as f64 * self.call.element_bytes as f64;
-        self.load.processor_ns += self.model.processor.fold(task, bytes, self.call.buffer_bytes);
-    }
-
-    fn publish(&mut self, link: Link, message: Message) {
-        self.message(link.peer, OUT, message.bytes);
-    }
-
-    fn release(&mut self, _link: Link) {}
+    counting.add(&outline);
+    Ok(counting.load)
 }
 
 #[cfg(test)]
@@ -600,6 +563,31 @@ mod tests {
                         let crossing = few.network_bytes / all.network_bytes.max(1.0);
                         let is_none = few.network_bytes + all.network_bytes == 0.0;
                         assert!(is_none || (0.4..2.5).contains(&crossing), "{of}: {crossing}");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nothing is passed over that would be the fastest: no walk takes less than half of it.
+    #[test]
+    fn no_walk_is_faster_than_what_is_busiest() {
+        let processor =
+            Processor { call_ns: 500.0, fold_ns: 50.0, slot_ns: 0.05, memory_ns: [0.05; 3] };
+        let model = Model { processor, ..model(wire(300.0, 20e9), wire(5000.0, 5e9)) };
+        let ids: Vec<u32> = (0..40).map(|rank| rank / 8).collect();
+        for hosts in [Hosts::one(8), Hosts::of(&ids[..16]), Hosts::of(&ids)] {
+            for collective in Collective::ALL {
+                let there =
+                    algorithm::of(collective).filter(|_| collective.even_blocks(2).is_some());
+                for algorithm in there {
+                    let programs = programs(collective, algorithm.name, &hosts);
+                    for bytes in [4096, 256 << 10, 16 << 20] {
+                        let call = call(&programs, bytes);
+                        let least = at_least(&call, &model).unwrap();
+                        let ratio = predict(&call, &model).unwrap().time_ns / least;
+                        let name = algorithm.name;
+                        assert!(ratio > 0.9, "{collective} {name} {bytes}: {ratio}");
                     }
                 }
             }

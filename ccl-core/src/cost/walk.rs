@@ -32,13 +32,18 @@ pub const NEAR_BYTES: [usize; 2] = [1 << 20, 16 << 20];
 impl Processor {
     /// A task, of so many bytes, where the buffers have so many.
     pub(super) fn fold(&self, task: &Task<'_>, bytes: f64, buffer_bytes: usize) -> f64 {
-        let far = NEAR_BYTES.iter().filter(|near| buffer_bytes > **near).count();
-        let byte_ns = |operand: &Operand| match operand {
-            Operand::Input(_) | Operand::Output(_) => self.memory_ns[far],
-            Operand::Scratch(_) | Operand::Slot(_) => self.slot_ns,
+        let byte_ns = |operand: &Operand| {
+            self.byte_ns(matches!(operand, Operand::Input(_) | Operand::Output(_)), buffer_bytes)
         };
         let all = task.sources.iter().chain(task.targets);
         self.fold_ns + bytes * all.map(byte_ns).sum::<f64>()
+    }
+
+    /// A byte that a fold reads or writes, in the caller's buffers, if these have so many, or in a
+    /// slot or in scratch.
+    pub(super) fn byte_ns(&self, is_user: bool, buffer_bytes: usize) -> f64 {
+        let far = NEAR_BYTES.iter().filter(|near| buffer_bytes > **near).count();
+        if is_user { self.memory_ns[far] } else { self.slot_ns }
     }
 }
 
@@ -111,7 +116,7 @@ const SLOTS_MAX: u32 = 1 << 12;
 
 fn picoseconds(ns: f64) -> Time {
     // Bounded so that sums of any number of them stay in range.
-    ((ns * 1e3).round().max(0.0) as Time).min(PICOSECONDS_MAX)
+    ((ns * 1e3 + 0.5).max(0.0) as Time).min(PICOSECONDS_MAX)
 }
 
 /// One direction of a link on a channel.
@@ -149,6 +154,8 @@ struct World<'m> {
     between: Vec<[Port; 2]>,
     now: Vec<Time>,
     busy: Vec<Time>,
+    /// When each rank looks again because it was busy, if it is to.
+    again: Vec<Option<Time>>,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     /// Events so far: those of one time happen in the order in which they came.
     turn: u64,
@@ -216,9 +223,12 @@ pub fn walk(
         };
         let index = rank as usize;
         let Some(execution) = executions.get_mut(index).filter(|_| !done[index]) else { continue };
+        if world.again[index] == Some(time) {
+            world.again[index] = None;
+        }
         if world.now[index] > time {
             // It is busy until later.
-            world.at(world.now[index], Event::Look(rank));
+            world.look_again(rank);
             continue;
         }
         world.now[index] = time;
@@ -228,7 +238,7 @@ pub fn walk(
                 done[index] = true;
                 open -= 1;
             }
-            Progress::Moved => world.at(world.now[index], Event::Look(rank)),
+            Progress::Moved => world.look_again(rank),
             Progress::Blocked => {}
         }
     }
@@ -267,6 +277,7 @@ impl<'m> World<'m> {
             between: vec![[Port::default(); 2]; owners],
             now: vec![begin; ranks],
             busy: vec![0; ranks],
+            again: vec![None; ranks],
             events: BinaryHeap::new(),
             turn: 0,
             messages: 0,
@@ -279,6 +290,15 @@ impl<'m> World<'m> {
     fn at(&mut self, time: Time, event: Event) {
         self.turn += 1;
         self.events.push(Reverse((time, self.turn, event)));
+    }
+
+    /// A rank looks once it is no longer busy: once, however much arrives until then.
+    fn look_again(&mut self, rank: Rank) {
+        let time = self.now[rank as usize];
+        if self.again[rank as usize] != Some(time) {
+            self.again[rank as usize] = Some(time);
+            self.at(time, Event::Look(rank));
+        }
     }
 
     fn walked(&self) -> Walked {

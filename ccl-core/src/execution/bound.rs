@@ -39,8 +39,13 @@ impl Numbers {
     /// Elements that a piece takes of each part: as many as fit into a message, at least one.
     #[must_use]
     pub fn piece_elements(&self, program: &Program) -> usize {
+        self.elements_of(program.message_parts)
+    }
+
+    /// The same for messages of so many parts.
+    pub(crate) fn elements_of(&self, message_parts: u32) -> usize {
         let width = self.element_bytes.max(1);
-        let room = self.slot_bytes / width / program.message_parts.max(1) as usize;
+        let room = self.slot_bytes / width / message_parts.max(1) as usize;
         let line = (64 / width).max(1);
         if room > line { room / line * line } else { room.max(1) }
     }

@@ -8,11 +8,11 @@
 use std::collections::BTreeMap;
 
 use super::{Fold, Place, Source, Target};
-use crate::schedule::{Buffer, DEPTH, Node, Op, Parts, RankSchedule, Slice, TERM};
+use crate::schedule::{Affine, Buffer, DEPTH, Node, Op, Parts, RankSchedule, Slice, TERM};
 
 /// A fold, or a loop over folds.
 #[derive(Clone, Debug)]
-pub(super) enum Lowered {
+pub(crate) enum Lowered {
     Fold(Fold),
     Loop { count: u32, body: Vec<Lowered> },
 }
@@ -166,15 +166,58 @@ fn reads_all(op: &Op, run: &[Deferred], relay: bool) -> bool {
 }
 
 fn distinct_peers(run: &[Deferred]) -> bool {
-    let mut seen = std::collections::BTreeSet::new();
-    run.iter().all(|deferred| match deferred.source.place {
-        Place::Slot(peer) => (0..deferred.source.repeat).all(|term| {
-            let mut counters = [0; DEPTH];
-            counters[TERM] = term;
-            seen.insert(peer.eval(&counters))
-        }),
-        Place::Memory(..) => false,
+    let mut all = Vec::new();
+    for deferred in run {
+        match deferred.source.place {
+            Place::Slot(peer) => Series::of(&peer, deferred.source.repeat, &mut all),
+            Place::Memory(..) => return false,
+        }
+    }
+    all.sort_unstable_by_key(|series| series.least);
+    (1..).zip(&all).all(|(next, one)| {
+        let near = all[next..].iter().take_while(|other| other.least <= one.most);
+        near.into_iter().all(|other| !one.meets(other))
     })
+}
+
+/// Evenly spaced ranks: all ranks of a loop are one or two series, however many they are.
+#[derive(Clone, Copy, Debug)]
+struct Series {
+    least: u32,
+    most: u32,
+    step: u32,
+}
+
+impl Series {
+    /// The peers that `repeat` terms name; one that is named again is two of them.
+    fn of(peer: &Affine, repeat: u32, into: &mut Vec<Series>) {
+        let mut counters = [0; DEPTH];
+        let mut first = 0;
+        while first < repeat {
+            counters[TERM] = first;
+            let begin = peer.eval(&counters);
+            let count = peer.stays(&counters, TERM, &(0..u32::MAX)).min(repeat - first);
+            first += count;
+            counters[TERM] = first - 1;
+            let end = peer.eval(&counters);
+            let (least, most) = (begin.min(end), begin.max(end));
+            let step = ((most - least) / (count - 1).max(1)).max(1);
+            let times = if count > 1 && least == most { 2 } else { 1 };
+            into.extend(std::iter::repeat_n(Series { least, most, step }, times));
+        }
+    }
+
+    fn has(&self, rank: u32) -> bool {
+        (self.least..=self.most).contains(&rank) && (rank - self.least).is_multiple_of(self.step)
+    }
+
+    /// Whether a rank is in both.
+    fn meets(&self, other: &Series) -> bool {
+        let (few, many) = if self.step < other.step { (other, self) } else { (self, other) };
+        let from = many.least.saturating_sub(few.least).div_ceil(few.step) * few.step + few.least;
+        let to = few.most.min(many.most);
+        (from..=to).step_by(few.step as usize).any(|rank| many.has(rank))
+    }
 }
 
 fn sources_of(op: &Op) -> Vec<(Slice, u32)> {
@@ -271,20 +314,15 @@ fn same(a: &Slice, b: &Slice) -> bool {
 
 /// Whether the fold already sends to a peer of `target`: one message per link and fold.
 fn sends_twice(fold: &Fold, target: &Target) -> bool {
-    let peers = |target: &Target| -> Vec<u32> {
-        match target.place {
-            Place::Slot(peer) => (0..target.repeat)
-                .map(|term| {
-                    let mut counters = [0; DEPTH];
-                    counters[TERM] = term;
-                    peer.eval(&counters)
-                })
-                .collect(),
-            Place::Memory(..) => Vec::new(),
+    let peers = |target: &Target| {
+        let mut peers = Vec::new();
+        if let Place::Slot(peer) = target.place {
+            Series::of(&peer, target.repeat, &mut peers);
         }
+        peers
     };
     let new = peers(target);
-    fold.targets.iter().flat_map(peers).any(|peer| new.contains(&peer))
+    fold.targets.iter().flat_map(peers).any(|peers| new.iter().any(|new| peers.meets(new)))
 }
 
 /// Whether the target would make the fold pass a message from slot to slot.
@@ -304,6 +342,49 @@ fn mark_scratch(nodes: &[Lowered], declared: &[u32], used: &mut [u32]) {
                         used[usize::from(id)] = declared[usize::from(id)];
                     }
                 }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_name_the_ranks_of_a_loop() {
+        let loops = [
+            (Affine::constant(3).step(TERM, 1).modulo(7), 6),
+            (Affine::constant(3).step(TERM, -1).modulo(7), 9),
+            (Affine::constant(1).step(TERM, 3).modulo(9).offset(2), 3),
+            (Affine::constant(2).step(TERM, 4), 5),
+            (Affine::constant(20).step(TERM, -3), 4),
+            (Affine::constant(6), 1),
+            (Affine::constant(6), 2),
+        ];
+        let ranks = |(peer, repeat): &(Affine, u32)| -> Vec<u32> {
+            (0..*repeat).map(|term| peer.eval(&[0, 0, term])).collect()
+        };
+        let series = |(peer, repeat): &(Affine, u32)| {
+            let mut all = Vec::new();
+            Series::of(peer, *repeat, &mut all);
+            all
+        };
+        for one in &loops {
+            let mut named: Vec<u32> = series(one)
+                .iter()
+                .flat_map(|series| (0..100).filter(|rank| series.has(*rank)))
+                .collect();
+            let mut expected = ranks(one);
+            named.sort_unstable();
+            expected.sort_unstable();
+            assert_eq!(named, expected, "{one:?}");
+            for other in &loops {
+                let meet = ranks(one).iter().any(|rank| ranks(other).contains(rank));
+                let others = series(other);
+                let found =
+                    series(one).iter().any(|one| others.iter().any(|other| one.meets(other)));
+                assert_eq!(found, meet, "{one:?} {other:?}");
             }
         }
     }

@@ -18,6 +18,7 @@ use std::fmt;
 use crate::schedule::{Affine, Buffer, Extent, Parts, RankSchedule};
 use crate::types::{Collective, Rank};
 
+pub(crate) use fuse::Lowered;
 pub use strands::Footprint;
 
 /// Where an operand of a fold is.
@@ -181,6 +182,18 @@ pub fn lower_for_slots(schedule: &RankSchedule, alias: Alias, slots: u32) -> Pro
     let (mut nodes, scratch) = fuse::fuse(schedule, slots > 1);
     strands::mark_early(&mut nodes, alias);
     strands::assemble(schedule, &nodes, scratch, alias)
+}
+
+/// The folds of a schedule over links with so many slots, in its order: for those who count them.
+pub(crate) fn fused(schedule: &RankSchedule, slots: u32) -> Vec<Lowered> {
+    fuse::fuse(schedule, slots > 1).0
+}
+
+impl Place {
+    /// Whether it is memory of the caller.
+    pub(crate) const fn is_user(&self) -> bool {
+        matches!(self, Place::Memory(Buffer::Input | Buffer::Output, _))
+    }
 }
 
 impl fmt::Display for Place {

@@ -1,6 +1,7 @@
 //! Numbers that depend on loop counters in the one way a schedule may: affinely, modulo the ranks.
 
 use std::fmt;
+use std::ops::Range;
 
 /// Deepest nest: two loops in the schedule, and the counter of a repeated operand inside an op.
 pub const DEPTH: usize = 3;
@@ -91,6 +92,28 @@ impl Affine {
             most = i64::from(self.modulus) - 1;
         }
         self.offset + u32::try_from(most).unwrap_or(0)
+    }
+
+    /// How many values, from the one for these counters on, stay in `range`, in which that one is,
+    /// while the counter of `dimension` grows: without wrapping, so that every value in between is
+    /// there too.
+    #[must_use]
+    pub fn stays(&self, counters: &Counters, dimension: usize, range: &Range<u32>) -> u32 {
+        let modulus = i64::from(self.modulus);
+        let step = i64::from(self.steps[dimension]);
+        let step = if self.modulus == 0 { step } else { step % modulus };
+        if step == 0 {
+            return u32::MAX;
+        }
+        let value = i64::from(self.eval(counters));
+        let (mut least, mut most) = (i64::from(range.start), i64::from(range.end) - 1);
+        let offset = i64::from(self.offset);
+        least = least.max(offset);
+        if self.modulus != 0 {
+            most = most.min(offset + modulus - 1);
+        }
+        let room = if step > 0 { most - value } else { value - least };
+        u32::try_from(room.max(0) / step.abs() + 1).unwrap_or(u32::MAX)
     }
 
     /// Whether no counter changes the value.

@@ -96,6 +96,26 @@ impl Layout {
         (start + before, whole.min(count - before))
     }
 
+    /// Numbers of parts, this one among them, that all have as many elements.
+    #[must_use]
+    pub(crate) fn alike(&self, part: u32) -> Range<u32> {
+        let Blocks::Even { count } = self.blocks else { return part..part.saturating_add(1) };
+        let whole = self.part_length(count);
+        if self.split == 1 || whole == 0 {
+            return 0..u32::MAX;
+        }
+        let first = part - part % self.split;
+        // So many are whole, one may be shorter, and those after it are empty.
+        let end = |length: usize| u32::try_from(length).unwrap_or(u32::MAX).min(self.split);
+        let (full, some) = (end(count / whole), end(count.div_ceil(whole)));
+        let cuts = match part % self.split {
+            cut if cut < full => 0..full,
+            cut if cut < some => full..some,
+            _ => some..self.split,
+        };
+        first.saturating_add(cuts.start)..first.saturating_add(cuts.end)
+    }
+
     /// Elements of the longest part among `parts` blocks, which decides the number of pieces.
     #[must_use]
     pub fn longest_part(&self) -> usize {

@@ -22,6 +22,7 @@ pub use builder::{Builder, input, output, scratch};
 pub use layout::Layout;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use crate::types::Rank;
 
@@ -101,6 +102,22 @@ impl Parts {
         let part = u64::from(first) + runs * u64::from(self.period) + within;
         let part = if self.wrap == 0 { part } else { part % u64::from(self.wrap) };
         u32::try_from(part).unwrap_or(u32::MAX)
+    }
+
+    /// How many of these parts, from the `index`th on, which is `part`, are neighbours or evenly
+    /// spaced and in a range that it is in.
+    #[must_use]
+    pub(crate) fn stride(&self, index: u32, part: u32, range: &Range<u32>) -> u32 {
+        let run = self.run.max(1);
+        let (step, left) = match run {
+            1 => (self.period, self.total - index),
+            run => (1, (run - index % run).min(self.total - index)),
+        };
+        if step == 0 {
+            return left;
+        }
+        let end = if self.wrap == 0 { range.end } else { range.end.min(self.wrap) };
+        (end.saturating_sub(part + 1) / step + 1).min(left)
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! What was measured on the machine at hand comes first ([`tuning`]). Without that the rules are
 //! few and readable: measured defaults for ranks that share a host, and for several hosts what
-//! sends least between them.
+//! sends least between them. Where a model is given, it is asked whether another way is faster
+//! than that of the rules.
 
 pub mod tuning;
 pub mod way;
@@ -11,10 +12,10 @@ use crate::algorithm::{self, Algorithm, Family, Order, Params};
 use crate::topology::Hosts;
 use crate::types::Collective;
 use tuning::Tuning;
-use way::{Division, WayError};
+use way::{Division, Way, WayError};
 
 /// What the choice depends on; equal on all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Situation<'a> {
     /// What is called.
     pub collective: Collective,
@@ -33,6 +34,8 @@ pub struct Situation<'a> {
     pub configured: &'a str,
     /// What was measured.
     pub tuning: &'a Tuning,
+    /// How long ways take as a model has it, the fastest first; empty without a model.
+    pub predicted: &'a [(Way, f64)],
 }
 
 /// A way and why it was taken.
@@ -109,14 +112,15 @@ pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
                 let found = algorithm::find(collective, name).ok()?;
                 (allowed(situation, found) && fits(situation, found)).then_some(found)
             });
-            match fits(situation, algorithm) {
+            let rule = match fits(situation, algorithm) {
                 true => Choice { algorithm, division, reason },
                 false => Choice {
                     algorithm: narrow.into_iter().next().unwrap_or(algorithm),
                     division,
                     reason: "so many ranks that messages of others do not fit slots",
                 },
-            }
+            };
+            faster(situation, &rule).unwrap_or(rule)
         }
     };
     let reason = match excluded {
@@ -201,6 +205,24 @@ fn tuned(situation: &Situation<'_>) -> Option<Choice> {
     Some(Choice { algorithm, division: way.division, reason })
 }
 
+/// A model has to say that another way takes less than this part of the time, for its errors are
+/// larger than what ways differ by that do much the same.
+const WORTH: f64 = 0.9;
+
+/// What a model says is faster than what the rules say.
+fn faster(situation: &Situation<'_>, rule: &Choice) -> Option<Choice> {
+    let own = Way { algorithm: rule.algorithm.name, division: rule.division };
+    let (_, own_ns) = situation.predicted.iter().find(|(way, _)| *way == own)?;
+    let mut others = situation.predicted.iter().filter_map(|(way, time_ns)| {
+        let algorithm = algorithm::find(situation.collective, way.algorithm).ok()?;
+        let may = allowed(situation, algorithm) && fits(situation, algorithm);
+        may.then_some((algorithm, way.division, *time_ns))
+    });
+    let (algorithm, division, time_ns) = others.next()?;
+    let reason = "predicted to be faster than what the rules take (a model in FERROCCL_TUNING)";
+    (time_ns < WORTH * own_ns).then_some(Choice { algorithm, division, reason })
+}
+
 /// A name and why.
 type Rule = (&'static str, &'static str);
 
@@ -218,6 +240,15 @@ fn default(situation: &Situation<'_>) -> Rule {
 }
 
 impl Situation<'_> {
+    /// Whether a model is to be asked how long ways take: there is one, and nothing else decides.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        let Situation { collective, bytes, hosts, tuning, .. } = *self;
+        let of = (hosts.ranks(), hosts.count());
+        let may_choose = tuning.model.is_some() && self.call.is_none() && bytes > 0;
+        may_choose && tuning.fastest(collective, of, bytes, |_| true).is_none()
+    }
+
     /// Whether latency counts, not bandwidth.
     fn is_small(&self) -> bool {
         self.bytes <= (8 << 10).min(self.slot_bytes)
@@ -354,6 +385,7 @@ mod tests {
         call: None,
         configured: "",
         tuning: &Tuning::NONE,
+        predicted: &[],
     };
 
     fn taken(situation: Situation<'_>) -> (&'static str, &'static str) {
@@ -391,6 +423,43 @@ mod tests {
         let choice = choose(&tuned).unwrap();
         assert_eq!((choice.algorithm.name, choice.division.number()), ("ring", 3));
         assert!(choice.reason.contains("predicted"), "{}", choice.reason);
+    }
+
+    #[test]
+    fn a_model_decides_where_it_sees_more_than_its_errors() {
+        let way = |text: &str| {
+            let (algorithm, division) = way::find(Collective::AllReduce, text).unwrap();
+            Way { algorithm: algorithm.name, division }
+        };
+        let rule = way("direct_two_phase");
+        let clear = [(way("ring/4"), 80.0), (rule, 100.0)];
+        let choice = choose(&Situation { predicted: &clear, ..LARGE }).unwrap();
+        assert_eq!((choice.algorithm.name, choice.division.to_string()), ("ring", "/4".into()));
+        assert!(choice.reason.contains("predicted"), "{}", choice.reason);
+        let much_the_same = [(way("ring/4"), 91.0), (rule, 100.0)];
+        let of_the_rule = taken(LARGE);
+        assert_eq!(taken(Situation { predicted: &much_the_same, ..LARGE }), of_the_rule);
+        // What keeps no order of ranks is not taken where one is demanded; what is asked for is.
+        let ordered = Situation { predicted: &clear, deterministic: true, ..LARGE };
+        assert_eq!(taken(ordered).0, "direct_two_phase");
+        let asked = Situation { predicted: &clear, call: Some("direct"), ..LARGE };
+        assert_eq!(taken(asked).0, "direct");
+        // Of the rules' own way nothing is known.
+        assert_eq!(taken(Situation { predicted: &clear[..1], ..LARGE }), of_the_rule);
+    }
+
+    #[test]
+    fn a_model_is_asked_where_nothing_else_decides() {
+        let model: Tuning = "model".parse().unwrap();
+        let open = Situation { tuning: &model, ..LARGE };
+        assert!(open.is_open() && !LARGE.is_open());
+        assert!(!Situation { call: Some("ring"), ..open }.is_open());
+        assert!(!Situation { bytes: 0, ..open }.is_open());
+        let line = "model; all_reduce ranks=4 hosts=1 bytes=8: ring=1";
+        let measured: Tuning = line.parse().unwrap();
+        let known = Situation { tuning: &measured, ..LARGE };
+        assert!(!known.is_open());
+        assert!(Situation { hosts: &Hosts::one(5), ..known }.is_open());
     }
 
     #[test]

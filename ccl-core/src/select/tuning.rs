@@ -15,7 +15,9 @@
 //! the size that is nearest to its own, of what was measured if there is any; ranks and hosts must
 //! be the same. `set` gives tunables the values that were the fastest, where nothing else does;
 //! in them `|` stands for `;`. `model` has the numbers of the model that comes nearest
-//! ([`crate::cost::figures`]). Lines end with the line or with `;`.
+//! ([`crate::cost::figures`]), by which the choice goes where nothing was measured; without a
+//! number those are taken that are of the order of what this library's links take. Lines end with
+//! the line or with `;`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -238,6 +240,8 @@ impl FromStr for Tuning {
                         return Err(wrong(format!("{variable} is set before; keep one line")));
                     }
                     tuning.settings.push((variable, value));
+                } else if part == "model" {
+                    tuning.model = Some(figures::read("").map_err(wrong)?);
                 } else if let Some(model) = part.strip_prefix("model ") {
                     tuning.model = Some(figures::read(model).map_err(wrong)?);
                 } else if !part.is_empty() {
@@ -362,6 +366,8 @@ mod tests {
         assert_eq!(Tuning::read(&table.show()).as_ref(), Some(&table));
         assert_eq!(table.lines().parse::<Tuning>().as_ref(), Ok(&table));
         assert_eq!(Tuning::read(""), Some(Tuning::NONE));
+        let general = Tuning::read("model").and_then(|table| table.model);
+        assert_eq!(general, figures::read("").ok());
     }
 
     #[test]

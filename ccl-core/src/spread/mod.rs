@@ -3,7 +3,8 @@
 //! An Ethernet fabric hashes flows onto its links, and a collective has few flows: several queue
 //! pairs per peer give the hash more to spread ([Meta, SIGCOMM 2024], section 5: 16 for rings and
 //! trees, 4 where a rank has many peers already; whole messages in turn, because parts of one
-//! message end with the slowest of them).
+//! message end with the slowest of them). A fabric that spreads the packets of one queue pair by
+//! itself needs no more than one.
 //!
 //! Only who sends follows a rule. The receiver counts parts as they come, in whatever number. All
 //! ranks have the same rules all the same, which are compared when they join: they say how many
@@ -153,6 +154,13 @@ impl Policy {
     #[must_use]
     pub fn always(spread: Spread) -> Policy {
         Policy { rules: vec![Rule::always(spread)] }
+    }
+
+    /// One queue pair for everything, where the fabric spreads its packets over many paths by
+    /// itself: more of them take room on the device and spread nothing.
+    #[must_use]
+    pub fn adaptive() -> Policy {
+        Policy::always(Spread::default())
     }
 
     /// What is done in a situation.

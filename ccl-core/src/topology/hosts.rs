@@ -1,6 +1,7 @@
 //! Which rank is on which host: what hierarchical algorithms and the choice of an algorithm go by.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::types::Rank;
 
@@ -136,6 +137,34 @@ impl Hosts {
         let even = matches!(self.kind, Kind::Even { .. });
         let alike = even || like && (1..self.size(host)).all(|local| by(local) == by(0));
         alike.then(|| by(0))
+    }
+
+    /// Ranks around this one, and it, that are all on `host`, or all not. Not all of them, where
+    /// hosts take turns.
+    #[must_use]
+    pub(crate) fn around(&self, host: u32, rank: Rank) -> Range<Rank> {
+        let size = self.size(host);
+        let next = self.first_from(host, rank);
+        let at = |local: u32| self.rank(host, local);
+        if next == size || at(next) != rank {
+            let start = if next == 0 { 0 } else { at(next - 1) + 1 };
+            return start..if next == size { u32::MAX } else { at(next) };
+        }
+        let (first, last) = (at(0), at(size - 1));
+        if last - first + 1 == size { first..last + 1 } else { rank..rank + 1 }
+    }
+
+    /// How many ranks of a host are below this one.
+    fn first_from(&self, host: u32, rank: Rank) -> u32 {
+        let (mut least, mut most) = (0, self.size(host));
+        while least < most {
+            let middle = least + (most - least) / 2;
+            match self.rank(host, middle) < rank {
+                true => least = middle + 1,
+                false => most = middle,
+            }
+        }
+        least
     }
 
     fn sizes(&self) -> impl Iterator<Item = u32> + '_ {

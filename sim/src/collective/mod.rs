@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use ccl_core::admission;
 use ccl_core::execution::{Execution, Numbers, Progress};
-use ccl_core::lower::{Alias, Program, lower_for_slots};
+use ccl_core::lower::{Alias, Instr, Place, Program, Strand, Target, lower_for_slots};
 use ccl_core::schedule::shape::{Seat, Sizes};
 use ccl_core::spread::Spread;
 use ccl_core::topology::Hosts;
@@ -24,7 +24,8 @@ use ccl_core::types::{Collective, Rank};
 
 use crate::SimError;
 use crate::network::Network;
-use crate::routing::Router;
+use crate::routing::{Router, Scheme};
+use crate::streams::links_passed;
 use crate::workload::{Call, ELEMENT_BYTES, Job};
 use ends::{Admitted, Counted, Ends};
 pub use fold::Fold;
@@ -102,7 +103,8 @@ pub struct Outcome {
 ///
 /// # Errors
 ///
-/// If it is larger than the plan's memory, there is no way for a message, or nothing moves.
+/// If it is larger than the plan's memory or takes more than its work, there is no way for a
+/// message, or nothing moves.
 pub fn run(
     network: &Network,
     router: &mut Router,
@@ -128,6 +130,23 @@ pub fn run(
     if lean { setup.run::<Walk, Counted>(router) } else { setup.run::<Execution, Admitted>(router) }
 }
 
+/// About how much work a collective of all ranks is: its messages, each by the links it passes.
+///
+/// # Errors
+///
+/// If its blocks are not equally long.
+pub(crate) fn steps(
+    network: &Network,
+    scheme: Scheme,
+    call: &Call,
+    manner: &Manner,
+) -> Result<f64, SimError> {
+    let hosts = Job::first(network.plan().hosts).layout(network.plan().ranks_per_host);
+    let fold = Fold::none(network.ranks());
+    let setup = Setup { network, call, hosts: &hosts, fold, manner };
+    setup.steps(&setup.program(0), scheme)
+}
+
 #[derive(Clone, Copy)]
 struct Setup<'a> {
     network: &'a Network,
@@ -150,6 +169,9 @@ impl Setup<'_> {
             programs.push(Arc::new(self.program(rank)));
             if rank == 0 {
                 self.check_memory(&programs[0])?;
+                let steps = self.steps(&programs[0], router.scheme())?;
+                let what = format!("the messages of {stride} ranks");
+                SimError::if_long(what, steps, self.network.plan().work_millions)?;
             }
         }
         let slots = programs.iter().map(|program| self.slots(program)).min().unwrap_or(1);
@@ -162,6 +184,15 @@ impl Setup<'_> {
         }
         drive(&mut world, &mut machines)?;
         Ok(world.outcome())
+    }
+
+    /// See [`steps`]: by what the first rank sends.
+    fn steps(&self, program: &Program, scheme: Scheme) -> Result<f64, SimError> {
+        let numbers = self.numbers(program)?;
+        let longest = numbers.input.longest_part().max(numbers.output.longest_part());
+        let pieces = longest.div_ceil(numbers.piece_elements(program).max(1));
+        let messages = sends(program) * pieces as f64 * f64::from(self.fold.stride);
+        Ok(messages * links_passed(self.network, scheme))
     }
 
     fn program(&self, rank: Rank) -> Program {
@@ -197,6 +228,29 @@ impl Setup<'_> {
         let what = format!("the links of {} ranks", self.fold.stride);
         SimError::if_over(what, bytes, self.network.plan().memory_mib)
     }
+}
+
+/// Messages that a rank sends for every piece: each as often as the loops around it turn.
+fn sends(program: &Program) -> f64 {
+    let of_strand = |strand: &Strand| {
+        let sent = |target: &Target| match target.place {
+            Place::Slot(_) => f64::from(target.repeat),
+            Place::Memory(..) => 0.0,
+        };
+        let of_instr = |instr: &Instr| match instr {
+            Instr::Fold(fold) => fold.targets.iter().map(sent).sum(),
+            _ => 0.0,
+        };
+        let mut sends: Vec<f64> = strand.code.iter().map(of_instr).collect();
+        for (end, instr) in strand.code.iter().enumerate() {
+            if let Instr::Next { count, start, .. } = instr {
+                let body = sends.iter_mut().take(end).skip(*start as usize);
+                body.for_each(|sends| *sends *= f64::from(*count));
+            }
+        }
+        sends.iter().sum::<f64>()
+    };
+    program.strands.iter().map(of_strand).sum()
 }
 
 /// Whether one count says how long all blocks are.

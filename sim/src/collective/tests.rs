@@ -26,6 +26,30 @@ const CASES: [(Collective, &str); 8] = [
     (Collective::ReduceScatter, "ring"),
 ];
 
+/// What is estimated before is about what is sent, and more than is allowed is refused.
+#[test]
+fn work_is_estimated_by_messages() {
+    let mut plan = zone(4).plan().unwrap();
+    let network = Network::new(plan.clone()).unwrap();
+    let fold = Fold::none(network.ranks());
+    for (collective, algorithm) in CASES {
+        for (bytes, lean) in [(1 << 20, false), (24 << 20, true)] {
+            let call = call(collective, algorithm, bytes);
+            let manner = Manner { lean, settle_s: 1e-6, ..Manner::default() };
+            let found = outcome(&network, Scheme::HashedPairs, &call, fold, &manner);
+            let steps = steps(&network, Scheme::HashedPairs, &call, &manner).unwrap();
+            let over = steps / 4.0 / found.messages as f64;
+            assert!((0.5..=2.0).contains(&over), "{algorithm} of {collective}: {over}");
+        }
+    }
+    plan.work_millions = 0;
+    let network = Network::new(plan).unwrap();
+    let call = call(Collective::AllReduce, "ring", 1 << 20);
+    let mut router = Router::new(Scheme::Spray, 7);
+    let error = run(&network, &mut router, &call, fold, &Manner::default()).unwrap_err();
+    assert!(matches!(error, SimError::Work { limit_millions: 0, .. }), "{error}");
+}
+
 /// Every byte that a schedule sends passes the links on its way, and no more than was granted is
 /// ever under way.
 #[test]

@@ -41,7 +41,7 @@ pub struct Dcqcn {
     pub forget_s: f64,
     /// How much of what it remembers: g.
     pub gain: f64,
-    /// What a sender remembers at first: 1, the source's, and less if it was told long ago.
+    /// What a sender remembers at first.
     pub alpha: f64,
     /// How often it speeds up, in seconds: T.
     pub timer_s: f64,
@@ -64,13 +64,6 @@ impl Default for Dcqcn {
 const SOURCE_BYTES_PER_S: f64 = 5e9;
 
 impl Dcqcn {
-    /// The same for senders that have heard nothing for so many seconds.
-    #[must_use]
-    pub fn after_silence(self, silent_s: f64) -> Dcqcn {
-        let times = (silent_s / self.forget_s).clamp(0.0, f64::from(i32::MAX)) as i32;
-        Dcqcn { alpha: self.alpha * (1.0 - self.gain).powi(times), ..self }
-    }
-
     /// The source's own numbers. Its thresholds, of 40 Gbit/s, are scaled to another line rate, as
     /// they stand for time in a queue. `R_HAI`, which it does not give, is ten times `R_AI`.
     #[must_use]
@@ -88,6 +81,42 @@ impl Dcqcn {
             increase_bytes_per_s: 5e6,
             hyper_bytes_per_s: 50e6,
         }
+    }
+}
+
+/// What the senders of flows are like after a run of these: the next call over the same queue pairs
+/// begins with it. Nothing before the first.
+#[derive(Clone, Debug, Default)]
+pub struct Senders {
+    pub(super) rates: Vec<Rate>,
+    /// When the run ended, in seconds.
+    pub(super) ended_s: f64,
+}
+
+impl Senders {
+    /// Nothing is sent for so many seconds: notices that were on their way arrive, and senders
+    /// forget and speed up as their timers come round.
+    pub fn rest(&mut self, dcqcn: &Dcqcn, rest_s: f64) {
+        let until_s = self.ended_s + rest_s.max(0.0);
+        let shortest_s = dcqcn.forget_s.min(dcqcn.timer_s).max(1e-6);
+        for rate in &mut self.rates {
+            // Since a sender was done before the last, its timers went on.
+            let mut now_s = rate.forgot_s.min(rate.raised_s);
+            while now_s < until_s {
+                now_s = (now_s + shortest_s).min(until_s);
+                rate.react(dcqcn, now_s);
+            }
+            (rate.raised_s, rate.forgot_s) = (rate.raised_s - until_s, rate.forgot_s - until_s);
+            rate.hears_s = f64::INFINITY;
+        }
+        self.ended_s = 0.0;
+    }
+
+    /// What they remember of congestion, on average: alpha.
+    #[must_use]
+    pub fn alpha(&self) -> f64 {
+        let alphas: Vec<f64> = self.rates.iter().map(|rate| rate.alpha).collect();
+        crate::measure::mean(&alphas)
     }
 }
 
@@ -137,6 +166,7 @@ impl Notices {
 /// A sender's rate.
 #[derive(Clone, Debug)]
 pub(super) struct Rate {
+    line_rate: f64,
     now: f64,
     target: f64,
     alpha: f64,
@@ -153,6 +183,7 @@ pub(super) struct Rate {
 impl Rate {
     pub(super) fn new(line_rate: f64, alpha: f64) -> Rate {
         Rate {
+            line_rate,
             now: line_rate,
             target: line_rate,
             alpha,
@@ -179,11 +210,11 @@ impl Rate {
     }
 
     /// Slows down at a notice, forgets and speeds up without.
-    pub(super) fn react(&mut self, dcqcn: &Dcqcn, now_s: f64, line_rate: f64) {
+    pub(super) fn react(&mut self, dcqcn: &Dcqcn, now_s: f64) {
         if now_s >= self.hears_s {
             self.hears_s = f64::INFINITY;
             self.target = self.now;
-            self.now = (self.now * (1.0 - self.alpha / 2.0)).max(line_rate * SLOWEST);
+            self.now = (self.now * (1.0 - self.alpha / 2.0)).max(self.line_rate * SLOWEST);
             self.alpha = (1.0 - dcqcn.gain) * self.alpha + dcqcn.gain;
             (self.rounds, self.counted_bytes) = ([0, 0], 0.0);
             (self.raised_s, self.forgot_s) = (now_s, now_s);
@@ -195,16 +226,16 @@ impl Rate {
         }
         if now_s - self.raised_s >= dcqcn.timer_s {
             self.raised_s += dcqcn.timer_s;
-            self.raise(dcqcn, 0, line_rate);
+            self.raise(dcqcn, 0);
         }
         if self.counted_bytes >= dcqcn.counter_bytes {
             self.counted_bytes -= dcqcn.counter_bytes;
-            self.raise(dcqcn, 1, line_rate);
+            self.raise(dcqcn, 1);
         }
     }
 
     /// Speeds up, as the timer or the counter has come round.
-    fn raise(&mut self, dcqcn: &Dcqcn, which: usize, line_rate: f64) {
+    fn raise(&mut self, dcqcn: &Dcqcn, which: usize) {
         self.rounds[which] += 1;
         let [timer, counter] = self.rounds;
         let (least, most) = (timer.min(counter), timer.max(counter));
@@ -213,7 +244,7 @@ impl Rate {
         } else if most > FAST_ROUNDS {
             self.target += dcqcn.increase_bytes_per_s;
         }
-        self.target = self.target.min(line_rate);
+        self.target = self.target.min(self.line_rate);
         self.now = f64::midpoint(self.now, self.target);
     }
 }
@@ -248,14 +279,14 @@ mod tests {
         let dcqcn = Dcqcn::of(LINE);
         let mut rate = Rate::new(LINE, dcqcn.alpha);
         rate.will_hear(1e-3);
-        rate.react(&dcqcn, 10e-6, LINE);
+        rate.react(&dcqcn, 10e-6);
         assert_eq!(rate.bytes_per_s(), LINE);
-        rate.react(&dcqcn, 1e-3, LINE);
+        rate.react(&dcqcn, 1e-3);
         assert_eq!((rate.bytes_per_s(), rate.target, rate.alpha), (LINE / 2.0, LINE, 1.0));
         // Five rounds of the timer: half of the way back each time, and alpha forgets in each.
         let later = |round: u32| 1e-3 + f64::from(round) * 55.001e-6;
         for round in 1..=5 {
-            rate.react(&dcqcn, later(round), LINE);
+            rate.react(&dcqcn, later(round));
             let expected = LINE * (1.0 - 0.5f64.powi(round as i32 + 1));
             assert!((rate.bytes_per_s() / expected - 1.0).abs() < 1e-12, "round {round}");
         }
@@ -264,17 +295,17 @@ mod tests {
         // has come round more than five times.
         for _ in 0..2 {
             rate.will_hear(later(5));
-            rate.react(&dcqcn, later(5), LINE);
+            rate.react(&dcqcn, later(5));
         }
         let target = rate.target;
         let again = |round: u32| later(5) + f64::from(round) * 55.001e-6;
         for round in 1..=6 {
-            rate.react(&dcqcn, again(round), LINE);
+            rate.react(&dcqcn, again(round));
         }
         assert!((rate.target - target - 5e6).abs() < 1.0);
         (0..6).for_each(|_| {
             rate.sent(10e6);
-            rate.react(&dcqcn, again(6), LINE);
+            rate.react(&dcqcn, again(6));
         });
         assert!(
             (rate.target - target - 5e6 - 5.0 * 5e6 - 50e6).abs() < 1.0,
@@ -282,5 +313,30 @@ mod tests {
             rate.target - target
         );
         assert!(rate.bytes_per_s() <= rate.target && rate.target <= LINE);
+    }
+
+    #[test]
+    fn senders_that_rest_forget_and_come_back() {
+        let dcqcn = Dcqcn::of(LINE);
+        let mut rate = Rate::new(LINE, dcqcn.alpha);
+        rate.will_hear(1e-3);
+        rate.react(&dcqcn, 1e-3);
+        // A notice on its way when all was done still counts.
+        rate.will_hear(1.01e-3);
+        let mut senders = Senders { rates: vec![rate], ended_s: 1.005e-3 };
+        let mut none = senders.clone();
+        none.rest(&dcqcn, 0.0);
+        assert_eq!(none.rates[0].bytes_per_s(), LINE / 2.0);
+        senders.rest(&dcqcn, 10e-3);
+        let rate = &senders.rates[0];
+        // Two notices, and then what 10 ms have of the periods in which it forgets.
+        let periods = 10e-3 / 55e-6;
+        let expected = (255.0f64 / 256.0).powi(periods as i32);
+        assert!((senders.alpha() / expected - 1.0).abs() < 0.02, "{} {expected}", senders.alpha());
+        // It speeds up by the timer alone: to where it was, and 40 Mbit/s more each time.
+        let raised = LINE / 2.0 + (periods - 5.0) * dcqcn.increase_bytes_per_s;
+        assert!((rate.bytes_per_s() / raised - 1.0).abs() < 0.02, "{rate:?} {raised}");
+        // The next run's clock begins anew.
+        assert!(rate.raised_s <= 0.0 && rate.raised_s > -60e-6 && rate.hears_s == f64::INFINITY);
     }
 }

@@ -14,7 +14,7 @@ use ccl_core::random::Random;
 
 use crate::SimError;
 use crate::network::{Link, Network};
-pub use dcqcn::{Dcqcn, Marking};
+pub use dcqcn::{Dcqcn, Marking, Senders};
 
 /// What a switch of a tier holds of each link into it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -144,14 +144,34 @@ struct Run<'a> {
 ///
 /// # Errors
 ///
-/// If they are not done in the time that was given, or a number cannot be.
+/// If they are not done in the time that was given, a number cannot be, or it would take more
+/// memory or work than the plan allows.
 pub fn run(network: &Network, flows: &[Flow], manner: &Manner) -> Result<Outcome, SimError> {
+    run_again(network, flows, manner, &mut Senders::default())
+}
+
+/// Runs flows to their end whose senders are as an earlier run of as many has left them; under
+/// [`Transport::Dcqcn`] that is more than nothing.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_again(
+    network: &Network,
+    flows: &[Flow],
+    manner: &Manner,
+    senders: &mut Senders,
+) -> Result<Outcome, SimError> {
     if !(manner.step_s > 0.0 && manner.step_s.is_finite()) {
         let remedy = "give a part of a microsecond";
         return Err(SimError::number("the step of queues, in seconds,", manner.step_s, remedy));
     }
     check_memory(network, flows, manner)?;
+    check_work(network, flows, manner)?;
     let mut run = Run::new(network, flows, manner);
+    if senders.rates.len() == flows.len() {
+        run.rates = std::mem::take(&mut senders.rates);
+    }
     let mut open: Vec<usize> = (0..flows.len()).collect();
     let (mut step, mut every) = (0usize, 1);
     while !open.is_empty() {
@@ -180,6 +200,7 @@ pub fn run(network: &Network, flows: &[Flow], manner: &Manner) -> Result<Outcome
         step += 1;
     }
     run.outcome.time_s = run.outcome.ends_s.iter().copied().fold(0.0, f64::max);
+    (senders.rates, senders.ended_s) = (run.rates, run.outcome.time_s);
     Ok(run.outcome)
 }
 
@@ -193,6 +214,22 @@ fn check_memory(network: &Network, flows: &[Flow], manner: &Manner) -> Result<()
     let bytes = flows.len() as f64 * (150.0 + 8.0 * late) + hops as f64 * 32.0;
     let what = format!("the queues of {} flows", flows.len());
     SimError::if_over(what, bytes, network.plan().memory_mib)
+}
+
+/// An estimate, before it is begun: in every step all hops of the flows that are open, of which on
+/// average half are, for as long as the busiest link needs.
+fn check_work(network: &Network, flows: &[Flow], manner: &Manner) -> Result<(), SimError> {
+    let mut bytes = vec![0.0; network.links() as usize];
+    let mut hops = 0;
+    for flow in flows {
+        hops += flow.links.len();
+        flow.links.iter().for_each(|link| bytes[*link as usize] += flow.bytes);
+    }
+    let busy = bytes.iter().zip(network.capacity()).filter(|(bytes, _)| **bytes > 0.0);
+    let busiest_s = busy.map(|(bytes, capacity)| bytes / capacity).fold(0.0, f64::max);
+    let times = 0.5 * hops as f64 * busiest_s.min(manner.limit_s) / manner.step_s;
+    let what = format!("the queues of {} flows", flows.len());
+    SimError::if_long(what, times, network.plan().work_millions)
 }
 
 impl<'a> Run<'a> {
@@ -390,8 +427,7 @@ impl<'a> Run<'a> {
             let hops = self.first[flow + 1] - self.first[flow];
             self.rates[flow].will_hear(now_s + hops as f64 * self.manner.step_s);
         }
-        let line_rate = self.network.capacity()[self.links[self.first[flow]] as usize];
-        self.rates[flow].react(dcqcn, now_s, line_rate);
+        self.rates[flow].react(dcqcn, now_s);
     }
 
     /// Records watched queues; every other point goes when there are too many.
@@ -489,6 +525,36 @@ mod tests {
         // What a hop takes in a step is all that is ever there.
         let most = outcome.queue_bytes_max.iter().copied().fold(0.0, f64::max);
         assert!(most <= 50e9 * 0.5e-6 * 1.01, "{most}");
+    }
+
+    #[test]
+    fn more_work_than_is_allowed_is_refused() {
+        let mut plan = Zone::default().plan().unwrap();
+        plan.work_millions = 1;
+        let network = Network::new(plan).unwrap();
+        // Four links for 0.2 ms in steps of half a microsecond, and for a thousand times as long.
+        let small = flow(&network, 0, 16, 10e6);
+        run(&network, &[small], &manner(Transport::PauseOnly)).unwrap();
+        let large = flow(&network, 0, 16, 30e9);
+        let error = run(&network, &[large], &manner(Transport::PauseOnly)).unwrap_err();
+        assert!(matches!(error, SimError::Work { needed_millions: 3, .. }), "{error}");
+    }
+
+    #[test]
+    fn a_second_call_begins_as_the_first_has_left_senders() {
+        let network = network();
+        let flows: Vec<Flow> = (0..4).map(|from| flow(&network, from, 16, 20e6)).collect();
+        let dcqcn = Dcqcn::default();
+        let manner = manner(Transport::Dcqcn(dcqcn));
+        let mut senders = Senders::default();
+        let first = run_again(&network, &flows, &manner, &mut senders).unwrap();
+        assert!(senders.alpha() > 0.5, "{}", senders.alpha());
+        let at_once = run_again(&network, &flows, &manner, &mut senders.clone()).unwrap();
+        senders.rest(&dcqcn, 100e-3);
+        assert!(senders.alpha() < 1e-3, "{}", senders.alpha());
+        let rested = run_again(&network, &flows, &manner, &mut senders).unwrap();
+        assert!(rested.time_s < first.time_s, "{} {}", rested.time_s, first.time_s);
+        assert!(first.time_s < at_once.time_s, "{} {}", first.time_s, at_once.time_s);
     }
 
     #[test]

@@ -95,6 +95,8 @@ pub struct Ask<'a> {
     pub seed: u64,
     /// The most memory, in MiB.
     pub memory_mib: u64,
+    /// The most work of a run, in millions of steps ([`Plan::work_millions`]).
+    pub work_millions: u64,
     /// Other values of its parameters, by name.
     pub changed: &'a [(String, f64)],
     /// On which network, if not on its own.
@@ -104,7 +106,7 @@ pub struct Ask<'a> {
 impl Default for Ask<'_> {
     /// Everything as it is shown.
     fn default() -> Self {
-        Ask { seed: 1, memory_mib: 4_096, changed: &[], on: None }
+        Ask { seed: 1, memory_mib: 4_096, work_millions: 1_000, changed: &[], on: None }
     }
 }
 
@@ -154,6 +156,8 @@ pub struct Setting {
     pub seed: u64,
     /// The most memory, in MiB.
     pub memory_mib: u64,
+    /// The most work of a run, in millions of steps ([`Plan::work_millions`]).
+    pub work_millions: u64,
     values: BTreeMap<&'static str, f64>,
     /// The network to run on, if it is not the experiment's own.
     on: Option<On>,
@@ -210,10 +214,11 @@ impl Setting {
             values.insert(parameter.name, *value);
         }
         let on = ask.on.map(|on| {
-            let plan = Plan { memory_mib: ask.memory_mib, ..on.plan.clone() };
-            On { plan, ..on.clone() }
+            let Ask { memory_mib, work_millions, .. } = *ask;
+            On { plan: Plan { memory_mib, work_millions, ..on.plan.clone() }, ..on.clone() }
         });
-        Ok(Setting { seed: ask.seed, memory_mib: ask.memory_mib, values, on })
+        let Ask { seed, memory_mib, work_millions, .. } = *ask;
+        Ok(Setting { seed, memory_mib, work_millions, values, on })
     }
 
     /// What came out, with what it ran with.
@@ -281,15 +286,21 @@ impl Setting {
 
     /// The network of a zone.
     pub(crate) fn network(&self, zone: &Zone) -> Result<Network, SimError> {
-        Network::new(Plan { memory_mib: self.memory_mib, ..zone.plan()? })
+        Network::new(self.own(zone)?)
     }
 
     /// The network that was given, or that of a zone.
     pub(crate) fn plan(&self, zone: &Zone) -> Result<Plan, SimError> {
         match &self.on {
             Some(on) => Ok(on.plan.clone()),
-            None => Ok(Plan { memory_mib: self.memory_mib, ..zone.plan()? }),
+            None => self.own(zone),
         }
+    }
+
+    /// The plan of a zone, within what is allowed.
+    fn own(&self, zone: &Zone) -> Result<Plan, SimError> {
+        let Setting { memory_mib, work_millions, .. } = *self;
+        Ok(Plan { memory_mib, work_millions, ..zone.plan()? })
     }
 }
 

@@ -25,6 +25,19 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
+const ALGORITHMS: [&str; 2] = ["ring", "hierarchical"];
+
+/// An estimate of all runs together, before the first is begun.
+fn check_work(network: &Network, bytes: u64) -> Result<(), SimError> {
+    let (mut steps, each) = (0.0, 3.0);
+    for algorithm in ALGORITHMS {
+        let call = Call::new(Collective::AllReduce, algorithm, bytes)?;
+        steps += each * collective::steps(network, Scheme::Spray, &call, &Manner::default())?;
+    }
+    let what = format!("6 runs of {} ranks", network.ranks());
+    SimError::if_long(what, steps, network.plan().work_millions)
+}
+
 fn run(setting: &Setting) -> Result<Findings, SimError> {
     let zone = Zone { racks: setting.count("racks"), ..Zone::default() };
     let network = Network::new(setting.plan(&zone)?)?;
@@ -41,12 +54,13 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         }
     }
     let bytes = u64::from(setting.count("mib")) << 20;
+    check_work(&network, bytes)?;
     let late_s = setting.number("late_us") * 1e-6;
     let mut findings = Findings::default();
     let title = "What a straggler costs";
     let groups = ["all alike", "a late rank", "a slow host"];
     let mut figure = Figure::bars("straggler", title, "time in seconds", &groups);
-    for algorithm in ["ring", "hierarchical"] {
+    for algorithm in ALGORITHMS {
         let call = Call::new(Collective::AllReduce, algorithm, bytes)?;
         let time_s = |network: &Network, late: Vec<(u32, f64)>| {
             let mut manner = Manner { late, ..Manner::default() };

@@ -8,6 +8,15 @@ use ferroccl::perf::sizes::parse_size;
 use ferroccl::{Collective, DataType, Rank, ReduceOp};
 
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Nothing is sent, and no rank is needed: the plan is a function of what is given here and of the
+configuration (FERROCCL_*). Up to 16 ranks the times of all ways are predicted, by a table's numbers
+where FERROCCL_TUNING has one. docs/explain.md says what the lines mean.
+Examples:
+  ferroccl explain all_reduce --bytes 64M --ranks 8
+  ferroccl explain all_to_all --bytes 1M --ranks 16 --hosts 4 --rank 5
+  ferroccl explain reduce --bytes 8 --ranks 5 --root 4 -d double -o max --algo tree
+  ferroccl explain all_gather --bytes 256k --ranks 6 --hosts 3 --algo ring/4 --json")]
 pub(crate) struct Explain {
     /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all barrier
     collective: Collective,

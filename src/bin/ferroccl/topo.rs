@@ -8,9 +8,9 @@ use ferroccl::machine::Files;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Without a topology, it is this machine's: by sysfs, and by NVML where it can be opened. Files are
-TOML (what --as toml prints), NCCL's topology XML, or what `aws ec2 describe-instance-topology
---output json` prints.
+Without a topology, it is this machine's: by sysfs, and by NVML and libibverbs where they can be
+opened; of a port that is down no network is shown. Files are TOML (what --as toml prints), NCCL's
+topology XML, or what `aws ec2 describe-instance-topology --output json` prints.
 Examples:
   ferroccl topo
   ferroccl topo h100 --as matrix

@@ -5,12 +5,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use ferroccl::Collective;
 use ferroccl::communicator::{config_with, config_without_table};
 use ferroccl::perf::open::launch_local;
 use ferroccl::perf::options::percent;
 use ferroccl::perf::sizes::parse_size;
 use ferroccl::tune::{Foreseen, Tried, Tuning, Wanted, compare, foresee, measure};
-use ferroccl::{Collective, Config};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -54,8 +54,7 @@ pub(crate) struct Tune {
     #[arg(long = "try", value_name = "VARIABLE=VALUE|usual", value_parser = attempt)]
     tried: Vec<Attempt>,
     /// Predict for so many ranks, by the model that the table has
-    #[arg(long, value_name = "RANKS", requires = "table",
-          conflicts_with_all = ["local_ranks", "tried"])]
+    #[arg(long, value_name = "RANKS", requires = "table", conflicts_with = "local_ranks")]
     predict: Option<u32>,
     /// On so many hosts, with --predict
     #[arg(long, default_value_t = 1, requires = "predict")]
@@ -123,7 +122,7 @@ fn predict(arguments: &Tune, ranks: u32, table: &Path) -> Result<ExitCode, Failu
     let mut tuning = read(table)?;
     let among = Foreseen { ranks, hosts: arguments.hosts };
     let config = config_with(&tuning)?;
-    foresee(&mut tuning, among, &wanted(arguments, &config)?, &config)
+    foresee(&mut tuning, among, &wanted(arguments, Tried::modelled)?, &config)
         .map_err(|error| format!("{}: {error}", table.display()))?;
     write(arguments.out.as_deref(), &tuning.file())?;
     Ok(ExitCode::SUCCESS)
@@ -142,7 +141,7 @@ fn write(out: Option<&Path>, table: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn wanted(arguments: &Tune, config: &Config) -> Result<Wanted, Failure> {
+fn wanted(arguments: &Tune, usual: impl Fn() -> Vec<Tried>) -> Result<Wanted, Failure> {
     let Tune { collectives, min_bytes, max_bytes, factor, rounds, tried, .. } = arguments;
     if *min_bytes == 0 || max_bytes < min_bytes {
         return Err("-b must be 1 at least, and not above -e".into());
@@ -162,7 +161,7 @@ fn wanted(arguments: &Tune, config: &Config) -> Result<Wanted, Failure> {
     }
     for attempt in tried {
         let tried = match attempt {
-            Attempt::Usual => Tried::usual(config),
+            Attempt::Usual => usual(),
             Attempt::One(tried) => vec![tried.clone()],
         };
         for Tried { variable, values } in tried {
@@ -177,7 +176,7 @@ fn wanted(arguments: &Tune, config: &Config) -> Result<Wanted, Failure> {
 
 fn run(arguments: &Tune) -> Result<ExitCode, Failure> {
     let config = config_without_table()?;
-    let wanted = wanted(arguments, &config)?;
+    let wanted = wanted(arguments, || Tried::usual(&config))?;
     if let Some(ranks) = arguments.local_ranks
         && let Some(status) = launch_local(ranks)?
     {

@@ -131,7 +131,7 @@ impl Plugin {
             devices,
             manners: Manners {
                 settings,
-                policy: Arc::new(config.ib_policy.clone()),
+                policy: Arc::new(config.policy()),
                 has_class: config.ib_traffic_class != 0,
                 join_within: config.join_timeout,
                 who,

@@ -185,11 +185,9 @@ impl Endpoint {
     }
 
     /// Writes what the sockets take.
-    pub(crate) fn write(&mut self, now: Instant) {
+    pub(crate) fn write(&mut self) {
         for stripe in &mut self.stripes {
-            if let Err(reason) = stripe.write() {
-                stripe.breaks(reason, now);
-            }
+            stripe.unheard |= stripe.write().is_err();
         }
     }
 

@@ -139,10 +139,10 @@ impl TcpLane {
         Ok(true)
     }
 
-    fn write(&mut self, now: Instant) {
+    fn write(&mut self) {
         for endpoint in self.endpoints.iter_mut().flatten() {
             if !endpoint.is_drained() {
-                endpoint.write(now);
+                endpoint.write();
             }
         }
     }
@@ -323,10 +323,10 @@ impl Lane for TcpLane {
         )))
     }
 
-    fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
+    fn post(&mut self, _now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
         self.refresh();
         let taken = take(work, |request| self.put(request));
-        self.write(now);
+        self.write();
         taken
     }
 
@@ -390,7 +390,7 @@ impl Lane for TcpLane {
         for endpoint in self.endpoints.iter_mut().flatten() {
             endpoint.tell(now);
         }
-        self.write(now);
+        self.write();
         let before = events.len();
         if self.gives_back {
             let endpoints = self.endpoints.iter_mut().flatten();
@@ -432,9 +432,9 @@ impl Lane for TcpLane {
         open.all(|peer| peer.outstanding() == 0)
     }
 
-    fn conclude(&mut self, now: Instant) {
+    fn conclude(&mut self, _now: Instant) {
         self.endpoints.iter_mut().flatten().for_each(Endpoint::tell_of_much);
-        self.write(now);
+        self.write();
     }
 
     fn sleep(&mut self, longest: Duration) {

@@ -29,6 +29,9 @@
 mod acceptor;
 mod connecting;
 mod device;
+#[cfg(test)]
+#[cfg(feature = "tls")]
+mod encrypted;
 mod endpoint;
 mod frame;
 #[cfg(any(test, fuzzing))]
@@ -41,9 +44,6 @@ mod link;
 mod memory;
 mod outgoing;
 mod stripe;
-#[cfg(test)]
-#[cfg(feature = "tls")]
-mod tests;
 mod writers;
 
 use std::sync::Arc;

@@ -31,6 +31,9 @@ pub(crate) struct Stripe {
     pub(crate) outgoing: Outgoing,
     pub(crate) incoming: Incoming,
     pub(crate) broken: Option<Break>,
+    /// Whether a write has failed. A peer that closes does not take in what this side still has to
+    /// say, but what it said itself may lie unread: reading comes to the break by itself.
+    pub(crate) unheard: bool,
     /// After a break nothing is sent before the peer has told what it has.
     pub(crate) resuming: bool,
     /// Frames received when that was last told.
@@ -57,6 +60,7 @@ impl Stripe {
             outgoing: Outgoing::new(gives_back),
             incoming: Incoming::new(),
             broken: None,
+            unheard: false,
             resuming: false,
             told: 0,
             told_bytes: 0,
@@ -78,9 +82,9 @@ impl Stripe {
         self.wire.as_ref().is_some_and(Wire::holds)
     }
 
-    /// Writes what the socket takes. An error is the end of the connection.
+    /// Writes what the socket takes. After an error it takes no more.
     pub(crate) fn write(&mut self) -> Result<(), String> {
-        let Some(wire) = &mut self.wire else { return Ok(()) };
+        let Some(wire) = self.wire.as_mut().filter(|_| !self.unheard) else { return Ok(()) };
         wire.flush()?;
         if self.outgoing.is_drained() {
             return Ok(());
@@ -105,7 +109,7 @@ impl Stripe {
     /// The connection is gone.
     pub(crate) fn breaks(&mut self, reason: String, now: Instant) {
         self.wire = None;
-        self.watches_room = false;
+        (self.unheard, self.watches_room) = (false, false);
         let dialler = None;
         self.broken.get_or_insert(Break { since: now, reason, dialler, redial_at: now });
     }
@@ -114,7 +118,8 @@ impl Stripe {
     pub(crate) fn comes_back(&mut self, wire: Wire) {
         classify(&wire, self.traffic_class);
         self.wire = Some(wire);
-        (self.broken, self.resuming, self.watches_room) = (None, true, false);
+        (self.broken, self.resuming) = (None, true);
+        (self.unheard, self.watches_room) = (false, false);
         self.incoming.restart();
         self.outgoing.restart();
         self.is_new = true;

@@ -13,6 +13,7 @@ use crate::Options;
 use crate::endpoint::DEPTH_MAX;
 use crate::gid;
 use crate::lane::VerbsLane;
+use crate::listing::bytes_per_s;
 use crate::meeting::{PROTOCOL, VerbsConnecting, VerbsListener};
 use crate::native::{GpuDriver, GpuMemory, GpuRegistration, Memory};
 use crate::port::Port;
@@ -22,6 +23,9 @@ const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 
 /// A system call and the pinning of pages cost as much as copying so much, and grow more slowly.
 const REGISTER_BYTES_MIN: usize = 256 << 10;
+
+/// One lane of the first generation.
+const SLOWEST_BYTES_PER_S: f64 = 250e6;
 
 /// What a port can do.
 pub(crate) fn caps(port: &Port, options: &Options) -> Caps {
@@ -35,33 +39,9 @@ pub(crate) fn caps(port: &Port, options: &Options) -> Caps {
         ordered: false,
         message_bytes_max: port.attr.max_msg_sz.clamp(1, MESSAGE_BYTES_MAX) as usize,
         depth_max: in_flight.unwrap_or(DEPTH_MAX).min(DEPTH_MAX),
-        bandwidth_bytes_per_s: bandwidth(port.attr.active_width, port.attr.active_speed),
+        bandwidth_bytes_per_s: bytes_per_s(&port.attr).unwrap_or(SLOWEST_BYTES_PER_S),
         latency_ns: 2_000,
     }
-}
-
-/// As the port tells its width (a bit for 1, 4, 8, 12 and 2 lanes) and speed (a bit for each
-/// generation); by the InfiniBand specification, "PortInfo".
-fn bandwidth(width: u8, speed: u8) -> f64 {
-    let lanes = match width {
-        1 => 1.0,
-        2 => 4.0,
-        4 => 8.0,
-        8 => 12.0,
-        16 => 2.0,
-        _ => 1.0,
-    };
-    let bits_per_s = match speed {
-        1 => 2.5e9 * 0.8,
-        2 => 5e9 * 0.8,
-        4 | 8 => 10e9 * 64.0 / 66.0,
-        16 => 14e9 * 64.0 / 66.0,
-        32 => 25e9 * 64.0 / 66.0,
-        64 => 50e9 * 64.0 / 66.0,
-        128 => 100e9 * 64.0 / 66.0,
-        _ => 2.5e9 * 0.8,
-    };
-    lanes * bits_per_s / 8.0
 }
 
 /// A port of an RDMA device.

@@ -32,6 +32,7 @@ mod group;
 mod hca;
 mod lane;
 mod line;
+mod listing;
 mod load;
 mod meeting;
 mod memory;
@@ -55,6 +56,7 @@ use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
 
 pub use device::VerbsDevice;
 pub use gid::{Family, Picked, Rule};
+pub use listing::PortInfo;
 pub use native::{GpuDriver, GpuMemory, GpuPath, GpuRegistration};
 
 use hca::Filter;
@@ -173,7 +175,7 @@ impl Options {
             interfaces: config.socket_interfaces.clone(),
             gid: Rule { index: config.ib_gid_index, family, networks },
             partition: config.ib_partition.into(),
-            policy: config.ib_policy.clone(),
+            policy: config.policy(),
             traffic_class: config.ib_traffic_class,
             grant_traffic_class: config.ib_grant_traffic_class,
             service_level: config.ib_service_level,

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use ccl_core::transport::TransportError;
+use ccl_core::transport::{LinkLayer, TransportError};
 use ccl_memory::Region;
 use ccl_verbs_soft::{Limits, SoftDevice, functions};
 use rdma_sys::*;
 
+use crate::listing::bytes_per_s;
 use crate::native::{Context, Domain, Memory, Pair, Queue, Room, Way, Write};
-use crate::status;
+use crate::{Options, PortInfo, VerbsTransport, status};
 
 /// A device with memory, and a queue pair that is not connected.
 struct End {
@@ -200,6 +201,37 @@ fn a_port_without_link_keeps_all_waiting_and_says_so() {
     }
     other.device.set_link(true);
     assert_eq!(completions(&one, 1)[0].status, IBV_WC_SUCCESS);
+}
+
+#[test]
+fn ports_are_listed_whether_they_can_be_used_or_not() {
+    let limits = Limits { link_layer: IBV_LINK_LAYER_INFINIBAND, ..Limits::default() };
+    let device = SoftDevice::new(limits);
+    let options = Options { devices: "=none".to_owned(), ..Options::default() };
+    let transport = VerbsTransport::over(functions(), options);
+    let port = || {
+        let of = |port: &PortInfo| port.device == device.name();
+        transport.list().into_iter().find(of).unwrap()
+    };
+    let up = port();
+    assert!(up.is_active && !up.is_at_least);
+    assert_eq!((up.number, up.layer), (1, Some(LinkLayer::InfiniBand)));
+    // Four lanes of EDR.
+    assert_eq!(up.bytes_per_s, Some(12.5e9));
+    device.set_link(false);
+    assert_eq!(port(), PortInfo { is_active: false, ..up });
+}
+
+#[test]
+fn ports_carry_what_the_coding_of_their_lanes_leaves() {
+    let gigabits = |active_width, active_speed| {
+        let attr = ibv_port_attr { active_width, active_speed, ..ibv_port_attr::default() };
+        bytes_per_s(&attr).map(|rate| rate * 8e-9)
+    };
+    let four = [1, 2, 4, 8, 32, 64, 128].map(|speed| gigabits(2, speed));
+    assert_eq!(four, [8.0, 16.0, 32.0, 40.0, 100.0, 200.0, 400.0].map(Some));
+    assert_eq!(gigabits(1, 8), Some(10.0));
+    assert_eq!([gigabits(0, 8), gigabits(2, 0), gigabits(2, 3)], [None; 3]);
 }
 
 #[test]

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
-use crate::workspace::{root, target_dir};
-use crate::{Outcome, machine, process, report};
+use crate::workspace::target_dir;
+use crate::{Outcome, machine, process, report, workspace};
 
 /// How a line begins that says why a check was not made; [`crate::test`] shows it in its table.
 pub(crate) const SKIPPED: &str = "SKIPPED ";
@@ -122,8 +122,7 @@ fn forget(place: &str) -> Outcome {
 /// else be built anew.
 fn cargo(toolchain: Option<&str>, place: &str, flags: &str, full: bool) -> Outcome<Command> {
     // Through rustup's front: `$CARGO` would be this toolchain's own.
-    let mut command = Command::new("cargo");
-    command.current_dir(root()).args(toolchain);
+    let mut command = workspace::cargo(&Vec::from_iter(toolchain));
     command.env("CARGO_TARGET_DIR", target_dir()?.join(place)).env("RUSTFLAGS", flags);
     // Made for who edits and builds again, and most of what a build leaves on the disk.
     command.env("CARGO_INCREMENTAL", "0");

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Verdict, cargo, show};
-use crate::workspace::target_dir;
-use crate::{Outcome, process};
+use super::{Verdict, show};
+use crate::suites::SHIPPED;
+use crate::{Outcome, process, workspace};
 
 /// The most instructions that an operation may cost more with the recorder.
 const INSTRUCTIONS_MAX: f64 = 20.0;
@@ -24,12 +24,9 @@ pub(super) fn run() -> Outcome<Verdict> {
         let why = "valgrind is not installed; `apt-get install valgrind`, or `cargo xtask setup`";
         return Ok(Verdict::Skipped(why.to_owned()));
     }
-    // rustix's own system calls begin with a look at the kernel's vDSO, which valgrind hides.
-    let mut build = cargo(None, "recorder", "--cfg rustix_use_libc", false)?;
-    // Without what it does not use, to be built sooner.
-    build.args(["build", "--release", "--no-default-features", "--features", "cli"]);
-    show(build.args(["--example", EXAMPLE]))?;
-    let binary = target_dir()?.join("recorder/release/examples").join(EXAMPLE);
+    // As it is shipped: nothing is built for this alone.
+    show(&mut workspace::cargo(SHIPPED))?;
+    let binary = workspace::target_dir()?.join("release/examples").join(EXAMPLE);
     let (on, off) = (per_operation(&binary, true)?, per_operation(&binary, false)?);
     let cost = on - off;
     println!("{on:.1} instructions per operation with the recorder, {off:.1} without: {cost:.1}");

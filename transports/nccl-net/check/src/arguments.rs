@@ -7,6 +7,9 @@ use crate::library::Api;
 use crate::messages::Role;
 use crate::points::Point;
 
+/// Seconds that a point may take on a machine that is as fast as most.
+const USUAL_SECONDS: &str = "20";
+
 /// Does a network plugin keep NCCL's contract? Drives it from two processes, and tells.
 #[derive(Clone, Debug, clap::Parser)]
 #[command(after_help = "\
@@ -32,8 +35,10 @@ pub struct Arguments {
     /// Print the points and what each demands
     #[arg(long)]
     pub(crate) list: bool,
-    /// Seconds that a point may take; some may take a multiple
-    #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = parse_seconds)]
+    /// Seconds that a point may take; some may take a multiple. More than these say that the
+    /// machine is slow: what must be prompt gets as much more
+    #[arg(long, value_name = "SECONDS", default_value = USUAL_SECONDS,
+          value_parser = parse_seconds)]
     timeout: Duration,
     /// The device of the plugin, on both sides; 0+1 for one that is made of these two
     #[arg(long, value_name = "NUMBER", default_value = "0", value_delimiter = '+',
@@ -72,6 +77,17 @@ impl Arguments {
     /// How long that point may take.
     pub(crate) fn timeout(&self, point: &Point) -> Duration {
         self.timeout * point.patience
+    }
+
+    /// What must not take longer than that on most machines may take so long on this one.
+    pub(crate) fn on_this_machine(&self, time: Duration) -> Duration {
+        time.mul_f64(self.slowness())
+    }
+
+    /// How much slower than most the user says that this machine is, at least 1.
+    pub(crate) fn slowness(&self) -> f64 {
+        let usual = USUAL_SECONDS.parse().unwrap_or(f64::INFINITY);
+        (self.timeout.as_secs_f64() / usual).max(1.0)
     }
 
     /// The arguments of a process that runs a side of that point.

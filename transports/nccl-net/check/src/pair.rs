@@ -13,9 +13,10 @@ use crate::arguments::Arguments;
 use crate::messages::{Down, Role, Row, Up, Verdict};
 use crate::points::{Act, Point};
 
-/// How long the others may take when one has failed: they may have seen something too.
+/// How long the others may take on most machines when one has failed: they may have seen something
+/// too.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// How long a process may take to exit, and to notice itself that it has taken too long.
+/// How long a process may take there to exit, and to notice itself that it has taken too long.
 const EXIT: Duration = Duration::from_secs(3);
 /// Lines of a process that died which are shown.
 const LAST_WORDS: usize = 4;
@@ -64,6 +65,7 @@ pub(crate) fn run(point: &Point, arguments: &Arguments, again: &[&str]) -> std::
         Act::Pair { .. } => &[Role::Receiver, Role::Sender],
     };
     let (to_events, events) = channel();
+    let exit = arguments.on_this_machine(EXIT);
     let mut pair = Pair {
         processes: Vec::new(),
         report: Report {
@@ -73,7 +75,9 @@ pub(crate) fn run(point: &Point, arguments: &Arguments, again: &[&str]) -> std::
             rows: Vec::new(),
             took: Duration::ZERO,
         },
-        deadline: start + arguments.timeout(point) + EXIT,
+        deadline: start + arguments.timeout(point) + exit,
+        grace: arguments.on_this_machine(GRACE),
+        exit,
     };
     for role in roles {
         let mut command = again.iter().map(OsString::from).collect::<Vec<_>>();
@@ -90,6 +94,9 @@ struct Pair {
     processes: Vec<Process>,
     report: Report,
     deadline: Instant,
+    /// [`GRACE`] and [`EXIT`] on this machine.
+    grace: Duration,
+    exit: Duration,
 }
 
 impl Pair {
@@ -128,7 +135,7 @@ impl Pair {
                     |process: &Process| matches!(process.verdict, None | Some(Verdict::Passed));
                 let has_all_passed = self.processes.iter().all(has_passed);
                 match (self.processes.iter().all(Process::is_decided), has_all_passed) {
-                    (true, true) => self.end_within(EXIT),
+                    (true, true) => self.end_within(self.exit),
                     (true, false) => self.end_within(Duration::ZERO),
                     (false, true) => {}
                     (false, false) => self.ended_early(at),
@@ -140,7 +147,7 @@ impl Pair {
     /// The other knows that it has no peer, and gets a moment.
     fn ended_early(&mut self, at: usize) {
         self.send_to_other(at, &Down::PeerEnded);
-        self.end_within(GRACE);
+        self.end_within(self.grace);
     }
 
     fn end_within(&mut self, time: Duration) {
@@ -168,14 +175,14 @@ impl Pair {
         for process in &mut self.processes {
             if process.verdict == Some(Verdict::Passed) {
                 // The machine may have stood still, and this process be the first to go on.
-                process.reap(Instant::now() + GRACE);
+                process.reap(Instant::now() + self.grace);
             }
             let was_killed = process.status.is_none();
             if was_killed {
                 let _ = process.child.kill();
-                process.reap(Instant::now() + EXIT);
+                process.reap(Instant::now() + self.exit);
             }
-            match process.judge(was_killed, has_failed, timeout) {
+            match process.judge(was_killed, has_failed, timeout, self.exit) {
                 Verdict::Failed(why) if is_pair => {
                     failures.push(format!("{}: {why}", process.role.name()));
                 }
@@ -261,14 +268,20 @@ impl Process {
     }
 
     /// What came of it, now that it has ended.
-    fn judge(&self, was_killed: bool, has_failed: bool, timeout: Duration) -> Verdict {
+    fn judge(
+        &self,
+        was_killed: bool,
+        has_failed: bool,
+        timeout: Duration,
+        exit: Duration,
+    ) -> Verdict {
         let step = &self.step;
         match (&self.verdict, self.status) {
             _ if self.is_doomed => Verdict::Passed,
             (Some(Verdict::Passed), _) if was_killed && !has_failed => Verdict::Failed(format!(
                 "did all that was asked, but the process did not exit within {} s: something of \
                  the plugin runs at its end",
-                EXIT.as_secs()
+                exit.as_secs_f64()
             )),
             (Some(Verdict::Passed), Some(status)) if !was_killed && !status.success() => {
                 let words = self.last_words();

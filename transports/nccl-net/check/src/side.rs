@@ -22,9 +22,11 @@ use crate::points::{Act, Point};
 use crate::stop::{Outcome, Stop, demand, failed};
 use crate::watch::Watch;
 
-/// Calls that must not block return within this. One slower one is forgiven: the machine may have
-/// had other things to do.
+/// On most machines, calls that must not block return within this. One slower one is forgiven: the
+/// machine may have had other things to do.
 const PROMPT: Duration = Duration::from_millis(100);
+/// Longer than any of them may take on such a machine, if only it ends.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 /// So often a wait looks without giving up its processor.
 const EAGER_POLLS: u32 = 2000;
 /// Libraries that stay open for the life of the process.
@@ -67,7 +69,7 @@ pub(crate) fn run(point: &Point, role: Role, arguments: &Arguments) -> ExitCode 
     side.write(&Up::Done(verdict));
     if !is_passed {
         // The end of this process would look to the peer like a fault of its own. It is killed.
-        std::thread::sleep(pair::GRACE * 2);
+        std::thread::sleep(side.arguments.on_this_machine(pair::GRACE * 2));
     }
     ExitCode::SUCCESS
 }
@@ -82,7 +84,8 @@ impl Side {
         let up = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
         rustix::stdio::dup2_stdout(rustix::stdio::stderr())?;
         let up = Arc::new(Mutex::new(File::from(up)));
-        let watch = Arc::new(Watch::new(arguments.timeout(point)));
+        let watch =
+            Arc::new(Watch::new(arguments.timeout(point), arguments.on_this_machine(CALL_TIMEOUT)));
         let to_log = Arc::clone(&up);
         log::to(Box::new(move |line| write(&to_log, &Up::Log(line))));
         let inbox = Mutex::new(read_in_background()?);
@@ -224,11 +227,12 @@ impl Side {
         let start = Instant::now();
         let result = self.watch.call(name, call)?;
         let taken = start.elapsed();
-        if taken > PROMPT {
+        let prompt = self.arguments.on_this_machine(PROMPT);
+        if taken > prompt {
             let mut slow_calls = self.slow_calls.lock().unwrap_or_else(PoisonError::into_inner);
             *slow_calls += 1;
-            if *slow_calls > 1 || taken > 10 * PROMPT {
-                let (taken, prompt) = (taken.as_millis(), PROMPT.as_millis());
+            if *slow_calls > 1 || taken > 10 * prompt {
+                let (taken, prompt) = (taken.as_millis(), prompt.as_millis());
                 return failed(format!(
                     "{name} blocked for {taken} ms, expected it to return at once (within \
                      {prompt} ms)"

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Watch {
     doing: Mutex<Doing>,
     timeout: Duration,
+    /// Longer than any call may take that must not block.
+    call_timeout: Duration,
 }
 
 #[derive(Debug)]
@@ -18,16 +20,14 @@ struct Doing {
     deadline: Instant,
 }
 
-/// Longer than any call may take that must not block, however slow the machine.
-const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-
 impl Watch {
     /// A watch that begins now.
-    pub(crate) fn new(timeout: Duration) -> Watch {
+    pub(crate) fn new(timeout: Duration, call_timeout: Duration) -> Watch {
         let deadline = Instant::now() + timeout;
         Watch {
             doing: Mutex::new(Doing { step: "starting".to_owned(), call: None, deadline }),
             timeout,
+            call_timeout,
         }
     }
 
@@ -76,9 +76,9 @@ impl Watch {
     pub(crate) fn stuck(&self) -> Option<String> {
         let doing = self.lock();
         if let Some((name, since)) = doing.call
-            && since.elapsed() > CALL_TIMEOUT
+            && since.elapsed() > self.call_timeout
         {
-            let seconds = CALL_TIMEOUT.as_secs();
+            let seconds = self.call_timeout.as_secs_f64();
             return Some(format!(
                 "{name} blocked for more than {seconds} s, expected it to return at once; last \
                  step: {}",

@@ -118,7 +118,8 @@ fn finalize_joins_threads(side: &Side) -> Outcome {
     let before = threads();
     whole_life(side, &plugin)?;
     // The kernel counts a thread that was joined for a moment longer.
-    side.poll_for(Duration::from_millis(200), || Ok(threads() <= before))?;
+    let a_moment = side.arguments.on_this_machine(Duration::from_millis(200));
+    side.poll_for(a_moment, || Ok(threads() <= before))?;
     let after = threads();
     std::mem::forget(plugin);
     demand(after <= before, || {

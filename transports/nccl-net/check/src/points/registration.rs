@@ -26,7 +26,7 @@ const REGISTRARS: usize = 3;
 fn during_transfers(side: &Side) -> Outcome {
     let net = side.net()?;
     let link = Link::open(side, &net)?;
-    let stream = Stream::of_odd_sizes(3000, 40_000, 5000);
+    let stream = Stream::of_odd_sizes(1000, 40_000, 5000);
     let ring = link.memory(stream.stride() * stream.in_flight)?;
     let is_over = AtomicBool::new(false);
     side.step("transfers in one thread, regMr and deregMr in three others");

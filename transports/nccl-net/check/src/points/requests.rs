@@ -73,7 +73,8 @@ fn take_all(
     mut take: impl FnMut(usize) -> Outcome<Option<usize>>,
 ) -> Outcome<Vec<usize>> {
     let mut requests = Vec::new();
-    let all = side.poll_for(SOON, || {
+    let soon = side.arguments.on_this_machine(SOON);
+    let all = side.poll_for(soon, || {
         while requests.len() < REQUESTS_MAX {
             match take(requests.len())? {
                 Some(request) => requests.push(request),
@@ -83,7 +84,7 @@ fn take_all(
         Ok(true)
     })?;
     demand(all, || {
-        let (taken, seconds) = (requests.len(), SOON.as_secs());
+        let (taken, seconds) = (requests.len(), soon.as_secs());
         format!(
             "{call} took {taken} requests and no more for {seconds} s, expected it to take \
              {REQUESTS_MAX}"

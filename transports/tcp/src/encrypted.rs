@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{Connected, Event, Lane, Registry, Secret};
+use ccl_core::transport::{Connected, EndpointId, Event, Lane, Registry, Secret};
 use ccl_memory::Region;
 use ccl_wire::{Got, Place, Setup, Tls, Wire};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -120,10 +120,19 @@ fn what_is_done_when_it_is_written_cannot_be_sent_again() {
 fn lane_that_holds_a_note(sockets: usize) -> (TcpLane, Vec<Wire>) {
     let (mut stripes, mut others): (Vec<Wire>, Vec<Wire>) =
         (0..sockets).map(|_| wires()).map(|[one, other]| (one, other)).unzip();
-    let header = Header { bytes: 5, ..Header::bare(Kind::Note, 0) };
     let (last, other) = (stripes.last_mut().unwrap(), others.last_mut().unwrap());
-    write(other, &[&b"?"[..], &header.encode(), b"hello"].concat());
+    write(other, &[&b"?"[..], &note("hello")].concat());
     assert_eq!(read(last, 1), b"?");
+    (lane(stripes), others)
+}
+
+fn note(text: &str) -> Vec<u8> {
+    let header = Header { bytes: text.len() as u32, ..Header::bare(Kind::Note, 0) };
+    [&header.encode(), text.as_bytes()].concat()
+}
+
+/// A lane with one endpoint over these sockets.
+fn lane(stripes: Vec<Wire>) -> TcpLane {
     let registry = Arc::new(Registry::new());
     let secret = Secret([7; 32]);
     let setup = Setup { protocol: PROTOCOL, secret, tls: None, congestion: None };
@@ -134,7 +143,31 @@ fn lane_that_holds_a_note(sockets: usize) -> (TcpLane, Vec<Wire>) {
     let options = Options { resume_within: Duration::MAX, ..Options::default() };
     let mut lane = TcpLane::new(registry, Writer::default(), &options, true).unwrap();
     lane.attach(Connected { hello: Vec::new(), inner: Box::new(link) }).unwrap();
-    (lane, others)
+    lane
+}
+
+/// As when this side acknowledges what it has read while the rest waits in the kernel.
+#[test]
+fn what_a_peer_sent_before_it_closed_is_read_though_nothing_can_be_written_any_more() {
+    let [one, mut other] = wires();
+    let texts: Vec<String> = (0..1000).map(|number| format!("{number:>9}")).collect();
+    let farewell = Header::bare(Kind::Farewell, 0).encode();
+    let sent: Vec<u8> = texts.iter().flat_map(|text| note(text)).chain(farewell).collect();
+    assert_eq!(write(&mut other, &sent), sent.len());
+    let mut lane = lane(vec![one]);
+    drop(other);
+    let (mut events, begun) = (Vec::new(), std::time::Instant::now());
+    while !events.iter().any(|event| matches!(event, Event::Lost { .. })) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "after {} events", events.len());
+        lane.note(EndpointId(0), b"thanks").unwrap();
+        lane.poll(crate::now(), &mut events).unwrap();
+    }
+    let read = |event: &Event| match event {
+        Event::Note { bytes, .. } => Some(String::from_utf8(bytes.to_vec()).unwrap()),
+        _ => None,
+    };
+    assert_eq!(events.iter().filter_map(read).collect::<Vec<_>>(), texts);
+    assert!(matches!(events.last(), Some(Event::Lost { reason, .. }) if reason.contains("closed")));
 }
 
 #[test]

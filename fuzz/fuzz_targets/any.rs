@@ -1,0 +1,52 @@
+//! All targets in one program, so that it is linked once: `FERROCCL_FUZZ=NAME cargo fuzz run any`.
+
+#![no_main]
+
+use std::sync::OnceLock;
+
+type Target = fn(&[u8]);
+
+/// What is fuzzed, by the name of its corpus.
+const TARGETS: &[(&str, Target)] = &[
+    ("configuration", ccl_core::fuzzing::configuration),
+    ("control", ccl_core::fuzzing::control),
+    ("frames", ccl_core::fuzzing::frames),
+    ("join_member", ccl_core::fuzzing::join_member),
+    ("join_root", ccl_core::fuzzing::join_root),
+    ("message", ccl_core::fuzzing::message),
+    ("offer", ccl_core::fuzzing::offer),
+    ("place", ccl_core::fuzzing::place),
+    ("unique_id", ccl_core::fuzzing::unique_id),
+    ("shm_address", ccl_transport_shm::fuzzing::shm_address),
+    ("shm_handshake", ccl_transport_shm::fuzzing::shm_handshake),
+    ("shm_key", ccl_transport_shm::fuzzing::shm_key),
+    ("tcp_frames", ccl_transport_tcp::fuzzing::tcp_frames),
+    ("tcp_intent", ccl_transport_tcp::fuzzing::tcp_intent),
+    ("tcp_key", ccl_transport_tcp::fuzzing::tcp_key),
+    ("wire_address", ccl_wire::fuzzing::wire_address),
+    ("wire_hello", ccl_wire::fuzzing::wire_hello),
+    ("wire_interfaces", ccl_wire::fuzzing::wire_interfaces),
+    ("wire_shake", ccl_wire::fuzzing::wire_shake),
+    ("chakra_trace", ferroccl::fuzzing::chakra_trace),
+    ("environment", ferroccl::fuzzing::environment),
+    ("pmi", ferroccl::fuzzing::pmi),
+    ("recorded_calls", ferroccl::fuzzing::recorded_calls),
+    ("recording", ferroccl::fuzzing::recording),
+    ("store", ferroccl::fuzzing::store),
+    ("traffic_matrix", ferroccl::fuzzing::traffic_matrix),
+    ("nccl_net", nccl_net_ferroccl::fuzzing::nccl_net),
+];
+
+static CHOSEN: OnceLock<Target> = OnceLock::new();
+
+fn chosen() -> Target {
+    let name = std::env::var("FERROCCL_FUZZ").unwrap_or_default();
+    let found = TARGETS.iter().find(|(known, _)| *known == name);
+    found.map(|(_, target)| *target).unwrap_or_else(|| {
+        let known: Vec<&str> = TARGETS.iter().map(|(name, _)| *name).collect();
+        eprintln!("FERROCCL_FUZZ={name:?} names no target; the targets are {}", known.join(", "));
+        std::process::exit(2)
+    })
+}
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| CHOSEN.get_or_init(chosen)(data));

@@ -1,2 +1,0 @@
-#![no_main]
-libfuzzer_sys::fuzz_target!(|data: &[u8]| ccl_transport_shm::fuzzing::shm_handshake(data));

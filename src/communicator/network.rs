@@ -1,0 +1,299 @@
+//! What the network does when many use it: defaults are for one that carries all that hosts send,
+//! in whatever pairs. One pair of hosts is measured alone, and then all at once, each of them in
+//! another half of the hosts than its partner.
+//!
+//! `ferroccl tune` looks, and ranks that join do if `FERROCCL_CHECK_NETWORK=measure` asks for it.
+
+use std::fmt;
+use std::time::Instant;
+
+use ccl_core::config::NetworkCheck;
+use ccl_core::topology::Hosts;
+use ccl_core::types::Rank;
+
+use super::call::usage;
+use super::error::Error;
+use super::{Communicator, assumptions};
+
+/// Of a message, of which a group has so many each way.
+const MESSAGE_BYTES: usize = 1 << 20;
+const MESSAGES: usize = 8;
+const PINGS: u32 = 50;
+/// What of the rate alone must be left with all at once for the network to be as defaults assume.
+const LEFT: f64 = 0.8;
+/// How often ranks that join look: nobody waits for a better median.
+const ROUNDS: u32 = 3;
+/// However slow the network is, no round begins after so long.
+const LONG_ENOUGH_S: f64 = 5.0;
+/// More flows must carry so many times what is carried without them to be kept.
+const WORTH: f64 = 1.1;
+
+/// What was seen of the network, the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Seen {
+    /// Pairs of hosts.
+    pub(crate) pairs: u32,
+    /// There and back, of a few bytes, between two hosts; in microseconds.
+    pub(crate) round_trip_us: f64,
+    /// One way between two hosts that are alone, while as much comes back; in bytes per second.
+    pub(crate) alone: f64,
+    /// The same of the slowest pair, all at once.
+    pub(crate) together: f64,
+}
+
+impl Seen {
+    /// What is left of the rate.
+    fn left(&self) -> f64 {
+        self.together / self.alone
+    }
+
+    /// Whether so little is left that it is not as defaults assume.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.pairs > 1 && self.left() < LEFT
+    }
+}
+
+/// In one sentence, without an end.
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Seen { pairs, round_trip_us, alone, together } = *self;
+        write!(
+            f,
+            "between hosts: a round trip of {round_trip_us:.1} us, {:.3} GB/s each way with one \
+             pair of hosts alone",
+            alone / 1e9
+        )?;
+        if pairs > 1 {
+            let percent = 100.0 * self.left();
+            let gb_per_s = together / 1e9;
+            write!(f, " and {gb_per_s:.3} GB/s with all {pairs} at once ({percent:.0} %)")?;
+        }
+        if self.is_crowded() {
+            let ratio = 1.0 / self.left();
+            write!(f, ": it is oversubscribed 1:{ratio:.1}, or puts several flows on one path")?;
+        }
+        Ok(())
+    }
+}
+
+/// What came of measuring when ranks joined, for them and for what is made of them.
+#[derive(Clone, Debug)]
+pub(super) struct Measured {
+    /// Whether links have more flows than by default.
+    pub(super) more_flows: bool,
+    /// What there is to say of it.
+    note: Option<String>,
+}
+
+impl Communicator {
+    /// Looks at the network, at most in so many rounds; there is nothing to see of one host. All
+    /// ranks call it, and all get the same.
+    pub(crate) fn look_at_network(&mut self, rounds: u32) -> Result<Option<Seen>, Error> {
+        let hosts = self.hosts().clone();
+        if hosts.count() < 2 {
+            return Ok(None);
+        }
+        let own = partner(&hosts, self.rank());
+        let first = own.filter(|(pair, _)| *pair == 0);
+        let count = if own.is_some() { MESSAGES } else { 0 };
+        let mut buffers = vec![(vec![1_u8; MESSAGE_BYTES], vec![0_u8; MESSAGE_BYTES]); count];
+        let round_trip_us = self.round_trip(first)?;
+        let (mut alone, mut together) = (Vec::new(), Vec::new());
+        // In turns.
+        for _ in 0..=rounds {
+            alone.push(self.exchanged(first, &mut buffers)?);
+            together.push(self.exchanged(own, &mut buffers)?);
+            // Alike on all ranks, as the times are.
+            if alone.iter().chain(&together).sum::<f64>() > LONG_ENOUGH_S {
+                break;
+            }
+        }
+        let bytes = (MESSAGE_BYTES * MESSAGES) as f64;
+        Ok(Some(Seen {
+            pairs: hosts.count() / 2,
+            round_trip_us,
+            alone: bytes / median(alone),
+            together: bytes / median(together),
+        }))
+    }
+
+    /// These ranks, joined so that it suits their network, if `FERROCCL_CHECK_NETWORK=measure` asks
+    /// for a look at it and none was taken. All ranks call it.
+    pub(super) fn suited(mut self) -> Result<Communicator, Error> {
+        let is_asked = self.config().check_network == NetworkCheck::Measure;
+        if !is_asked || self.measured.is_some() {
+            return Ok(self);
+        }
+        let Some(seen) = self.look_at_network(ROUNDS)? else { return Ok(self) };
+        let mut said = seen.to_string();
+        let holds = self.engine.wiring.as_ref().map(|wiring| &wiring.config);
+        let more = holds.and_then(|holds| assumptions::more_flows(self.config(), holds));
+        let mut more_flows = false;
+        if let Some(more) = more.filter(|_| seen.is_crowded()) {
+            self.measured = Some(Measured { more_flows: true, note: None });
+            let mut other = self.split(0, i64::from(self.rank()))?.ok_or_else(no_part)?;
+            let Some(then) = other.look_at_network(ROUNDS)? else { return Ok(self) };
+            let times = then.together / seen.together;
+            more_flows = times > WORTH;
+            let kept = if more_flows { "so they stay" } else { "so it stays as it was" };
+            said += &format!("; with {more} all at once get {times:.2} times that, {kept}");
+            if more_flows {
+                self = other;
+            }
+        }
+        tracing::info!("{said}");
+        let note = seen.is_crowded().then_some(said);
+        self.measured = Some(Measured { more_flows, note });
+        Ok(self)
+    }
+
+    /// What there is to say of how defaults were made to suit the network.
+    pub(super) fn note(&self) -> Option<String> {
+        let adjusted = self.engine.wiring.as_ref().and_then(|wiring| wiring.note.as_deref());
+        let measured = self.measured.as_ref().and_then(|measured| measured.note.as_deref());
+        let notes = Vec::from_iter(adjusted.into_iter().chain(measured));
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
+
+    /// Seconds until the slowest of those that take part has sent and received all; the same on all
+    /// ranks.
+    fn exchanged(
+        &mut self,
+        own: Option<(u32, Rank)>,
+        buffers: &mut [(Vec<u8>, Vec<u8>)],
+    ) -> Result<f64, Error> {
+        self.barrier()?;
+        let begun = Instant::now();
+        if let Some((_, peer)) = own {
+            let mut group = self.group();
+            for (sent, received) in buffers {
+                group = group.send(sent, peer).recv(received, peer);
+            }
+            group.run()?;
+        }
+        let took = if own.is_some() { begun.elapsed().as_secs_f64() } else { 0.0 };
+        self.greatest(took)
+    }
+
+    /// Microseconds there and back, the mean of some; the same on all ranks.
+    fn round_trip(&mut self, own: Option<(u32, Rank)>) -> Result<f64, Error> {
+        let (mut word, mut took) = ([0_u8; 8], 0.0);
+        for timed in [false, true] {
+            self.barrier()?;
+            let begun = Instant::now();
+            for _ in 0..PINGS {
+                match own {
+                    Some((_, peer)) if self.rank() < peer => {
+                        self.send(&word, peer)?;
+                        self.recv(&mut word, peer)?;
+                    }
+                    Some((_, peer)) => {
+                        self.recv(&mut word, peer)?;
+                        self.send(&word, peer)?;
+                    }
+                    None => {}
+                }
+            }
+            if timed && own.is_some() {
+                took = begun.elapsed().as_secs_f64() * 1e6 / f64::from(PINGS);
+            }
+        }
+        self.greatest(took)
+    }
+
+    /// The greatest of all ranks' values, none of them negative.
+    fn greatest(&mut self, value: f64) -> Result<f64, Error> {
+        let mut all = vec![0.0; self.ranks() as usize];
+        self.all_gather(&[value], &mut all)?;
+        Ok(all.into_iter().fold(0.0, f64::max))
+    }
+}
+
+fn no_part() -> Error {
+    usage("a rank took no part".to_owned())
+}
+
+/// The number of this rank's pair of hosts, and the rank to talk with: of each host the first.
+fn partner(hosts: &Hosts, rank: Rank) -> Option<(u32, Rank)> {
+    let ((host, local), half) = (hosts.seat(rank), hosts.count() / 2);
+    let (pair, other) = if host < half { (host, host + half) } else { (host - half, host - half) };
+    // Of an odd number the last has none.
+    (local == 0 && pair < half).then(|| (pair, hosts.members(other).next().unwrap_or(rank)))
+}
+
+/// Of all but the first, which connects; of that, if there is no other.
+fn median(mut times: Vec<f64>) -> f64 {
+    if times.len() > 1 {
+        times.remove(0);
+    }
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::{Join, Listening, Reach};
+    use ccl_core::config::Config;
+
+    #[test]
+    fn the_first_ranks_of_hosts_meet_in_pairs() {
+        let hosts = Hosts::of(&[0, 0, 1, 2, 2, 3, 4]);
+        let partners: Vec<_> = (0..7).map(|rank| partner(&hosts, rank)).collect();
+        let pair = |pair, peer| Some((pair, peer));
+        let expected = [pair(0, 3), None, pair(1, 5), pair(0, 0), None, pair(1, 2), None];
+        assert_eq!(partners, expected);
+        assert_eq!(partner(&Hosts::one(4), 0), None);
+    }
+
+    #[test]
+    fn the_first_time_counts_only_where_it_is_the_only_one() {
+        assert_eq!(median(vec![9.0, 3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![9.0, 1.0]), 1.0);
+        assert_eq!(median(vec![9.0]), 9.0);
+        assert!(median(Vec::new()).is_nan());
+    }
+
+    /// What was measured to help holds for what is made of a communicator, too.
+    #[test]
+    fn more_flows_are_inherited() {
+        let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
+        let mut listener = Some(listener);
+        let ranks = [0, 1].map(|rank| {
+            let mut how = Join::new(rank, 2, id.clone());
+            how.listener = listener.take();
+            std::thread::spawn(move || {
+                let mut config = Config::default();
+                config.transport = "tcp".to_owned();
+                config.check_network = NetworkCheck::Measure;
+                let mut first = Communicator::join_with(how, config).unwrap();
+                assert!(first.measured.is_some() && first.note().is_none(), "of one pair");
+                let note = Some("so it is".to_owned());
+                first.measured = Some(Measured { more_flows: true, note: note.clone() });
+                let second = first.split(0, 0).unwrap().unwrap();
+                let mut third = { second }.split(0, 0).unwrap().unwrap();
+                let sockets = |communicator: &Communicator| {
+                    let made = communicator.engine.wiring.as_ref().map(|w| w.config.sockets);
+                    (communicator.config().sockets, made)
+                };
+                assert_eq!((sockets(&first), sockets(&third)), ((1, Some(1)), (1, Some(4))));
+                assert_eq!(third.note(), note);
+                assert_eq!(third.greatest(f64::from(rank)).unwrap(), 1.0);
+            })
+        });
+        for rank in ranks {
+            rank.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_gets_slower_in_company_is_said() {
+        let seen = Seen { pairs: 4, round_trip_us: 12.0, alone: 10e9, together: 2.5e9 };
+        let said = seen.to_string();
+        assert!(said.contains("2.500 GB/s with all 4 at once (25 %): it is oversubscribed 1:4.0"));
+        assert!(seen.is_crowded());
+        for quiet in [Seen { together: 9e9, ..seen }, Seen { pairs: 1, ..seen }] {
+            assert!(!quiet.is_crowded() && !quiet.to_string().contains("oversubscribed"));
+        }
+    }
+}

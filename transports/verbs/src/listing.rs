@@ -1,0 +1,93 @@
+//! What ports there are, for who describes the machine and does not use them.
+
+use ccl_core::transport::{LinkLayer, Place};
+use rdma_sys::{
+    IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_PORT_ACTIVE, ibv_port_attr,
+};
+
+use crate::VerbsTransport;
+use crate::native::Context;
+
+/// The fastest generation, NDR, that the library's function has a bit for: it says that of faster
+/// ones, too.
+const FASTEST: u8 = 128;
+
+/// A port of a device as the library tells of it, whether it can be used or not.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortInfo {
+    /// Its device: `mlx5_0`.
+    pub device: String,
+    /// From 1.
+    pub number: u8,
+    /// Whether it carries something.
+    pub is_active: bool,
+    /// What its links are; none if the library does not know.
+    pub layer: Option<LinkLayer>,
+    /// What it carries one way; none if it tells of nothing that is known.
+    pub bytes_per_s: Option<f64>,
+    /// Whether that may be more: faster ports are told of as if they were of this speed.
+    pub is_at_least: bool,
+    /// Where its device is, as far as sysfs shows it.
+    pub place: Place,
+}
+
+impl VerbsTransport {
+    /// All ports of all devices that can be opened, whatever the options say; none without the
+    /// library.
+    #[must_use]
+    pub fn list(&self) -> Vec<PortInfo> {
+        let Ok(functions) = &self.functions else { return Vec::new() };
+        let names = Context::names(functions).into_iter();
+        let opened = names.filter_map(|name| Context::open(functions, &name).ok());
+        opened.flat_map(|context| ports(&context)).collect()
+    }
+}
+
+fn ports(context: &Context) -> Vec<PortInfo> {
+    let count = context.limits().map_or(0, |limits| limits.phys_port_cnt);
+    let place = Place { numa_node: context.numa_node(), pci_path: context.pci_path() };
+    let port = |number| {
+        let attr = context.port(number).ok()?;
+        Some(PortInfo {
+            device: context.name().to_owned(),
+            number,
+            is_active: attr.state == IBV_PORT_ACTIVE,
+            layer: match attr.link_layer {
+                IBV_LINK_LAYER_ETHERNET => Some(LinkLayer::Ethernet),
+                IBV_LINK_LAYER_INFINIBAND => Some(LinkLayer::InfiniBand),
+                _ => None,
+            },
+            bytes_per_s: bytes_per_s(&attr),
+            is_at_least: attr.active_speed == FASTEST,
+            place: place.clone(),
+        })
+    };
+    (1..=count).filter_map(port).collect()
+}
+
+/// As a port tells its width (a bit for 1, 4, 8, 12 and 2 lanes) and speed (a bit for each
+/// generation), less what the coding of the lanes takes; by the InfiniBand specification,
+/// "PortInfo".
+pub(crate) fn bytes_per_s(attr: &ibv_port_attr) -> Option<f64> {
+    let lanes = match attr.active_width {
+        1 => 1.0,
+        2 => 4.0,
+        4 => 8.0,
+        8 => 12.0,
+        16 => 2.0,
+        _ => return None,
+    };
+    // Up to QDR of ten bits on the lane eight are data, later ones are named by their data.
+    let gigabits = match attr.active_speed {
+        1 => 2.5 * 0.8,
+        2 => 5.0 * 0.8,
+        4 => 10.0 * 0.8,
+        8 => 10.0,
+        16 => 14.0625 * 64.0 / 66.0,
+        32 => 25.0,
+        64 => 50.0,
+        FASTEST => 100.0,
+        _ => return None,
+    };
+    Some(lanes * gigabits * 1e9 / 8.0)
+}
