@@ -11,6 +11,22 @@
 
 use core::ffi::{c_char, c_int, c_ulong, c_void};
 
+/// Checks when compiled that a version's table has its pointers in this order, as NCCL's header
+/// of that version has them.
+macro_rules! table_order {
+    ($($field:ident),*) => {
+        const _: () = {
+            let mut place = 0;
+            $(
+                assert!(core::mem::offset_of!(Net, $field) == place);
+                place += size_of::<usize>();
+            )*
+            assert!(size_of::<Net>() == place);
+        };
+    };
+}
+pub(crate) use table_order;
+
 mod calls;
 pub mod v10;
 pub mod v11;
