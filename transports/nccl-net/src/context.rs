@@ -17,6 +17,9 @@ const COLLECTIVES: [Collective; 5] = [
     Collective::AllReduce,
 ];
 
+/// Its place there: what is assumed where NCCL names no operation.
+const ALL_REDUCE: u32 = 4;
+
 /// What a call names, or brings instead.
 #[derive(Debug)]
 pub(crate) enum Known {
@@ -38,15 +41,17 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn new(traffic_class: i32) -> Context {
         let traffic_class = u8::try_from(traffic_class).ok();
-        Context { traffic_class, doing: AtomicU64::new(4 | 1 << 32) }
+        Context { traffic_class, doing: AtomicU64::new(u64::from(ALL_REDUCE) | 1 << 32) }
     }
 
     /// What comes next.
     pub(crate) fn hint(&self, attributes: &Attributes) {
-        let collective = match attributes.operations {
-            // Nothing in particular: all_reduce, which is most.
-            0 => 4,
-            operations => operations.trailing_zeros(),
+        // A mask of one operation names it. Of none, of several and of all (which is how NCCL says
+        // that it is undefined) the usual one is assumed.
+        let operations = attributes.operations;
+        let collective = match operations.count_ones() {
+            1 => operations.trailing_zeros(),
+            _ => ALL_REDUCE,
         };
         let fan_out = attributes.send.peers_max.max(1).cast_unsigned();
         let doing = u64::from(collective) | u64::from(fan_out) << 32;
@@ -94,8 +99,10 @@ mod tests {
         assert_eq!(pairs(8), 3);
         hint(1 << 6, 64);
         assert_eq!(pairs(8), 4);
-        hint(0, -1);
-        assert_eq!(pairs(8), 6);
+        for undefined in [0, u32::MAX, 1 << 2 | 1 << 4] {
+            hint(undefined, -1);
+            assert_eq!(pairs(8), 6, "{undefined:#x}");
+        }
         assert_eq!(Context::new(104).traffic_class, Some(104));
         assert_eq!(Context::new(-1).traffic_class, None);
     }

@@ -49,6 +49,8 @@ pub(crate) struct Listening {
     listeners: Vec<(Way, String, Box<dyn Listener>)>,
     manners: Manners,
     joining: Vec<(Instant, String, Box<Receiver>)>,
+    /// Since when NCCL asks for a connection that has not come; none before it asks.
+    asked: Option<Instant>,
     /// Strangers that have been told of.
     told: u64,
 }
@@ -79,11 +81,31 @@ impl Listening {
             let way = manners.way(near, &home, context);
             listeners.push((way, SHARED_MEMORY.to_owned(), listener));
         }
-        Ok(Listening { listeners, manners, joining: Vec::new(), told: 0 })
+        Ok(Listening { listeners, manners, joining: Vec::new(), asked: None, told: 0 })
     }
 
-    /// A connection that is ready, if there is one.
+    /// Returns a connection that is ready, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// A listener is broken, or no connection became ready within the time for joining, counted from
+    /// the first call and anew after each connection.
     pub(crate) fn accept(&mut self, now: Instant) -> Result<Option<Box<Receiver>>, NetError> {
+        let asked = *self.asked.get_or_insert(now);
+        let accepted = self.accept_in_time(now)?;
+        if accepted.is_some() {
+            self.asked = None;
+        } else if now.since(asked) >= self.manners.join_within {
+            let after = self.manners.join_within;
+            return Err(NetError::remote(format!(
+                "no peer has connected within {after:?}: look at its log, at NCCL_SOCKET_IFNAME and \
+                 at firewalls, or raise FERROCCL_JOIN_TIMEOUT"
+            )));
+        }
+        Ok(accepted)
+    }
+
+    fn accept_in_time(&mut self, now: Instant) -> Result<Option<Box<Receiver>>, NetError> {
         for (way, name, listener) in &mut self.listeners {
             while let Some(connected) = listener.poll(now)? {
                 if connected.hello != HELLO {

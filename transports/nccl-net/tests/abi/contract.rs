@@ -2,10 +2,10 @@
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use nccl_net_abi::NcclResult;
+use nccl_net_abi::{HANDLE_BYTES, NcclResult};
 
 use super::pair::{self, NET, Pair, both, init, ok, tested, until};
 
@@ -224,6 +224,38 @@ fn all_of_this_holds_over_tcp_and_with_few_slots_too() {
         let said = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{transport}, {slots} slots: {said}");
     }
+}
+
+/// Whoever waits for a peer that never comes gets an error, in the time that the environment gives.
+#[test]
+fn a_peer_that_never_connects_ends_the_wait() {
+    const OWN: &str = "FERROCCL_TEST_OWN_PROCESS";
+    if std::env::var_os(OWN).is_none() {
+        let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+        own.args(["--exact", "contract::a_peer_that_never_connects_ends_the_wait", "--nocapture"]);
+        own.env(OWN, "1").env("FERROCCL_JOIN_TIMEOUT", "300ms");
+        let output = own.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let context = init();
+    let (mut handle, mut listener) = ([0u8; HANDLE_BYTES], null_mut());
+    // SAFETY: a handle of the right size.
+    ok(unsafe { (NET.listen.unwrap())(context, 0, handle.as_mut_ptr().cast(), &mut listener) });
+    let since = std::time::Instant::now();
+    let mut receiver = null_mut();
+    let result = until("accept", || {
+        // SAFETY: the listener is open.
+        let result = unsafe { (NET.accept.unwrap())(listener, &mut receiver, null_mut()) };
+        (result != NcclResult::SUCCESS).then_some(result)
+    });
+    assert_eq!(result, NcclResult::REMOTE_ERROR);
+    assert!(receiver.is_null() && since.elapsed().as_millis() >= 300, "{:?}", since.elapsed());
+    // SAFETY: the listener is open, and nobody uses it any more.
+    ok(unsafe { (NET.close_listen.unwrap())(listener) });
+    // SAFETY: the context is not used any more.
+    ok(unsafe { (NET.finalize.unwrap())(context) });
 }
 
 #[test]
