@@ -116,7 +116,7 @@ impl Outgoing {
     pub(crate) fn acknowledge(&mut self, received: u32, done: &mut Vec<u64>) -> Result<(), String> {
         let more = received.wrapping_sub(self.acknowledged) as usize;
         if more > self.sent {
-            return Err("it acknowledged what was never sent".to_owned());
+            return Err("it acknowledges what was never sent".to_owned());
         }
         self.acknowledged = received;
         self.sent -= more;
@@ -236,5 +236,87 @@ impl Outgoing {
                 self.written_out.push(id);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn put(id: u64) -> Put {
+        let bytes = vec![id as u8; 3 * id as usize];
+        let source = Region::private(bytes.len());
+        source.write(0, &bytes).unwrap();
+        let header =
+            Header { bytes: bytes.len() as u32, memory: id as u32, ..Header::bare(Kind::Put, 0) };
+        Put { header, source, tail: None, id: Some(id), kept: true }
+    }
+
+    /// What the wire carries of puts with these numbers.
+    fn frames(ids: std::ops::Range<u64>) -> Vec<u8> {
+        let frame = |id| [&put(id).header.encode()[..], &vec![id as u8; 3 * id as usize]].concat();
+        ids.flat_map(frame).collect()
+    }
+
+    /// A connection, and what comes out of its other end.
+    fn connection() -> (Wire, UnixStream) {
+        let (near, far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        far.set_nonblocking(true).unwrap();
+        (Wire::plain(near.into()), far)
+    }
+
+    fn all(mut from: &UnixStream) -> Vec<u8> {
+        let mut bytes = vec![0; 4096];
+        let count = std::io::Read::read(&mut from, &mut bytes).unwrap_or(0);
+        bytes.truncate(count);
+        bytes
+    }
+
+    #[test]
+    fn after_a_break_exactly_what_did_not_arrive_is_sent_again() {
+        const PUTS: u64 = 5;
+        for received in 0..=PUTS {
+            let mut outgoing = Outgoing::new(false);
+            (0..PUTS).for_each(|id| outgoing.push(put(id)));
+            let (mut wire, far) = connection();
+            outgoing.write(&mut wire, 0).unwrap();
+            assert_eq!(all(&far), frames(0..PUTS));
+            drop((wire, far));
+            outgoing.restart();
+            let mut done = Vec::new();
+            outgoing.resume(received as u32, &mut done).unwrap();
+            assert_eq!(done, Vec::from_iter(0..received));
+            let (mut wire, far) = connection();
+            outgoing.write(&mut wire, 0).unwrap();
+            assert_eq!(all(&far), frames(received..PUTS));
+            outgoing.acknowledge(PUTS as u32, &mut done).unwrap();
+            assert_eq!((done, outgoing.len()), (Vec::from_iter(0..PUTS), 0));
+        }
+    }
+
+    #[test]
+    fn an_acknowledgement_of_what_was_not_sent_ends_the_connection() {
+        let mut outgoing = Outgoing::new(false);
+        outgoing.push(put(1));
+        assert!(outgoing.acknowledge(1, &mut Vec::new()).is_err(), "it is not written yet");
+        let (mut wire, _far) = connection();
+        outgoing.write(&mut wire, 0).unwrap();
+        assert!(outgoing.acknowledge(2, &mut Vec::new()).is_err());
+        assert!(outgoing.acknowledge(1, &mut Vec::new()).is_ok());
+    }
+
+    #[test]
+    fn what_was_given_back_cannot_be_sent_again() {
+        let mut outgoing = Outgoing::new(true);
+        (0..2).for_each(|id| outgoing.push(put(id)));
+        let (mut wire, _far) = connection();
+        outgoing.write(&mut wire, 0).unwrap();
+        assert_eq!(outgoing.take_written().collect::<Vec<_>>(), [0, 1]);
+        outgoing.restart();
+        let error = outgoing.resume(1, &mut Vec::new()).unwrap_err();
+        assert!(error.contains("has not received 1 messages"), "{error}");
     }
 }
