@@ -67,12 +67,20 @@ pub(crate) fn again<'a>(
     rw: PathBuf,
     timeout_s: u64,
 ) -> Outcome<ExitCode> {
-    let own = std::env::current_exe()
-        .map_err(|error| format!("cannot tell where this program is: {error}"))?;
+    let own = own()?;
     let words = words.into_iter().map(OsStr::to_owned);
     let command = std::iter::once(own.into_os_string()).chain(words).collect();
     let (setup, rw) = (vec![Setup::RxePair], vec![rw]);
     run(&Options { timeout: timeout_s, smp: 2, setup, rw, or_skip: false, command })
+}
+
+/// Where this program is. If a build has replaced it meanwhile, as `cargo xtask test` may, the new
+/// one is meant, though the kernel names the old one.
+pub(crate) fn own() -> Outcome<PathBuf> {
+    let own = std::env::current_exe()
+        .map_err(|error| format!("cannot tell where this program is: {error}"))?;
+    let text = own.to_string_lossy();
+    Ok(text.strip_suffix(" (deleted)").map_or_else(|| own.clone(), PathBuf::from))
 }
 
 /// What the guest prepares before the command.
@@ -134,7 +142,8 @@ fn attempt(options: &Options) -> Result<u8, Failure> {
     let needs_rdma = options.setup.iter().any(|setup| *setup != Setup::Veth);
     let kernel = prepare(&cache, needs_rdma).map_err(Failure::Unavailable)?;
     let job = Job::new(&cache, options, &kernel).map_err(Failure::Died)?;
-    let machine = qemu::Machine { kernel: &kernel, job: &job, processors: options.smp };
+    let with_kvm = qemu::with_kvm().map_err(Failure::Died)?;
+    let machine = qemu::Machine { kernel: &kernel, job: &job, processors: options.smp, with_kvm };
     machine.run(Duration::from_secs(options.timeout))
 }
 

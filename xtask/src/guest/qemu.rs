@@ -21,6 +21,12 @@ const MEMORY_MIB: u32 = 3072;
 const MESSAGE_BYTES: u32 = 256 << 10;
 /// How many of the console's last lines say why a guest died.
 const TAIL_LINES: usize = 40;
+/// The accelerator and the processor of an emulated guest. That processor has no AVX, whose
+/// instructions take the longest to emulate; without `rdrand` the guest would wait for
+/// entropy. The translations are kept: what runs here takes more than the default.
+const EMULATED: (&str, &str) = ("tcg,thread=multi,tb-size=1024", "Nehalem,+rdrand");
+/// Which way the guest runs: `kvm`, `tcg` (emulated), or what the hardware can, if it is not set.
+const ACCELERATOR: &str = "FERROCCL_GUEST_ACCEL";
 /// How often output is forwarded.
 const GLANCE: Duration = Duration::from_millis(20);
 
@@ -30,6 +36,8 @@ pub(super) struct Machine<'a> {
     pub(super) kernel: &'a Kernel,
     pub(super) job: &'a Job,
     pub(super) processors: u8,
+    /// Whether the hardware runs it; else it is emulated.
+    pub(super) with_kvm: bool,
 }
 
 impl Machine<'_> {
@@ -69,8 +77,7 @@ impl Machine<'_> {
     }
 
     fn hardware(&self) -> Vec<String> {
-        let (accelerator, cpu) =
-            if has_kvm() { ("kvm", "host") } else { ("tcg,thread=multi", "max") };
+        let (accelerator, cpu) = if self.with_kvm { ("kvm", "host") } else { EMULATED };
         let fixed = format!(
             "-M pc -accel {accelerator} -cpu {cpu} -m {MEMORY_MIB} -smp {} -nodefaults -no-reboot \
              -display none -monitor none -device virtio-serial-pci -device virtio-rng-pci",
@@ -106,6 +113,17 @@ impl Machine<'_> {
             share(&format!("rw{index}"), dir, "security_model=none,multidevs=remap");
         }
         all
+    }
+}
+
+/// Whether the guest is to run by KVM; an error says what [`ACCELERATOR`] cannot be.
+pub(super) fn with_kvm() -> Outcome<bool> {
+    match std::env::var(ACCELERATOR).as_deref() {
+        Ok("tcg") => Ok(false),
+        Ok("kvm") if has_kvm() => Ok(true),
+        Ok("kvm") => Err(format!("{ACCELERATOR}=kvm, but this processor has no usable KVM")),
+        Ok("") | Err(_) => Ok(has_kvm()),
+        Ok(other) => Err(format!("{ACCELERATOR}={other}: it may be kvm or tcg")),
     }
 }
 
