@@ -3,8 +3,9 @@
 
 use crate::bad_input::within;
 use crate::cluster::{self, all_well};
-use crate::harness::netns::{Network, skip};
+use crate::harness::netns::Network;
 use crate::harness::processes::{Ended, command};
+use crate::harness::skip;
 use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;

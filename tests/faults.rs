@@ -2,6 +2,7 @@
 //! an error that names them, and nothing is left behind.
 
 use crate::harness::processes::{Case, Ended, Processes, arguments, command, say, was_killed};
+use crate::harness::stretched;
 use crate::harness::{config_with, ranks, ranks_with};
 use ferroccl::{Communicator, Error, Reduction, launch};
 use rustix::process::Signal;
@@ -144,7 +145,7 @@ impl Traces {
             while fs::read_to_string(format!("/proc/{pid}/stat"))
                 .is_ok_and(|stat| !stat.contains(") Z "))
             {
-                assert!(start.elapsed() < ENDED, "process {pid} is left running");
+                assert!(start.elapsed() < stretched(ENDED), "process {pid} is left running");
                 std::thread::sleep(Duration::from_millis(10));
             }
         }
@@ -179,7 +180,7 @@ fn killed(work: &str, victims: &[usize]) {
         let ranks = working(4, work, &[]);
         let traces = Traces::of((0..4).map(|rank| ranks.id(rank)).collect());
         ranks.signal(victim, Signal::KILL);
-        assert_named(&ranks.end(ENDED), victim);
+        assert_named(&ranks.end(stretched(ENDED)), victim);
         traces.assert_gone();
     }
 }
@@ -239,7 +240,7 @@ fn a_rank_is_killed_under_the_launcher() {
         let traces = Traces::of(ranks.values().copied().collect());
         let pid = rustix::process::Pid::from_raw(ranks[&victim] as i32).unwrap();
         rustix::process::kill_process(pid, Signal::KILL).unwrap();
-        let ended = launcher.end(ENDED).remove(0);
+        let ended = launcher.end(stretched(ENDED)).remove(0);
         let text = format!("ended LocalExit {{ code: 137, failed: Some({victim}) }}");
         assert!(ended.output.contains(&text), "{}", ended.output);
         assert_eq!(ended.status.code(), Some(137));
@@ -263,10 +264,10 @@ fn a_rank_that_is_stopped_for_long_is_dead() {
         let ranks = working(4, "all_reduce 100000", &SHORT_LIVES);
         ranks.signal(victim, Signal::STOP);
         for rank in (0..4).filter(|rank| *rank != victim) {
-            ranks.await_text(rank, "error: ", ENDED);
+            ranks.await_text(rank, "error: ", stretched(ENDED));
         }
         ranks.signal(victim, Signal::CONT);
-        for (rank, ended) in ranks.end(ENDED).iter().enumerate() {
+        for (rank, ended) in ranks.end(stretched(ENDED)).iter().enumerate() {
             assert_eq!(ended.status.code(), Some(1), "{}", ended.output);
             let named = format!("rank {victim} failed: ");
             assert!(rank == victim || ended.error().contains(&named), "{}", ended.output);
@@ -349,7 +350,7 @@ fn a_rank_that_never_calls_is_named() {
     });
     for (error, took) in &errors[..2] {
         assert!(error.contains("a message from rank 2"), "{error}");
-        assert!(*took > Duration::from_millis(900) && *took < ENDED, "{took:?}");
+        assert!(*took > Duration::from_millis(900) && *took < stretched(ENDED), "{took:?}");
     }
     let (late, _) = &errors[2];
     assert!(late.contains("no progress for"), "who comes late learns why: {late}");
@@ -384,7 +385,7 @@ fn survivors_agree_on_the_last_operation() {
         if c.rank() == 1 {
             c.abort_handle().abort("disk full");
         }
-        let verdict = c.agree(ENDED).unwrap();
+        let verdict = c.agree(stretched(ENDED)).unwrap();
         let error = c.barrier().unwrap_err().to_string();
         (verdict, error)
     });

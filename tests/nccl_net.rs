@@ -61,6 +61,9 @@ const VERSIONS: [(&str, &[&str]); 3] = [
     ("v10", &["attributes_accepted", "init_finalize_cycles", "finalize_joins_threads"]),
     ("v11", &[]),
 ];
+/// Points that take seconds together.
+const SHORT: &str = "loads_and_names,properties,send_receive,zero_sizes,truncation,in_order,\
+                     grouped_receives,thirty_two_in_flight,deregister_with_requests_in_flight";
 /// One device has no other to be crossed with, or to be one with.
 const ONE_DEVICE: [&str; 2] = ["cross_device", "several_devices_as_one"];
 /// Before version 9 no device is made of others.
@@ -88,16 +91,34 @@ fn over_shared_memory() {
     }
 }
 
+/// The quick tier's share of the tests of each transport.
+#[test]
+fn over_each_transport_in_short() {
+    for transport in ["tcp", "shm"] {
+        keeps_the_contract(&["--only", SHORT], &[("FERROCCL_TRANSPORT", transport)], &[]);
+    }
+}
+
 #[test]
 fn over_whatever_is_best() {
     keeps_the_contract(&["--full"], &[("FERROCCL_IB_HCA", "none")], &ONE_DEVICE);
+}
+
+/// The quick tier's share of the next test.
+#[test]
+fn over_rdma_in_short() {
+    let Some((devices, _turn)) = rdma::devices() else { return };
+    let devices = devices.join(",");
+    let variables = [("FERROCCL_TRANSPORT", "verbs"), ("FERROCCL_IB_HCA", devices.as_str())];
+    let points = format!("{SHORT},several_devices_as_one");
+    keeps_the_contract(&["--timeout", "180", "--only", &points], &variables, &[]);
 }
 
 /// By the newest version alone: what the others differ in is above all transports, and each run
 /// takes minutes where processors are emulated.
 #[test]
 fn over_rdma() {
-    let Some((devices, _turn)) = rdma::devices("over_rdma") else { return };
+    let Some((devices, _turn)) = rdma::devices() else { return };
     let verbs = ("FERROCCL_TRANSPORT", "verbs");
     let devices = devices.join(",");
     let devices = ("FERROCCL_IB_HCA", devices.as_str());

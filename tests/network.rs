@@ -1,8 +1,9 @@
 //! The networks that tests make: hosts talk, links are cut and counted, strangers disturb, nothing
 //! is left.
 
-use crate::harness::netns::{Host, Network, Traffic, skip};
+use crate::harness::netns::{Host, Network, Traffic};
 use crate::harness::processes::{Case, Processes, command, say};
+use crate::harness::skip;
 use crate::harness::{config_with, stranger};
 use ferroccl::bootstrap::{Join, Listening, Reach};
 use ferroccl::communicator::{Call, Explanation};

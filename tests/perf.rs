@@ -2,7 +2,7 @@
 
 use crate::harness::processes::{Ended, Processes};
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -11,12 +11,16 @@ const LONG: Duration = Duration::from_secs(100);
 
 /// The folder of the built programs. Tests are not given the examples that belong to them, so
 /// they are brought up to date first.
-pub(crate) fn examples() -> &'static PathBuf {
+pub(crate) fn examples() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
         // <target>/<profile>/deps/<this test>
         let own = std::env::current_exe().unwrap();
         let profile = own.ancestors().nth(2).unwrap();
+        // `cargo xtask test` has built them with everything else.
+        if std::env::var_os("FERROCCL_TEST_BUILT").is_some() {
+            return profile.join("examples");
+        }
         let mut cargo = Command::new(env!("CARGO"));
         // As the suites build all: of this package alone, dependencies might be built otherwise.
         cargo.args(["build", "--offline", "--workspace", "--examples", "--manifest-path"]);

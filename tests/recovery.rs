@@ -3,6 +3,7 @@
 //! processes that are killed and stopped.
 
 use crate::collectives::sweep;
+use crate::harness::stretched;
 use crate::harness::{config, config_with, joining, ranks, ranks_with};
 use ferroccl::bootstrap::{GiveUp, Join, Listening, Reach, UniqueId};
 use ferroccl::communicator::Invitation;
@@ -93,7 +94,7 @@ fn requests_count_and_end_with_the_agreement() {
     let last = ranks(3, |c| {
         for _ in 0..5 {
             let request = c.start_all_reduce(vec![1u32], vec![0], Reduction::Sum).unwrap();
-            assert_eq!(c.wait(request, SOON).unwrap().1, [3]);
+            assert_eq!(c.wait(request, stretched(SOON)).unwrap().1, [3]);
         }
         thread::sleep(ALL_DONE);
         let open = match c.rank() {
@@ -105,10 +106,10 @@ fn requests_count_and_end_with_the_agreement() {
             c.abort_handle().abort("enough");
         }
         for request in open {
-            let error = c.wait(request, SOON).unwrap_err();
+            let error = c.wait(request, stretched(SOON)).unwrap_err();
             assert_eq!(fields(&error), (Some(0), Some(5), "gave up: enough".to_owned()));
         }
-        c.agree(SOON).unwrap().last_completed
+        c.agree(stretched(SOON)).unwrap().last_completed
     });
     assert_eq!(last, [5, 5, 5]);
 }
@@ -177,7 +178,7 @@ fn a_rank_alone_goes_on_after_its_own_abort() {
     c.abort_handle().abort("over");
     let error = c.barrier().unwrap_err();
     assert_eq!(fields(&error), (Some(0), Some(1), "gave up: over".to_owned()));
-    assert_eq!(c.agree(SOON).unwrap().survivors, [0]);
+    assert_eq!(c.agree(stretched(SOON)).unwrap().survivors, [0]);
     assert_eq!(sum(&mut c.shrink().unwrap()).unwrap(), 1);
 }
 
@@ -263,7 +264,7 @@ fn a_newcomer_that_does_not_come_harms_nothing() {
         let invitation = c.invite(1).unwrap();
         let begun = Instant::now();
         let error = c.grow(invitation).unwrap_err();
-        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < stretched(SOON), "{:?}", begun.elapsed());
         assert!(error.is_harmless() && matches!(error, Error::Unmade { .. }), "{error:?}");
         let error = error.to_string();
         assert!(error.contains("grow: ") && error.contains("rank 2"), "{error}");
@@ -330,7 +331,7 @@ fn an_abort_ends_what_all_wait_in() {
                     // In the making of another communicator.
                     _ => c.split(0, 0).unwrap_err(),
                 };
-                assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+                assert!(begun.elapsed() < stretched(SOON), "{:?}", begun.elapsed());
                 let reason = "gave up: the user pressed a key".to_owned();
                 assert_eq!(fields(&error), (Some(3), Some(0), reason), "{kind}");
                 if let Some(aborter) = aborter {
@@ -362,7 +363,11 @@ fn an_abort_ends_a_shrink() {
                 let said = format!("rank {aborting} gave up after the failure: the user pressed");
                 assert!(error.contains(&said), "{error}");
             }
-            assert!(begun.elapsed() < Duration::from_millis(1400), "{:?}", begun.elapsed());
+            assert!(
+                begun.elapsed() < stretched(Duration::from_millis(1400)),
+                "{:?}",
+                begun.elapsed()
+            );
             if let Some(aborter) = aborter {
                 aborter.join().unwrap();
             }
@@ -384,15 +389,15 @@ fn survivors_go_on_without_one_that_leaves() {
             assert_eq!(c.barrier().unwrap_err().failed_rank(), Some(3));
             if c.rank() == leaver {
                 // It knows that it is a survivor, and goes.
-                assert_eq!(c.agree(SOON).unwrap().survivors, [0, 1, 2, 3]);
+                assert_eq!(c.agree(stretched(SOON)).unwrap().survivors, [0, 1, 2, 3]);
                 return thread::sleep(Duration::from_millis(300));
             }
             let begun = Instant::now();
             let mut shrunk = c.shrink().unwrap();
             assert_eq!((shrunk.ranks(), sum(&mut shrunk).unwrap()), (3, 6));
-            assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+            assert!(begun.elapsed() < stretched(SOON), "{:?}", begun.elapsed());
             // What was agreed before stands.
-            let verdict = c.agree(SOON).unwrap();
+            let verdict = c.agree(stretched(SOON)).unwrap();
             assert_eq!((verdict.cause.rank, verdict.last_completed), (3, 0));
         });
     }
@@ -407,7 +412,7 @@ fn an_abort_ends_growing() {
         let begun = Instant::now();
         let error = c.grow(invitation).unwrap_err();
         assert_eq!(error.failed_rank(), Some(1), "{error}");
-        assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < stretched(SOON), "{:?}", begun.elapsed());
         if let Some(aborter) = aborter {
             aborter.join().unwrap();
         }
@@ -444,5 +449,5 @@ fn an_abort_ends_joining() {
         assert!(error.contains("stopped to wait for the others: called off"), "{error}");
     }
     assert!(errors[3].contains("rank 1 hung up"), "{}", errors[3]);
-    assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < stretched(SOON), "{:?}", begun.elapsed());
 }

@@ -628,10 +628,11 @@ mod tests {
     fn any_bytes_are_read_or_refused() {
         let pod = write(&presets::find("p5").unwrap().topology());
         // Cut anywhere, and with a letter changed anywhere: an error or a topology, no panic.
-        for cut in (0..pod.len()).step_by(7).filter(|cut| pod.is_char_boundary(*cut)) {
+        let share = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 1 } else { 7 };
+        for cut in (0..pod.len()).step_by(7 * share).filter(|cut| pod.is_char_boundary(*cut)) {
             let _ = parse("it.toml", &pod[..cut]);
         }
-        for at in (0..1200).filter(|at| pod.is_char_boundary(*at)) {
+        for at in (0..1200).step_by(share).filter(|at| pod.is_char_boundary(*at)) {
             for letter in ["9", "\"", "-", "[", "="] {
                 let mut text = pod.clone();
                 text.replace_range(at..=at, letter);

@@ -14,6 +14,28 @@ use ferroccl::{Communicator, Config};
 
 pub(crate) use threads::{config, joining, ranks_with};
 
+use std::io::Write;
+use std::time::Duration;
+
+/// Says that a test does not run, so that `cargo xtask test` counts it as skipped.
+pub(crate) fn skip(reason: &str) {
+    // Not by `eprintln!`, which libtest keeps to itself.
+    std::io::stderr().write_all(format!("\nSKIPPED: {reason}\n").as_bytes()).unwrap();
+}
+
+/// Whether this is the deep tier.
+pub(crate) fn full() -> bool {
+    std::env::var_os("FERROCCL_TEST_FULL").is_some()
+}
+
+/// A deadline that holds on a machine of usual speed, stretched for this one:
+/// `FERROCCL_TEST_SLOWNESS` says how many times slower it is, as `cargo xtask test` measures.
+pub(crate) fn stretched(deadline: Duration) -> Duration {
+    let slowness = std::env::var("FERROCCL_TEST_SLOWNESS").ok().and_then(|text| text.parse().ok());
+    // What was measured before may become worse.
+    deadline.mul_f64(2.0 * f64::max(slowness.unwrap_or(1.0), 1.0))
+}
+
 /// The default configuration, changed.
 pub(crate) fn config_with(change: impl FnOnce(&mut Config)) -> Config {
     let mut config = config();

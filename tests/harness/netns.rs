@@ -4,9 +4,9 @@
 //! A namespace has no name: a process that waits for the end of its input keeps it alive, and the
 //! test holds the other end. So everything is gone when the test is, however it ends.
 
+use super::skip;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::{self, File};
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::process::{Child, Command, Output, Stdio};
@@ -17,12 +17,6 @@ use std::time::{Duration, Instant};
 const INTERFACE: &str = "net0";
 const WITHIN: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(2);
-
-/// Says that a test does not run, so that `cargo xtask test` counts it as skipped.
-pub(crate) fn skip(reason: &str) {
-    // Not by `eprintln!`, which libtest keeps to itself.
-    std::io::stderr().write_all(format!("\nSKIPPED: {reason}\n").as_bytes()).unwrap();
-}
 
 /// Bytes that an interface has sent and received, with the headers of links.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! Runs the job of a cell, and lets its fault happen in the middle.
 
-use super::judge::{ENDED_MS, Expected, Failure, judge};
+use super::judge::{Expected, Failure, ended_ms, judge};
 use super::rank::{PLAN, Plan, REPORT, Report, now_ms};
 use super::{Cell, Fault, PER_HOST, RANKS};
-use crate::harness::netns::{Host, Network, skip};
+use crate::harness::netns::{Host, Network};
 use crate::harness::processes::{Ended, Processes, command};
+use crate::harness::skip;
 use crate::harness::stranger;
 use ccl_core::types::{Collective, Rank};
 use rustix::process::Signal;
@@ -94,7 +95,7 @@ pub(super) fn run(cells: &[Cell], seed: u64) -> Result<String, String> {
         let statistics: Vec<String> =
             network.hosts[..2].iter().map(Host::netem_statistics).collect();
         if statistics.iter().all(|text| text.contains("dropped 0,")) {
-            return Err(format!("nothing was lost: {statistics:?}"));
+            return Err(format!("nothing was lost: the cell shows nothing: {statistics:?}"));
         }
     }
     verdict(&expected, &draw, &ended)
@@ -108,7 +109,7 @@ pub(super) fn await_fault(cell: &Cell, draw: &Draw, job: &Processes) -> Result<(
     thread::sleep(draw.after);
     let ends_early = netem(cell.fault).is_none();
     if ends_early && (0..RANKS as usize).any(|rank| job.output(rank).contains(REPORT)) {
-        return Err("the job ended before the fault".to_owned());
+        return Err("the job ended before the fault: the cell shows nothing".to_owned());
     }
     Ok(())
 }
@@ -204,7 +205,7 @@ fn inject(
     match cell.fault {
         Fault::Kill | Fault::LongStop | Fault::LongCut => {
             let cut = || host.link_down();
-            return Ok(Expected::Fails(lasting(cell, draw, job, ENDED_MS, cut)));
+            return Ok(Expected::Fails(lasting(cell, draw, job, ended_ms(), cut)));
         }
         Fault::ShortStop => {
             job.signal(victim, Signal::STOP);

@@ -3,10 +3,17 @@
 
 use super::RANKS;
 use super::rank::{Agreed, Report};
+use crate::harness::stretched;
 use ccl_core::types::Rank;
+use std::time::Duration;
 
 /// The promise: so soon after a fault every survivor has its error.
-pub(super) const ENDED_MS: u64 = 5000;
+const ENDED_MS: u64 = 5000;
+
+/// The same on this machine.
+pub(super) fn ended_ms() -> u64 {
+    stretched(Duration::from_millis(ENDED_MS)).as_millis() as u64
+}
 
 /// How the job must end.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ const LOST: u64 = 5;
 
 #[test]
 fn a_rank_is_killed_over_rdma() {
-    let Some((devices, _turn)) = devices("a_rank_is_killed_over_rdma") else { return };
+    let Some((devices, _turn)) = devices() else { return };
     let names = format!("={}", devices.join(","));
     let variables = [
         ("FERROCCL_TRANSPORT", "verbs"),
@@ -85,7 +85,7 @@ impl Drop for Netem {
 
 #[test]
 fn packets_that_are_lost_are_sent_again() {
-    let Some((devices, _turn)) = devices("packets_that_are_lost_are_sent_again") else { return };
+    let Some((devices, _turn)) = devices() else { return };
     for policy in ["qps=4 order=split chunk=4K", "qps=4"] {
         let config = over(&devices, |config| {
             config.ib_policy = policy.parse().unwrap();
@@ -152,8 +152,7 @@ pub(super) fn sums(communicator: &mut Communicator, end: impl Fn() -> bool) -> R
 
 #[test]
 fn a_link_that_is_away_for_a_moment_is_waited_for() {
-    let test = "a_link_that_is_away_for_a_moment_is_waited_for";
-    let Some((devices, _turn)) = devices(test) else { return };
+    let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| config.ib_policy = "2".parse().unwrap());
     let device = devices[1].clone();
     let results = ranks_with(2, config, move |communicator| {
@@ -170,7 +169,7 @@ fn a_link_that_is_away_for_a_moment_is_waited_for() {
 
 #[test]
 fn a_link_that_stays_away_is_named() {
-    let Some((devices, _turn)) = devices("a_link_that_stays_away_is_named") else { return };
+    let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| config.ib_policy = "2".parse().unwrap());
     let device = devices[1].clone();
     let results = ranks_with(2, config, move |communicator| {

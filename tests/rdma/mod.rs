@@ -15,9 +15,9 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::collectives::sweep;
+use crate::collectives::{sweep, sweep_families};
 use crate::harness::processes::Processes;
-use crate::harness::{config_with, ranks_with};
+use crate::harness::{config_with, ranks_with, skip};
 use ccl_core::config::Bytes;
 use ferroccl::communicator::Call;
 use ferroccl::{Collective, Communicator, Config, DataType, NetworkCheck, Reduction};
@@ -28,9 +28,9 @@ const DEVICES: &str = "FERROCCL_TEST_RDMA";
 static LINK: Mutex<()> = Mutex::new(());
 
 /// The devices of one link, which nobody else uses meanwhile; none on a machine without.
-pub(crate) fn devices(test: &str) -> Option<(Vec<String>, MutexGuard<'static, ()>)> {
+pub(crate) fn devices() -> Option<(Vec<String>, MutexGuard<'static, ()>)> {
     let Ok(names) = std::env::var(DEVICES) else {
-        println!("SKIPPED {test}: {DEVICES} names no device");
+        skip(&format!("{DEVICES} names no RDMA device"));
         return None;
     };
     let turn = LINK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,11 +38,11 @@ pub(crate) fn devices(test: &str) -> Option<(Vec<String>, MutexGuard<'static, ()
 }
 
 /// The devices of two links, by the side that they are on; likewise.
-pub(crate) fn rails(test: &str) -> Option<([Vec<String>; 2], MutexGuard<'static, ()>)> {
+pub(crate) fn rails() -> Option<([Vec<String>; 2], MutexGuard<'static, ()>)> {
     let names = std::env::var(DEVICES).unwrap_or_default();
     let names: Vec<String> = names.split(',').map(str::to_owned).collect();
     let [a, b, c, d] = <[String; 4]>::try_from(names).ok().or_else(|| {
-        println!("SKIPPED {test}: {DEVICES} does not name the devices of two links");
+        skip(&format!("{DEVICES} does not name the RDMA devices of two links"));
         None
     })?;
     let turn = LINK.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,9 +59,21 @@ fn over(devices: &[String], change: impl FnOnce(&mut Config)) -> Config {
     })
 }
 
+/// The quick tier's share of the next test: the guest's processors may be emulated.
+#[test]
+fn families_over_rdma() {
+    let Some((devices, _turn)) = devices() else { return };
+    for n in [2, 3] {
+        ranks_with(n, over(&devices, |_| ()), |communicator| {
+            assert_eq!(communicator.transport(), "verbs");
+            sweep_families(communicator, &[1, 10_009]);
+        });
+    }
+}
+
 #[test]
 fn every_algorithm_over_rdma() {
-    let Some((devices, _turn)) = devices("every_algorithm_over_rdma") else { return };
+    let Some((devices, _turn)) = devices() else { return };
     for (n, counts) in [(2, &[0, 1, 1009, 40_009][..]), (3, &[1, 1009])] {
         ranks_with(n, over(&devices, |_| ()), move |communicator| {
             assert_eq!(communicator.transport(), "verbs");
@@ -70,13 +82,12 @@ fn every_algorithm_over_rdma() {
     }
 }
 
-/// The perf programs as users run them, which are built for release ahead of this.
+/// The perf programs as users run them.
 #[test]
+#[cfg(feature = "cli")]
 fn perf_programs_over_rdma() {
-    let Some((devices, _turn)) = devices("perf_programs_over_rdma") else { return };
-    // <target>/<profile>/deps/<this test>
-    let own = std::env::current_exe().unwrap();
-    let programs = own.ancestors().nth(3).unwrap().join("release/examples");
+    let Some((devices, _turn)) = devices() else { return };
+    let programs = crate::perf::examples();
     let programs = ["all_reduce_perf", "alltoall_perf", "sendrecv_perf"]
         .map(|program| (program, programs.join(program)));
     for (program, path) in programs {
@@ -113,7 +124,7 @@ fn sums_and_exchanges(communicator: &mut Communicator) {
 /// has said beforehand that it wants them.
 #[test]
 fn large_messages_are_copied_at_neither_end() {
-    let Some((devices, _turn)) = devices("large_messages_are_copied_at_neither_end") else {
+    let Some((devices, _turn)) = devices() else {
         return;
     };
     let config = over(&devices, |config| config.ib_policy = "qps=4".parse().unwrap());
@@ -153,7 +164,7 @@ fn large_messages_are_copied_at_neither_end() {
 /// Registered buffers need no registration in a call, so that shorter messages go without a copy.
 #[test]
 fn registered_buffers_lend_shorter_messages() {
-    let Some((devices, _turn)) = devices("registered_buffers_lend_shorter_messages") else {
+    let Some((devices, _turn)) = devices() else {
         return;
     };
     let config = over(&devices, |config| config.registered_bytes = Bytes(400_000));
@@ -194,7 +205,7 @@ fn registered_buffers_lend_shorter_messages() {
 /// tells of no company where there is one pair.
 #[test]
 fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
-    let Some((devices, _turn)) = devices("a_fabric_that_routes_adaptively") else { return };
+    let Some((devices, _turn)) = devices() else { return };
     for (routing, check, pairs) in [
         (None, NetworkCheck::Assumed, 16),
         (None, NetworkCheck::Measure, 16),
@@ -225,7 +236,7 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
 
 #[test]
 fn up_to_8_ranks_over_rdma() {
-    let Some((devices, _turn)) = devices("up_to_8_ranks_over_rdma") else { return };
+    let Some((devices, _turn)) = devices() else { return };
     for (n, policy) in [
         (2, "qps=16"),
         (2, "bytes<64K: qps=2 order=load_aware; qps=4 order=split"),

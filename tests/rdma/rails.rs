@@ -41,7 +41,7 @@ fn rails_at_last(communicator: &mut Communicator) -> Vec<RailState> {
 
 #[test]
 fn messages_are_striped_over_two_devices() {
-    let Some((sides, _turn)) = rails("messages_are_striped_over_two_devices") else { return };
+    let Some((sides, _turn)) = rails() else { return };
     let seen = on_two_hosts(
         &sides,
         |_| (),
@@ -68,8 +68,7 @@ fn messages_are_striped_over_two_devices() {
 
 #[test]
 fn a_device_that_loses_its_link_is_taken_out_and_comes_back() {
-    let test = "a_device_that_loses_its_link_is_taken_out_and_comes_back";
-    let Some((sides, _turn)) = rails(test) else { return };
+    let Some((sides, _turn)) = rails() else { return };
     let lost = sides[1][0].clone();
 
     let seen = on_two_hosts(

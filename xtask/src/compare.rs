@@ -47,6 +47,9 @@ pub(crate) struct Options {
     /// How often each transport is measured, one after the other.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
+    /// Three sizes and few iterations: whether it works, not how fast it is.
+    #[arg(long)]
+    short: bool,
     /// Where the programs are, to be measured on this machine as it is: what the guest is told.
     #[arg(long, value_name = "DIR", hide = true)]
     built: Option<PathBuf>,
@@ -79,7 +82,7 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     };
     fs::create_dir_all(&out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
     if let Some(built) = &options.built {
-        return measure(built, &out, options.rounds);
+        return measure(built, &out, options);
     }
     let examples = COLLECTIVES.iter().flat_map(|(_, program)| ["--example", program]);
     let mut build = cargo(&["build", "--release"]);
@@ -88,7 +91,7 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     process::capture(&mut build, BUILD_WITHIN)?;
     let built = target_dir()?.join("release/examples");
     if !rdma_ports().is_empty() {
-        return measure(&built, &out, options.rounds);
+        return measure(&built, &out, options);
     }
     println!("this machine has no RDMA device, so all is measured in the guest, which is emulated");
     let rounds = options.rounds.to_string();
@@ -97,13 +100,14 @@ pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     guest::again(words.into_iter().chain(more), out.clone(), GUEST_WITHIN)
 }
 
-fn measure(built: &Path, out: &Path, rounds: u32) -> Outcome<ExitCode> {
+fn measure(built: &Path, out: &Path, options: &Options) -> Outcome<ExitCode> {
+    let rounds = options.rounds;
     let mut all = Vec::new();
     for (collective, program) in COLLECTIVES {
         let mut samples: BTreeMap<&str, BTreeMap<u64, Vec<Point>>> = BTreeMap::new();
         for round in 1..=rounds {
             for transport in TRANSPORTS {
-                let points = once(&built.join(program), transport, out)?;
+                let points = once(&built.join(program), transport, out, options.short)?;
                 let last = points.last().map_or(0.0, |point| point.time_us);
                 println!("{collective} over {transport}, round {round} of {rounds}: {last} µs");
                 let known = samples.entry(transport).or_default();
@@ -168,12 +172,13 @@ fn draw(all: &[Comparison]) -> String {
 }
 
 /// Runs a program over a transport.
-fn once(program: &Path, transport: &str, out: &Path) -> Outcome<Vec<Point>> {
+fn once(program: &Path, transport: &str, out: &Path, short: bool) -> Outcome<Vec<Point>> {
     let rows = out.join("rows.json");
     let mut command = Command::new(program);
-    command.args([
-        "-g", "2", "-b", "16", "-e", BYTES_MAX, "-f", "4", "-n", ITERATIONS, "-w", "5", "-c", "1",
-    ]);
+    let sizes = if short { ["64K", "64", "2", "1"] } else { [BYTES_MAX, "4", ITERATIONS, "5"] };
+    let [most, factor, iterations, warmup] = sizes;
+    command.args(["-g", "2", "-b", "16", "-c", "1", "-e", most, "-f", factor]);
+    command.args(["-n", iterations, "-w", warmup]);
     command.arg("--json").arg(&rows);
     command.env("FERROCCL_TRANSPORT", transport).env("FERROCCL_SOCKET_IFNAME", "lo");
     command.env("FERROCCL_IB_HCA", format!("={}", rdma_ports().join(",")));

@@ -1,8 +1,9 @@
 //! What a recorded result must say about where it comes from.
 
 use std::fs;
+use std::hint::black_box;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::process;
 use crate::workspace::root;
@@ -36,6 +37,12 @@ impl Provenance {
     pub(crate) fn sentence(&self) -> String {
         let Provenance { date, commit, cpu, cores } = self;
         format!("{date}, commit {commit}, {cpu}, {cores} cores")
+    }
+
+    /// Date, commit and machine, each for a cell of a table.
+    pub(crate) fn parts(&self) -> [String; 3] {
+        let Provenance { date, commit, cpu, cores } = self;
+        [date.clone(), commit.clone(), format!("{cpu}, {cores} cores")]
     }
 }
 
@@ -74,17 +81,48 @@ fn free_mib() -> Option<u64> {
     Some((stat.f_bavail * stat.f_frsize) >> 20)
 }
 
-/// By so much longer than their budget suites may take before it is a failure: machines of one kind
-/// were seen to be half as fast on some days. Beyond, CI ends what runs in any case (90 minutes).
-pub(crate) const SLOW_DAY: f64 = 1.9;
-/// What takes so many times its budget hangs, and is killed.
-pub(crate) const HANGS: u32 = 3;
+/// The variable that tells tests how much slower than usual the machine is: their deadlines stretch
+/// as much.
+pub(crate) const SLOWNESS: &str = "FERROCCL_TEST_SLOWNESS";
+/// Seconds that [`slowness`] takes on a quiet machine of the usual kind.
+const REFERENCE_S: f64 = 0.25;
+/// Steps of its loop.
+const STEPS: u64 = 20_000_000;
+/// The most that deadlines stretch.
+const SLOWNESS_MAX: f64 = 10.0;
 
-/// Whether budgets are enforced: `CI=true`, as every CI system sets it. On a machine that is shared
-/// with other work they are only a warning.
+/// How many times slower than usual this machine is now, 1 to 10: a fixed piece of work on two
+/// threads, compared with its usual time. [`SLOWNESS`] overrides it.
+pub(crate) fn slowness() -> f64 {
+    let stated = std::env::var(SLOWNESS).ok().and_then(|text| text.parse().ok());
+    stated.unwrap_or_else(measure_slowness).clamp(1.0, SLOWNESS_MAX)
+}
+
+fn measure_slowness() -> f64 {
+    let start = Instant::now();
+    let work = || (0..STEPS).fold(1u64, |state, step| black_box(state ^ (state << 13) ^ step));
+    std::thread::scope(|scope| {
+        scope.spawn(work);
+        scope.spawn(work);
+    });
+    start.elapsed().as_secs_f64() / REFERENCE_S
+}
+
+/// How many tests run at a time: more than there are cores, since many wait for deadlines.
+pub(crate) fn width() -> usize {
+    let stated = std::env::var("FERROCCL_TEST_THREADS").ok().and_then(|text| text.parse().ok());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    stated.unwrap_or(2 * cores).max(1)
+}
+
+/// Whether this runs in CI: `CI=true`, as every CI system sets it.
 pub(crate) fn is_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
+
+/// What has changed, less the records themselves.
+const STATUS: [&str; 5] =
+    ["status", "--porcelain", "--", ":!docs/full-run.md", ":!docs/fault-matrix.md"];
 
 /// This working tree's commit, and whether it has changed since.
 pub(crate) fn commit() -> String {
@@ -95,7 +133,7 @@ pub(crate) fn commit() -> String {
     let Ok(commit) = git(&["rev-parse", "--short=12", "HEAD"]) else {
         return "unknown".to_owned();
     };
-    let changed = git(&["status", "--porcelain"]).is_ok_and(|status| !status.trim().is_empty());
+    let changed = git(&STATUS).is_ok_and(|status| !status.trim().is_empty());
     format!("{}{}", commit.trim(), if changed { " with local changes" } else { "" })
 }
 

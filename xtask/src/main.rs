@@ -7,16 +7,13 @@ mod bench;
 mod check;
 mod compare;
 mod dist;
-mod failures;
 mod gpu;
 mod guest;
 mod lint;
 mod machine;
-mod matrix;
 mod process;
 mod report;
 mod setup;
-mod suites;
 mod test;
 mod tidy;
 mod workspace;
@@ -38,7 +35,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Chore {
-    /// Run the test suites in order, each within its time budget.
+    /// Run the test suites: the quick tier, or with `--full` the deep one.
     Test(test::Options),
     /// Model checkers, sanitizers and fuzzers: what tests alone do not show.
     Check(check::Options),

@@ -18,6 +18,8 @@ use crate::Outcome;
 
 /// How often a waiting parent looks at the clock and at its child.
 const GLANCE: Duration = Duration::from_millis(50);
+/// The same once a child's output has ended.
+const MOMENT: Duration = Duration::from_millis(2);
 /// How long a process that outlived its parent may hold the output open before it is killed.
 const LINGER: Duration = Duration::from_secs(2);
 
@@ -34,7 +36,8 @@ pub(crate) fn listen_for_interrupts() -> Outcome {
     Ok(())
 }
 
-fn interrupted() -> bool {
+/// Whether somebody has asked this program to end.
+pub(crate) fn interrupted() -> bool {
     INTERRUPTED.get().is_some_and(|flag| flag.load(Ordering::Relaxed))
 }
 
@@ -163,7 +166,8 @@ fn watch(
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => match exited {
                 Some((status, _)) => return Ok(End::Exit(status)),
-                None => thread::sleep(GLANCE),
+                // It closes its output and ends at once, as a rule.
+                None => thread::sleep(MOMENT),
             },
         }
         let now = Instant::now();

@@ -60,6 +60,29 @@ pub(crate) fn crates() -> Outcome<Vec<Crate>> {
     Ok(ours(&metadata()?))
 }
 
+/// What `git status` says of the working tree; nothing where git or the repository is missing.
+pub(crate) fn status() -> Outcome<String> {
+    let mut command = Command::new("git");
+    command.current_dir(root()).args(["status", "--porcelain"]);
+    let mut lines = String::new();
+    let end = process::run(&mut command, Duration::from_secs(60), |line| {
+        lines.push_str(line);
+        lines.push('\n');
+    })?;
+    Ok(if end.success() { lines } else { String::new() })
+}
+
+/// Files that differ from the commit `base`, uncommitted ones included, relative to the root.
+pub(crate) fn changed_since(base: &str) -> Outcome<Vec<String>> {
+    let git = |arguments: &[&str]| {
+        let mut command = Command::new("git");
+        process::capture(command.current_dir(root()).args(arguments), Duration::from_secs(60))
+    };
+    let changed = git(&["diff", "--name-only", base, "--"])?;
+    let new = git(&["ls-files", "--others", "--exclude-standard"])?;
+    Ok(changed.lines().chain(new.lines()).map(str::to_owned).collect())
+}
+
 fn metadata() -> Outcome<Metadata> {
     let mut command = cargo(&["metadata", "--no-deps", "--format-version", "1"]);
     parse(&process::capture(&mut command, Duration::from_secs(60))?)

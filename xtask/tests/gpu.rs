@@ -38,7 +38,7 @@ mod tests {
     fn the_checks_run_without_a_gpu_and_find_a_planted_difference() {
         let torch = Command::new(PYTHON).args(["-c", "import torch.distributed"]).output();
         if !torch.is_ok_and(|output| output.status.success()) {
-            println!("SKIPPED: there is no PyTorch; `cargo xtask setup` installs it");
+            println!("\nSKIPPED: there is no PyTorch; `cargo xtask setup` installs it");
             return;
         }
         let bundle = bundle();

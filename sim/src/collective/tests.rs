@@ -98,7 +98,9 @@ fn lean_ranks_do_what_real_ones_do() {
 #[test]
 fn folded_ranks_do_what_all_do() {
     let zones = Zone { zones: 2, oversubscription: 2.0, ..zone(4) };
-    for (zone, ranks) in [(zone(16), 256), (zone(3), 48), (zones, 128)] {
+    let full = std::env::var_os("FERROCCL_TEST_FULL").is_some();
+    let all = [(zone(3), 48), (zones, 128), (zone(16), 256)];
+    for (zone, ranks) in all.into_iter().take(if full { 3 } else { 1 }) {
         let network = Network::new(zone.plan().unwrap()).unwrap();
         assert_eq!(network.ranks(), ranks);
         for (collective, algorithm) in [

@@ -279,14 +279,15 @@ mod tests {
 
     #[test]
     fn with_nothing_allowed_alarms_are_as_rare_as_is_said() {
-        let runs = 400;
+        let runs = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 400 } else { 60 };
         let alarms = (0..runs).filter(|run| {
             let [old, new] = [2 * run, 2 * run + 1].map(|seed| measured(seed, 20, |_, _| [1.0; 2]));
             compare((Path::new(""), &old), &new.paths, &[], 0.0).slower() > 0
         });
         let alarms = alarms.count();
         // 1 % of them, by chance up to four deviations more.
-        assert!(alarms <= 4 + 8, "{alarms} of {runs}");
+        let mean = f64::from(runs as u32) / 100.0;
+        assert!(alarms as f64 <= mean + 4.0 * mean.sqrt(), "{alarms} of {runs}");
     }
 
     #[test]

@@ -32,7 +32,15 @@ pub(super) fn run(full: bool) -> Outcome<Verdict> {
         return Ok(Verdict::Skipped(why.to_owned()));
     }
     let mut build = cargo(Some("+nightly"), "fuzz", FLAGS, full)?;
-    build.args(["build", "--release", "--manifest-path", "fuzz/Cargo.toml", "--target", &host()]);
+    build.args([
+        "build",
+        "--release",
+        "--locked",
+        "--manifest-path",
+        "fuzz/Cargo.toml",
+        "--target",
+        &host(),
+    ]);
     show(&mut build)?;
     let mut failed = Vec::new();
     for target in targets()? {

@@ -30,6 +30,10 @@ pub(crate) struct Options {
     /// The longer runs.
     #[arg(long)]
     full: bool,
+    /// Run the suites of the deep tier that are for what has changed since this commit, and record
+    /// them, in place of the checks.
+    #[arg(long, value_name = "BASE", conflicts_with = "names")]
+    changed: Option<String>,
 }
 
 /// One check, by its name.
@@ -76,6 +80,9 @@ enum Verdict {
 
 /// Runs the checks, also after one has failed, and prints a table of them.
 pub(crate) fn run(options: &Options) -> Outcome {
+    if let Some(base) = &options.changed {
+        return crate::test::changed(base);
+    }
     // Set by `cargo xtask test --full` for everything that it starts.
     let full = options.full || std::env::var_os("FERROCCL_TEST_FULL").is_some();
     let chosen = if options.names.is_empty() { Check::value_variants() } else { &options.names };

@@ -1,13 +1,10 @@
 //! AddressSanitizer and valgrind over the tests of what touches `unsafe`.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use serde::Deserialize;
-
 use super::{Verdict, cargo, host, nightly_missing, show};
-use crate::{Outcome, process, workspace};
+use crate::{Outcome, process, test, workspace};
 
 /// The crates that touch `unsafe`, and one that drives them.
 const UNSAFE: [&str; 6] = [
@@ -92,15 +89,10 @@ pub(super) fn valgrind(full: bool) -> Outcome<Verdict> {
         let why = "valgrind is not installed; `apt-get install valgrind`, or `cargo xtask setup`";
         return Ok(Verdict::Skipped(why.to_owned()));
     }
-    // As the suites build all: nothing is built for this alone.
-    let build = ["test", "--workspace", "--no-run", "--message-format", "json"];
-    let mut build = workspace::cargo(&build);
-    println!("$ {}", process::typed(&build));
-    let built = executables(&process::capture(&mut build, Duration::from_secs(3600))?);
+    let built = test::binaries(Duration::from_secs(3600))?;
     for name in VALGRIND.map(|package| package.replace('-', "_")) {
-        let Some((_, path)) = built.iter().find(|(built, _)| *built == name) else {
-            return Err(format!("cargo built no unit tests of {name}"));
-        };
+        let found = built.iter().find(|built| built.is_unit && built.target == name);
+        let path = &found.ok_or_else(|| format!("cargo built no unit tests of {name}"))?.path;
         let mut command = memcheck();
         command.arg("--trace-children=no").arg(path).args(["--test-threads", "1"]);
         // The encryption's hand-written assembly is beyond valgrind.
@@ -130,34 +122,4 @@ fn memcheck() -> Command {
     command.args(["--quiet", "--error-exitcode=99", "--leak-check=full", "--fair-sched=yes"]);
     command.arg("--show-leak-kinds=definite").arg("--errors-for-leak-kinds=definite");
     command
-}
-
-#[derive(Deserialize)]
-struct Message {
-    target: Option<Target>,
-    executable: Option<PathBuf>,
-}
-
-#[derive(Deserialize)]
-struct Target {
-    name: String,
-}
-
-/// Name and path of each executable that cargo says it has built.
-fn executables(json: &str) -> Vec<(String, PathBuf)> {
-    let messages = json.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
-    messages.filter_map(|message| Some((message.target?.name, message.executable?))).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn executables_are_found_among_cargos_messages() {
-        let json = r#"{"reason":"compiler-artifact","target":{"name":"a"},"executable":null}
-{"reason":"compiler-artifact","target":{"name":"b"},"executable":"/t/b-1"}
-{"reason":"build-finished","success":true}"#;
-        assert_eq!(executables(json), [("b".to_owned(), PathBuf::from("/t/b-1"))]);
-    }
 }

@@ -133,7 +133,7 @@ fn failing(seeds: std::ops::Range<u64>, fault: Option<Fault>) -> Option<(u64, St
 
 fn count() -> u64 {
     let full = std::env::var_os("FERROCCL_TEST_FULL").is_some();
-    if full { 20_000 } else { 2_000 }
+    if full { 20_000 } else { 300 }
 }
 
 #[test]

@@ -461,7 +461,7 @@ fn every_cell_under_many_seeds() {
     let all = cells();
     let mut ran = vec![0; all.len()];
     let (mut runs, mut hits) = (0, 0);
-    seeds(6 * all.len() as u64, |seed| {
+    seeds(all.len() as u64, |seed| {
         let index = seed as usize % all.len();
         let cell = &all[index];
         let hit = run(cell, seed, Plant::Nothing);

@@ -205,7 +205,7 @@ fn compile(name: &str, program: &str) -> (bool, String) {
 fn the_header_says_the_same() {
     let (there, _) = compile("header", "#include <infiniband/verbs.h>\n");
     if !there {
-        println!("SKIPPED the_header_says_the_same: no infiniband/verbs.h (libibverbs-dev)");
+        println!("\nSKIPPED: no infiniband/verbs.h (libibverbs-dev)");
         return;
     }
     let mut claims =

@@ -1,0 +1,608 @@
+//! `cargo xtask test`: the suites in order, and how each went.
+//!
+//! Time never fails a suite: what it took is printed beside what it usually takes. Only a hang is
+//! killed, and the suites after it still run.
+
+mod binaries;
+mod failures;
+mod matrix;
+mod record;
+mod runner;
+mod suites;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use crate::machine::{self, Provenance};
+use crate::workspace::{self, cargo, target_dir};
+use crate::{Outcome, check, guest, process, report, setup};
+pub(crate) use binaries::Binary;
+use failures::Failures;
+use matrix::Cells;
+use runner::{Conditions, Finished, Verdict};
+use suites::{Guest, Program, SUITES, Step, Suite};
+
+/// A suite that takes so many times as long as usual hangs, and is killed.
+const HANGS: u32 = 5;
+/// The shortest time after which a suite counts as hanging.
+const HANGS_AFTER: Duration = Duration::from_secs(600);
+/// The longest compilation of all test binaries.
+const BUILD_WITHIN: Duration = Duration::from_secs(3600);
+/// Usual seconds of it, from an empty target directory.
+const BUILD_USUAL_S: u64 = 190;
+/// How many of the slowest tests of a suite are named.
+const SLOWEST: usize = 5;
+
+/// Flags of `cargo xtask test`.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The deep tier: every rank count, seed and cell, sanitizers, fuzzers. Each suite that ran is
+    /// recorded in docs/full-run.md, the fault matrix in docs/fault-matrix.md.
+    #[arg(long)]
+    full: bool,
+    /// Run only this suite; may be given several times.
+    #[arg(long, value_name = "NAME", value_parser = known_suite)]
+    suite: Vec<String>,
+    /// Print the suites with their tiers, and run nothing.
+    #[arg(long)]
+    list: bool,
+    /// Run only tests whose names contain this.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+fn known_suite(name: &str) -> Result<String, String> {
+    let known: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
+    if known.contains(&name) {
+        Ok(name.to_owned())
+    } else {
+        Err(format!("the suites are {}", known.join(", ")))
+    }
+}
+
+/// Builds every test binary.
+pub(crate) fn binaries(within: Duration) -> Outcome<Vec<Binary>> {
+    binaries::build(within)
+}
+
+/// Runs all of RDMA over Soft-RoCE: the deep part of that suite.
+pub(crate) fn softroce() -> Outcome {
+    run(&Options { full: true, suite: vec![suites::SOFTROCE.to_owned()], list: false, only: None })
+}
+
+/// Runs the deep parts of the suites that are for what has changed since `base`.
+pub(crate) fn changed(base: &str) -> Outcome {
+    let files = workspace::changed_since(base)?;
+    let suites = SUITES.iter().filter(|suite| files.iter().any(|file| suite.covers(file)));
+    let suite: Vec<String> = suites.map(|suite| suite.name.to_owned()).collect();
+    if suite.is_empty() {
+        println!("No suite of the deep tier is for what has changed since {base}.");
+        return Ok(());
+    }
+    println!("{} changed files since {base}: {}", files.len(), suite.join(", "));
+    run(&Options { full: true, suite, list: false, only: None })
+}
+
+/// Tests that passed and failed, as libtest counts them, less those that said they were skipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Counts {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    /// Skipped since the last result of libtest, which counts them as passed.
+    unsettled: usize,
+}
+
+impl Counts {
+    /// Adds what a line such as `test result: ok. 12 passed; 0 failed; ...` says, or that a test
+    /// was skipped.
+    fn add_line(&mut self, line: &str) {
+        if line.starts_with(runner::SKIPPED) {
+            self.skipped += 1;
+            self.unsettled += 1;
+        }
+        let Some(rest) = line.trim_start().strip_prefix("test result: ") else { return };
+        let rest = rest.split_once(". ").map_or(rest, |(_, rest)| rest);
+        for part in rest.split("; ") {
+            match part.trim().split_once(' ') {
+                Some((number, "passed")) => {
+                    let passed: usize = number.parse().unwrap_or(0);
+                    self.passed += passed.saturating_sub(self.unsettled);
+                }
+                Some((number, "failed")) => self.failed += number.parse().unwrap_or(0),
+                _ => {}
+            }
+        }
+        self.unsettled = 0;
+    }
+
+    /// A command has ended: what it skipped as a whole has no result.
+    fn settle(&mut self) {
+        self.unsettled = 0;
+    }
+
+    fn ran_or_skipped(&self) -> usize {
+        self.passed + self.failed + self.skipped
+    }
+}
+
+/// How a suite went.
+#[derive(Debug)]
+struct Report {
+    name: &'static str,
+    elapsed: Duration,
+    usual: Duration,
+    counts: Counts,
+    /// Reasons of skipped tests, with how often each was given.
+    skips: BTreeMap<String, usize>,
+    /// Why the suite as such is no success; `None` if it is.
+    failure: Option<String>,
+    /// What the tests that failed said.
+    told: Vec<String>,
+    slowest: Vec<(Duration, String)>,
+}
+
+impl Report {
+    fn new(name: &'static str, usual: Duration) -> Report {
+        Report {
+            name,
+            elapsed: Duration::ZERO,
+            usual,
+            counts: Counts::default(),
+            skips: BTreeMap::new(),
+            failure: None,
+            told: Vec::new(),
+            slowest: Vec::new(),
+        }
+    }
+
+    /// The suite's tests. A suite that fails without a failing test (it did not build, it was
+    /// killed) counts as one failed test: "0 failed" must mean success.
+    fn counts(&self) -> Counts {
+        let mut counts = self.counts;
+        if self.failure.is_some() {
+            counts.failed = counts.failed.max(1);
+        }
+        counts
+    }
+
+    fn fail(&mut self, reason: impl Into<String>) {
+        self.failure.get_or_insert(reason.into());
+    }
+
+    fn skip(&mut self, reason: &str) {
+        *self.skips.entry(reason.to_owned()).or_default() += 1;
+    }
+
+    fn result(&self) -> String {
+        let mut result = match &self.failure {
+            Some(failure) => format!("FAILED: {failure}"),
+            None => "ok".to_owned(),
+        };
+        if self.counts.skipped > 0 {
+            result = format!("{result}; {} skipped", self.counts.skipped);
+        }
+        result
+    }
+
+    fn tests(&self) -> String {
+        let Counts { passed, failed, .. } = self.counts;
+        if passed + failed == 0 { "-".to_owned() } else { format!("{passed}/{failed}") }
+    }
+
+    fn row(&self) -> Vec<String> {
+        vec![
+            self.name.to_owned(),
+            format!("{:.0} s", self.elapsed.as_secs_f64()),
+            format!("{} s", self.usual.as_secs()),
+            self.tests(),
+            self.result(),
+        ]
+    }
+
+    /// Takes up a test that has ended, and says so.
+    fn add(&mut self, test: &Finished) {
+        let seconds = test.took.as_secs_f64();
+        let title = &test.title;
+        match &test.verdict {
+            Verdict::Passed => {
+                self.counts.passed += 1;
+                println!("test {title} ... ok ({seconds:.1} s)");
+            }
+            Verdict::Skipped(reason) => {
+                self.counts.skipped += 1;
+                self.skip(reason);
+                println!("test {title} ... skipped: {reason}");
+            }
+            Verdict::Failed(_) => {
+                self.counts.failed += 1;
+                let told = test.told();
+                println!("test {title} ... FAILED\n{told}");
+                self.fail(format!("`{title}` and perhaps others"));
+                self.told.push(told);
+            }
+        }
+        self.slowest.push((test.took, title.clone()));
+        self.slowest.sort_by(|a, b| b.cmp(a));
+        self.slowest.truncate(SLOWEST);
+    }
+}
+
+/// What all suites of a run share.
+struct Run<'a> {
+    deep: bool,
+    only: Option<&'a str>,
+    slowness: f64,
+    binaries: &'a [Binary],
+    cells: Cells,
+}
+
+/// Runs the suites, prints the table and the counts; an error if anything failed.
+pub(crate) fn run(options: &Options) -> Outcome {
+    if options.list {
+        println!("{}", suites::list());
+        return Ok(());
+    }
+    let before = workspace::status()?;
+    let slowness = machine::slowness();
+    introduce(slowness);
+    println!("\n== build: compiles all that is tested, with one profile");
+    let start = Instant::now();
+    let binaries = binaries::build(BUILD_WITHIN)?;
+    let mut build = Report::new("build", Duration::from_secs(BUILD_USUAL_S));
+    build.elapsed = start.elapsed();
+    let mut run = Run {
+        deep: options.full,
+        only: options.only.as_deref(),
+        slowness,
+        binaries: &binaries,
+        cells: Cells::default(),
+    };
+    let named = |suite: &&Suite| {
+        options.suite.is_empty() || options.suite.iter().any(|name| name == suite.name)
+    };
+    let chosen = |suite: &&Suite| named(suite) && !suite.steps(options.full).is_empty();
+    let mut reports = vec![build];
+    for suite in SUITES.iter().filter(chosen) {
+        let report = run.suite(suite)?;
+        if options.full && options.only.is_none() {
+            record::update(&[row_of(&report)])?;
+        }
+        reports.push(report);
+    }
+    for report in reports.iter().filter(|report| !report.told.is_empty()) {
+        println!("\n== what failed in {}\n{}", report.name, report.told.join("\n"));
+    }
+    if !options.full {
+        reports.push(traces(&before)?);
+    }
+    println!("\n{}", table(&reports));
+    if options.full {
+        run.cells.record()?;
+    } else {
+        println!("The deep tier (`cargo xtask test --full`), by its records:");
+        record::ages().iter().for_each(|age| println!("  {age}"));
+    }
+    conclude(&reports)
+}
+
+/// Whether the run has left the working tree as it was; the deep tier writes its records.
+fn traces(before: &str) -> Outcome<Report> {
+    let mut report = Report::new("traces", Duration::ZERO);
+    let after = workspace::status()?;
+    if after == before {
+        report.counts.passed = 1;
+    } else {
+        report.fail(format!("the run changed the working tree: {}", after.trim()));
+    }
+    Ok(report)
+}
+
+fn introduce(slowness: f64) {
+    println!("The tests need Rust and a C linker; each suite says what it installs or skips.");
+    println!("{}", setup::notice());
+    println!("{}", machine::disk_notice());
+    println!("This machine is {slowness:.1} times slower than usual: deadlines stretch as much.");
+}
+
+fn row_of(report: &Report) -> record::Row {
+    let [date, commit, machine] = Provenance::now().parts();
+    let time = format!("{:.0} s", report.elapsed.as_secs_f64());
+    // A bar would end the cell.
+    let result = report.result().replace('|', "/");
+    [report.name.to_owned(), date, commit, time, report.tests(), result, machine]
+}
+
+fn table(reports: &[Report]) -> String {
+    let rows: Vec<Vec<String>> = reports.iter().map(Report::row).collect();
+    report::table(&["suite", "time", "usual", "passed/failed", "result"], &rows)
+}
+
+/// Prints the skipped tests and the closing line, which is the last of the output.
+fn conclude(reports: &[Report]) -> Outcome {
+    let mut total = Counts::default();
+    for counts in reports.iter().map(Report::counts) {
+        total.passed += counts.passed;
+        total.failed += counts.failed;
+        total.skipped += counts.skipped;
+    }
+    let mut skips: BTreeMap<&str, usize> = BTreeMap::new();
+    for (reason, count) in reports.iter().flat_map(|report| &report.skips) {
+        *skips.entry(reason).or_default() += count;
+    }
+    skips.iter().for_each(|(reason, count)| println!("{count} skipped: {reason}"));
+    println!("{} passed, {} failed, {} skipped", total.passed, total.failed, total.skipped);
+    let failed: Vec<&str> =
+        reports.iter().filter(|report| report.failure.is_some()).map(|r| r.name).collect();
+    if failed.is_empty() {
+        return Ok(());
+    }
+    let again: Vec<String> =
+        failed.iter().map(|name| format!("`cargo xtask test --suite {name}`")).collect();
+    let disk = machine::disk_advice().map_or_else(String::new, |advice| format!("; {advice}"));
+    let failed = failed.join(", ");
+    Err(format!("suites failed: {failed}{disk}; run one again with {}", again.join(", ")))
+}
+
+impl Run<'_> {
+    fn suite(&mut self, suite: &'static Suite) -> Outcome<Report> {
+        let usual = Duration::from_secs(suite.usual_s[usize::from(self.deep)]);
+        println!("\n== {}: {}", suite.name, suite.what);
+        println!("   {}; {}", suite.needs, suite.tiers);
+        let mut report = Report::new(suite.name, usual);
+        let start = Instant::now();
+        let within = (HANGS * usual).max(HANGS_AFTER).mul_f64(self.slowness);
+        for step in suite.steps(self.deep) {
+            self.step(step, &mut report, start + within)?;
+        }
+        report.elapsed = start.elapsed();
+        let slowest = report.slowest.iter();
+        let slowest = slowest.map(|(took, title)| format!("{:.1} s {title}", took.as_secs_f64()));
+        let slowest: Vec<String> = slowest.collect();
+        let seconds = report.elapsed.as_secs_f64();
+        println!("   {seconds:.0} s; the slowest: {}", slowest.join(", "));
+        // A filter that matches nothing must not pass; one that was asked for may.
+        let ran = report.counts.ran_or_skipped();
+        if self.only.is_none() && report.skips.is_empty() && ran < suite.tests_min {
+            let least = suite.tests_min;
+            report.fail(format!("ran or skipped {ran} tests, at least {least} were expected"));
+        }
+        Ok(report)
+    }
+
+    fn step(&mut self, step: &Step, report: &mut Report, deadline: Instant) -> Outcome {
+        match step {
+            Step::Tests(select) => self.tests(*select, report, deadline),
+            Step::Cargo(words) => {
+                let command = cargo(words);
+                let name = process::typed(&command);
+                self.command(command, &name, report, deadline)
+            }
+            Step::Xtask(words) => {
+                let mut command = std::process::Command::new(guest::own()?);
+                command.args(*words);
+                let name = format!("cargo xtask {}", words.join(" "));
+                self.command(command, &name, report, deadline)
+            }
+            Step::Guest(guest) => {
+                let name = format!("cargo xtask guest --setup {}", guest.setup);
+                self.command(self.guest(guest)?, &name, report, deadline)
+            }
+        }
+    }
+
+    /// Variables of every test.
+    fn variables(&self) -> Vec<(&'static str, String)> {
+        let mut variables = vec![
+            (machine::SLOWNESS, format!("{:.2}", self.slowness)),
+            // Built with everything else.
+            ("FERROCCL_TEST_BUILT", "1".to_owned()),
+        ];
+        if self.deep {
+            variables.push(("FERROCCL_TEST_FULL", "1".to_owned()));
+        }
+        variables
+    }
+
+    fn tests(&mut self, select: suites::Select, report: &mut Report, deadline: Instant) -> Outcome {
+        let mut tests = select.tests(self.binaries, self.deep)?;
+        if let Some(only) = self.only {
+            tests.retain(|test| test.title().contains(only));
+        }
+        let variables = self.variables();
+        let conditions = Conditions {
+            variables: &variables,
+            slowness: self.slowness,
+            deadline,
+            width: machine::width(),
+        };
+        println!("   {} tests, {} at a time", tests.len(), conditions.width);
+        let cells = &mut self.cells;
+        let not_started = runner::run(&tests, conditions, |test| {
+            test.output.iter().for_each(|line| cells.add_line(line));
+            report.add(&test);
+        });
+        if process::interrupted() {
+            return Err("interrupted".to_owned());
+        }
+        if let Some(first) = not_started.first() {
+            let count = not_started.len();
+            report.fail(format!("hung: {count} tests were not started, `{first}` the first"));
+        }
+        Ok(())
+    }
+
+    /// Runs a command whose lines are those of libtest; `name` is for the report.
+    fn command(
+        &mut self,
+        mut command: std::process::Command,
+        name: &str,
+        report: &mut Report,
+        deadline: Instant,
+    ) -> Outcome {
+        command.envs(self.variables());
+        println!("   $ {}", process::typed(&command));
+        let mut failures = Failures::default();
+        let mut running = Running::default();
+        let left = deadline.saturating_duration_since(Instant::now());
+        let end = process::run(&mut command, left, |line| {
+            println!("{line}");
+            running.add_line(line);
+            if let Some(reason) =
+                line.strip_prefix(runner::SKIPPED).or(line.strip_prefix(check::SKIPPED))
+            {
+                report.skip(reason);
+            }
+            report.counts.add_line(line);
+            self.cells.add_line(line);
+            failures.add_line(line);
+        })?;
+        report.counts.settle();
+        if !end.success() {
+            report.fail(format!("`{name}`: {}", end.describe()));
+        }
+        if end == process::End::Deadline {
+            report.told.push(format!("killed while these ran: {}", running.0.join(", ")));
+        }
+        report.told.extend(failures.told());
+        Ok(())
+    }
+
+    /// One boot that runs all programs, also after one has failed.
+    fn guest(&self, guest: &Guest) -> Outcome<std::process::Command> {
+        let own = guest::own()?;
+        let out = target_dir()?.join("compare-transports");
+        std::fs::create_dir_all(&out)
+            .map_err(|error| format!("cannot make {}: {error}", out.display()))?;
+        let mut script = "status=0\n".to_owned();
+        for program in guest.programs {
+            let words: Vec<String> = match program {
+                Program::Test(target, arguments) => {
+                    let found = self
+                        .binaries
+                        .iter()
+                        .find(|found| !found.is_unit && found.target == *target);
+                    let found = found.ok_or_else(|| format!("cargo built no test {target}"))?;
+                    let mut words = vec![found.path.display().to_string()];
+                    words.extend(arguments.iter().map(|word| (*word).to_owned()));
+                    words.extend(["--test-threads".to_owned(), "2".to_owned()]);
+                    words
+                }
+                Program::CompareTransports => {
+                    let built = target_dir()?.join("debug/examples");
+                    let path = |path: &Path| path.display().to_string();
+                    let words = [&path(&own), "compare-transports", "--built", &path(&built)];
+                    let more = ["--out", &path(&out), "--rounds", "1", "--short"];
+                    words.into_iter().chain(more).map(str::to_owned).collect()
+                }
+            };
+            script += &format!("'{}' || status=1\n", words.join("' '"));
+        }
+        script += "exit $status";
+        let mut command = std::process::Command::new(own);
+        command.args(["guest", "--or-skip", "--timeout", "3600", "--setup", guest.setup, "--rw"]);
+        command.arg(out).args(["--", "sh", "-c", &script]);
+        command.envs(guest.variables.iter().copied());
+        Ok(command)
+    }
+}
+
+/// The tests that libtest has said to be running for long, and not said to have ended.
+#[derive(Debug, Default)]
+struct Running(Vec<String>);
+
+impl Running {
+    fn add_line(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix("test ") else { return };
+        if let Some((name, _)) = rest.split_once(" has been running for over ") {
+            self.0.push(name.to_owned());
+        } else if let Some((name, _)) = rest.split_once(" ... ") {
+            self.0.retain(|running| running != name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(counts: Counts) -> Report {
+        let elapsed = Duration::from_secs(100);
+        Report { elapsed, counts, ..Report::new("s", Duration::from_secs(10)) }
+    }
+
+    fn counts(passed: usize, failed: usize) -> Counts {
+        Counts { passed, failed, ..Counts::default() }
+    }
+
+    #[test]
+    fn result_lines_are_summed() {
+        let mut counts = Counts::default();
+        counts.add_line("test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured");
+        counts.add_line("test result: FAILED. 3 passed; 2 failed; 0 ignored; finished in 1.00s");
+        counts.add_line("test says_test_result ... ok");
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (15, 2, 0));
+    }
+
+    #[test]
+    fn a_skipped_test_is_not_counted_as_passed() {
+        let mut counts = Counts::default();
+        counts.add_line("SKIPPED: not root");
+        counts.add_line("test said SKIPPED: in the middle ... ok");
+        counts.add_line("test result: ok. 3 passed; 0 failed; 0 ignored");
+        counts.add_line("test result: ok. 3 passed; 0 failed; 0 ignored");
+        assert_eq!((counts.passed, counts.skipped), (5, 1));
+        counts.add_line("SKIPPED: no guest, so there is no result line");
+        counts.settle();
+        counts.add_line("test result: ok. 1 passed; 0 failed; 0 ignored");
+        assert_eq!((counts.passed, counts.skipped), (6, 2));
+        assert!(report(counts).row()[4].ends_with("; 2 skipped"));
+    }
+
+    #[test]
+    fn time_alone_fails_nothing() {
+        assert_eq!(conclude(&[report(counts(1, 0))]), Ok(()));
+    }
+
+    #[test]
+    fn a_failure_without_a_failed_test_counts_as_one() {
+        let mut killed = report(counts(4, 0));
+        killed.fail("killed");
+        assert_eq!(killed.counts(), counts(4, 1));
+        let mut failing = report(counts(4, 3));
+        failing.fail("exit status 101");
+        assert_eq!(failing.counts(), counts(4, 3));
+        let error = conclude(&[failing, report(counts(1, 0))]).unwrap_err();
+        assert!(error.contains("--suite s"), "{error}");
+    }
+
+    #[test]
+    fn a_test_is_counted_as_it_ends() {
+        let mut report = report(Counts::default());
+        let ended = |verdict| Finished {
+            title: "t".to_owned(),
+            verdict,
+            took: Duration::from_secs(1),
+            output: Vec::new(),
+        };
+        report.add(&ended(Verdict::Passed));
+        report.add(&ended(Verdict::Skipped("not root".to_owned())));
+        assert!(report.failure.is_none());
+        report.add(&ended(Verdict::Failed("why".to_owned())));
+        let Counts { passed, failed, skipped, .. } = report.counts;
+        assert_eq!((passed, failed, skipped), (1, 1, 1));
+        assert!(report.failure.is_some() && report.told[0].contains("why"));
+    }
+
+    #[test]
+    fn the_tests_that_run_when_a_command_is_killed_are_known() {
+        let mut running = Running::default();
+        running.add_line("test a has been running for over 60 seconds");
+        running.add_line("test b has been running for over 60 seconds");
+        running.add_line("test a ... ok");
+        assert_eq!(running.0, ["b"]);
+    }
+}

@@ -1,0 +1,279 @@
+//! Runs tests as processes of their own, several at a time: a test that hangs is killed alone and
+//! named with its output, a test that skips itself is counted as skipped, and no test sees what
+//! another left in the memory of its process or in its temporary directory. A test that leaves
+//! something there fails.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::binaries::Binary;
+use crate::process::{self, End};
+
+/// How a test says that it does not run here, at the start of a line and with the reason after it.
+pub(crate) const SKIPPED: &str = "SKIPPED: ";
+/// The longest time of one test on a machine of usual speed.
+const TEST_WITHIN: Duration = Duration::from_secs(300);
+/// The most lines of a failed test's output that are shown: the first and the last ones.
+const LINES_MAX: usize = 120;
+
+/// One test of one binary.
+#[derive(Clone, Debug)]
+pub(crate) struct Test<'a> {
+    pub(crate) binary: &'a Binary,
+    pub(crate) name: String,
+}
+
+impl Test<'_> {
+    /// The binary's name and the test's, as the output shows them.
+    pub(crate) fn title(&self) -> String {
+        format!("{} {}", self.binary.target, self.name)
+    }
+}
+
+/// How a test ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Passed,
+    /// Its body did not run, for this reason.
+    Skipped(String),
+    /// It failed or was killed, for this reason.
+    Failed(String),
+}
+
+/// What one test did.
+#[derive(Clone, Debug)]
+pub(crate) struct Finished {
+    pub(crate) title: String,
+    pub(crate) verdict: Verdict,
+    pub(crate) took: Duration,
+    pub(crate) output: Vec<String>,
+}
+
+/// What all tests of a suite share.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conditions<'a> {
+    /// Variables for every test.
+    pub(crate) variables: &'a [(&'a str, String)],
+    /// How much slower than usual this machine is; at least 1.
+    pub(crate) slowness: f64,
+    /// When the suite counts as hanging: what runs then is killed, and nothing more is started.
+    pub(crate) deadline: Instant,
+    /// How many tests run at a time.
+    pub(crate) width: usize,
+}
+
+/// Runs the tests and hands each to `on_end` as it ends. Returns the titles of those that were not
+/// started because the suite's deadline had passed or the run was interrupted.
+pub(crate) fn run(
+    tests: &[Test<'_>],
+    conditions: Conditions<'_>,
+    mut on_end: impl FnMut(Finished),
+) -> Vec<String> {
+    let next = AtomicUsize::new(0);
+    let (send, receive) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..conditions.width.min(tests.len()) {
+            let (send, next) = (send.clone(), &next);
+            scope.spawn(move || {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(test) = tests.get(index) else { return };
+                    if send.send(run_one(test, index, conditions)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(send);
+        let mut not_started = Vec::new();
+        for ended in receive {
+            match ended {
+                Ok(finished) => on_end(finished),
+                Err(title) => not_started.push(title),
+            }
+        }
+        not_started
+    })
+}
+
+/// Runs one test; an error is the title of a test that was not started.
+fn run_one(test: &Test<'_>, index: usize, conditions: Conditions<'_>) -> Result<Finished, String> {
+    let start = Instant::now();
+    let title = test.title();
+    let left = conditions.deadline.saturating_duration_since(start);
+    if left.is_zero() || process::interrupted() {
+        return Err(title);
+    }
+    let within = TEST_WITHIN.mul_f64(conditions.slowness).min(left);
+    let mut output = Vec::new();
+    let verdict = match Temporary::new(index) {
+        Err(message) => Verdict::Failed(message),
+        Ok(temporary) => {
+            let mut command = Command::new(&test.binary.path);
+            command.args(["--exact", &test.name, "--nocapture", "--test-threads", "1"]);
+            command.current_dir(&test.binary.dir).env("TMPDIR", &temporary.0);
+            command.envs(conditions.variables.iter().map(|(name, value)| (name, value)));
+            let end = process::run(&mut command, within, |line| output.push(line.to_owned()));
+            judge(end, &output, &temporary.0, start.elapsed())
+        }
+    };
+    Ok(Finished { title, verdict, took: start.elapsed(), output })
+}
+
+/// A temporary directory of one test, removed when dropped. Its path is short, as those of sockets
+/// must be.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(index: usize) -> Result<Temporary, String> {
+        let name = format!("ferroccl-{}-{index}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path)
+            .map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        Ok(Temporary(path))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn judge(end: Result<End, String>, output: &[String], temporary: &Path, took: Duration) -> Verdict {
+    match end {
+        Err(message) => return Verdict::Failed(message),
+        Ok(End::Deadline) => {
+            let seconds = took.as_secs_f64();
+            return Verdict::Failed(format!("hung: killed after {seconds:.0} s"));
+        }
+        Ok(end) if !end.success() => return Verdict::Failed(end.describe()),
+        Ok(_) => {}
+    }
+    let entries = fs::read_dir(temporary).into_iter().flatten().flatten();
+    let left: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    if !left.is_empty() {
+        let left = left.join(", ");
+        return Verdict::Failed(format!("left in its temporary directory: {left}"));
+    }
+    shown(output)
+}
+
+/// What a process with status 0 has shown: it must have run its one test.
+fn shown(output: &[String]) -> Verdict {
+    if let Some(reason) = output.iter().find_map(|line| line.strip_prefix(SKIPPED)) {
+        return Verdict::Skipped(reason.to_owned());
+    }
+    if output.iter().any(|line| line.contains("test result: ok. 1 passed; 0 failed")) {
+        return Verdict::Passed;
+    }
+    Verdict::Failed("the process ended with status 0 before the test had ended".to_owned())
+}
+
+impl Finished {
+    /// The output for a reader: whole if it is short, else its start and its end.
+    pub(crate) fn told(&self) -> String {
+        let Finished { title, verdict, took, output } = self;
+        let Verdict::Failed(why) = verdict else { return String::new() };
+        let head = format!("---- {title}: {why} ({:.1} s)", took.as_secs_f64());
+        let half = LINES_MAX / 2;
+        let mut lines = vec![head];
+        if output.len() <= LINES_MAX {
+            lines.extend_from_slice(output);
+        } else {
+            lines.extend_from_slice(&output[..half]);
+            lines.push(format!("… {} lines left out …", output.len() - 2 * half));
+            lines.extend_from_slice(&output[output.len() - half..]);
+        }
+        lines.join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLANTED: &str = "FERROCCL_TEST_PLANTED";
+
+    /// Does what its environment says: what the runner is tried on.
+    #[test]
+    fn planted() {
+        match std::env::var(PLANTED).as_deref() {
+            Ok("fail") => panic!("as planted"),
+            Ok("hang") => {
+                println!("waiting for nobody");
+                thread::sleep(Duration::from_secs(3600));
+            }
+            Ok("skip") => println!("\n{SKIPPED}no reason"),
+            Ok("litter") => {
+                fs::create_dir(std::env::temp_dir().join("litter")).unwrap();
+            }
+            Ok("leave") => {
+                Command::new("sh").args(["-c", "sleep 600 &"]).status().unwrap();
+            }
+            _ => {}
+        }
+    }
+
+    fn run_planted(name: &str, what: &str, within: Duration) -> (Vec<Finished>, Vec<String>) {
+        let binary = Binary {
+            target: "xtask".to_owned(),
+            is_unit: true,
+            path: std::env::current_exe().unwrap(),
+            dir: std::env::current_dir().unwrap(),
+        };
+        let tests = [Test { binary: &binary, name: name.to_owned() }];
+        let conditions = Conditions {
+            variables: &[(PLANTED, what.to_owned())],
+            slowness: 1.0,
+            deadline: Instant::now() + within,
+            width: 2,
+        };
+        let mut finished = Vec::new();
+        let not_started = run(&tests, conditions, |test| finished.push(test));
+        (finished, not_started)
+    }
+
+    #[test]
+    fn each_way_to_end_is_told_apart() {
+        const NAME: &str = "test::runner::tests::planted";
+        let long = Duration::from_secs(100);
+        let ended = |what: &str, within| run_planted(NAME, what, within).0.remove(0);
+        assert_eq!(ended("pass", long).verdict, Verdict::Passed);
+        assert_eq!(ended("skip", long).verdict, Verdict::Skipped("no reason".to_owned()));
+        let failed = ended("fail", long);
+        assert!(matches!(failed.verdict, Verdict::Failed(_)), "{failed:?}");
+        assert!(failed.told().contains("as planted"), "{}", failed.told());
+        let hung = ended("hang", Duration::from_secs(5));
+        let told = hung.told();
+        assert!(told.contains("hung") && told.contains("waiting for nobody"), "{told}");
+        let litter = ended("litter", long);
+        assert!(litter.told().contains("directory: litter"), "{litter:?}");
+        let left = ended("leave", long);
+        assert!(left.told().contains("left a process running"), "{left:?}");
+        // A name that nothing has must not pass.
+        let (none, _) = run_planted("no::such::test", "pass", long);
+        assert!(matches!(none[0].verdict, Verdict::Failed(_)), "{none:?}");
+        let (ran, late) = run_planted(NAME, "pass", Duration::ZERO);
+        assert!(ran.is_empty() && late.len() == 1, "{late:?}");
+    }
+
+    #[test]
+    fn a_long_output_keeps_its_start_and_its_end() {
+        let finished = Finished {
+            title: "t".to_owned(),
+            verdict: Verdict::Failed("why".to_owned()),
+            took: Duration::ZERO,
+            output: (0..1000).map(|line| line.to_string()).collect(),
+        };
+        let told = finished.told();
+        assert!(told.lines().count() == LINES_MAX + 2, "{told}");
+        assert!(told.contains("\n0\n") && told.ends_with("\n999"), "{told}");
+    }
+}

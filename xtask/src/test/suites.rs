@@ -1,0 +1,458 @@
+//! The test suites, in the order in which they run: one table, one entry per suite.
+//!
+//! Each suite has a quick part, a deep part, or both. `cargo xtask test` runs the quick parts,
+//! `cargo xtask test --full` the deep ones. A test that no entry names belongs to the suite that
+//! holds its binary, in both tiers; [`DEEP`] lists the tests that only the deep tier runs.
+
+use super::binaries::Binary;
+use super::runner::Test;
+use crate::{Outcome, report};
+
+/// One suite.
+#[derive(Debug)]
+pub(crate) struct Suite {
+    /// The name that `--suite` takes.
+    pub(crate) name: &'static str,
+    /// What the suite shows, for the reader of the output.
+    pub(crate) what: &'static str,
+    /// What it needs, installs or skips beyond Rust and a C linker.
+    pub(crate) needs: &'static str,
+    /// What is in which tier, and why.
+    pub(crate) tiers: &'static str,
+    /// Usual seconds on 2 quiet cores, guest emulated: of the quick part and of the deep one. They
+    /// are compared and never enforced; a suite at [`HANGS`](super::HANGS) times as much is killed.
+    pub(crate) usual_s: [u64; 2],
+    /// The fewest tests that either part must run: a filter that matches nothing must not pass.
+    pub(crate) tests_min: usize,
+    pub(crate) quick: &'static [Step],
+    pub(crate) deep: &'static [Step],
+    /// Directories whose changes the deep part is for; `""` is the whole tree.
+    pub(crate) covers: &'static [&'static str],
+}
+
+/// A part of a suite.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Tests on this machine, each as a process of its own.
+    Tests(Select),
+    /// A `cargo` command whose lines are read as libtest's.
+    Cargo(&'static [&'static str]),
+    /// `cargo xtask` with these arguments; likewise.
+    Xtask(&'static [&'static str]),
+    /// One boot of the guest that runs these programs one after the other.
+    Guest(&'static Guest),
+}
+
+/// Which test binaries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Select {
+    /// Unit tests of every crate.
+    Units,
+    /// Integration tests by target.
+    Named(&'static [&'static str]),
+    /// Integration tests that no suite names.
+    Others,
+}
+
+/// What one boot of the guest does.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    /// What `cargo xtask guest --setup` takes.
+    pub(crate) setup: &'static str,
+    pub(crate) variables: &'static [(&'static str, &'static str)],
+    pub(crate) programs: &'static [Program],
+}
+
+/// A program that the guest runs.
+#[derive(Debug)]
+pub(crate) enum Program {
+    /// A test binary by its target, with libtest's arguments.
+    Test(&'static str, &'static [&'static str]),
+    /// This program: `cargo xtask compare-transports`, at three sizes.
+    CompareTransports,
+}
+
+const NOTHING: &str = "needs only Rust and a C linker";
+const NAMESPACES: &str = "needs root and iproute2 for ranks in network namespaces; tests that \
+    cannot have them are skipped";
+const IN_GUEST: &str = "as root installs qemu-system-x86, busybox-static, kmod, libibverbs and \
+    tcpdump where they are missing, and downloads a kernel beside the build; skipped where it \
+    cannot";
+
+/// Soft-RoCE devices of the guest, by port, as its tests expect them.
+const DEVICES: [(&str, &str); 2] =
+    [("FERROCCL_TEST_RDMA", "rxa:1,rxb:1,rxc:1,rxd:1"), ("RUST_BACKTRACE", "0")];
+
+/// The quick tier's boot.
+const GUEST_QUICK: Guest = Guest {
+    setup: "rxe-pair",
+    variables: &DEVICES,
+    programs: &[
+        Program::Test("verbs", &["devices_of_this_machine"]),
+        Program::Test(
+            "integration",
+            &[
+                "rdma::families_over_rdma",
+                "rdma::packets::",
+                "rdma::faults::a_rank_is_killed_over_rdma",
+                "nccl_net::over_rdma_in_short",
+            ],
+        ),
+        Program::CompareTransports,
+    ],
+};
+
+/// All of RDMA in software.
+const GUEST_RDMA: Guest = Guest {
+    setup: "rxe-pair",
+    variables: &DEVICES,
+    programs: &[
+        Program::Test("verbs", &["devices_of_this_machine"]),
+        Program::Test("integration", &["rdma::", "nccl_net::over_rdma"]),
+    ],
+};
+
+/// TCP over links that lose, delay and reorder.
+const GUEST_NETEM: Guest = Guest {
+    setup: "veth",
+    variables: &[("FERROCCL_TEST_NETEM", "1")],
+    programs: &[Program::Test("integration", &["network::netns_netem", "matrix::netem"])],
+};
+
+/// The suite that `cargo xtask softroce` runs.
+pub(crate) const SOFTROCE: &str = "softroce";
+
+/// All suites.
+pub(crate) const SUITES: &[Suite] = &[
+    Suite {
+        name: "verifier",
+        what: "every algorithm proved, and mutants that must be rejected",
+        needs: NOTHING,
+        tiers: "quick: 1 to 8 ranks; deep: 1 to 17 ranks, the full product, more mutants",
+        usual_s: [5, 600],
+        tests_min: 10,
+        quick: &[Step::Tests(Select::Named(&["verifier"]))],
+        deep: &[Step::Tests(Select::Named(&["verifier"]))],
+        covers: &["ccl-core"],
+    },
+    Suite {
+        name: "simulator",
+        what: "the same programs over a simulated network: loss, reordering, crashes, by seed",
+        needs: NOTHING,
+        tiers: "quick: a hundred seeds; deep: thousands",
+        usual_s: [15, 600],
+        tests_min: 10,
+        quick: &[Step::Tests(Select::Named(&["sim"]))],
+        deep: &[Step::Tests(Select::Named(&["sim"]))],
+        covers: &["ccl-core", "transports/sim"],
+    },
+    Suite {
+        name: "unit",
+        what: "unit tests of every crate, fuzz targets over their corpus included",
+        needs: NOTHING,
+        tiers: "quick: all but the slow ones of DEEP; deep: all, with more seeds and mutants",
+        usual_s: [70, 400],
+        tests_min: 400,
+        quick: &[Step::Tests(Select::Units)],
+        deep: &[Step::Tests(Select::Units)],
+        covers: &[""],
+    },
+    Suite {
+        name: "models",
+        what: "every interleaving of the lock-free pieces in small cases",
+        needs: NOTHING,
+        tiers: "quick: the two smallest models and what they must reject; deep: all",
+        usual_s: [45, 300],
+        tests_min: 2,
+        quick: &[Step::Xtask(&["check", "loom"])],
+        deep: &[Step::Xtask(&["check", "loom", "shuttle"])],
+        covers: &["ccl-core/memory"],
+    },
+    Suite {
+        name: "transports",
+        what: "conformance of the transports, the kernels, and of plugins for NCCL",
+        needs: NOTHING,
+        tiers: "quick and deep alike",
+        usual_s: [45, 200],
+        tests_min: 20,
+        quick: &[Step::Tests(Select::Others)],
+        deep: &[Step::Tests(Select::Others)],
+        covers: &["transports", "kernels", "ccl-core"],
+    },
+    Suite {
+        name: "library",
+        what: "ranks as threads and processes, faults, the command and the perf programs",
+        needs: NAMESPACES,
+        tiers: "quick: all but the slow ones of DEEP; deep: all, and every cell of the matrix",
+        usual_s: [130, 1800],
+        tests_min: 100,
+        quick: &[Step::Tests(Select::Named(&["integration", "allocations"]))],
+        deep: &[Step::Tests(Select::Named(&["integration", "allocations"]))],
+        covers: &[""],
+    },
+    Suite {
+        name: "documentation",
+        what: "the examples in doc comments",
+        needs: NOTHING,
+        tiers: "quick only: they are few and short",
+        usual_s: [20, 0],
+        tests_min: 1,
+        quick: &[Step::Cargo(&["test", "--workspace", "--locked", "--no-fail-fast", "--doc"])],
+        deep: &[],
+        covers: &[],
+    },
+    Suite {
+        name: SOFTROCE,
+        what: "RDMA over Soft-RoCE in a virtual machine",
+        needs: IN_GUEST,
+        tiers: "quick: one boot with conformance, a collective of each family, captures, a kill, \
+                a short netcheck and compare-transports; deep: every test",
+        usual_s: [150, 600],
+        tests_min: 5,
+        quick: &[Step::Guest(&GUEST_QUICK)],
+        deep: &[Step::Guest(&GUEST_RDMA)],
+        covers: &["transports/verbs", "transports/rails", "transports/nccl-net", "ccl-core"],
+    },
+    Suite {
+        name: "guest",
+        what: "the virtual machine itself, and TCP over links that lose, delay and reorder",
+        needs: IN_GUEST,
+        tiers: "deep: each of its tests boots a machine",
+        usual_s: [0, 300],
+        tests_min: 6,
+        quick: &[],
+        deep: &[Step::Tests(Select::Named(&["guest"])), Step::Guest(&GUEST_NETEM)],
+        covers: &["xtask", "transports/tcp", "transports/wire"],
+    },
+    Suite {
+        name: "release",
+        what: "the README's first command, and what the flight recorder costs in instructions",
+        needs: "needs valgrind (`cargo xtask setup` installs it); the cost is skipped without it",
+        tiers: "deep: an optimised build takes 3 minutes, for what the quick tier runs unoptimised",
+        usual_s: [0, 240],
+        tests_min: 0,
+        quick: &[],
+        deep: &[Step::Cargo(README_FIRST), Step::Xtask(&["check", "recorder"])],
+        covers: &["src", "ccl-core", "kernels", "transports/shm"],
+    },
+    Suite {
+        name: "sanitizers",
+        what: "AddressSanitizer and valgrind over what touches `unsafe`",
+        needs: "needs the nightly toolchain and valgrind (`cargo xtask setup` installs both); \
+                skipped without them",
+        tiers: "deep: a build of its own, and instructions that take 20 times as long",
+        usual_s: [0, 1500],
+        tests_min: 0,
+        quick: &[],
+        deep: &[Step::Xtask(&["check", "asan", "valgrind"])],
+        covers: &["ccl-core/memory", "kernels", "transports", "src/recorder"],
+    },
+    Suite {
+        name: "fuzzers",
+        what: "libFuzzer over everything that reads bytes from outside",
+        needs: "needs the nightly toolchain and a C++ compiler; skipped without them",
+        tiers: "deep: a build of its own; the quick tier runs the targets over their corpus",
+        usual_s: [0, 1500],
+        tests_min: 0,
+        quick: &[],
+        deep: &[Step::Xtask(&["check", "fuzz"])],
+        covers: &["fuzz", "ccl-core", "src/exchange", "transports/wire", "transports/tcp"],
+    },
+];
+
+/// Tests that only the deep tier runs: target, start of the test's name, and why.
+pub(crate) const DEEP: &[(&str, &str, &str)] = &[
+    (
+        "ccl_core",
+        "algorithm::tests::ranks_that_lie_anyhow",
+        "150 ranks on 61 hosts; the verifier has the same algorithms on fewer",
+    ),
+    (
+        "ccl_core",
+        "algorithm::tests::programs_compute_it_over_two_slots",
+        "over a single slot is quick",
+    ),
+    (
+        "ccl_sim",
+        "cli::tests::the_examples_of_its_help_work",
+        "the command's own test runs the same examples",
+    ),
+    ("tcp", "conformance::tcp_with_several_sockets_passes", "the others have sockets and TLS"),
+    ("tcp", "conformance::tcp_with_tls_passes", "the others have sockets and TLS"),
+    ("tcp", "conformance::tcp_over_the_interfaces_found", "`hosts` has interfaces"),
+    ("verbs", "conformance::puts_in_parts_pass", "the guest's conformance has parts"),
+    ("integration", "network::netns_of_an_oversubscribed", "15 s of measuring"),
+    ("integration", "hosts::hosts_that_encrypt", "minutes of TLS without optimisation"),
+    (
+        "integration",
+        "hosts::messages_sent_from_the_callers",
+        "two minutes; unit tests have its parts",
+    ),
+    (
+        "integration",
+        "hosts::tcp_can_be_had_on_one_host",
+        "two minutes of what `hosts` has in short",
+    ),
+    ("integration", "hosts::few_slots_and_several_channels", "`collectives` has them in short"),
+    ("integration", "cluster::every_collective_runs_between", "`hosts` has them in short"),
+    ("integration", "cluster::the_perf_programs_run_between", "`perf` has them on one host"),
+    ("integration", "cluster::a_port_scanner_and_10_000", "a crowd of strangers is there in short"),
+    ("integration", "nccl_net::over_tcp", "all versions; quick: in_short"),
+    ("integration", "nccl_net::over_shared_memory", "all versions; quick: in_short"),
+    ("integration", "nccl_net::over_whatever_is_best", "with --full; quick: in_short"),
+    ("integration", "nccl_net::slots_that_are_few", "quick: in_short"),
+    ("faults", "faults::the_examples_of_its_help_work", "minutes of measuring; the rest is quick"),
+    ("faults", "faults::the_reference_keeps_the_contract", "every version of the interface"),
+    (
+        "scenarios",
+        "the_page_shows_what_comes_out",
+        "every experiment of docs/simulator.md; unit tests have their parts",
+    ),
+];
+
+/// The README's first command, with as little to measure as it can have: release is compiled for
+/// this program alone.
+const README_FIRST: &[&str] = &[
+    "run",
+    "--release",
+    "--locked",
+    "--example",
+    "all_reduce_perf",
+    "--",
+    "-b",
+    "8",
+    "-e",
+    "64K",
+    "-f",
+    "2",
+    "-g",
+    "2",
+    "-c",
+    "1",
+    "-n",
+    "2",
+    "-w",
+    "1",
+];
+
+/// The suites as a table.
+pub(crate) fn list() -> String {
+    let seconds = |seconds: u64| if seconds == 0 { "-".to_owned() } else { format!("{seconds} s") };
+    let rows = SUITES.iter().map(|suite| {
+        let [quick, deep] = suite.usual_s.map(seconds);
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        vec![suite.name.to_owned(), words(suite.what), words(suite.tiers), quick, deep]
+    });
+    let head = ["suite", "shows", "what is in which tier", "quick", "deep"];
+    report::table(&head, &rows.collect::<Vec<_>>())
+}
+
+impl Suite {
+    /// The steps of a tier.
+    pub(crate) fn steps(&self, deep: bool) -> &'static [Step] {
+        if deep { self.deep } else { self.quick }
+    }
+
+    /// Whether a change in this file, relative to the root, is what the deep part is for.
+    pub(crate) fn covers(&self, file: &str) -> bool {
+        let within = |dir: &&str| dir.is_empty() || file.starts_with(&format!("{dir}/"));
+        file.ends_with(".rs") && self.covers.iter().any(within)
+    }
+}
+
+impl Select {
+    fn takes(self, binary: &Binary) -> bool {
+        match self {
+            Select::Units => binary.is_unit,
+            Select::Named(targets) => !binary.is_unit && targets.contains(&binary.target.as_str()),
+            Select::Others => !binary.is_unit && !is_named(&binary.target),
+        }
+    }
+
+    /// The selected tests; in the quick tier without those of [`DEEP`].
+    pub(crate) fn tests<'a>(self, binaries: &'a [Binary], deep: bool) -> Outcome<Vec<Test<'a>>> {
+        let mut tests = Vec::new();
+        for binary in binaries.iter().filter(|binary| self.takes(binary)) {
+            let names = binary.tests()?.into_iter();
+            let names = names.filter(|name| deep || !is_deep(&binary.target, name));
+            tests.extend(names.map(|name| Test { binary, name }));
+        }
+        Ok(tests)
+    }
+}
+
+fn is_deep(target: &str, name: &str) -> bool {
+    DEEP.iter().any(|(binary, start, _)| *binary == target && name.starts_with(start))
+}
+
+/// Whether a step of some suite names that integration test.
+fn is_named(target: &str) -> bool {
+    let steps = SUITES.iter().flat_map(|suite| suite.quick.iter().chain(suite.deep));
+    steps.into_iter().any(
+        |step| matches!(step, Step::Tests(Select::Named(targets)) if targets.contains(&target)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::PathBuf;
+
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_every_suite_is_in_a_tier() {
+        let names: BTreeSet<&str> = SUITES.iter().map(|suite| suite.name).collect();
+        assert_eq!(names.len(), SUITES.len());
+        assert!(SUITES.iter().all(|suite| !suite.quick.is_empty() || !suite.deep.is_empty()));
+        assert!(SUITES.iter().all(|suite| suite.quick.is_empty() || suite.usual_s[0] > 0));
+        // What has a deep part is run when what it covers has changed.
+        assert!(SUITES.iter().all(|suite| suite.deep.is_empty() == suite.covers.is_empty()));
+    }
+
+    #[test]
+    fn the_quick_tier_takes_at_most_12_minutes_and_leaves_3_for_the_lints() {
+        let total: u64 = SUITES.iter().map(|suite| suite.usual_s[0]).sum();
+        assert!(total + super::super::BUILD_USUAL_S <= 12 * 60, "{total} s");
+        const { assert!(crate::lint::USUAL_S <= 3 * 60) };
+    }
+
+    #[test]
+    fn the_page_has_the_table() {
+        let page = include_str!("../../../docs/testing.md");
+        assert!(page.contains(&list()), "docs/testing.md lacks `cargo xtask test --list`");
+    }
+
+    #[test]
+    fn every_test_binary_is_in_a_suite_of_the_deep_tier() {
+        let binary = |target: &str, is_unit| Binary {
+            target: target.to_owned(),
+            is_unit,
+            path: PathBuf::new(),
+            dir: PathBuf::new(),
+        };
+        let selects = || {
+            SUITES.iter().flat_map(|suite| suite.deep).filter_map(|step| match step {
+                Step::Tests(select) => Some(*select),
+                _ => None,
+            })
+        };
+        for (target, is_unit) in
+            [("ccl_core", true), ("integration", false), ("verifier", false), ("new", false)]
+        {
+            let taken = selects().filter(|select| select.takes(&binary(target, is_unit))).count();
+            assert_eq!(taken, 1, "{target}");
+        }
+    }
+
+    #[test]
+    fn a_changed_file_names_its_suites() {
+        let names = |file: &str| -> Vec<&str> {
+            SUITES.iter().filter(|suite| suite.covers(file)).map(|suite| suite.name).collect()
+        };
+        assert!(names("ccl-core/src/verify/mod.rs").contains(&"verifier"));
+        assert!(names("transports/verbs/src/lane.rs").contains(&SOFTROCE));
+        assert!(!names("src/perf/mod.rs").contains(&"verifier"));
+        assert!(names("README.md").is_empty());
+    }
+}
