@@ -29,6 +29,8 @@ use suites::{Guest, Program, SUITES, Step, Suite};
 const HANGS: u32 = 5;
 /// The shortest time after which a suite counts as hanging.
 const HANGS_AFTER: Duration = Duration::from_secs(600);
+/// The longest time of one test on a machine of usual speed, in the quick tier and in the deep one.
+const TEST_WITHIN: [Duration; 2] = [Duration::from_secs(300), Duration::from_secs(3600)];
 /// The longest compilation of all test binaries.
 const BUILD_WITHIN: Duration = Duration::from_secs(3600);
 /// Usual seconds of it, from an empty target directory.
@@ -415,7 +417,7 @@ impl Run<'_> {
         let variables = self.variables();
         let conditions = Conditions {
             variables: &variables,
-            slowness: self.slowness,
+            test_within: TEST_WITHIN[usize::from(self.deep)].mul_f64(self.slowness),
             deadline,
             width: machine::width(),
         };

@@ -16,8 +16,6 @@ use crate::process::{self, End};
 
 /// How a test says that it does not run here, at the start of a line and with the reason after it.
 pub(crate) const SKIPPED: &str = "SKIPPED: ";
-/// The longest time of one test on a machine of usual speed.
-const TEST_WITHIN: Duration = Duration::from_secs(300);
 /// The most lines of a failed test's output that are shown: the first and the last ones.
 const LINES_MAX: usize = 120;
 
@@ -59,10 +57,10 @@ pub(crate) struct Finished {
 pub(crate) struct Conditions<'a> {
     /// Variables for every test.
     pub(crate) variables: &'a [(&'a str, String)],
-    /// How much slower than usual this machine is; at least 1.
-    pub(crate) slowness: f64,
     /// When the suite counts as hanging: what runs then is killed, and nothing more is started.
     pub(crate) deadline: Instant,
+    /// The longest time of one test; then it hangs and is killed.
+    pub(crate) test_within: Duration,
     /// How many tests run at a time.
     pub(crate) width: usize,
 }
@@ -109,7 +107,7 @@ fn run_one(test: &Test<'_>, index: usize, conditions: Conditions<'_>) -> Result<
     if left.is_zero() || process::interrupted() {
         return Err(title);
     }
-    let within = TEST_WITHIN.mul_f64(conditions.slowness).min(left);
+    let within = conditions.test_within.min(left);
     let mut output = Vec::new();
     let verdict = match Temporary::new(index) {
         Err(message) => Verdict::Failed(message),
@@ -231,7 +229,7 @@ mod tests {
         let tests = [Test { binary: &binary, name: name.to_owned() }];
         let conditions = Conditions {
             variables: &[(PLANTED, what.to_owned())],
-            slowness: 1.0,
+            test_within: within,
             deadline: Instant::now() + within,
             width: 2,
         };

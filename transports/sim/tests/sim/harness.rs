@@ -372,16 +372,20 @@ pub(crate) fn simulate(job: &Job, inputs: &[Vec<u8>], world: &World) -> Simulate
     operate(job, inputs, world, links)
 }
 
+/// Whether this is the deep tier.
+pub(crate) fn full() -> bool {
+    std::env::var("FERROCCL_TEST_FULL").is_ok_and(|full| full == "1")
+}
+
 /// How many times more seeds the deep tier takes.
-const FULL: u64 = 60;
+const FULL: u64 = 10;
 
 /// Runs `check` for every seed below `count`, [`FULL`] times as many in the deep tier, or the one
 /// that is to be replayed.
 pub(crate) fn seeds(count: u64, mut check: impl FnMut(u64) -> Result<(), String>) {
     let replay = std::env::var("FERROCCL_SIM_SEED").ok();
     let replay = replay.map(|seed| seed.parse::<u64>().expect("FERROCCL_SIM_SEED is a number"));
-    let full = std::env::var("FERROCCL_TEST_FULL").is_ok_and(|full| full == "1");
-    let end = if full { count * FULL } else { count };
+    let end = if full() { count * FULL } else { count };
     for seed in replay.map_or(0..end, |seed| seed..seed + 1) {
         if let Err(error) = check(seed) {
             panic!("seed {seed}: {error}\nreplay it with FERROCCL_SIM_SEED={seed}");

@@ -12,7 +12,7 @@ use ccl_kernels_cpu::ports::CpuPorts;
 use ccl_transport_sim::{Conditions, Cut, Operation, Process, Random, Step, World};
 
 use crate::control::{ControlNet, FOREVER};
-use crate::harness::{Buffers, Job, connect, mapped, prepare, seeds};
+use crate::harness::{Buffers, Job, connect, full, mapped, prepare, seeds};
 use crate::table::{CELL, Cell, Fault, assert_page};
 
 const RANKS: u32 = 4;
@@ -461,7 +461,8 @@ fn every_cell_under_many_seeds() {
     let all = cells();
     let mut ran = vec![0; all.len()];
     let (mut runs, mut hits) = (0, 0);
-    seeds(all.len() as u64, |seed| {
+    let rounds = if full() { 6 } else { 1 };
+    seeds(rounds * all.len() as u64, |seed| {
         let index = seed as usize % all.len();
         let cell = &all[index];
         let hit = run(cell, seed, Plant::Nothing);
