@@ -14,12 +14,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
+use crate::test::SKIPPED;
 use crate::workspace::target_dir;
 use crate::{Outcome, machine, process, report, workspace};
 
-/// How a line begins that says why a check was not made; [`crate::test`] shows it in its table.
-pub(crate) const SKIPPED: &str = "SKIPPED ";
-/// Longest time of one command, in seconds; the suites' budgets are tighter.
+/// Longest time of one command, in seconds.
 const COMMAND_S: u64 = 3600;
 
 /// Flags of `cargo xtask check`.

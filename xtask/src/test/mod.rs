@@ -18,10 +18,11 @@ use clap::Args;
 
 use crate::machine::{self, Provenance};
 use crate::workspace::{self, cargo, target_dir};
-use crate::{Outcome, check, guest, process, report, setup};
+use crate::{Outcome, guest, process, report, setup};
 pub(crate) use binaries::Binary;
 use failures::Failures;
 use matrix::Cells;
+pub(crate) use runner::SKIPPED;
 use runner::{Conditions, Finished, Verdict};
 use suites::{Guest, Program, SUITES, Step, Suite};
 
@@ -102,7 +103,7 @@ impl Counts {
     /// Adds what a line such as `test result: ok. 12 passed; 0 failed; ...` says, or that a test
     /// was skipped.
     fn add_line(&mut self, line: &str) {
-        if line.starts_with(runner::SKIPPED) {
+        if line.starts_with(SKIPPED) {
             self.skipped += 1;
             self.unsettled += 1;
         }
@@ -453,9 +454,7 @@ impl Run<'_> {
         let end = process::run(&mut command, left, |line| {
             println!("{line}");
             running.add_line(line);
-            if let Some(reason) =
-                line.strip_prefix(runner::SKIPPED).or(line.strip_prefix(check::SKIPPED))
-            {
+            if let Some(reason) = line.strip_prefix(SKIPPED) {
                 report.skip(reason);
             }
             report.counts.add_line(line);
