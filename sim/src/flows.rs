@@ -363,6 +363,21 @@ mod tests {
         assert_eq!(ended, [Ended { tag: 0, at_s: 0.0 }, Ended { tag: 1, at_s: 4.0 }]);
     }
 
+    /// Rates are shared anew every 100 s only: a flow on a link that nobody uses need not wait.
+    #[test]
+    fn between_two_settlements_a_flow_takes_what_is_left() {
+        let mut flows = Flows::new(&network(), 100.0);
+        let mut ended = Vec::new();
+        for (tag, expected_s) in [(0, 1.0), (1, 2.0), (2, 3.0)] {
+            flows.begin(&path(&[4 * tag as u32]), 1.0, f64::INFINITY, tag);
+            while ended.is_empty() {
+                let next = flows.next_s().unwrap();
+                flows.advance(next, &mut ended);
+            }
+            assert_eq!(ended.pop(), Some(Ended { tag, at_s: expected_s }));
+        }
+    }
+
     fn some_flows() -> impl Strategy<Value = Vec<(Vec<Link>, f64)>> {
         let links = proptest::collection::btree_set(0u32..12, 1..5);
         let flow = (links, 1u32..100);
