@@ -88,8 +88,8 @@ impl Listening {
     ///
     /// # Errors
     ///
-    /// A listener is broken, or no connection became ready within the time for joining, counted from
-    /// the first call and anew after each connection.
+    /// A listener is broken, or no connection became ready within the time for joining, counted
+    /// from the first call and anew after each connection.
     pub(crate) fn accept(&mut self, now: Instant) -> Result<Option<Box<Receiver>>, NetError> {
         let asked = *self.asked.get_or_insert(now);
         let accepted = self.accept_in_time(now)?;
@@ -98,8 +98,8 @@ impl Listening {
         } else if now.since(asked) >= self.manners.join_within {
             let after = self.manners.join_within;
             return Err(NetError::remote(format!(
-                "no peer has connected within {after:?}: look at its log, at NCCL_SOCKET_IFNAME and \
-                 at firewalls, or raise FERROCCL_JOIN_TIMEOUT"
+                "no peer has connected within {after:?}: look at its log, at NCCL_SOCKET_IFNAME \
+                 and at firewalls, or raise FERROCCL_JOIN_TIMEOUT"
             )));
         }
         Ok(accepted)
