@@ -295,8 +295,8 @@ fn read<T: Value>(
 }
 
 impl Config {
-    /// How messages are spread over queue pairs, as far as it is known whether the fabric routes
-    /// adaptively: over one where it does, unless somebody has said otherwise.
+    /// Returns the queue-pair policy: one queue pair where the fabric is known to route adaptively,
+    /// unless the policy is configured.
     #[must_use]
     pub fn policy(&self) -> Policy {
         match self.ib_adaptive_routing {

@@ -72,14 +72,14 @@ impl Value for Option<bool> {
     }
 }
 
-/// What of the network is looked at when ranks join.
+/// The checks of the network that ranks make when they join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkCheck {
     /// Nothing.
     Off,
-    /// What defaults assume of it, as far as nothing has to be sent for that.
+    /// Ranks check what the defaults assume, without sending anything for it.
     Assumed,
-    /// Also what it carries, by sending over it.
+    /// Ranks also measure what the network carries, by sending over it.
     Measure,
 }
 

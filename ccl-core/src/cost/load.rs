@@ -1,4 +1,4 @@
-//! What one rank does in a call, were nothing ever waited for: counted, not run.
+//! Counts the work of one rank in a call, without running it and without any waiting.
 //!
 //! A schedule's loops are counted in strides: as long as each message stays between the same hosts
 //! and each part as long as the one before, an iteration does what the one before did. So a rank of
@@ -17,18 +17,18 @@ use crate::types::Rank;
 pub(super) const OUT: usize = 0;
 pub(super) const IN: usize = 1;
 
-/// What one rank does.
+/// The work of one rank.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     /// Bytes to and from ranks of its host.
     pub(super) within: [f64; 2],
     /// Bytes to and from others.
     pub(super) between: [f64; 2],
-    /// How long its processor is busy.
+    /// Time that the rank's processor is busy.
     pub(super) processor_ns: f64,
 }
 
-/// What a rank does for each piece, in the order of its schedule.
+/// The steps of a rank for each piece, in the order of its schedule.
 #[derive(Debug)]
 pub(super) struct Outline {
     pub(super) split: u32,
@@ -37,7 +37,7 @@ pub(super) struct Outline {
 }
 
 impl Outline {
-    /// Of a schedule, over links with so many slots.
+    /// Returns the steps of a schedule over links with `slots` slots.
     pub(super) fn of(schedule: &RankSchedule, slots: u32) -> Outline {
         let (split, message_parts) = (schedule.split, schedule.message_parts);
         Outline { split, message_parts, nodes: fused(schedule, slots) }

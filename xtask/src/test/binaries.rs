@@ -68,7 +68,7 @@ fn parse(messages: &str) -> Vec<Binary> {
 }
 
 impl Binary {
-    /// Names of its tests, less those that are marked `#[ignore]`.
+    /// Returns the names of its tests, less those that libtest ignores.
     pub(crate) fn tests(&self) -> Outcome<Vec<String>> {
         let all = self.list(&[])?;
         let ignored = self.list(&["--ignored"])?;

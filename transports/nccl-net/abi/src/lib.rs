@@ -11,10 +11,15 @@
 
 use core::ffi::{c_char, c_int, c_ulong, c_void};
 
-/// Checks when compiled that a version's table has its pointers in this order, as NCCL's header
-/// of that version has them.
+/// Checks when compiled that a version's table has its pointers in the order of NCCL's header:
+/// those that all versions have, then the ones that are named.
 macro_rules! table_order {
-    ($($field:ident),*) => {
+    ($($more:ident),*) => {
+        crate::table_order!(@all name, init, devices, properties, listen, connect, accept, register,
+            register_dma_buf, deregister, isend, irecv, iflush, test, close_send, close_receive,
+            close_listen, device_registration, consumed $(, $more)*);
+    };
+    (@all $($field:ident),*) => {
         const _: () = {
             let mut place = 0;
             $(

@@ -62,30 +62,7 @@ pub struct Net {
     pub set_attributes: Option<SetAttributes>,
 }
 const _: () = assert!(size_of::<Net>() == 176);
-crate::table_order!(
-    name,
-    init,
-    devices,
-    properties,
-    listen,
-    connect,
-    accept,
-    register,
-    register_dma_buf,
-    deregister,
-    isend,
-    irecv,
-    iflush,
-    test,
-    close_send,
-    close_receive,
-    close_listen,
-    device_registration,
-    consumed,
-    make_device,
-    finalize,
-    set_attributes
-);
+crate::table_order!(make_device, finalize, set_attributes);
 
 /// What there is to know of a device.
 #[repr(C)]

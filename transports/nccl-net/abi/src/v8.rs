@@ -55,27 +55,7 @@ pub struct Net {
     pub consumed: Option<IrecvConsumed>,
 }
 const _: () = assert!(size_of::<Net>() == 152);
-crate::table_order!(
-    name,
-    init,
-    devices,
-    properties,
-    listen,
-    connect,
-    accept,
-    register,
-    register_dma_buf,
-    deregister,
-    isend,
-    irecv,
-    iflush,
-    test,
-    close_send,
-    close_receive,
-    close_listen,
-    device_registration,
-    consumed
-);
+crate::table_order!();
 
 /// What there is to know of a device.
 #[repr(C)]

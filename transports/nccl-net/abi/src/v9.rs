@@ -57,28 +57,7 @@ pub struct Net {
     pub make_device: Option<unsafe extern "C" fn(*mut c_int, *mut Parts<4>) -> NcclResult>,
 }
 const _: () = assert!(size_of::<Net>() == 160);
-crate::table_order!(
-    name,
-    init,
-    devices,
-    properties,
-    listen,
-    connect,
-    accept,
-    register,
-    register_dma_buf,
-    deregister,
-    isend,
-    irecv,
-    iflush,
-    test,
-    close_send,
-    close_receive,
-    close_listen,
-    device_registration,
-    consumed,
-    make_device
-);
+crate::table_order!(make_device);
 
 /// What there is to know of a device.
 #[repr(C)]
