@@ -378,6 +378,22 @@ mod tests {
         }
     }
 
+    /// What is left is what all flows together leave.
+    #[test]
+    fn what_is_left_is_less_all_that_was_shared() {
+        let mut flows = Flows::new(&network(), 100.0);
+        let mut ended = Vec::new();
+        for tag in [0, 1] {
+            flows.begin(&path(&[0]), 10.0, 0.25, tag);
+        }
+        flows.advance(flows.now_s(), &mut ended);
+        assert_eq!(flows.settled, 1);
+        flows.begin(&path(&[0]), 1.0, f64::INFINITY, 2);
+        let next = flows.next_s().unwrap();
+        flows.advance(next, &mut ended);
+        assert_eq!(ended, [Ended { tag: 2, at_s: 2.0 }]);
+    }
+
     fn some_flows() -> impl Strategy<Value = Vec<(Vec<Link>, f64)>> {
         let links = proptest::collection::btree_set(0u32..12, 1..5);
         let flow = (links, 1u32..100);

@@ -35,6 +35,8 @@ const INCONCLUSIVE: &str = "the cell shows nothing";
 const ATTEMPTS: usize = 5;
 /// Cells that run at the same time: they mostly wait.
 const ABREAST: usize = 2;
+/// Faults that last as long as their job: in the quick tier all cells of one are one job.
+const LASTING: [Fault; 3] = [Fault::FullSendBuffer, Fault::HalfOpen, Fault::SlowReader];
 /// With this variable, `tc netem` must work.
 const NETEM: &str = "FERROCCL_TEST_NETEM";
 /// The full run.
@@ -119,8 +121,12 @@ fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
 #[test]
 fn faults_meet_algorithms_and_collectives() {
     if Network::switched(2).is_some() {
+        let lasts = |cell: &Cell| LASTING.contains(&cell.fault) && !full();
         let cells = chosen(|cell| netem(cell.fault).is_none());
-        let jobs: Vec<Vec<Cell>> = cells.into_iter().map(|cell| vec![cell]).collect();
+        let (lasting, others): (Vec<Cell>, Vec<Cell>) = cells.into_iter().partition(lasts);
+        let mut jobs: Vec<Vec<Cell>> = others.into_iter().map(|cell| vec![cell]).collect();
+        let job = |fault| lasting.iter().filter(|cell| cell.fault == fault).copied().collect();
+        jobs.extend(LASTING.map(job).into_iter().filter(|cells: &Vec<Cell>| !cells.is_empty()));
         run_all("network", &jobs);
     }
 }

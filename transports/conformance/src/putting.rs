@@ -23,16 +23,19 @@ pub(crate) const POINTS: &[Point] = &[
 /// The most that one put is tried with.
 const LARGE: usize = 4 << 20;
 
+/// What memory holds where nothing has been put.
+const BLANK: u8 = 0x77;
+
 fn sizes(fixture: &dyn Fixture) -> Outcome {
     let most = fixture.device(0).caps().message_bytes_max.min(LARGE);
     let room = most + 128;
     let pair = &mut Pair::new(fixture, room)?;
+    pair.ends[1].inbox.write(0, &vec![BLANK; room]).map_err(failed("writing"))?;
     let sizes = [0, 1, 2, 3, 7, 8, 9, 63, 64, 65, 1000, 4095, 4096, 4097, 65_537, most - 1, most];
     for (number, bytes) in sizes.into_iter().filter(|&bytes| bytes <= most).enumerate() {
         for (offset, remote_offset) in [(0, 0), (3, 61), (room - bytes, room - bytes)] {
             let text = pattern(number as u64, bytes);
             pair.ends[0].source.write(offset, &text).map_err(failed("writing"))?;
-            pair.ends[1].inbox.write(0, &vec![0x77; room]).map_err(failed("writing"))?;
             pair.ends.iter_mut().for_each(|end| end.events.clear());
             let put = pair.ends[0].put_at(offset, remote_offset, bytes, Some(9), 5);
             pair.post(fixture, 0, &[put])?;
@@ -44,13 +47,19 @@ fn sizes(fixture: &dyn Fixture) -> Outcome {
             ensure!(from.done() == [5], "done: {:?}", from.done());
             let arrived = to.arrived(to.endpoint);
             ensure!(arrived == [(9, bytes)], "{bytes} bytes arrived as {arrived:?}");
-            let mut expected = vec![0x77; room];
-            expected[remote_offset..remote_offset + bytes].copy_from_slice(&text);
-            let seen = bytes_of(&to.inbox)?;
+            // What is near, now; what is far, at the end: that is where the time would go.
+            let near = remote_offset.saturating_sub(128)..(remote_offset + bytes + 128).min(room);
+            let mut seen = vec![0; near.len()];
+            to.inbox.read(near.start, &mut seen).map_err(failed("reading"))?;
+            let mut expected = vec![BLANK; near.len()];
+            expected[remote_offset - near.start..][..bytes].copy_from_slice(&text);
             let wrong = seen.iter().zip(&expected).position(|(seen, expected)| seen != expected);
             ensure!(wrong.is_none(), "{bytes} bytes to {remote_offset}: wrong at {wrong:?}");
+            to.inbox.write(remote_offset, &vec![BLANK; bytes]).map_err(failed("writing"))?;
         }
     }
+    let wrong = bytes_of(&pair.ends[1].inbox)?.iter().position(|byte| *byte != BLANK);
+    ensure!(wrong.is_none(), "a put wrote far from where it was to: at {wrong:?}");
     PASSED
 }
 

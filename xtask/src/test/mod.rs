@@ -12,6 +12,8 @@ mod suites;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -146,6 +148,9 @@ struct Report {
     /// What the tests that failed said.
     told: Vec<String>,
     slowest: Vec<(Duration, String)>,
+    /// Lines that are shown when the suite has ended, since others show theirs meanwhile; `None`
+    /// if each is shown at once.
+    held: Option<Vec<String>>,
 }
 
 impl Report {
@@ -159,6 +164,14 @@ impl Report {
             failure: None,
             told: Vec::new(),
             slowest: Vec::new(),
+            held: None,
+        }
+    }
+
+    fn say(&mut self, line: impl Into<String>) {
+        match &mut self.held {
+            Some(held) => held.push(line.into()),
+            None => println!("{}", line.into()),
         }
     }
 
@@ -213,17 +226,17 @@ impl Report {
         match &test.verdict {
             Verdict::Passed => {
                 self.counts.passed += 1;
-                println!("test {title} ... ok ({seconds:.1} s)");
+                self.say(format!("test {title} ... ok ({seconds:.1} s)"));
             }
             Verdict::Skipped(reason) => {
                 self.counts.skipped += 1;
                 self.skip(reason);
-                println!("test {title} ... skipped: {reason}");
+                self.say(format!("test {title} ... skipped: {reason}"));
             }
             Verdict::Failed(_) => {
                 self.counts.failed += 1;
                 let told = test.told();
-                println!("test {title} ... FAILED\n{told}");
+                self.say(format!("test {title} ... FAILED\n{told}"));
                 self.fail(format!("`{title}` and perhaps others"));
                 self.told.push(told);
             }
@@ -240,7 +253,7 @@ struct Run<'a> {
     only: Option<&'a str>,
     slowness: f64,
     binaries: &'a [Binary],
-    cells: Cells,
+    cells: Mutex<Cells>,
 }
 
 /// Runs the suites, prints the table and the counts; an error if anything failed.
@@ -257,25 +270,44 @@ pub(crate) fn run(options: &Options) -> Outcome {
     let binaries = binaries::build(BUILD_WITHIN)?;
     let mut build = Report::new("build", Duration::from_secs(BUILD_USUAL_S));
     build.elapsed = start.elapsed();
-    let mut run = Run {
+    let run = Run {
         deep: options.full,
         only: options.only.as_deref(),
         slowness,
         binaries: &binaries,
-        cells: Cells::default(),
+        cells: Mutex::default(),
     };
     let named = |suite: &&Suite| {
         options.suite.is_empty() || options.suite.iter().any(|name| name == suite.name)
     };
     let chosen = |suite: &&Suite| named(suite) && !suite.steps(options.full).is_empty();
+    let suites: Vec<&'static Suite> = SUITES.iter().filter(chosen).collect();
     let mut reports = vec![build];
-    for suite in SUITES.iter().filter(chosen) {
-        let report = run.suite(suite)?;
-        if options.full && options.only.is_none() {
-            record::update(&[row_of(&report)])?;
+    thread::scope(|scope| {
+        let beside = |suite: &Suite| suite.waits && !options.full && suites.len() > 1;
+        let start = |suite: &&'static Suite| {
+            let suite = *suite;
+            beside(suite).then(|| scope.spawn(|| run.suite(suite, Some(Vec::new()))))
+        };
+        let started: Vec<_> = suites.iter().map(start).collect();
+        for (suite, started) in suites.iter().zip(started) {
+            let report = match started {
+                None => run.suite(suite, None)?,
+                Some(started) => {
+                    let report = started.join();
+                    let mut report = report.map_err(|_| format!("{} panicked", suite.name))??;
+                    let held = report.held.take().unwrap_or_default();
+                    held.iter().for_each(|line| println!("{line}"));
+                    report
+                }
+            };
+            if options.full && options.only.is_none() {
+                record::update(&[row_of(&report)])?;
+            }
+            reports.push(report);
         }
-        reports.push(report);
-    }
+        Ok::<(), String>(())
+    })?;
     for report in reports.iter().filter(|report| !report.told.is_empty()) {
         println!("\n== what failed in {}\n{}", report.name, report.told.join("\n"));
     }
@@ -284,7 +316,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     }
     println!("\n{}", table(&reports));
     if options.full {
-        run.cells.record()?;
+        run.cells.into_inner().unwrap_or_else(PoisonError::into_inner).record()?;
     } else {
         println!("The deep tier (`cargo xtask test --full`), by its records:");
         record::ages().iter().for_each(|age| println!("  {age}"));
@@ -351,11 +383,15 @@ fn conclude(reports: &[Report]) -> Outcome {
 }
 
 impl Run<'_> {
-    fn suite(&mut self, suite: &'static Suite) -> Outcome<Report> {
+    /// Runs a suite and shows its lines, or holds them if there is a place for them.
+    fn suite(&self, suite: &'static Suite, held: Option<Vec<String>>) -> Outcome<Report> {
         let usual = Duration::from_secs(suite.usual_s[usize::from(self.deep)]);
-        println!("\n== {}: {}", suite.name, suite.what);
-        println!("   {}; {}", suite.needs, suite.tiers);
-        let mut report = Report::new(suite.name, usual);
+        let mut report = Report { held, ..Report::new(suite.name, usual) };
+        if report.held.is_some() {
+            println!("\n== {} starts now, beside the others; its output comes later", suite.name);
+        }
+        report.say(format!("\n== {}: {}", suite.name, suite.what));
+        report.say(format!("   {}; {}", suite.needs, suite.tiers));
         let start = Instant::now();
         let within = (HANGS * usual).max(HANGS_AFTER).mul_f64(self.slowness);
         for step in suite.steps(self.deep) {
@@ -366,7 +402,8 @@ impl Run<'_> {
         let slowest = slowest.map(|(took, title)| format!("{:.1} s {title}", took.as_secs_f64()));
         let slowest: Vec<String> = slowest.collect();
         let seconds = report.elapsed.as_secs_f64();
-        println!("   {seconds:.0} s; the slowest: {}", slowest.join(", "));
+        let slowest = if slowest.is_empty() { "not known".to_owned() } else { slowest.join(", ") };
+        report.say(format!("   {seconds:.0} s; the slowest: {slowest}"));
         // A filter that matches nothing must not pass; one that was asked for may.
         let ran = report.counts.ran_or_skipped();
         if self.only.is_none() && report.skips.is_empty() && ran < suite.tests_min {
@@ -376,7 +413,7 @@ impl Run<'_> {
         Ok(report)
     }
 
-    fn step(&mut self, step: &Step, report: &mut Report, deadline: Instant) -> Outcome {
+    fn step(&self, step: &Step, report: &mut Report, deadline: Instant) -> Outcome {
         match step {
             Step::Tests(select) => self.tests(*select, report, deadline),
             Step::Cargo(words) => {
@@ -410,7 +447,7 @@ impl Run<'_> {
         variables
     }
 
-    fn tests(&mut self, select: suites::Select, report: &mut Report, deadline: Instant) -> Outcome {
+    fn tests(&self, select: suites::Select, report: &mut Report, deadline: Instant) -> Outcome {
         let mut tests = select.tests(self.binaries, self.deep)?;
         if let Some(only) = self.only {
             tests.retain(|test| test.title().contains(only));
@@ -422,10 +459,9 @@ impl Run<'_> {
             deadline,
             width: machine::width(),
         };
-        println!("   {} tests, {} at a time", tests.len(), conditions.width);
-        let cells = &mut self.cells;
+        report.say(format!("   {} tests, {} at a time", tests.len(), conditions.width));
         let not_started = runner::run(&tests, conditions, |test| {
-            test.output.iter().for_each(|line| cells.add_line(line));
+            test.output.iter().for_each(|line| self.add_cell(line));
             report.add(&test);
         });
         if process::interrupted() {
@@ -438,27 +474,31 @@ impl Run<'_> {
         Ok(())
     }
 
+    fn add_cell(&self, line: &str) {
+        self.cells.lock().unwrap_or_else(PoisonError::into_inner).add_line(line);
+    }
+
     /// Runs a command whose lines are those of libtest; `name` is for the report.
     fn command(
-        &mut self,
+        &self,
         mut command: std::process::Command,
         name: &str,
         report: &mut Report,
         deadline: Instant,
     ) -> Outcome {
         command.envs(self.variables());
-        println!("   $ {}", process::typed(&command));
+        report.say(format!("   $ {}", process::typed(&command)));
         let mut failures = Failures::default();
         let mut running = Running::default();
         let left = deadline.saturating_duration_since(Instant::now());
         let end = process::run(&mut command, left, |line| {
-            println!("{line}");
+            report.say(line);
             running.add_line(line);
             if let Some(reason) = line.strip_prefix(SKIPPED) {
                 report.skip(reason);
             }
             report.counts.add_line(line);
-            self.cells.add_line(line);
+            self.add_cell(line);
             failures.add_line(line);
         })?;
         report.counts.settle();

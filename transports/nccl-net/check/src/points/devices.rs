@@ -49,7 +49,9 @@ fn several_as_one(side: &Side) -> Outcome {
         let device = if side.role == Role::Receiver { receiver } else { sender };
         side.step(&format!("connecting device {sender} to device {receiver}"));
         let link = Link::open(side, &net.on(device))?;
-        for (messages, bytes) in [(40, 100), (20, 200_000), (3, 9_000_001)] {
+        // What is too long for all slots at once, where both sides have parts.
+        let long = usize::from(receiver == sender);
+        for (messages, bytes) in [(40, 100), (8, 200_000), (long, 9_000_001)] {
             let stream = Stream::of(messages, bytes);
             match side.role {
                 Role::Receiver => stream.receive(&link)?,
