@@ -202,9 +202,13 @@ impl MessageLinks {
     /// When there is no memory for the slots, or the lane does not take the connection.
     pub fn attach(&mut self, peer: Rank, connected: Connected) -> Result<Vec<u8>, AdmissionError> {
         let inbound = self.slots(self.granted_slots)?;
-        let staging = self.slots(self.config.slots)?;
-        let endpoint = self.lane.attach(connected)?;
-        let key = self.lane.share(endpoint, inbound.key)?;
+        let (staging, endpoint, key) = match self.attach_with(&inbound, connected) {
+            Ok(made) => made,
+            Err(error) => {
+                self.give_back(&inbound);
+                return Err(error);
+            }
+        };
         let link = || (Inbound::new(self.granted_slots), Outbound::new(self.config.slots));
         let links = (0..self.config.channels).map(|_| link()).collect();
         let index = peer as usize;
@@ -235,6 +239,28 @@ impl MessageLinks {
             key,
         };
         Ok(offer.encode())
+    }
+
+    /// Makes what an attached peer has beside its inbound slots. Leaves nothing behind if it fails.
+    fn attach_with(
+        &mut self,
+        inbound: &Slots,
+        connected: Connected,
+    ) -> Result<(Slots, EndpointId, RemoteKey), AdmissionError> {
+        let staging = self.slots(self.config.slots)?;
+        let attached = self.lane.attach(connected).and_then(|endpoint| {
+            let shared = self.lane.share(endpoint, inbound.key);
+            let key = shared.inspect_err(|_| self.lane.detach(endpoint))?;
+            Ok((endpoint, key))
+        });
+        let (endpoint, key) = attached.inspect_err(|_| self.give_back(&staging))?;
+        Ok((staging, endpoint, key))
+    }
+
+    /// Deregisters the memory of slots.
+    fn give_back(&self, slots: &Slots) {
+        // A key that is unknown by now guards nothing any more.
+        let _ = self.device.deregister(slots.key);
     }
 
     fn slots(&mut self, slots: u32) -> Result<Slots, AdmissionError> {
@@ -438,9 +464,8 @@ impl MessageLinks {
 
     /// The memory of a peer that is detached.
     pub(super) fn dispose(&self, peer: &Peer) {
-        // A key that is unknown by now guards nothing any more.
-        let _ = self.device.deregister(peer.inbound.key);
-        let _ = self.device.deregister(peer.staging.key);
+        self.give_back(&peer.inbound);
+        self.give_back(&peer.staging);
     }
 
     /// A put that the lane has not taken yet reads its tail here.

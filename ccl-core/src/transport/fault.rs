@@ -1,13 +1,15 @@
-//! A lane that misbehaves on request: what a broken transport, or a hostile peer, would do.
+//! Lanes and devices that misbehave on request: what a broken transport, or a hostile peer, would
+//! do.
 
 use super::{
-    Connected, EndpointId, Event, Lane, LocalSlice, MrKey, RailState, RemoteKey, RemoteMr,
-    TransportError, WorkRequest,
+    Address, Caps, Connected, Connecting, Device, EndpointId, Event, Lane, Listener, LocalSlice,
+    MrKey, RailState, RemoteKey, RemoteMr, Secret, TransportError, WorkRequest,
 };
 use crate::spread::{Flow, Spread};
 use crate::time::Instant;
 use ccl_memory::Region;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What to do to work and events on their way through a [`FaultInjector`]. The defaults do
@@ -27,6 +29,21 @@ pub trait Faults: Send + fmt::Debug {
 
     /// Whether tails of puts really move when they should ([`Lane::relocate`]).
     fn relocates(&self) -> bool {
+        true
+    }
+
+    /// Whether a farewell that the lane below has said is over, too.
+    fn leaves(&mut self) -> bool {
+        true
+    }
+
+    /// Whether memory is shared when it should be.
+    fn shares(&self) -> bool {
+        true
+    }
+
+    /// Whether work is taken now.
+    fn takes(&self) -> bool {
         true
     }
 
@@ -88,6 +105,10 @@ impl<F: Faults> Lane for FaultInjector<F> {
         }
     }
 
+    fn say_farewell(&mut self, endpoint: Option<EndpointId>) -> bool {
+        self.lane.say_farewell(endpoint) && self.faults.leaves()
+    }
+
     fn cut(&mut self, endpoint: EndpointId) {
         if self.faults.detaches() {
             self.lane.cut(endpoint);
@@ -95,6 +116,9 @@ impl<F: Faults> Lane for FaultInjector<F> {
     }
 
     fn share(&mut self, endpoint: EndpointId, key: MrKey) -> Result<RemoteKey, TransportError> {
+        if !self.faults.shares() {
+            return Err(TransportError::Usage("a fault: nothing is shared".to_owned()));
+        }
         self.lane.share(endpoint, key)
     }
 
@@ -112,7 +136,7 @@ impl<F: Faults> Lane for FaultInjector<F> {
 
     fn post(&mut self, now: Instant, work: &[WorkRequest]) -> Result<usize, TransportError> {
         self.push_down(now)?;
-        if !self.pending.is_empty() {
+        if !self.pending.is_empty() || !self.faults.takes() {
             return Ok(0);
         }
         let mut taken = 0;
@@ -206,5 +230,71 @@ impl<F: Faults> Lane for FaultInjector<F> {
 
     fn sleep(&mut self, longest: Duration) {
         self.lane.sleep(longest);
+    }
+}
+
+/// Makes a lane of another one.
+type Wrap = dyn Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync;
+/// Says whether memory is refused.
+type Refuse = dyn Fn() -> Result<(), TransportError> + Send + Sync;
+
+/// A device around another, with faults in between.
+pub struct FaultyDevice {
+    inner: Arc<dyn Device>,
+    wrap: Box<Wrap>,
+    refuse: Box<Refuse>,
+}
+
+impl FaultyDevice {
+    /// Wraps `inner`: its lanes are given to `wrap`, and memory is made and registered while
+    /// `refuse` says nothing against it.
+    pub fn new(
+        inner: Arc<dyn Device>,
+        wrap: impl Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync + 'static,
+        refuse: impl Fn() -> Result<(), TransportError> + Send + Sync + 'static,
+    ) -> FaultyDevice {
+        FaultyDevice { inner, wrap: Box::new(wrap), refuse: Box::new(refuse) }
+    }
+}
+
+impl fmt::Debug for FaultyDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultyDevice").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+impl Device for FaultyDevice {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
+        (self.refuse)().and_then(|()| self.inner.allocate(bytes))
+    }
+
+    fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
+        (self.refuse)().and_then(|()| self.inner.register(region))
+    }
+
+    fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
+        self.inner.deregister(key)
+    }
+
+    fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
+        self.inner.listen(secret)
+    }
+
+    fn connect(
+        &self,
+        address: &Address,
+        secret: &Secret,
+        hello: &[u8],
+        deadline: Instant,
+    ) -> Result<Box<dyn Connecting>, TransportError> {
+        self.inner.connect(address, secret, hello, deadline)
+    }
+
+    fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
+        self.inner.lane().map(&self.wrap)
     }
 }

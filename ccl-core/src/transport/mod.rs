@@ -24,7 +24,7 @@ use serde::Serialize;
 use crate::spread::{Flow, Spread};
 use crate::time::Instant;
 
-pub use fault::{FaultInjector, Faults};
+pub use fault::{FaultInjector, Faults, FaultyDevice};
 pub use named::{Imported, NamedMemory, Slice, Understood, take};
 pub use place::{Place, pci_address};
 pub use registry::{Registration, Registry};
@@ -282,7 +282,16 @@ pub trait Lane: Send + fmt::Debug {
     /// Closes an endpoint. When it returns, the peer can write nothing through it any more.
     fn detach(&mut self, endpoint: EndpointId);
 
-    /// The same at once: what was posted need not have arrived, and is never done if it has not.
+    /// Hands over what was posted to an endpoint, or to all of them with none, and returns whether
+    /// the peers have it or are not waited for any more. [`Lane::detach`] and dropping wait until
+    /// this returns true, at most up to a deadline that begins with the first call. Whoever ends
+    /// several lanes calls this for each of them in turn first: then they are waited for together.
+    fn say_farewell(&mut self, endpoint: Option<EndpointId>) -> bool {
+        let _ = endpoint;
+        true
+    }
+
+    /// Closes an endpoint at once: what was posted need not have arrived, and is never done if it has not.
     fn cut(&mut self, endpoint: EndpointId) {
         self.detach(endpoint);
     }

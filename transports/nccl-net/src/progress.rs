@@ -25,37 +25,56 @@ const DRAIN_WITHIN: Duration = Duration::from_secs(4);
 
 /// A communicator that NCCL has closed.
 #[derive(Debug)]
-enum Closed {
+struct Closed {
+    comm: Comm,
+    /// Then its peer has had its time.
+    until: Instant,
+    /// Whether all of it is handed over, and farewell is being said.
+    leaves: bool,
+}
+
+#[derive(Debug)]
+enum Comm {
     Sender(Box<Sender>),
     Receiver(Box<Receiver>),
 }
 
 impl Closed {
-    fn cut(&mut self) {
-        let line = match self {
-            Closed::Sender(sender) => sender.line(),
-            Closed::Receiver(receiver) => receiver.line(),
-        };
-        line.cut("it did not take in time what was sent before this side closed");
+    fn new(comm: Comm) -> Closed {
+        Closed { comm, until: ccl_wire::now() + DRAIN_WITHIN, leaves: false }
     }
 
-    /// Whether nothing of it is under way any more.
+    fn line(&mut self) -> &mut Line {
+        match &mut self.comm {
+            Comm::Sender(sender) => sender.line(),
+            Comm::Receiver(receiver) => receiver.line(),
+        }
+    }
+
+    /// Goes on with it. Returns whether it may be dropped, which then takes no time.
     fn is_over(&mut self, now: Instant) -> bool {
-        let (pumped, drained) = match self {
-            Closed::Sender(sender) => (sender.pump(now), sender.is_drained()),
-            Closed::Receiver(receiver) => {
-                let pumped = receiver.pump(now);
-                (pumped, receiver.line().is_drained())
-            }
-        };
-        pumped.is_err() || drained
+        if now >= self.until {
+            self.line().cut("it did not take in time what was sent before this side closed");
+            return true;
+        }
+        if !self.leaves {
+            let (pumped, drained) = match &mut self.comm {
+                Comm::Sender(sender) => (sender.pump(now), sender.is_drained()),
+                Comm::Receiver(receiver) => {
+                    let pumped = receiver.pump(now);
+                    (pumped, receiver.line().is_drained())
+                }
+            };
+            self.leaves = pumped.is_err() || drained;
+        }
+        self.leaves && self.line().say_farewell()
     }
 }
 
 /// The thread, and what it is told.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    closed: Mutex<Vec<(Instant, Closed)>>,
+    closed: Mutex<Vec<Closed>>,
     running: Mutex<Option<(JoinHandle<()>, Thread)>>,
     stops: AtomicBool,
     sleeps: AtomicBool,
@@ -99,12 +118,12 @@ impl Progress {
     }
 
     pub(crate) fn close_sender(&self, sender: Box<Sender>) {
-        lock(&self.closed).push((ccl_wire::now() + DRAIN_WITHIN, Closed::Sender(sender)));
+        lock(&self.closed).push(Closed::new(Comm::Sender(sender)));
         self.wake();
     }
 
     pub(crate) fn close_receiver(&self, receiver: Box<Receiver>) {
-        lock(&self.closed).push((ccl_wire::now() + DRAIN_WITHIN, Closed::Receiver(receiver)));
+        lock(&self.closed).push(Closed::new(Comm::Receiver(receiver)));
         self.wake();
     }
 
@@ -134,19 +153,13 @@ impl Progress {
     }
 
     /// Looks after what is closed. Returns whether there is any.
-    fn drain(&self, now: Instant) -> bool {
+    pub(crate) fn drain(&self, now: Instant) -> bool {
+        // Farewells are said together: none of them holds up another, nor those who still work.
         let mut closed = lock(&self.closed);
         let any = !closed.is_empty();
-        let over = closed.iter_mut().position(|(until, one)| one.is_over(now) || now >= *until);
-        let over = over.map(|at| closed.swap_remove(at));
+        let over: Vec<Closed> = closed.extract_if(.., |one| one.is_over(now)).collect();
         drop(closed);
-        // Saying farewell may take a moment, in which nobody else is looked after: one at a time,
-        // and none to a peer that has had its time.
-        if let Some((until, mut one)) = over
-            && now >= until
-        {
-            one.cut();
-        }
+        drop(over);
         any
     }
 }

@@ -67,7 +67,8 @@ impl RailsDevice {
             acknowledged: true,
             register_bytes_min: caps.iter().map(|caps| caps.register_bytes_min).max().unwrap_or(0),
             message_bytes_max: least(|caps| caps.message_bytes_max),
-            depth_max: depth.min(WINDOW),
+            // The rest is for credits and CTS.
+            depth_max: depth.min(WINDOW - WINDOW / 4),
             bandwidth_bytes_per_s: caps.iter().map(|caps| caps.bandwidth_bytes_per_s).sum(),
             latency_ns: caps.iter().map(|caps| caps.latency_ns).max().unwrap_or(0),
         };

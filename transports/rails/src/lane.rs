@@ -17,7 +17,7 @@ use crate::link::{Link, Way};
 use crate::meeting::{Gathered, Hello, lock};
 use crate::memory::{Keys, Theirs};
 use crate::note::{self, Down, Fate, Note};
-use crate::rail::{NUMBER, Outcome, Put, Rail, Stage};
+use crate::rail::{NUMBER, Outcome, Put, Rail, Stage, WINDOW};
 
 /// How often it is looked for rails that come back.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
@@ -25,6 +25,8 @@ const CHECK_EVERY: Duration = Duration::from_millis(5);
 const NAP: Duration = Duration::from_micros(250);
 /// How long a rail may take to come back.
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
+/// How long peers are left in peace between two looks at farewells.
+const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Pieces of memory that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;
 /// The most looks for what has come over a rail that the peer has closed.
@@ -122,9 +124,10 @@ impl RailsLane {
 
     /// Takes one put; no if the link takes no more.
     fn put(&mut self, now: Instant, request: &WorkRequest) -> Result<bool, TransportError> {
-        let WorkRequest::Put { endpoint, .. } = *request;
+        let WorkRequest::Put { endpoint, grant, .. } = *request;
         let put = self.understand(request)?;
-        let depth = self.with.caps.depth_max;
+        // Credits and CTS wait behind no data.
+        let depth = if grant { WINDOW } else { self.with.caps.depth_max };
         let link = self.link(endpoint)?;
         if link.lost {
             // Work for a lost peer is void: taken, and never done.
@@ -422,6 +425,13 @@ impl RailsLane {
         }
     }
 
+    /// Waits for the farewells of all rails together, each as long as its lane waits.
+    fn part(&mut self, only: Option<EndpointId>) {
+        while !self.say_farewell(only) {
+            std::thread::sleep(FAREWELL_PAUSE);
+        }
+    }
+
     /// The link is gone.
     fn lose(&mut self, number: usize, reason: &str) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
@@ -451,6 +461,7 @@ impl RailsLane {
             if self.links[number].as_ref().is_some_and(|link| !link.forgotten.is_empty()) {
                 self.forget_idle(number);
             }
+            self.prove_again(number, now);
             let Some(link) = self.links[number].as_ref().filter(|link| !link.lost) else {
                 continue;
             };
@@ -463,6 +474,14 @@ impl RailsLane {
                 self.open_doors(number, now);
             }
         }
+    }
+
+    /// Posts the proofs that devices did not take.
+    fn prove_again(&mut self, number: usize, now: Instant) {
+        let owes = |rail: &Rail| rail.owes_proof && rail.endpoint().is_some();
+        let rails = self.links[number].iter().flat_map(|link| link.rails.iter().enumerate());
+        let owing: Vec<usize> = rails.filter(|(_, rail)| owes(rail)).map(|(at, _)| at).collect();
+        owing.into_iter().for_each(|at| self.prove(number, at, now));
     }
 
     /// Dials rails that have failed.
@@ -603,11 +622,22 @@ impl RailsLane {
             immediate: None,
             id: id(number, at, rail.epoch.into()) | PROOF,
         });
-        let posted = proof.map(|proof| lanes[index].post(now, &[proof]));
-        if !matches!(posted, Some(Ok(1))) {
+        let rail = &mut link.rails[at];
+        let Some(proof) = proof else {
             // There is nothing that it could go wrong with yet.
-            link.rails[at].proved();
+            return rail.proved();
+        };
+        match lanes[index].post(now, &[proof]) {
+            // One that is not taken is tried again with the next check.
+            Ok(taken) => rail.owes_proof = taken == 0,
+            Err(error) => self.fall(number, at, error.to_string()),
         }
+    }
+}
+
+impl Drop for RailsLane {
+    fn drop(&mut self) {
+        self.part(None);
     }
 }
 
@@ -672,6 +702,7 @@ impl Lane for RailsLane {
     }
 
     fn detach(&mut self, endpoint: EndpointId) {
+        self.part(Some(endpoint));
         let link = self.links.get_mut(endpoint.0 as usize).and_then(Option::take);
         let Some(link) = link else { return };
         self.memory.forget(endpoint);
@@ -687,6 +718,16 @@ impl Lane for RailsLane {
             | Event::Lost { endpoint: at, .. } => *at != endpoint,
             Event::Done { .. } => true,
         });
+    }
+
+    fn say_farewell(&mut self, only: Option<EndpointId>) -> bool {
+        let RailsLane { links, lanes, .. } = self;
+        let Some(EndpointId(number)) = only else {
+            return lanes.iter_mut().fold(true, |over, lane| lane.say_farewell(None) && over);
+        };
+        let Some(Some(link)) = links.get(number as usize) else { return true };
+        let rails = link.rails.iter().filter_map(|rail| Some((rail.lane, rail.endpoint()?)));
+        rails.fold(true, |over, (lane, at)| lanes[lane].say_farewell(Some(at)) && over)
     }
 
     fn cut(&mut self, endpoint: EndpointId) {

@@ -151,6 +151,8 @@ pub(crate) struct Rail {
     /// is known here.
     proved: bool,
     informed: bool,
+    /// Whether its device took no proof so far.
+    pub(crate) owes_proof: bool,
     /// When it was given something to carry first, since it was connected last.
     carries_since: Option<Instant>,
     pause: Duration,
@@ -211,6 +213,7 @@ impl Rail {
             rate: Rate { bytes_per_s, measured: Instant::ZERO, since: None, bytes: 0 },
             proved: false,
             informed: false,
+            owes_proof: false,
             carries_since: None,
             pause: PAUSE,
         }
@@ -423,7 +426,7 @@ impl Rail {
         self.before = Some(std::mem::replace(&mut self.heard, Heard::new()));
         self.names.clear();
         (self.epoch, self.done) = (epoch, 0);
-        (self.proved, self.informed) = (false, false);
+        (self.proved, self.informed, self.owes_proof) = (false, false, false);
         self.stage = Stage::Joining(endpoint);
     }
 

@@ -76,6 +76,8 @@ pub(crate) struct Endpoint {
     gives_back: bool,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
+    /// Whether its farewell is being said.
+    pub(crate) leaves: bool,
     arrivals: Vec<Arrival>,
     done: Vec<u64>,
 }
@@ -94,6 +96,7 @@ impl Endpoint {
             gives_back,
             lost: None,
             reported: false,
+            leaves: false,
             arrivals: Vec::with_capacity(AT_ONCE),
             done: Vec::with_capacity(AT_ONCE),
         }

@@ -12,7 +12,7 @@ use ccl_core::transport::{
     RemoteMr, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_wire::{DESCRIPTORS, Got, Wire, os, socket};
+use ccl_wire::{DESCRIPTORS, Farewell, Got, Wire, os, socket};
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 
@@ -43,6 +43,8 @@ const READ_EVERY: u32 = 8;
 const UNHEARD_READS: usize = 64;
 /// How long a farewell may take to reach the peer's kernel.
 const FAREWELL: Duration = Duration::from_millis(500);
+/// How long a peer is left in peace between two looks meanwhile.
+const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 
 /// A lane of TCP.
 #[derive(Debug)]
@@ -67,6 +69,7 @@ pub(crate) struct TcpLane {
     unread: u32,
     /// Whether some stripe is broken or its socket not watched yet.
     troubled: bool,
+    farewell: Farewell,
 }
 
 impl TcpLane {
@@ -93,6 +96,7 @@ impl TcpLane {
             checked: Instant::ZERO,
             unread: 0,
             troubled: false,
+            farewell: Farewell::default(),
         })
     }
 
@@ -230,10 +234,10 @@ impl TcpLane {
         self.watch();
     }
 
-    /// Closes connections in good order, if they are this process's.
-    fn say_farewell(&self, endpoints: Vec<Endpoint>) {
-        if self.process == rustix::process::getpid() {
-            say_farewell(endpoints);
+    /// Waits until the peers of some endpoints have what was sent to them, but not for long.
+    fn part(&mut self, only: Option<EndpointId>) {
+        while !self.say_farewell(only) {
+            std::thread::sleep(FAREWELL_PAUSE);
         }
     }
 
@@ -275,12 +279,40 @@ impl Lane for TcpLane {
     }
 
     fn detach(&mut self, endpoint: EndpointId) {
+        self.part(Some(endpoint));
         let found = self.endpoints.get_mut(endpoint.0 as usize).and_then(Option::take);
         if let Some(found) = found {
             self.memory.forget(endpoint);
             self.sockets -= found.stripes.len();
-            self.say_farewell(vec![found]);
         }
+    }
+
+    /// Whatever a closed socket had not passed on would be lost if the peer then wrote to it.
+    fn say_farewell(&mut self, only: Option<EndpointId>) -> bool {
+        if self.process != rustix::process::getpid() {
+            return true;
+        }
+        let (mut waits, mut any_waits) = (false, false);
+        for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
+            let Some(endpoint) = endpoint else { continue };
+            let is_meant = only.is_none_or(|only| only.0 as usize == number);
+            let begins = is_meant && !endpoint.leaves;
+            endpoint.leaves |= is_meant;
+            for stripe in endpoint.stripes.iter_mut().filter(|stripe| stripe.wire.is_some()) {
+                if begins {
+                    stripe.outgoing.say(Kind::Farewell, stripe.incoming.received());
+                }
+                if endpoint.leaves && stripe.write().is_ok() && has_more_to_give(stripe) {
+                    waits |= is_meant;
+                    any_waits = true;
+                }
+            }
+        }
+        if !any_waits {
+            self.farewell.end();
+        }
+        let now = crate::now();
+        !waits || now >= self.farewell.until(now, FAREWELL)
     }
 
     /// Without a farewell, and without what the kernel does not have yet.
@@ -449,26 +481,7 @@ impl Lane for TcpLane {
 
 impl Drop for TcpLane {
     fn drop(&mut self) {
-        let endpoints = self.endpoints.drain(..).flatten().collect();
-        self.say_farewell(endpoints);
-    }
-}
-
-/// Closes connections such that the peers get what was sent to them: whatever a closed socket had
-/// not passed on would be lost if the peer then wrote to it.
-fn say_farewell(mut endpoints: Vec<Endpoint>) {
-    let stripes = endpoints.iter_mut().flat_map(|endpoint| &mut endpoint.stripes);
-    let mut open: Vec<&mut Stripe> = stripes.filter(|stripe| stripe.wire.is_some()).collect();
-    for stripe in &mut open {
-        stripe.outgoing.say(Kind::Farewell, stripe.incoming.received());
-    }
-    let until = crate::now() + FAREWELL;
-    loop {
-        open.retain_mut(|stripe| stripe.write().is_ok() && has_more_to_give(stripe));
-        if open.is_empty() || crate::now() >= until {
-            return;
-        }
-        std::thread::sleep(Duration::from_micros(50));
+        self.part(None);
     }
 }
 

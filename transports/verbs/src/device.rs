@@ -29,7 +29,6 @@ const SLOWEST_BYTES_PER_S: f64 = 250e6;
 
 /// What a port can do.
 pub(crate) fn caps(port: &Port, options: &Options) -> Caps {
-    let in_flight = options.policy.spreads().map(|spread| spread.in_flight as usize).min();
     Caps {
         mapped: false,
         redirects: false,
@@ -38,7 +37,7 @@ pub(crate) fn caps(port: &Port, options: &Options) -> Caps {
         // Each queue pair keeps its own order, and there are two at least.
         ordered: false,
         message_bytes_max: port.attr.max_msg_sz.clamp(1, MESSAGE_BYTES_MAX) as usize,
-        depth_max: in_flight.unwrap_or(DEPTH_MAX).min(DEPTH_MAX),
+        depth_max: DEPTH_MAX,
         bandwidth_bytes_per_s: bytes_per_s(&port.attr).unwrap_or(SLOWEST_BYTES_PER_S),
         latency_ns: 2_000,
     }

@@ -17,6 +17,7 @@ use crate::load::Load;
 use crate::memory::{LinkId, Shared};
 use crate::native::{Memory, Pair, Queue, Room, Way};
 use crate::offer::Offer;
+use crate::open::OpenPuts;
 use crate::port::Port;
 use crate::side::{Side, Word};
 use crate::{Options, status};
@@ -99,10 +100,8 @@ pub(crate) struct Endpoint {
     staged: Vec<usize>,
     /// Whether the lane knows that it has something to [pump](Endpoint::pump).
     pub(crate) is_active: bool,
-    /// Those that the device has, by number; with the parts that are not done.
-    open: Vec<(u64, usize)>,
-    /// Numbers that are free.
-    free: Vec<usize>,
+    /// Those that the device has.
+    open: OpenPuts,
     /// Puts of the peer that have come in part.
     partial: Vec<Partial>,
     /// The upper half of its work requests' names, but for the line.
@@ -111,6 +110,8 @@ pub(crate) struct Endpoint {
     failed: Option<String>,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
+    /// Whether its farewell is being said.
+    pub(crate) leaves: bool,
 }
 
 /// What a completion's name says.
@@ -200,13 +201,13 @@ impl Endpoint {
             under_way: 0,
             staged: Vec::new(),
             is_active: false,
-            open: Vec::new(),
-            free: Vec::new(),
+            open: OpenPuts::default(),
             partial: Vec::new(),
             name,
             failed: None,
             lost: None,
             reported: false,
+            leaves: false,
         })
     }
 
@@ -224,13 +225,14 @@ impl Endpoint {
         self.stage == Stage::Live || self.lost.is_some()
     }
 
-    /// Whether it takes one more put.
+    /// Whether it takes one more put. What waits is bounded here, what the device has by the rule
+    /// that is in force (`write_now`): credits and CTS count for neither.
     pub(crate) fn takes(&self, put: &Put) -> bool {
-        if put.grant {
-            return self.grants.len() < DEPTH_MAX;
-        }
-        let outstanding = self.pending.len() + self.open.len() - self.free.len();
-        outstanding < self.groups.in_flight().min(DEPTH_MAX)
+        let outstanding = match put.grant {
+            true => self.grants.len(),
+            false => self.pending.len() + self.open.data(),
+        };
+        outstanding < DEPTH_MAX
     }
 
     /// Spreads puts so from now on.
@@ -292,6 +294,8 @@ impl Endpoint {
         let bytes = put.bytes();
         let place = if put.grant {
             Groups::aside(&self.lines, bytes)
+        } else if self.open.data() >= self.groups.in_flight() {
+            None
         } else if load.admits(bytes, self.groups.budget_bytes()) {
             self.groups.place(&self.lines, bytes)
         } else {
@@ -335,12 +339,7 @@ impl Endpoint {
 
     /// Prepares the writes of a put.
     fn write(&mut self, put: &Put, place: Place, load: &mut Load, done: &mut Vec<u64>) {
-        let index = self.free.pop().unwrap_or(self.open.len());
-        let open = (put.id, place.parts);
-        match self.open.get_mut(index) {
-            Some(entry) => *entry = open,
-            None => self.open.push(open),
-        }
+        let index = self.open.add(put.id, place.parts, !put.grant);
         let parts = (place.parts as u32 - 1) << PARTS_SHIFT;
         let immediate = put.immediate.map(|immediate| immediate | parts);
         let bytes = put.bytes();
@@ -351,7 +350,7 @@ impl Endpoint {
             let line = &mut self.lines[at];
             self.staged.extend((!line.is_staged()).then_some(at));
             if line.write(put, index, range, immediate, name) {
-                part_done(&mut self.open, &mut self.free, index, done);
+                self.open.part_done(index, done);
             } else {
                 self.under_way += range.1 - range.0;
                 load.add(range.1 - range.0);
@@ -424,8 +423,8 @@ impl Endpoint {
             return Told::Nothing;
         }
         if !name.is_receive {
-            let (open, free) = (&mut self.open, &mut self.free);
-            let freed = self.lines[at].done(number, |put| part_done(open, free, put, done));
+            let open = &mut self.open;
+            let freed = self.lines[at].done(number, |put| open.part_done(put, done));
             self.under_way -= freed;
             load.done(freed);
             return Told::Nothing;
@@ -583,18 +582,7 @@ impl Endpoint {
         self.pending.clear();
         self.grants.clear();
         self.open.clear();
-        self.free.clear();
         self.side.close();
-    }
-}
-
-/// A part of a put is done; its id is appended if it was the last.
-fn part_done(open: &mut [(u64, usize)], free: &mut Vec<usize>, index: usize, done: &mut Vec<u64>) {
-    let Some((id, missing)) = open.get_mut(index) else { return };
-    *missing -= 1;
-    if *missing == 0 {
-        done.push(*id);
-        free.push(index);
     }
 }
 

@@ -7,8 +7,9 @@ use ccl_core::spread::{Order, PARTS_MAX, Spread};
 use crate::Options;
 use crate::line::Line;
 
-/// Grants have a queue pair with one of so many shares of a link's room: there are fewer than puts.
-const GRANTS_SHARE: u32 = 4;
+/// The smallest share of a link's room that a queue pair has, as a divisor: a rule that uses one of
+/// 16 must not be left with a sixteenth. Grants, which are fewer than puts, have as much.
+const SHARES_MAX: u32 = 4;
 /// Parts of a put begin at multiples of so many bytes.
 const ALIGNMENT: usize = 64;
 
@@ -27,10 +28,10 @@ pub(crate) struct Need {
 pub(crate) fn needs(options: &Options) -> impl Iterator<Item = Need> + '_ {
     let need = |traffic_class, sharers: u32| Need {
         traffic_class,
-        writes: options.writes.div_ceil(sharers.max(1)),
-        immediates: options.immediates.div_ceil(sharers.max(1)),
+        writes: options.writes.div_ceil(sharers.clamp(1, SHARES_MAX)),
+        immediates: options.immediates.div_ceil(sharers.clamp(1, SHARES_MAX)),
     };
-    let first = need(options.grant_traffic_class, GRANTS_SHARE);
+    let first = need(options.grant_traffic_class, SHARES_MAX);
     let others = options.policy.groups().into_iter().flat_map(move |group| {
         let traffic_class = group.traffic_class.unwrap_or(options.traffic_class);
         (0..group.pairs).map(move |_| need(traffic_class, group.pairs))

@@ -12,7 +12,7 @@ use ccl_core::transport::{
     TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_wire::{DESCRIPTORS, now, os};
+use ccl_wire::{DESCRIPTORS, Farewell, now, os};
 use rdma_sys::ibv_wc;
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
@@ -77,8 +77,7 @@ pub(crate) struct VerbsLane {
     ready: Vec<u64>,
     words: Vec<Word>,
     checked: Instant,
-    /// Until when farewells wait, all together, once one of them has begun to.
-    farewell_until: Option<Instant>,
+    farewell: Farewell,
 }
 
 impl VerbsLane {
@@ -114,7 +113,7 @@ impl VerbsLane {
             ready: Vec::with_capacity(READY_MAX),
             words: Vec::new(),
             checked: Instant::ZERO,
-            farewell_until: None,
+            farewell: Farewell::default(),
         })
     }
 
@@ -310,32 +309,8 @@ impl VerbsLane {
     }
 
     /// Waits until the peers of some endpoints have what was posted, but not for long.
-    fn say_farewell(&mut self, all: bool, only: usize) {
-        if self.process != rustix::process::getpid() {
-            return;
-        }
-        let begun = self.farewell_until.filter(|until| now() < *until + FAREWELL);
-        let until = begun.unwrap_or_else(|| now() + FAREWELL);
-        let chosen = |number: usize| all || number == only;
-        loop {
-            self.pump();
-            let mut waits = false;
-            for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
-                let Some(endpoint) = endpoint.as_mut().filter(|_| chosen(number)) else { continue };
-                endpoint.flush();
-                // Who has not met the peer yet has nothing for it.
-                waits |= endpoint.is_live() && !endpoint.is_delivered();
-            }
-            self.farewell_until = waits.then_some(until);
-            if !waits || now() >= until {
-                return;
-            }
-            let mut events = std::mem::take(&mut self.kept);
-            let went_on = self.drain(&mut events).and_then(|_| self.check(now(), &mut events));
-            self.kept = events;
-            if went_on.is_err() {
-                return;
-            }
+    fn part(&mut self, only: Option<EndpointId>) {
+        while !self.say_farewell(only) {
             std::thread::sleep(FAREWELL_PAUSE);
         }
     }
@@ -391,7 +366,7 @@ impl Lane for VerbsLane {
 
     fn detach(&mut self, endpoint: EndpointId) {
         let number = endpoint.0 as usize;
-        self.say_farewell(false, number);
+        self.part(Some(endpoint));
         let Some(closed) = self.endpoints.get_mut(number).and_then(Option::take) else { return };
         self.load.done(closed.under_way);
         self.memory.forget(endpoint);
@@ -403,6 +378,36 @@ impl Lane for VerbsLane {
             | Event::Lost { endpoint: at, .. } => *at != endpoint,
             Event::Done { .. } => true,
         });
+    }
+
+    fn say_farewell(&mut self, only: Option<EndpointId>) -> bool {
+        if self.process != rustix::process::getpid() {
+            return true;
+        }
+        self.pump();
+        let (mut waits, mut any_waits) = (false, false);
+        for (number, endpoint) in self.endpoints.iter_mut().enumerate() {
+            let Some(endpoint) = endpoint else { continue };
+            let is_meant = only.is_none_or(|only| only.0 as usize == number);
+            endpoint.leaves |= is_meant;
+            if endpoint.leaves {
+                endpoint.flush();
+                // An endpoint that has not met its peer yet has nothing for it.
+                let undelivered = endpoint.is_live() && !endpoint.is_delivered();
+                waits |= undelivered && is_meant;
+                any_waits |= undelivered;
+            }
+        }
+        if !any_waits {
+            self.farewell.end();
+        }
+        if !waits || now() >= self.farewell.until(now(), FAREWELL) {
+            return true;
+        }
+        let mut events = std::mem::take(&mut self.kept);
+        let went_on = self.drain(&mut events).and_then(|_| self.check(now(), &mut events));
+        self.kept = events;
+        went_on.is_err()
     }
 
     fn cut(&mut self, endpoint: EndpointId) {
@@ -526,7 +531,7 @@ impl Lane for VerbsLane {
 
 impl Drop for VerbsLane {
     fn drop(&mut self) {
-        self.say_farewell(true, 0);
+        self.part(None);
         for endpoint in std::mem::take(&mut self.endpoints).into_iter().flatten() {
             self.close(endpoint);
         }

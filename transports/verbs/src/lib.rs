@@ -38,6 +38,7 @@ mod meeting;
 mod memory;
 mod native;
 mod offer;
+mod open;
 mod port;
 mod side;
 mod status;
@@ -77,7 +78,8 @@ pub struct Options {
     pub partition: u16,
     /// How puts are spread over the queue pairs of a link, and so how many there are.
     pub policy: Policy,
-    /// Writes that a link may have under way, shared by its queue pairs.
+    /// Writes that a link may have under way, shared by its queue pairs; each has at least a
+    /// quarter of them, since a rule may use fewer queue pairs than there are.
     pub writes: u32,
     /// Immediates that may come over a link before the lane is polled, likewise.
     pub immediates: u32,

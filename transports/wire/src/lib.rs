@@ -21,6 +21,7 @@
 
 mod address;
 mod dialler;
+mod farewell;
 pub mod fork;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
@@ -47,6 +48,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 pub use address::{Place, Token};
 pub use dialler::Dialler;
+pub use farewell::Farewell;
 pub use gate::{BUSY_MAX, Gate, Proven};
 pub use hello::{Hello, TEXT_BYTES_MAX};
 pub use interface::interfaces;

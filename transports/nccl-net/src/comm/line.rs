@@ -223,6 +223,12 @@ impl Line {
         self.lost.is_some() || (self.outbox.is_empty() && self.lane.is_acknowledged())
     }
 
+    /// Goes on with the farewell to the peer; returns whether it is over. Dropping the line blocks
+    /// until then.
+    pub(crate) fn say_farewell(&mut self) -> bool {
+        self.lane.say_farewell(None)
+    }
+
     /// This side has what it waited for: the peer may have its memory back.
     pub(crate) fn conclude(&mut self, now: Instant) {
         self.lane.conclude(now);

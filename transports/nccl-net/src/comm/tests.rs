@@ -2,9 +2,10 @@
 //! twice, and each is in its buffer.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ccl_core::transport::{Device, Secret};
+use ccl_core::transport::{Device, FaultInjector, Faults, FaultyDevice, Lane, Secret};
 use ccl_memory::Region;
 use ccl_transport_rails::{RailsDevice, shorten};
 use ccl_transport_sim::{Conditions, Random, World};
@@ -16,6 +17,7 @@ use super::sender::Sender;
 use crate::context::Context;
 use crate::error::NetError;
 use crate::memory::Mr;
+use crate::progress::Progress;
 use crate::table::{Id, Kind, RequestId, Table};
 
 const SECRET: Secret = Secret([5; 32]);
@@ -64,6 +66,10 @@ impl House {
             Conditions { retransmissions_max: 2, redirects: false, ..Conditions::hostile() };
         let world = World::new(2 * rails, Conditions { loss: 0.001, ..conditions }, seed);
         let devices = [0, 1].map(|side| device(&world, rails, side));
+        House::over(world, rails, &devices, settings)
+    }
+
+    fn over(world: World, rails: u32, devices: &[Arc<dyn Device>; 2], settings: Settings) -> House {
         let way = |side: usize| {
             let device = Arc::clone(&devices[side]);
             Way { home: Arc::clone(&device), device, traffic_class: None }
@@ -347,4 +353,42 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
             assert_eq!(text.contains("nothing has come or gone"), !others_move, "{text}");
         }
     }
+}
+
+/// A lane whose farewell takes until it may be over.
+#[derive(Clone, Debug, Default)]
+struct Slow {
+    asked: Arc<AtomicUsize>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Faults for Slow {
+    fn leaves(&mut self) -> bool {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.is_over.load(Ordering::Relaxed)
+    }
+}
+
+/// One after the other, closed communicators with a dead host would stop all others for minutes.
+#[test]
+fn farewells_of_closed_communicators_are_said_together() {
+    const COUNT: usize = 5;
+    let (slow, progress) = (Slow::default(), Progress::default());
+    let mut receivers = Vec::new();
+    for seed in 0..COUNT as u64 {
+        let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, seed);
+        let slow = slow.clone();
+        let wrap =
+            move |lane| -> Box<dyn Lane> { Box::new(FaultInjector::new(lane, slow.clone())) };
+        let [accepting, dialling] = [0, 1].map(|side| device(&world, 1, side));
+        let dialling = Arc::new(FaultyDevice::new(dialling, wrap, || Ok(())));
+        let house = House::over(world, 1, &[accepting, dialling], SETTINGS);
+        receivers.push(house.receiver);
+        progress.close_sender(Box::new(house.sender));
+    }
+    assert!(progress.drain(ccl_wire::now()));
+    assert_eq!(slow.asked.load(Ordering::Relaxed), COUNT, "all of them, in one look");
+    slow.is_over.store(true, Ordering::Relaxed);
+    assert!(progress.drain(ccl_wire::now()));
+    assert!(!progress.drain(ccl_wire::now()), "they are gone");
 }

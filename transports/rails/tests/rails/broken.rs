@@ -1,13 +1,12 @@
-//! Devices that take no memory any more.
+//! Devices that take no memory any more, or no work.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Address, Caps, Connecting, Device, Event, Lane, Listener, LocalSlice, MrKey, Secret,
-    TransportError, WorkRequest,
+    Device, Event, FaultInjector, Faults, FaultyDevice, Lane, LocalSlice, TransportError,
+    WorkRequest,
 };
 use ccl_memory::Region;
 use ccl_transport_rails::RailsDevice;
@@ -16,69 +15,76 @@ use ccl_transport_sim::{Conditions, World};
 use crate::failing::meet;
 use crate::house::House;
 
-/// A device that refuses memory with this error number, unless it is 0.
-#[derive(Clone, Debug)]
-struct Refusing {
-    inner: Arc<dyn Device>,
+/// What the devices of side 0 do, one after the other.
+#[derive(Clone, Debug, Default)]
+struct Knobs {
+    /// Memory is refused with this error number, unless it is 0.
     code: Arc<AtomicI32>,
+    /// Whether lanes take no work.
+    is_full: Arc<AtomicBool>,
+    /// Looks at farewells that are not over yet.
+    leaving: Arc<AtomicUsize>,
+    /// Farewells and ends of endpoints, by device.
+    log: Arc<Mutex<Vec<(usize, Step)>>>,
 }
 
-impl Refusing {
-    fn check(&self) -> Result<(), TransportError> {
-        let code = self.code.load(Ordering::Relaxed);
-        let (call, reason, advice) = ("register", "as told".to_owned(), "tell it otherwise");
-        if code == 0 { Ok(()) } else { Err(TransportError::Os { call, code, reason, advice }) }
-    }
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Farewell,
+    Detach,
 }
 
-impl Device for Refusing {
-    fn caps(&self) -> &Caps {
-        self.inner.caps()
-    }
+/// A lane of device number `.0`.
+#[derive(Debug)]
+struct Faulty(usize, Knobs);
 
-    fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
-        self.check().and_then(|()| self.inner.allocate(bytes))
-    }
-
-    fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
-        self.check().and_then(|()| self.inner.register(region))
-    }
-
-    fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
-        self.inner.deregister(key)
-    }
-
-    fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
-        self.inner.listen(secret)
-    }
-
-    fn connect(
-        &self,
-        address: &Address,
-        secret: &Secret,
-        hello: &[u8],
-        deadline: Instant,
-    ) -> Result<Box<dyn Connecting>, TransportError> {
-        self.inner.connect(address, secret, hello, deadline)
-    }
-
-    fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
-        self.inner.lane()
+impl Faulty {
+    fn log(&self, step: Step) {
+        self.1.log.lock().unwrap().push((self.0, step));
     }
 }
 
-/// A house whose devices of side 0 refuse when they are told to.
-fn house() -> (House, [Arc<AtomicI32>; 2]) {
+impl Faults for Faulty {
+    fn takes(&self) -> bool {
+        !self.1.is_full.load(Ordering::Relaxed)
+    }
+
+    fn leaves(&mut self) -> bool {
+        self.log(Step::Farewell);
+        let left = self.1.leaving.load(Ordering::Relaxed);
+        self.1.leaving.store(left.saturating_sub(1), Ordering::Relaxed);
+        left == 0
+    }
+
+    fn detaches(&self) -> bool {
+        self.log(Step::Detach);
+        true
+    }
+}
+
+fn refused(code: i32) -> Result<(), TransportError> {
+    let (call, reason, advice) = ("register", "as told".to_owned(), "tell it otherwise");
+    if code == 0 { Ok(()) } else { Err(TransportError::Os { call, code, reason, advice }) }
+}
+
+/// A house whose devices of side 0 do as they are told.
+fn house() -> (House, [Knobs; 2]) {
     let conditions = Conditions { redirects: false, ..Conditions::default() };
     let mut house = House::new([2, 2], conditions, 5);
-    let codes = [(); 2].map(|()| Arc::new(AtomicI32::new(0)));
-    let refusing = |at: u32| -> (String, Arc<dyn Device>) {
-        let code = Arc::clone(&codes[at as usize]);
-        (format!("sim{at}"), Arc::new(Refusing { inner: house.world.device(2 * at), code }))
+    let log = Arc::default();
+    let knobs = [(); 2].map(|()| Knobs { log: Arc::clone(&log), ..Knobs::default() });
+    let faulty = |at: u32| -> (String, Arc<dyn Device>) {
+        let knobs = knobs[at as usize].clone();
+        let code = Arc::clone(&knobs.code);
+        let wrap = move |lane| -> Box<dyn Lane> {
+            Box::new(FaultInjector::new(lane, Faulty(at as usize, knobs.clone())))
+        };
+        let refuse = move || refused(code.load(Ordering::Relaxed));
+        let device = FaultyDevice::new(house.world.device(2 * at), wrap, refuse);
+        (format!("sim{at}"), Arc::new(device))
     };
-    let devices = [0, 1].map(refusing).to_vec();
-    house.devices[0] = Arc::new(RailsDevice::new(devices).unwrap());
-    (house, codes)
+    house.devices[0] = Arc::new(RailsDevice::new([0, 1].map(faulty).to_vec()).unwrap());
+    (house, knobs)
 }
 
 /// Polls a lane until an event that counts has come; the others go on meanwhile.
@@ -105,13 +111,13 @@ fn memory_that_one_device_does_not_take_goes_over_the_others() {
     const BYTES: usize = 4096;
     const EIO: i32 = 5;
     for broken in [0, 1] {
-        let (house, codes) = house();
+        let (house, knobs) = house();
         let world = &house.world;
         let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
         let mut connected = meet(&house, 0).into_iter();
         let endpoints =
             lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
-        codes[broken].store(EIO, Ordering::Relaxed);
+        knobs[broken].code.store(EIO, Ordering::Relaxed);
         let memory = [0, 1].map(|side: usize| house.devices[side].allocate(BYTES).unwrap());
         let keys = [0, 1].map(|side| lanes[side].share(endpoints[side], memory[side].1).unwrap());
         let remotes =
@@ -148,20 +154,104 @@ fn memory_that_one_device_does_not_take_goes_over_the_others() {
 fn what_is_short_or_registered_is_so_with_all_devices() {
     const EIO: i32 = 5;
     const ENOMEM: i32 = 12;
-    let (house, codes) = house();
+    let (house, knobs) = house();
     let (device, region) = (&house.devices[0], Region::private(4096));
     for at in [0, 1] {
-        codes[at].store(ENOMEM, Ordering::Relaxed);
+        knobs[at].code.store(ENOMEM, Ordering::Relaxed);
         let errors = [device.allocate(4096).unwrap_err(), device.register(&region).unwrap_err()];
         assert!(errors.iter().all(TransportError::is_shortage), "{errors:?}");
-        codes[at].store(EIO, Ordering::Relaxed);
+        knobs[at].code.store(EIO, Ordering::Relaxed);
         let error = device.register(&region).unwrap_err();
         assert!(!error.is_shortage() && error.to_string().contains("as told"), "{error}");
-        codes[at].store(0, Ordering::Relaxed);
+        knobs[at].code.store(0, Ordering::Relaxed);
     }
-    codes.iter().for_each(|code| code.store(EIO, Ordering::Relaxed));
+    knobs.iter().for_each(|knobs| knobs.code.store(EIO, Ordering::Relaxed));
     assert!(device.allocate(4096).is_err());
-    codes.iter().for_each(|code| code.store(0, Ordering::Relaxed));
+    knobs.iter().for_each(|knobs| knobs.code.store(0, Ordering::Relaxed));
     let key = device.register(&region).unwrap();
     device.deregister(key).unwrap();
+}
+
+/// A rail that is back is proved by a put that the peer has, and by nothing less.
+#[test]
+fn a_rail_whose_proof_is_not_taken_carries_nothing() {
+    let (house, knobs) = house();
+    let world = &house.world;
+    let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
+    let mut connected = meet(&house, 0).into_iter();
+    let endpoints = lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
+    let memory = [0, 1].map(|side: usize| house.devices[side].allocate(4096).unwrap());
+    let keys = [0, 1].map(|side| lanes[side].share(endpoints[side], memory[side].1).unwrap());
+    for side in [0, 1] {
+        lanes[side].import(endpoints[side], &keys[1 - side]).unwrap();
+    }
+    world.disconnect(2, 3);
+    knobs[1].is_full.store(true, Ordering::Relaxed);
+    let mut up = |lasts: Duration| {
+        let until = world.now() + lasts;
+        while world.now() < until {
+            for lane in &mut lanes {
+                lane.poll(world.now(), &mut Vec::new()).unwrap();
+            }
+            let rails = lanes.each_ref().map(|lane| lane.rails(endpoints[0])[1].clone());
+            if rails[0].failures > 0 && rails[0].is_up {
+                return rails[1].is_up;
+            }
+            world.advance(world.now() + Duration::from_millis(1));
+        }
+        false
+    };
+    assert!(!up(Duration::from_secs(10)), "it carries what nobody can say arrives");
+    knobs[1].is_full.store(false, Ordering::Relaxed);
+    assert!(up(Duration::from_secs(10)), "it never comes back");
+}
+
+#[test]
+fn credits_and_cts_wait_behind_no_data() {
+    let conditions = Conditions { redirects: false, depth_max: 1 << 16, ..Conditions::default() };
+    let house = House::new([2, 2], conditions, 5);
+    let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
+    let mut connected = meet(&house, 0).into_iter();
+    let endpoints = lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
+    let memory = [0, 1].map(|side: usize| house.devices[side].allocate(64).unwrap());
+    let key = lanes[1].share(endpoints[1], memory[1].1).unwrap();
+    let put = |grant, remote, immediate| WorkRequest::Put {
+        endpoint: endpoints[0],
+        local: LocalSlice { key: memory[0].1, offset: 0, bytes: 8 },
+        tail: None,
+        grant,
+        remote,
+        remote_offset: 0,
+        immediate: Some(immediate),
+        id: 0,
+    };
+    let [sender, _] = &mut lanes;
+    let remote = sender.import(endpoints[0], &key).unwrap();
+    let depth = house.devices[0].caps().depth_max;
+    let data = vec![put(false, remote, 1); depth + 1];
+    assert_eq!(sender.post(house.world.now(), &data).unwrap(), depth);
+    assert_eq!(sender.post(house.world.now(), &[put(true, remote, 2)]).unwrap(), 1);
+}
+
+/// One rail after the other, an error would come as many times late as there are rails.
+#[test]
+fn farewells_of_rails_are_said_together() {
+    for by_drop in [false, true] {
+        let (house, knobs) = house();
+        let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
+        let mut connected = meet(&house, 0).into_iter();
+        let endpoints =
+            lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
+        knobs.iter().for_each(|knobs| knobs.leaving.store(3, Ordering::Relaxed));
+        let [mut lane, _peer] = lanes;
+        if !by_drop {
+            lane.detach(endpoints[0]);
+        }
+        drop(lane);
+        let log = knobs[0].log.lock().unwrap();
+        let first = [(0, Step::Farewell), (1, Step::Farewell), (0, Step::Farewell)];
+        assert_eq!(log[..3], first, "in turn: {log:?}");
+        let detached = log.iter().position(|(_, step)| *step == Step::Detach);
+        assert!(by_drop || detached >= Some(8), "before both were over: {log:?}");
+    }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::transport::{
-    Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret, Transport,
-    WorkRequest,
+    Connected, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret,
+    Transport, WorkRequest,
 };
 use ccl_memory::Region;
 use ccl_transport_verbs::{Options, VerbsTransport};
@@ -18,6 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// One side.
 pub(crate) struct End {
     pub(crate) soft: SoftDevice,
+    pub(crate) device: Arc<dyn Device>,
     pub(crate) lane: Box<dyn Lane>,
     pub(crate) endpoint: EndpointId,
     pub(crate) region: Region,
@@ -47,18 +48,8 @@ impl End {
     }
 }
 
-/// The two sides of a link, over devices of their own.
-pub(crate) fn joined(options: &Options) -> [End; 2] {
-    joined_in(options, None)
-}
-
-/// The same with a traffic class of their own.
-pub(crate) fn joined_in(options: &Options, traffic_class: Option<u8>) -> [End; 2] {
-    let options = Options { interfaces: "127.0.0.1".to_owned(), ..options.clone() };
-    let transport = VerbsTransport::over(functions(), options);
-    let softs = [1, 2].map(|seed| SoftDevice::new(Limits { seed, ..Limits::default() }));
-    let open = |soft: &SoftDevice| transport.open(&DeviceId(format!("{}:1", soft.name())));
-    let devices: [Arc<dyn Device>; 2] = softs.each_ref().map(|soft| open(soft).unwrap());
+/// A connection between two devices, by their sides.
+pub(crate) fn meet(devices: &[Arc<dyn Device>; 2]) -> [Connected; 2] {
     let secret = Secret([5; 32]);
     let deadline = ccl_wire::now() + PATIENCE;
     let mut listener = devices[0].listen(&secret).unwrap();
@@ -71,7 +62,22 @@ pub(crate) fn joined_in(options: &Options, traffic_class: Option<u8>) -> [End; 2
         accepted = accepted.or_else(|| listener.poll(now).unwrap());
         connected = connected.or_else(|| connecting.poll(now).unwrap());
     }
-    let mut links = [accepted, connected].into_iter().flatten();
+    [accepted.unwrap(), connected.unwrap()]
+}
+
+/// The two sides of a link, over devices of their own.
+pub(crate) fn joined(options: &Options) -> [End; 2] {
+    joined_in(options, None)
+}
+
+/// The same with a traffic class of their own.
+pub(crate) fn joined_in(options: &Options, traffic_class: Option<u8>) -> [End; 2] {
+    let options = Options { interfaces: "127.0.0.1".to_owned(), ..options.clone() };
+    let transport = VerbsTransport::over(functions(), options);
+    let softs = [1, 2].map(|seed| SoftDevice::new(Limits { seed, ..Limits::default() }));
+    let open = |soft: &SoftDevice| transport.open(&DeviceId(format!("{}:1", soft.name())));
+    let devices: [Arc<dyn Device>; 2] = softs.each_ref().map(|soft| open(soft).unwrap());
+    let mut links = meet(&devices).into_iter();
     let mut parts = devices.each_ref().map(|device| {
         let mut lane = device.lane().unwrap();
         traffic_class.into_iter().for_each(|class| lane.classify(class));
@@ -85,10 +91,10 @@ pub(crate) fn joined_in(options: &Options, traffic_class: Option<u8>) -> [End; 2
         let (lane, endpoint, ..) = &mut parts[side];
         lane.import(*endpoint, &keys[1 - side]).unwrap()
     });
-    let mut sides = softs.into_iter().zip(parts).zip(remotes);
+    let mut sides = softs.into_iter().zip(devices).zip(parts).zip(remotes);
     [(); 2].map(|()| {
-        let ((soft, (lane, endpoint, region, key, _)), remote) = sides.next().unwrap();
-        End { soft, lane, endpoint, region, key, remote, events: Vec::new() }
+        let (((soft, device), (lane, endpoint, region, key, _)), remote) = sides.next().unwrap();
+        End { soft, device, lane, endpoint, region, key, remote, events: Vec::new() }
     })
 }
 

@@ -125,15 +125,51 @@ fn the_least_loaded_gets_the_next_one() {
     assert_eq!(carried(&ends, 8), [(1, 512 << 10), (8, 8 * 4096)]);
 }
 
+/// Each rule has its own limit, and credits and CTS count for none of them.
 #[test]
-fn no_more_are_taken_than_may_be_under_way() {
-    let mut ends = joined(&options("qps=2"));
-    let (endpoint, in_flight) = (ends[0].endpoint, 3);
-    let spread = Spread { pairs: 2, order: Order::RoundRobin, in_flight, ..Spread::default() };
-    ends[0].lane.spread(endpoint, &spread);
+fn no_more_are_under_way_than_the_rule_in_force_says() {
+    let mut ends = joined(&options("bytes>=1M: qps=1 in_flight=1; qps=2 in_flight=3"));
+    assert_eq!(ends[0].device.caps().depth_max, 1024, "a rule's limit is not every call's");
     let puts: Vec<_> = (0..8).map(|at| ends[0].put(0, 4096, Some(at))).collect();
-    assert_eq!(ends[0].lane.post(ccl_wire::now(), &puts).unwrap(), 3);
-    await_all(&mut ends, 3);
+    one_by_one(&mut ends, &puts[..1]);
+    let (endpoint, in_force) = (ends[0].endpoint, Spread { pairs: 2, ..Spread::default() });
+    for in_flight in [3, 1, 1024] {
+        let spread = Spread { order: Order::RoundRobin, in_flight, ..in_force };
+        ends[0].lane.spread(endpoint, &spread);
+        assert_eq!(ends[0].lane.post(ccl_wire::now(), &puts).unwrap(), puts.len());
+        let most = puts.len().min(in_flight as usize) * 4096;
+        let mut seen = ends[0].soft.under_way();
+        assert!(seen <= most, "{in_flight}: {seen}");
+        let mut grant = ends[0].put(0, 0, Some(99));
+        let WorkRequest::Put { grant: is_grant, .. } = &mut grant;
+        *is_grant = true;
+        ends[0].lane.post(ccl_wire::now(), &[grant]).unwrap();
+        let all = 2 * (puts.len() + 1);
+        let mut at = None;
+        go_on(&mut ends, |[one, other]| {
+            seen = seen.max(one.soft.under_way());
+            let is_it = |event: &Event| matches!(event, Event::Arrived { immediate: 99, .. });
+            at = at.or_else(|| other.events.iter().position(is_it));
+            one.events.len() + other.events.len() == all
+        });
+        assert!(seen <= most, "{in_flight}: {seen}");
+        assert!(in_flight > 3 || at.unwrap() <= in_flight as usize, "the grant waited: {at:?}");
+        ends.iter_mut().for_each(|end| end.events.clear());
+    }
+}
+
+/// A call may use one of many queue pairs: that one must have room for more than its share.
+#[test]
+fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
+    let mut ends = joined(&options("qps=16"));
+    let puts: Vec<_> = (0..16).map(|at| ends[0].put(0, 4096, Some(at))).collect();
+    one_by_one(&mut ends, &puts[..1]);
+    let endpoint = ends[0].endpoint;
+    ends[0].lane.spread(endpoint, &Spread { pairs: 1, ..Spread::default() });
+    ends[0].lane.post(ccl_wire::now(), &puts).unwrap();
+    // Tests beside this one have some travel at any time.
+    assert!(ends[0].soft.under_way() > 8 * 4096, "{}", ends[0].soft.under_way());
+    await_all(&mut ends, puts.len());
 }
 
 /// As many as the budget holds; then one after the other, for as many bytes as are done.

@@ -1,0 +1,54 @@
+//! The puts of a link that its device has.
+
+/// A put that the device has.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    id: u64,
+    /// Parts that are not done.
+    missing: usize,
+    /// Whether it carries data; credits and CTS are not counted.
+    is_data: bool,
+}
+
+/// Puts that the device has, by an index that is free again when all their parts are done.
+#[derive(Debug, Default)]
+pub(crate) struct OpenPuts {
+    entries: Vec<Open>,
+    free: Vec<usize>,
+    data: usize,
+}
+
+impl OpenPuts {
+    /// Adds a put of so many parts, and returns its index.
+    pub(crate) fn add(&mut self, id: u64, parts: usize, is_data: bool) -> usize {
+        let open = Open { id, missing: parts, is_data };
+        self.data += usize::from(is_data);
+        let index = self.free.pop().unwrap_or(self.entries.len());
+        match self.entries.get_mut(index) {
+            Some(entry) => *entry = open,
+            None => self.entries.push(open),
+        }
+        index
+    }
+
+    /// Counts a part as done. Appends the put's id if it was the last.
+    pub(crate) fn part_done(&mut self, index: usize, done: &mut Vec<u64>) {
+        let Some(open) = self.entries.get_mut(index) else { return };
+        open.missing -= 1;
+        if open.missing == 0 {
+            done.push(open.id);
+            self.data -= usize::from(open.is_data);
+            self.free.push(index);
+        }
+    }
+
+    /// Returns how many of them carry data.
+    pub(crate) fn data(&self) -> usize {
+        self.data
+    }
+
+    /// Forgets all of them.
+    pub(crate) fn clear(&mut self) {
+        *self = OpenPuts::default();
+    }
+}
