@@ -6,7 +6,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// A range of memory, possibly shared with other processes. Clones share the owner; the memory
 /// lives until the last clone is gone.
@@ -209,6 +209,23 @@ impl Region {
         Ok(())
     }
 
+    /// Returns `N` bytes that a device or another process may be writing, as whole words of 8 bytes:
+    /// the first of them before the others, and none of them torn.
+    ///
+    /// # Errors
+    ///
+    /// When they do not lie inside, on a multiple of 8.
+    pub fn read_words<const N: usize>(&self, offset: usize) -> Result<[u8; N], RegionError> {
+        const { assert!(N.is_multiple_of(8)) };
+        let mut bytes = [0; N];
+        let mut order = Ordering::Acquire;
+        for (at, word) in bytes.as_chunks_mut().0.iter_mut().enumerate() {
+            *word = self.word64(offset + 8 * at)?.load(order).to_ne_bytes();
+            order = Ordering::Relaxed;
+        }
+        Ok(bytes)
+    }
+
     /// Copies bytes of another region, or of this one, into this one.
     ///
     /// # Errors
@@ -283,6 +300,14 @@ mod tests {
             assert_eq!(Region::allocate(bytes).unwrap_err(), OutOfMemory { bytes });
         }
         assert_eq!(Region::allocate(0).unwrap().bytes(), 0);
+    }
+
+    #[test]
+    fn words_are_read_in_their_order_and_checked() {
+        let region = Region::private(24);
+        region.write(8, &[1, 2, 3, 4, 5, 6, 7, 8, 9]).unwrap();
+        assert_eq!(region.read_words(8), Ok([1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0, 0, 0]));
+        assert!(region.read_words::<16>(16).is_err() && region.read_words::<8>(4).is_err());
     }
 
     #[test]

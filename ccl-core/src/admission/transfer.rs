@@ -274,14 +274,12 @@ impl MessageLinks {
         let (peer, channel) = self.link(link)?;
         let number = peer.links[channel].1.next();
         let offset = peer.inbound.record(channel, index(number));
-        let mut told = [0; 8];
-        peer.inbound.region.read(offset, &mut told).ok()?;
         // Mostly there is none, which is soon seen.
-        if u64::from_le_bytes(told) != number {
+        if u64::from_le_bytes(peer.inbound.region.read_words(offset).ok()?) != number {
             return None;
         }
-        let mut record = [0; RECORD_BYTES];
-        peer.inbound.region.read(offset, &mut record).ok()?;
+        // The device may be writing it.
+        let record = peer.inbound.region.read_words(offset).ok()?;
         let record = Record::decode(&record).filter(|record| record.number == number)?;
         // Another message than was wanted: its receiver sees that in its slot.
         if (record.bytes as usize, record.tag) != (bytes, tag) {

@@ -291,7 +291,8 @@ pub trait Lane: Send + fmt::Debug {
         true
     }
 
-    /// Closes an endpoint at once: what was posted need not have arrived, and is never done if it has not.
+    /// Closes an endpoint at once: what was posted need not have arrived, and is never done if it
+    /// has not.
     fn cut(&mut self, endpoint: EndpointId) {
         self.detach(endpoint);
     }

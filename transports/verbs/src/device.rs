@@ -109,7 +109,7 @@ impl Device for VerbsDevice {
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
         let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
-        let own = gid::ip(self.port.choice.row.gid);
+        let own = gid::ip(self.port.locate(&self.options.gid)?.choice.row.gid);
         Ok(Box::new(VerbsListener::new(device, interfaces, own, &self.setup(secret))?))
     }
 

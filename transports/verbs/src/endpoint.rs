@@ -18,7 +18,7 @@ use crate::memory::{LinkId, Shared};
 use crate::native::{Memory, Pair, Queue, Room, Way};
 use crate::offer::Offer;
 use crate::open::OpenPuts;
-use crate::port::Port;
+use crate::port::{Located, Port};
 use crate::side::{Side, Word};
 use crate::{Options, status};
 
@@ -85,6 +85,8 @@ pub(crate) struct Endpoint {
     /// Since when it is not live.
     joining_since: Option<Instant>,
     own: Offer,
+    /// The row of the port's table of addresses that the offer is of.
+    row: u32,
     /// As [`group::needs`] lists them.
     lines: Vec<Line>,
     groups: Groups,
@@ -173,10 +175,10 @@ impl Endpoint {
             lines.push(made);
         }
         let [a, b, c, d] = ccl_wire::socket::random::<4>()?;
-        let active = port.attr.active_mtu;
+        let Located { choice, lid, mtu: active } = port.locate(&options.gid)?;
         let own = Offer {
-            gid: port.choice.row.gid,
-            lid: port.attr.lid,
+            gid: choice.row.gid,
+            lid,
             link_layer: port.attr.link_layer,
             mtu: options.mtu().map_or(active, |mtu| mtu.min(active)),
             first_packet: u32::from_be_bytes([0, a, b ^ d, c]),
@@ -192,6 +194,7 @@ impl Endpoint {
             port: Arc::clone(port),
             stage: Stage::Offered,
             joining_since: None,
+            row: choice.row.index,
             own,
             lines,
             groups: Groups::new(options),
@@ -482,8 +485,9 @@ impl Endpoint {
         options: &Options,
     ) -> Result<(), String> {
         let listened = self.side.listen(words);
-        // A peer that says something is on its way.
-        self.joining_since = self.joining_since.filter(|_| words.is_empty());
+        // A peer that offers its queue pairs is on its way; notes alone bring nobody nearer.
+        let offers = |word: &Word| matches!(word, Word::Offer(_));
+        self.joining_since = self.joining_since.filter(|_| !words.iter().any(offers));
         for word in words.drain(..) {
             match word {
                 Word::Note(bytes) => notes.push(bytes),
@@ -522,7 +526,7 @@ impl Endpoint {
                  FERROCCL_IB_ADDR_FAMILY alike on all ranks"
             ));
         }
-        let row = self.port.choice.row.index;
+        let row = self.row;
         let row = u8::try_from(row).map_err(|_| format!("row {row} of addresses is beyond 255"))?;
         let dialler = if self.dialled { &self.own } else { &theirs };
         let ethernet = self.port.is_ethernet();

@@ -40,6 +40,8 @@ const READY_MAX: usize = 64;
 const FAREWELL: Duration = Duration::from_secs(4);
 /// And how long it is left in peace between two looks.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
+/// How long a lane sleeps that waits for its port's budget.
+const BUDGET_NAP: Duration = Duration::from_micros(100);
 /// How long queue pairs that have failed may take to tell what came before.
 const LAST_WORDS: Duration = Duration::from_millis(20);
 /// Names the completion queue among the endpoints.
@@ -522,6 +524,8 @@ impl Lane for VerbsLane {
         if count > 0 {
             return;
         }
+        // What others have under way may be done without a word here.
+        let longest = if self.load.is_awaited() { longest.min(BUDGET_NAP) } else { longest };
         if self.await_ready(longest) {
             // It is heard at the next poll.
             self.checked = Instant::ZERO;

@@ -18,12 +18,23 @@ pub(crate) struct Port {
     pub(crate) domain: Arc<Domain>,
     /// From 1.
     pub(crate) number: u8,
-    pub(crate) choice: Choice,
+    /// As it was opened: what of it stays as it is.
     pub(crate) attr: ibv_port_attr,
+    /// What may change.
+    located: Mutex<Located>,
     pub(crate) limits: ibv_device_attr,
     /// The row of the table of partitions.
     pub(crate) partition: u16,
     health: Mutex<Health>,
+}
+
+/// Where a port is to be found: an interface may get another address, a subnet manager gives
+/// another LID, and a table of addresses is filled again when a link comes back.
+#[derive(Clone, Debug)]
+pub(crate) struct Located {
+    pub(crate) choice: Choice,
+    pub(crate) lid: u16,
+    pub(crate) mtu: ibv_mtu,
 }
 
 /// What events have told.
@@ -51,8 +62,8 @@ impl Port {
                 attr.state
             )));
         }
-        let rows = context.gids(number, attr.gid_tbl_len.max(0) as u32);
-        let choice = options.gid.choose(&rows, attr.link_layer).map_err(usage)?;
+        let choice = choose(&context, number, &attr, &options.gid).map_err(usage)?;
+        let located = Mutex::new(Located { choice, lid: attr.lid, mtu: attr.active_mtu });
         let wanted = options.partition;
         if context.partition(number, wanted).is_none_or(|key| key == 0) {
             return Err(usage(format!(
@@ -62,7 +73,7 @@ impl Port {
         let domain = Domain::new(Arc::clone(&context))?;
         let health = Mutex::default();
         let partition = wanted;
-        Ok(Port { context, domain, number, choice, attr, limits, partition, health })
+        Ok(Port { context, domain, number, attr, located, limits, partition, health })
     }
 
     /// The device's name and the port: `mlx5_0:1`.
@@ -70,16 +81,49 @@ impl Port {
         format!("{}:{}", self.context.name(), self.number)
     }
 
+    /// Where it was found last.
+    pub(crate) fn located(&self) -> Located {
+        self.located.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where it is to be found now, by what its tables say. Whoever connects asks: an address may
+    /// have changed since the last time, with or without an event.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be asked, or has no address any more that the rule takes.
+    pub(crate) fn locate(&self, rule: &gid::Rule) -> Result<Located, TransportError> {
+        let attr = self.context.port(self.number)?;
+        let mut located = self.located.lock().unwrap_or_else(PoisonError::into_inner);
+        let row = located.choice.row;
+        // One row is soon read, all of them are not.
+        if self.context.gid(self.number, row.index) != Some(row) {
+            let choice = choose(&self.context, self.number, &attr, rule);
+            let choice = choice.map_err(|problem| {
+                let name = self.name();
+                TransportError::Usage(format!(
+                    "{name}: its address {} is gone, and {problem}",
+                    gid::ip(row.gid)
+                ))
+            })?;
+            let (old, new) = (gid::ip(row.gid), gid::ip(choice.row.gid));
+            tracing::info!(port = self.name(), %old, %new, "a port has another address");
+            located.choice = choice;
+        }
+        (located.lid, located.mtu) = (attr.lid, attr.active_mtu);
+        Ok(located.clone())
+    }
+
     /// One line for people.
     pub(crate) fn description(&self) -> String {
-        let mtu = 128 << self.attr.active_mtu;
-        let gid = self.choice.row;
+        let Located { choice, mtu, .. } = self.located();
+        let (mtu, gid) = (128 << mtu, choice.row);
         format!(
             "{} of {}, packets of {mtu} bytes, address {} ({})",
             if self.is_ethernet() { "RoCE" } else { "InfiniBand" },
             self.name(),
             gid::ip(gid.gid),
-            self.choice.why,
+            choice.why,
         )
     }
 
@@ -123,4 +167,15 @@ impl Port {
             )
         })
     }
+}
+
+/// The address that the rule takes now.
+fn choose(
+    context: &Context,
+    number: u8,
+    attr: &ibv_port_attr,
+    rule: &gid::Rule,
+) -> Result<Choice, String> {
+    let rows = context.gids(number, attr.gid_tbl_len.max(0) as u32);
+    rule.choose(&rows, attr.link_layer)
 }

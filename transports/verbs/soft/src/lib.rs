@@ -88,6 +88,11 @@ impl SoftDevice {
         network::lock().set_link(self.id, up);
     }
 
+    /// Gives it another table of addresses, without a word.
+    pub fn set_gids(&self, gids: Vec<Option<([u8; 16], u32)>>) {
+        network::lock().set_gids(self.id, gids);
+    }
+
     /// The next write of this device fails so.
     pub fn fail_next(&self, status: ibv_wc_status) {
         network::lock().fail_next(self.id, status);

@@ -189,6 +189,12 @@ impl Network {
         }
     }
 
+    pub(crate) fn set_gids(&mut self, id: u32, gids: Vec<Option<([u8; 16], u32)>>) {
+        if let Some(device) = self.devices.get_mut(&id) {
+            device.limits.gids = gids;
+        }
+    }
+
     pub(crate) fn fail_next(&mut self, id: u32, status: ibv_wc_status) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.fails = Some(status);

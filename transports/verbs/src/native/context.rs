@@ -134,7 +134,8 @@ impl Context {
         (0..rows).filter_map(|row| self.gid(port, row)).collect()
     }
 
-    fn gid(&self, port: u8, row: u32) -> Option<GidRow> {
+    /// A row of a port's table of addresses, unless it is empty.
+    pub(crate) fn gid(&self, port: u8, row: u32) -> Option<GidRow> {
         let Some(query) = self.functions.query_gid_ex else { return self.gid_of_old(port, row) };
         let (mut entry, bytes) = (ibv_gid_entry::default(), size_of::<ibv_gid_entry>());
         // SAFETY: the device is open, and there is room for an entry of this size.

@@ -72,11 +72,21 @@ pub(crate) fn joined(options: &Options) -> [End; 2] {
 
 /// The same with a traffic class of their own.
 pub(crate) fn joined_in(options: &Options, traffic_class: Option<u8>) -> [End; 2] {
+    joined_after(options, traffic_class, |_| ())
+}
+
+/// The same over devices that have changed since they were opened.
+pub(crate) fn joined_after(
+    options: &Options,
+    traffic_class: Option<u8>,
+    change: impl FnOnce(&[SoftDevice; 2]),
+) -> [End; 2] {
     let options = Options { interfaces: "127.0.0.1".to_owned(), ..options.clone() };
     let transport = VerbsTransport::over(functions(), options);
     let softs = [1, 2].map(|seed| SoftDevice::new(Limits { seed, ..Limits::default() }));
     let open = |soft: &SoftDevice| transport.open(&DeviceId(format!("{}:1", soft.name())));
     let devices: [Arc<dyn Device>; 2] = softs.each_ref().map(|soft| open(soft).unwrap());
+    change(&softs);
     let mut links = meet(&devices).into_iter();
     let mut parts = devices.each_ref().map(|device| {
         let mut lane = device.lane().unwrap();

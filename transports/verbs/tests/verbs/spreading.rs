@@ -207,6 +207,20 @@ fn a_port_has_no_more_under_way_than_its_budget() {
     }
 }
 
+/// Others may have given back what it waits for, without a word to it.
+#[test]
+fn who_waits_for_the_budget_looks_again_soon() {
+    let mut ends = joined(&options("qps=2 budget=4K"));
+    let puts: Vec<_> = (0..3).map(|at| ends[0].put(0, 4096, Some(at))).collect();
+    one_by_one(&mut ends, &puts[..1]);
+    // Nothing travels while nobody polls.
+    assert_eq!(ends[0].lane.post(ccl_wire::now(), &puts).unwrap(), 3);
+    let (start, long) = (ccl_wire::now(), Duration::from_secs(60));
+    ends[0].lane.sleep(long);
+    assert!(ccl_wire::now().since(start) < long / 2);
+    await_all(&mut ends, 3);
+}
+
 #[test]
 fn packets_are_no_longer_and_receivers_asked_no_more_often_than_is_said() {
     // The devices are set to 4096 bytes.

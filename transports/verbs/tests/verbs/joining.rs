@@ -1,0 +1,42 @@
+//! Lanes that join: at which address, and how long it may take.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use ccl_core::transport::Event;
+use ccl_transport_verbs::Options;
+use rdma_sys::IBV_GID_TYPE_ROCE_V2;
+
+use crate::pair::{go_on, joined, joined_after};
+
+/// An interface may lose its address and get another one, in another row, without an event.
+#[test]
+fn an_address_that_has_changed_is_looked_up_again() {
+    const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 79, 1, 2);
+    let mut ends = joined_after(&Options::default(), None, |[_, moved]| {
+        let gid = ADDRESS.to_ipv6_mapped().octets();
+        moved.set_gids(vec![None, None, Some((gid, IBV_GID_TYPE_ROCE_V2))]);
+    });
+    let put = ends[0].put(0, 4096, Some(3));
+    ends[0].lane.post(ccl_wire::now(), &[put]).unwrap();
+    go_on(&mut ends, |[_, other]| !other.events.is_empty());
+    let arrived = Event::Arrived { endpoint: ends[1].endpoint, immediate: 3, bytes: 4096 };
+    assert_eq!(ends[1].events, [arrived]);
+    let flows = ends[0].lane.flows(ends[0].endpoint);
+    assert_eq!(flows[0].to, IpAddr::from(ADDRESS));
+}
+
+#[test]
+fn a_peer_that_talks_and_does_not_connect_is_lost_in_time() {
+    let join_within = Duration::from_secs(20);
+    let [one, other] = &mut joined(&Options { join_within, ..Options::default() });
+    let start = ccl_wire::now();
+    for at in 0..10 {
+        // Its lane is not polled, so that its queue pairs stay as they are.
+        other.lane.note(other.endpoint, b"soon").unwrap();
+        one.lane.poll(start + at * Duration::from_secs(5), &mut one.events).unwrap();
+    }
+    let lost =
+        |event: &Event| matches!(event, Event::Lost { reason, .. } if reason.contains("20s"));
+    assert!(one.events.iter().any(lost), "{:?}", one.events);
+}
