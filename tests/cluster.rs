@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 pub(crate) const CASES: &[Case] = &[("collectives", collectives), ("sums", sums)];
 
 const LONG: Duration = Duration::from_secs(100);
-const WORK: &str = "FERROCCL_TEST_WORK";
-const SECRET: &str = "00112233445566778899aabbccddeeff";
+pub(crate) const WORK: &str = "FERROCCL_TEST_WORK";
+pub(crate) const SECRET: &str = "00112233445566778899aabbccddeeff";
 const PORT: u16 = 7100;
 
 /// Every collective, checked.
@@ -44,6 +44,7 @@ fn sums() -> Result<(), Error> {
     let (bytes, turns) = work.split_once(' ').unwrap();
     let mut buffer = vec![1u8; bytes.parse().unwrap()];
     communicator.barrier()?;
+    say(communicator.transport());
     say("working");
     for _ in 0..turns.parse::<u64>().unwrap() {
         communicator.all_reduce_in_place(&mut buffer, Reduction::Max)?;

@@ -2,8 +2,8 @@
 
 use super::socket::Deadline;
 use super::{BootstrapError, Endpoint};
+use crossbeam::channel;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::mpsc;
 
 /// Whether this name means the host itself and nothing else.
 pub(crate) fn is_loopback_name(host: &str) -> bool {
@@ -20,7 +20,7 @@ pub(crate) fn resolve(
         return Ok(vec![SocketAddr::new(address, endpoint.port)]);
     }
     let error = |text: String| BootstrapError::Resolve { endpoint: endpoint.clone(), text };
-    let (sender, receiver) = mpsc::channel();
+    let (sender, receiver) = channel::bounded(1);
     let name = (endpoint.host.clone(), endpoint.port);
     std::thread::Builder::new()
         .name("ferroccl-resolve".to_owned())

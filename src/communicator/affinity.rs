@@ -8,6 +8,7 @@ use ccl_core::config::Config;
 use ccl_core::transport::{DeviceInfo, LinkLayer, Place, pci_address};
 
 use super::call::usage;
+use super::devices::Found;
 use super::error::Error;
 use super::exchange::{Topic, exchange};
 use crate::bootstrap::ControlPlane;
@@ -15,24 +16,96 @@ use crate::bootstrap::ControlPlane;
 /// The greatest number of a processor in Linux.
 const CPU_MAX: usize = 8191;
 
-/// The places of all ranks, where they matter for the devices that each takes, none elsewhere; and
-/// whether all devices that all of them have `found` are InfiniBand's. All ranks call it.
-pub(super) fn places(
+/// The most of a reason that is told to all ranks.
+const REASON_CHARS_MAX: usize = 160;
+
+/// What a rank has told of RDMA.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Surveyed {
+    /// It has devices: where it runs, and whether all of them are InfiniBand's.
+    Has { place: Place, is_infiniband: bool },
+    /// It has none, for this reason.
+    Lacks(String),
+}
+
+impl Surveyed {
+    fn encode(&self) -> Vec<u8> {
+        match self {
+            Surveyed::Has { place, is_infiniband } => {
+                [&[1 + u8::from(*is_infiniband)][..], &place.to_bytes()].concat()
+            }
+            Surveyed::Lacks(reason) => {
+                let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
+                [&[0][..], reason.as_bytes()].concat()
+            }
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Surveyed {
+        match bytes.split_first() {
+            Some((kind @ 1..=2, place)) => Surveyed::Has {
+                place: Place::from_bytes(place).unwrap_or_default(),
+                is_infiniband: *kind == 2,
+            },
+            told => {
+                let reason = String::from_utf8_lossy(told.map_or(&[][..], |(_, reason)| reason));
+                Surveyed::Lacks(reason.replace(char::is_control, " "))
+            }
+        }
+    }
+}
+
+/// What all ranks have told, by rank; nothing where it does not matter.
+#[derive(Debug, Default)]
+pub(super) struct Survey {
+    pub(super) ranks: Vec<Surveyed>,
+}
+
+impl Survey {
+    /// The places of the ranks.
+    pub(super) fn places(&self) -> Vec<Place> {
+        let place = |own: &Surveyed| match own {
+            Surveyed::Has { place, .. } => place.clone(),
+            Surveyed::Lacks(_) => Place::default(),
+        };
+        self.ranks.iter().map(place).collect()
+    }
+
+    /// Whether the devices of each rank that has some are InfiniBand's.
+    pub(super) fn layers(&self) -> impl Iterator<Item = bool> {
+        self.ranks.iter().filter_map(|own| match own {
+            Surveyed::Has { is_infiniband, .. } => Some(*is_infiniband),
+            Surveyed::Lacks(_) => None,
+        })
+    }
+
+    /// Whether all devices of all ranks are InfiniBand's.
+    pub(super) fn is_infiniband(&self) -> bool {
+        !self.ranks.is_empty() && self.layers().all(|is_infiniband| is_infiniband)
+    }
+}
+
+/// Tells all ranks what was `found` on this one's host, and where it runs, where RDMA is asked for
+/// or may be chosen. All ranks call it.
+pub(super) fn survey(
     control: &ControlPlane,
     config: &Config,
-    found: &[DeviceInfo],
-) -> Result<(Vec<Place>, bool), Error> {
-    if config.transport != "verbs" {
-        return Ok((Vec::new(), false));
+    found: &Found,
+) -> Result<Survey, Error> {
+    let is_auto = config.transport == "auto" && control.roster().hosts() > 1;
+    if !config.is_over_verbs() && !is_auto {
+        return Ok(Survey::default());
     }
     let is = |device: &DeviceInfo| device.fabric.layer == Some(LinkLayer::InfiniBand);
-    let mut own = vec![u8::from(found.iter().all(is))];
-    own.extend(place(&config.near_pci)?.to_bytes());
-    let all = exchange(control, Topic::Places, &own, config.join_timeout)?;
-    let told: Vec<(&u8, &[u8])> = all.iter().filter_map(|told| told.split_first()).collect();
-    let places = told.iter().map(|(_, bytes)| Place::from_bytes(bytes).unwrap_or_default());
-    let is_infiniband = told.iter().all(|(infiniband, _)| **infiniband == 1);
-    Ok((places.collect(), is_infiniband))
+    let own = match &found.devices[..] {
+        [] => Surveyed::Lacks(found.lacks.clone()),
+        devices => {
+            let place = place(&config.near_pci)?;
+            Surveyed::Has { place, is_infiniband: devices.iter().all(is) }
+        }
+    };
+    let all = exchange(control, Topic::Places, &own.encode(), config.join_timeout)?;
+    Ok(Survey { ranks: all.iter().map(|told| Surveyed::decode(told)).collect() })
 }
 
 /// The place of the accelerator with this PCI address; of the process, if it is empty.
@@ -100,6 +173,21 @@ pub(crate) fn processors(list: &str) -> BTreeSet<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_rank_has_is_told_to_all() {
+        let place = Place { numa_node: Some(3), pci_path: Some("/sys/devices/x".to_owned()) };
+        for told in [
+            Surveyed::Has { place: place.clone(), is_infiniband: true },
+            Surveyed::Has { place, is_infiniband: false },
+            Surveyed::Lacks("no library".to_owned()),
+        ] {
+            assert_eq!(Surveyed::decode(&told.encode()), told);
+        }
+        let long = Surveyed::Lacks("x".repeat(5000)).encode();
+        assert_eq!(long.len(), 1 + REASON_CHARS_MAX);
+        assert_eq!(Surveyed::decode(&[]), Surveyed::Lacks(String::new()));
+    }
 
     #[test]
     fn a_process_is_on_the_node_that_has_all_its_processors() {

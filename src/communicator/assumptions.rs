@@ -32,7 +32,7 @@ const MORE_SOCKETS: u32 = 4;
 /// what it goes by is. What somebody has set stays.
 pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config, Option<String>) {
     let mut config = config.clone();
-    if config.transport != "verbs" {
+    if !config.is_over_verbs() {
         if more && config.sockets == Config::default().sockets {
             config.sockets = MORE_SOCKETS;
         }
@@ -72,7 +72,9 @@ pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config
 /// was asked for; none where somebody has set how many, or there are enough to spread.
 pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
     let is_infiniband = holds.ib_adaptive_routing == Some(true);
-    let (more, _) = flows(asked, is_infiniband, true);
+    let mut taken = asked.clone();
+    taken.transport.clone_from(&holds.transport);
+    let (more, _) = flows(&taken, is_infiniband, true);
     if more.sockets > holds.sockets {
         let (sockets, before) = (more.sockets, holds.sockets);
         return Some(format!(
@@ -81,7 +83,7 @@ pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
     }
     let pairs = |config: &Config| config.policy().otherwise().pairs;
     let (pairs, before) = (pairs(&more), pairs(holds));
-    (asked.transport == "verbs" && pairs > before)
+    (holds.is_over_verbs() && pairs > before)
         .then(|| format!("up to {pairs} queue pairs per link in the place of {before}"))
 }
 

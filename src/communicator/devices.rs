@@ -1,5 +1,6 @@
 //! Which transports join the ranks, and their devices.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use ccl_transport_shm::ShmTransport;
 use ccl_transport_tcp::TcpTransport;
 use ccl_transport_verbs::VerbsTransport;
 
+use super::affinity::{Survey, Surveyed};
 use super::call::usage;
 use super::error::Error;
 
@@ -20,7 +22,18 @@ use super::error::Error;
 const LINK_WITHIN: Duration = Duration::from_millis(500);
 
 /// The names that `FERROCCL_TRANSPORT` may have.
-const NAMES: [&str; 4] = ["auto", "shm", "tcp", "verbs"];
+const NAMES: [&str; 6] = ["auto", "shm", "tcp", "verbs", "shm+tcp", "shm+verbs"];
+/// The transports that `auto` takes where there are several hosts.
+pub(super) const OVER_VERBS: &str = "shm+verbs";
+pub(super) const OVER_TCP: &str = "shm+tcp";
+
+/// The RDMA devices of this host that its ranks may take.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) devices: Vec<DeviceInfo>,
+    /// Why there are none.
+    pub(super) lacks: String,
+}
 
 /// The devices of one rank. Both ends of a pair choose alike: from the configuration and the
 /// roster, which all ranks have in common.
@@ -58,13 +71,13 @@ impl Devices {
             let count = roster.hosts();
             return Err(usage(format!(
                 "FERROCCL_TRANSPORT=shm joins ranks of one host, but the {ranks} ranks are on \
-                 {count}; leave it at auto, which takes tcp between hosts"
+                 {count}; leave it at auto, which takes verbs or tcp between hosts"
             )));
         }
         let own = |rank: Rank| roster.members.get(rank as usize).map(|member| member.host);
-        let hosts = match name {
-            "tcp" | "verbs" => Hosts::of(&Vec::from_iter(0..ranks)),
-            _ => Hosts::of(&Vec::from_iter((0..ranks).map(own))),
+        let hosts = match shares_memory(config) {
+            false => Hosts::of(&Vec::from_iter(0..ranks)),
+            true => Hosts::of(&Vec::from_iter((0..ranks).map(own))),
         };
         // By all ranks alike, whoever is alone on its host: they take part in each other's
         // exchanges.
@@ -72,15 +85,15 @@ impl Devices {
         let networked = hosts.count() > 1;
         let near: Vec<Rank> = (0..ranks).filter(|peer| own(*peer) == own(rank)).collect();
         let shared = if sharing { Some(open(&ShmTransport::new(), 0)?) } else { None };
-        let network = match (networked, name) {
+        let network = match (networked, config.is_over_verbs()) {
             (false, _) => None,
-            (true, "verbs") => {
+            (true, true) => {
                 let place = |peer: &Rank| places.get(*peer as usize).cloned().unwrap_or_default();
                 let places: Vec<Place> = near.iter().map(place).collect();
                 let index = near.iter().position(|peer| *peer == rank).unwrap_or(0);
                 Some(("verbs", rails(config, &places, index, rdma)?))
             }
-            (true, _) => {
+            (true, false) => {
                 let options = ccl_transport_tcp::Options::from_config(config);
                 Some(("tcp", open(&TcpTransport::new(options), 0)?))
             }
@@ -89,14 +102,69 @@ impl Devices {
     }
 }
 
-/// The RDMA devices of this host, where the configuration asks for any.
-pub(super) fn found(config: &Config) -> Result<Vec<DeviceInfo>, Error> {
-    if config.transport != "verbs" {
-        return Ok(Vec::new());
+/// Returns whether ranks of one host share memory, with the configured transport.
+pub(super) fn shares_memory(config: &Config) -> bool {
+    !matches!(config.transport.as_str(), "tcp" | "verbs")
+}
+
+/// Finds the RDMA devices of this host, where the configuration asks for any or leaves the choice.
+/// `auto` leaves out devices in software, unless they are named: they are no faster than TCP.
+pub(super) fn found(config: &Config, hosts: usize) -> Result<Found, Error> {
+    let is_auto = config.transport == "auto" && hosts > 1;
+    if !config.is_over_verbs() && !is_auto {
+        return Ok(Found::default());
+    }
+    if is_auto && config.tls {
+        let lacks = "FERROCCL_TLS=1 encrypts what goes over tcp alone".to_owned();
+        return Ok(Found { devices: Vec::new(), lacks });
     }
     let transport = verbs(config, config.dead_after)?;
-    let found = transport.devices();
-    if found.is_empty() { Err(none(&transport)) } else { Ok(found) }
+    let all = transport.devices();
+    if !is_auto {
+        let lacks = String::new();
+        return if all.is_empty() {
+            Err(none(&transport))
+        } else {
+            Ok(Found { devices: all, lacks })
+        };
+    }
+    let is_named = !config.ib_devices.is_empty();
+    let (devices, soft): (Vec<DeviceInfo>, Vec<DeviceInfo>) =
+        all.into_iter().partition(|device| is_named || device.pci_path.is_some());
+    let lacks = match soft.first() {
+        None => transport.why_none(),
+        Some(DeviceInfo { id, .. }) => {
+            format!("{} is in software: FERROCCL_IB_HCA has to name it", id.0)
+        }
+    };
+    Ok(Found { devices, lacks })
+}
+
+/// Returns the transport that ranks on several hosts take where `auto` leaves it open, and why.
+pub(super) fn settle(config: &Config, survey: &Survey) -> Option<(&'static str, String)> {
+    if config.transport != "auto" || survey.ranks.is_empty() {
+        return None;
+    }
+    let lacking = survey.ranks.iter().enumerate().find_map(|(rank, own)| match own {
+        Surveyed::Lacks(why) => Some((rank, why)),
+        Surveyed::Has { .. } => None,
+    });
+    let layers: BTreeSet<bool> = survey.layers().collect();
+    Some(match lacking {
+        Some((rank, why)) => (
+            OVER_TCP,
+            format!(
+                "tcp between hosts, since rank {rank} has no RDMA device that auto takes: {why}"
+            ),
+        ),
+        None if layers.len() > 1 => (
+            OVER_TCP,
+            "tcp between hosts, since the RDMA devices of some ranks are InfiniBand's and those \
+             of others are not"
+                .to_owned(),
+        ),
+        None => (OVER_VERBS, "verbs between hosts: all ranks have RDMA devices".to_owned()),
+    })
 }
 
 /// RDMA; the link of a port may be away for so long.
@@ -175,6 +243,27 @@ fn none(transport: &dyn Transport) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn auto_takes_the_best_that_all_ranks_have_and_says_why() {
+        let auto = Config::default();
+        let has = |is_infiniband| Surveyed::Has { place: Place::default(), is_infiniband };
+        let lacks = || Surveyed::Lacks("there is no libibverbs".to_owned());
+        let settle = |ranks| settle(&auto, &Survey { ranks });
+        let (name, why) = settle(vec![has(false), has(false)]).unwrap();
+        assert_eq!(
+            (name, why.as_str()),
+            (OVER_VERBS, "verbs between hosts: all ranks have RDMA devices")
+        );
+        let (name, why) = settle(vec![has(true), lacks(), has(true)]).unwrap();
+        assert!(name == OVER_TCP && why.contains("rank 1 has no") && why.contains("libibverbs"));
+        let (name, why) = settle(vec![has(true), has(false)]).unwrap();
+        assert!(name == OVER_TCP && why.contains("InfiniBand"), "{why}");
+        assert_eq!(settle(Vec::new()), None, "on one host there is nothing to choose");
+        let mut asked = Config::default();
+        asked.transport = "tcp".to_owned();
+        assert_eq!(super::settle(&asked, &Survey { ranks: vec![has(true)] }), None);
+    }
 
     /// What each rank takes.
     fn taken(devices: &[Place], ranks: &[Place], most: usize) -> Vec<Vec<usize>> {

@@ -315,8 +315,9 @@ impl Engine {
     fn prepare(&mut self, call: &Call<'_>, in_place: bool) -> Result<(), Error> {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
-        let Choice { algorithm, division, .. } =
+        let Choice { algorithm, division, reason } =
             choice(&self.config, &self.segment, &self.hosts, call, &mut self.foreseen)?;
+        tracing::debug!(collective = %call.collective, input_bytes, algorithm.name, reason);
         let plan = self.plan(algorithm, call, in_place)?;
         self.bind(plan, call, division)?;
         // What a model predicts is compared, too: each rank works it out by itself.

@@ -14,6 +14,7 @@ use ccl_core::types::{Collective, Rank};
 use serde::Serialize;
 
 use super::call::usage;
+use super::explain::sharing;
 use super::segment::Segment;
 use super::{Call, Error};
 
@@ -58,6 +59,7 @@ pub fn expected(config: &Config, hosts: &Hosts, call: &Call<'_>) -> Result<Vec<E
     if hosts.ranks() > RANKS_MAX || call.collective.even_blocks(1).is_none() {
         return Ok(Vec::new());
     }
+    let hosts = &sharing(config, hosts);
     let (input_bytes, output_bytes) = call.check(0, hosts.ranks())?;
     let (collective, bytes) = (call.collective, input_bytes.max(output_bytes));
     let point = config.tuning.point(collective, (hosts.ranks(), hosts.count()), bytes);

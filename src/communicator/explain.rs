@@ -13,6 +13,7 @@ use ccl_core::types::Rank;
 use serde::Serialize;
 
 use super::call::usage;
+use super::devices::shares_memory;
 use super::engine::{check_message, choice, message_bytes};
 use super::expected::Expected;
 use super::foreseen::Foreseen;
@@ -44,6 +45,9 @@ pub struct Explanation {
     pub expected: Vec<Expected>,
     /// The transport that joins the ranks.
     pub transport: String,
+    /// Why it was taken between hosts, where the configuration left that open.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub transport_reason: Option<String>,
     /// How messages are spread over the queue pairs of a link, and the rule that says so; none over
     /// other transports than verbs.
     pub spread: Option<Spreading>,
@@ -104,6 +108,7 @@ impl Communicator {
         let config = wiring.map_or(self.config(), |wiring| &wiring.config);
         Ok(Explanation {
             note: self.note(),
+            transport_reason: wiring.and_then(|wiring| wiring.why.clone()),
             ..explain(config, self.rank(), &self.engine.hosts, call)?
         })
     }
@@ -132,6 +137,7 @@ pub fn explain(
     if rank >= ranks {
         return Err(usage(format!("there is no rank {rank} among {ranks}")));
     }
+    let hosts = &sharing(config, hosts);
     let (input_bytes, output_bytes) = call.check(rank, ranks)?;
     let segment = Segment::new(hosts, rank, config);
     let choice = choice(config, &segment, hosts, call, &mut Foreseen::default())?;
@@ -146,7 +152,7 @@ pub fn explain(
     let other = |name: &&str| *name != choice.algorithm.name;
     let names = algorithm::of(call.collective).map(|algorithm| algorithm.name);
     let alone = ranks == 1;
-    let spread = (config.transport == "verbs" && hosts.count() > 1).then(|| {
+    let spread = (config.is_over_verbs() && hosts.count() > 1).then(|| {
         let bytes = input_bytes.max(output_bytes);
         let (collective, fan_out) = (call.collective, schedule.fan_out());
         let situation = Situation { collective, bytes, fan_out, tier: Tier::Network };
@@ -165,6 +171,7 @@ pub fn explain(
         expected: Vec::new(),
         hosts: hosts.count(),
         transport: transports(hosts, config).to_owned(),
+        transport_reason: None,
         spread,
         channels: segment.channels,
         slots: segment.shape.slots,
@@ -185,9 +192,17 @@ pub fn explain(
     })
 }
 
+/// The hosts as algorithms see them: ranks that share no memory are on hosts of their own.
+pub(super) fn sharing(config: &Config, hosts: &Hosts) -> Hosts {
+    match shares_memory(config) {
+        true => hosts.clone(),
+        false => Hosts::of(&Vec::from_iter(0..hosts.ranks())),
+    }
+}
+
 /// The transports that join the ranks.
 fn transports(hosts: &Hosts, config: &Config) -> &'static str {
-    let over_verbs = config.transport == "verbs";
+    let over_verbs = config.is_over_verbs();
     match (hosts.ranks(), hosts.count()) {
         (1, _) => "self",
         (_, 1) => "shm",
@@ -239,6 +254,9 @@ impl fmt::Display for Explanation {
             f,
             "  transport  {transport}, channels: {channels}, slots: {slots} of {slot_bytes} bytes"
         )?;
+        if let Some(why) = &self.transport_reason {
+            writeln!(f, "             {why}")?;
+        }
         if let Some(Spreading { spread, rule, fan_out }) = &self.spread {
             writeln!(f, "  spread     {spread}, sending to {fan_out}, by the rule \"{rule}\"")?;
         }

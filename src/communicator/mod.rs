@@ -215,14 +215,22 @@ impl Communicator {
         let engine = if ranks == 1 {
             Engine::alone(Arc::clone(&control), config)
         } else {
-            let found = devices::found(&config)?;
-            let (places, is_infiniband) = affinity::places(&control, &config, &found)?;
-            let more = measured.as_ref().is_some_and(|measured| measured.more_flows);
-            let (flows, note) = assumptions::flows(&config, is_infiniband, more);
             let (roster, rank) = (control.roster(), control.rank());
-            let devices = Devices::open(&flows, roster, rank, &places, &found)?;
+            let found = devices::found(&config, roster.hosts())?;
+            let survey = affinity::survey(&control, &config, &found)?;
+            let mut taken = config.clone();
+            let why = devices::settle(&config, &survey).map(|(transport, why)| {
+                tracing::info!("{why}");
+                taken.transport = transport.to_owned();
+                why
+            });
+            let more = measured.as_ref().is_some_and(|measured| measured.more_flows);
+            let (flows, note) = assumptions::flows(&taken, survey.is_infiniband(), more);
+            let places = survey.places();
+            let devices = Devices::open(&flows, roster, rank, &places, &found.devices)?;
             let control = Arc::clone(&control);
-            let wiring = Wiring::connect(control, devices, &secret, (&flows, note))?;
+            let mut wiring = Wiring::connect(control, devices, &secret, (&flows, note))?;
+            wiring.why = why;
             wiring.engine(config, ccl_transport_shm::parking())?
         };
         Ok(Communicator {

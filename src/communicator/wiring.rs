@@ -58,6 +58,8 @@ pub(super) struct Wiring {
     pub(super) config: Config,
     /// What there is to say of that.
     pub(super) note: Option<String>,
+    /// Why the transport between hosts was taken, where that was left open.
+    pub(super) why: Option<String>,
 }
 
 /// What it takes to find the peers of one transport.
@@ -119,7 +121,8 @@ impl Wiring {
                 Some(links)
             }
         };
-        Ok(Wiring { local, messages, network: name, hosts, locals, control, timeout, config, note })
+        let (network, why) = (name, None);
+        Ok(Wiring { local, messages, network, hosts, locals, control, timeout, config, note, why })
     }
 
     /// The transports that join the ranks.

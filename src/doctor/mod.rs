@@ -13,9 +13,9 @@ mod library;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use crossbeam::channel::{self, Receiver, RecvTimeoutError};
 use serde::Serialize;
 
 pub use checks::CHECKS;
@@ -66,7 +66,7 @@ pub fn examine(host: Host) -> Report {
 fn findings(host: &Arc<Host>, checks: &'static [Check], deadline: Duration) -> Vec<Finding> {
     let until = Instant::now() + deadline;
     let start = |check: &'static Check| {
-        let (sender, answer) = mpsc::sync_channel(1);
+        let (sender, answer) = channel::bounded(1);
         let host = Arc::clone(host);
         let work = move || drop(sender.send((check.run)(&host)));
         let thread = std::thread::Builder::new().name(format!("doctor-{}", check.name));

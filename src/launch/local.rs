@@ -4,6 +4,7 @@ use super::LaunchError;
 use super::descriptor::tie;
 use crate::bootstrap::{Listening, Reach};
 use crate::bootstrap::{random_bytes, socket};
+use crossbeam::channel::{self, Receiver, Sender};
 use rustix::event::PollFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use std::ffi::OsStr;
@@ -13,7 +14,6 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Most ranks that are started on one host.
@@ -94,8 +94,8 @@ pub fn spawn_local<S: AsRef<OsStr>>(
 /// The running children. Dropping it ends them.
 struct Group {
     running: Vec<Running>,
-    readers: mpsc::Receiver<()>,
-    reader: Option<mpsc::Sender<()>>,
+    readers: Receiver<()>,
+    reader: Option<Sender<()>>,
     /// Those that ended badly, in the order in which that was seen.
     failures: Vec<Failure>,
 }
@@ -118,7 +118,7 @@ struct Running {
 
 impl Group {
     fn new() -> Group {
-        let (sender, readers) = mpsc::channel();
+        let (sender, readers) = channel::unbounded();
         Group { running: Vec::new(), readers, reader: Some(sender), failures: Vec::new() }
     }
 

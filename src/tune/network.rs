@@ -3,8 +3,6 @@
 
 use std::io::Write;
 
-use ccl_core::config::Config;
-
 use super::Tried;
 use crate::communicator::{Communicator, Seen};
 use crate::perf::subject::SubjectError;
@@ -18,7 +16,7 @@ pub(super) fn look(
     out: &mut dyn Write,
 ) -> Result<Vec<Tried>, SubjectError> {
     let Some(seen) = communicator.look_at_network(ROUNDS)? else { return Ok(Vec::new()) };
-    let tried = worth(&seen, communicator.config());
+    let tried = worth(&seen, communicator.transport());
     if communicator.rank() == 0 {
         writeln!(out, "{}", said(&seen, &tried))?;
     }
@@ -35,13 +33,13 @@ fn said(seen: &Seen, tried: &[Tried]) -> String {
 }
 
 /// More flows, where those that there are do not get what one pair alone does.
-fn worth(seen: &Seen, config: &Config) -> Vec<Tried> {
+fn worth(seen: &Seen, transport: &str) -> Vec<Tried> {
     if !seen.is_crowded() {
         return Vec::new();
     }
-    let (variable, values): (_, &[&str]) = match config.transport.as_str() {
-        "verbs" => ("FERROCCL_IB_POLICY", &["qps=4", "qps=16"]),
-        _ => ("FERROCCL_SOCKETS", &["2", "4"]),
+    let (variable, values): (_, &[&str]) = match transport.contains("verbs") {
+        true => ("FERROCCL_IB_POLICY", &["qps=4", "qps=16"]),
+        false => ("FERROCCL_SOCKETS", &["2", "4"]),
     };
     let values = values.iter().map(|value| (*value).to_owned()).collect();
     vec![Tried { variable, values }]
@@ -53,16 +51,14 @@ mod tests {
 
     #[test]
     fn what_gets_slower_in_company_is_tried() {
-        let mut config = Config::default();
         let seen = Seen { pairs: 4, round_trip_us: 12.0, alone: 10e9, together: 2.5e9 };
-        let tried = worth(&seen, &config);
+        let tried = worth(&seen, "shm+tcp");
         assert_eq!(tried[0].variable, "FERROCCL_SOCKETS");
         let text = said(&seen, &tried);
         assert!(text.ends_with("on one path; FERROCCL_SOCKETS tried for that"), "{text}");
-        config.transport = "verbs".to_owned();
-        assert_eq!(worth(&seen, &config)[0].variable, "FERROCCL_IB_POLICY");
+        assert_eq!(worth(&seen, "shm+verbs")[0].variable, "FERROCCL_IB_POLICY");
         let quiet = Seen { together: 9e9, ..seen };
-        assert_eq!(worth(&quiet, &config), []);
+        assert_eq!(worth(&quiet, "tcp"), []);
         assert_eq!(said(&quiet, &[]), quiet.to_string());
     }
 }

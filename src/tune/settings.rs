@@ -63,8 +63,8 @@ impl Tried {
         let counts = |joined: Joined| match joined {
             Joined::Anyhow => true,
             Joined::ByNetwork => transport != "shm",
-            Joined::ByTcp => matches!(transport, "auto" | "tcp"),
-            Joined::ByVerbs => transport == "verbs",
+            Joined::ByTcp => matches!(transport, "auto" | "tcp" | "shm+tcp"),
+            Joined::ByVerbs => config.is_over_verbs(),
         };
         Tried::those(|_, joined| counts(joined))
     }

@@ -46,6 +46,9 @@ fn is_slow(cell: &Cell) -> bool {
     matches!(cell.fault, Fault::FullSendBuffer | Fault::SlowReader)
 }
 
+/// The seed, and how often the cell has run before.
+pub(super) type Attempt = (u64, u32);
+
 /// Numbers that a seed gives a cell.
 pub(super) struct Draw {
     /// When the fault happens, after all ranks have begun.
@@ -53,10 +56,12 @@ pub(super) struct Draw {
     /// To whom.
     pub(super) victim: Rank,
     seed: u64,
+    /// How often the cell has shown nothing so far: then the job lasts longer.
+    before: u32,
 }
 
 impl Draw {
-    pub(super) fn new(cell: &Cell, seed: u64) -> Draw {
+    pub(super) fn new(cell: &Cell, (seed, before): Attempt) -> Draw {
         let mut bits = seed;
         for byte in cell.name().bytes() {
             bits = (bits ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
@@ -67,7 +72,7 @@ impl Draw {
             // The first of its host: what comes to it around the circle comes from the other one.
             victim -= victim % PER_HOST;
         }
-        Draw { after, victim, seed: bits >> 48 }
+        Draw { after, victim, seed: bits >> 48, before }
     }
 
     fn victims_host(&self) -> usize {
@@ -77,9 +82,9 @@ impl Draw {
 
 /// Runs cells with the same fault in one job, one after the other. Returns what became of it in a
 /// few words, or what is wrong.
-pub(super) fn run(cells: &[Cell], seed: u64) -> Result<String, String> {
+pub(super) fn run(cells: &[Cell], attempt: Attempt) -> Result<String, String> {
     let cell = cells[0];
-    let draw = Draw::new(&cell, seed);
+    let draw = Draw::new(&cell, attempt);
     let network = Network::switched(3).ok_or("no network")?;
     prepare(&cell, &network, &draw)?;
     let in_guest = netem(cell.fault).is_some();
@@ -168,7 +173,7 @@ pub(super) fn commands(
         Fault::Kill | Fault::LongStop | Fault::LongCut => 2 * LONG,
         // Until all is done.
         Fault::Loss | Fault::Delay | Fault::Reordering => Duration::ZERO,
-        _ => draw.after + MOMENT + Duration::from_millis(700),
+        _ => (draw.after + MOMENT + Duration::from_millis(700)) * (1 << draw.before),
     };
     let (seed, victim) = (draw.seed, draw.victim);
     (0..RANKS).map(move |rank| {

@@ -16,7 +16,7 @@ mod table;
 use crate::harness::netns::Network;
 use crate::harness::processes::{Case, say};
 use crate::harness::skip;
-use inject::netem;
+use inject::{Attempt, netem};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -72,7 +72,7 @@ fn run_all(place: &str, jobs: &[Vec<Cell>]) {
 /// Runs jobs of cells, says in a line what became of each cell, and fails with all that went wrong.
 fn run_jobs<F>(place: &str, jobs: &[Vec<Cell>], abreast: usize, run: F)
 where
-    F: Fn(&[Cell], u64) -> Result<String, String> + Copy + Send + Sync,
+    F: Fn(&[Cell], Attempt) -> Result<String, String> + Copy + Send + Sync,
 {
     let next = AtomicUsize::new(0);
     let outcomes: Vec<OnceLock<String>> = jobs.iter().map(|_| OnceLock::new()).collect();
@@ -83,14 +83,16 @@ where
             let start = Instant::now();
             let job = cells.clone();
             // A panic is a result as well, and the others go on.
-            let attempt = || match thread::scope(|scope| scope.spawn(|| run(&job, seed())).join()) {
+            let attempt = |before: usize| match thread::scope(|scope| {
+                scope.spawn(|| run(&job, (seed(), before as u32))).join()
+            }) {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(error)) => format!("{WRONG}{error}"),
                 Err(panic) => format!("{WRONG}{}", text_of(&*panic)),
             };
-            let mut attempts = (1..ATTEMPTS).map(|_| attempt());
+            let mut attempts = (0..ATTEMPTS - 1).map(attempt);
             let conclusive = attempts.find(|outcome| !outcome.contains(INCONCLUSIVE));
-            let outcome = conclusive.unwrap_or_else(attempt);
+            let outcome = conclusive.unwrap_or_else(|| attempt(ATTEMPTS - 1));
             let took = start.elapsed().as_secs_f64();
             let first_line = outcome.lines().next().unwrap_or_default();
             say(&format!("{} and so on took {took:.1} s: {first_line}", cells[0].name()));

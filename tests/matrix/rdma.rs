@@ -1,7 +1,7 @@
 //! Cells over RDMA: of two hosts in name, each has a device at its end of a link that packets
 //! cross. The control plane has a way of its own, as where RDMA has a network to itself.
 
-use super::inject::{Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
+use super::inject::{Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
 use super::judge::Expected;
 use super::{Cell, Fault, PER_HOST, chosen, run_jobs};
 use crate::harness::processes::Processes;
@@ -20,9 +20,9 @@ const PORT: u16 = 7300;
 const ENDED_MS: u64 = 15_000;
 
 /// `sides` has the devices of each, one for each link.
-fn run(cells: &[Cell], seed: u64, sides: &[Vec<String>; 2]) -> Result<String, String> {
+fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<String, String> {
     let cell = cells[0];
-    let draw = Draw::new(&cell, seed);
+    let draw = Draw::new(&cell, attempt);
     let first = sides.each_ref().map(|side| side[0].clone());
     let lossy = (cell.fault == Fault::Loss).then(|| Netem::new(&first, "loss 1% "));
     let lost_before = lossy.as_ref().map_or(0, Netem::lost);
@@ -81,5 +81,5 @@ fn what_happens_to_ranks_and_links_meets_algorithms_and_collectives() {
         cells.into_iter().partition(|cell| cell.fault == Fault::Loss);
     let mut jobs: Vec<Vec<Cell>> = others.into_iter().map(|cell| vec![cell]).collect();
     jobs.extend((!lossy.is_empty()).then_some(lossy));
-    run_jobs("rdma", &jobs, 1, |cells, seed| run(cells, seed, &sides));
+    run_jobs("rdma", &jobs, 1, |cells, attempt| run(cells, attempt, &sides));
 }

@@ -15,9 +15,10 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::cluster::{SECRET, WORK};
 use crate::collectives::{sweep, sweep_families};
-use crate::harness::processes::Processes;
-use crate::harness::{config_with, ranks_with, skip};
+use crate::harness::processes::{Processes, command, free_address};
+use crate::harness::{config_with, ranks_with, skip, stretched};
 use ccl_core::config::Bytes;
 use ferroccl::communicator::Call;
 use ferroccl::{Collective, Communicator, Config, DataType, NetworkCheck, Reduction};
@@ -100,6 +101,29 @@ fn perf_programs_over_rdma() {
         assert!(ended.output.contains("transport verbs"), "{}", ended.output);
         let rows = ended.output.lines().filter(|line| line.contains(" float "));
         assert_eq!(rows.count(), 4, "{}", ended.output);
+    }
+}
+
+/// Between hosts, `auto` takes what all ranks have.
+#[test]
+fn auto_takes_rdma_where_all_ranks_have_it() {
+    let Some((devices, _turn)) = devices() else { return };
+    let named = format!("={}", devices.join(","));
+    for (second, transport) in [(named.as_str(), "verbs"), ("=none", "tcp")] {
+        let address = free_address();
+        let ranks = [named.as_str(), second].into_iter().enumerate().map(|(rank, devices)| {
+            let mut command = command("sums");
+            command.env(WORK, "1000 2").env("FERROCCL_SECRET", SECRET);
+            command.env("FERROCCL_RANK", rank.to_string()).env("FERROCCL_RANKS", "2");
+            command.env("FERROCCL_COMM_ID", &address).env("FERROCCL_HOSTID", format!("{rank}"));
+            command.env("FERROCCL_SOCKET_IFNAME", "lo").env("FERROCCL_IB_HCA", devices);
+            command
+        });
+        for ended in Processes::start(ranks).end(stretched(Duration::from_secs(60))) {
+            assert!(ended.status.success(), "{}", ended.output);
+            let found = ended.output.lines().any(|line| line.ends_with(transport));
+            assert!(found, "{transport}: {}", ended.output);
+        }
     }
 }
 

@@ -231,6 +231,7 @@ impl MessageLinks {
             self.ranks.resize(number + 1, None);
         }
         self.ranks[number] = Some(peer);
+        tracing::debug!(peer, "a peer is connected");
         let offer = Offer {
             channels: self.config.channels,
             slots: self.granted_slots,
@@ -769,6 +770,7 @@ impl MessageLinks {
 
     pub(super) fn lose(&mut self, endpoint: EndpointId, reason: String) {
         let Some(rank) = self.rank(endpoint) else { return };
+        tracing::debug!(rank, reason, "a peer is lost");
         self.loans.forget(rank);
         if let Some(Some(peer)) = self.peers.get_mut(rank as usize) {
             self.counters.in_flight_bytes -= peer.void() as u64;

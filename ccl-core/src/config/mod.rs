@@ -102,8 +102,9 @@ macro_rules! config {
 
 config! {
     transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
-        "Transport to use (auto, shm, tcp, verbs). auto takes shm between ranks of one host and \
-         tcp between hosts; within NCCL, verbs between hosts if there are devices.";
+        "Transport to use (auto, shm, tcp, verbs, shm+tcp, shm+verbs). tcp and verbs alone join \
+         ranks of one host, too. auto takes shm on a host, and between hosts verbs if all ranks \
+         have an RDMA device with a PCI function or one that FERROCCL_IB_HCA names, else tcp.";
     socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
         Some("NCCL_SOCKET_IFNAME"), false,
         "Interfaces that tcp tells its peers of: prefixes of names, or networks such as \
@@ -303,6 +304,12 @@ impl Config {
             Some(true) if self.ib_policy == Policy::default() => Policy::adaptive(),
             _ => self.ib_policy.clone(),
         }
+    }
+
+    /// Returns whether the configured transport joins hosts by RDMA.
+    #[must_use]
+    pub fn is_over_verbs(&self) -> bool {
+        matches!(self.transport.as_str(), "verbs" | "shm+verbs")
     }
 
     /// A digest of what must be equal on all ranks.

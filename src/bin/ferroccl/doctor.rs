@@ -3,9 +3,9 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::mpsc;
 use std::time::Duration;
 
+use crossbeam::channel;
 use ferroccl::bootstrap::Endpoint;
 use ferroccl::doctor::{self, Host, Job, Report};
 
@@ -88,9 +88,9 @@ fn watched(mut command: Command, patience: Duration) -> io::Result<Option<(u8, S
         return Err(io::Error::other("a process without the pipes that it was given"));
     };
     // Both would be held open by a process that does not end: nobody waits for their ends.
-    let (copied, all) = mpsc::sync_channel(1);
+    let (copied, all) = channel::bounded(1);
     std::thread::spawn(move || copied.send(io::copy(&mut errors, &mut io::stderr())));
-    let (sender, answer) = mpsc::sync_channel(1);
+    let (sender, answer) = channel::bounded(1);
     std::thread::spawn(move || sender.send(read_report(&mut out)));
     let report = answer.recv_timeout(patience).ok().flatten();
     // What it had to say beside is there when it has ended.

@@ -34,7 +34,8 @@ pub(crate) struct Manners {
     pub(crate) settings: Settings,
     /// How messages are spread over queue pairs.
     pub(crate) policy: Arc<Policy>,
-    /// Whether a class of the environment's counts, whatever communicators want.
+    /// Whether a class of the environment's, which is for RDMA, counts there whatever communicators
+    /// want.
     pub(crate) has_class: bool,
     /// How long the two sides may take.
     pub(crate) join_within: Duration,
@@ -57,8 +58,9 @@ pub(crate) struct Listening {
 
 impl Manners {
     fn way(&self, device: &Arc<dyn Device>, home: &Arc<dyn Device>, context: &Context) -> Way {
-        let traffic_class = context.traffic_class.filter(|_| !self.has_class);
-        Way { device: Arc::clone(device), home: Arc::clone(home), traffic_class }
+        let way = Way { device: Arc::clone(device), home: Arc::clone(home), traffic_class: None };
+        let is_set = self.has_class && way.has_queue_pairs();
+        Way { traffic_class: context.traffic_class.filter(|_| !is_set), ..way }
     }
 }
 
@@ -247,16 +249,36 @@ impl Attempt {
         now.since(self.began) > 2 * self.manners.join_within
     }
 
-    /// The connection, once it is ready.
+    /// Returns the connection, once it is ready. Shared memory that fails after its handshake, as
+    /// where two containers see different memory, is given up for the network.
     pub(crate) fn poll(&mut self, now: Instant) -> Result<Option<Box<Sender>>, NetError> {
+        match self.join(now) {
+            Err(error) if self.ways.len() > 1 && self.sender.is_some() => {
+                tracing::info!("shared memory is not used: {error}");
+                self.sender = None;
+                self.ways.pop();
+                Ok(None)
+            }
+            joined => joined,
+        }
+    }
+
+    fn join(&mut self, now: Instant) -> Result<Option<Box<Sender>>, NetError> {
         if self.sender.is_none() {
             let Some(connected) = self.connect(now)? else { return Ok(None) };
             self.connecting = None;
             let Some((way, ..)) = self.ways.last() else { return Ok(None) };
             let policy = Some(Arc::clone(&self.manners.policy));
             let does = (Arc::clone(&self.context), policy.filter(|_| way.has_queue_pairs()));
-            let sender = Sender::new(way, connected, self.manners.settings, does, now)?;
-            let sender = self.sender.insert(Box::new(sender));
+            let sender = match Sender::new(way, connected, self.manners.settings, does, now) {
+                Ok(sender) => self.sender.insert(Box::new(sender)),
+                Err(error) if self.ways.len() > 1 => {
+                    tracing::info!("shared memory is not used: {error}");
+                    self.ways.pop();
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            };
             sender.line().note(&Note::Peer(self.manners.who.clone()))?;
         }
         let Some(sender) = &mut self.sender else { return Ok(None) };
@@ -276,5 +298,110 @@ impl Attempt {
             );
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl_core::transport::{FaultInjector, Faults, FaultyDevice, Lane};
+    use ccl_transport_rails::RailsDevice;
+    use ccl_transport_sim::{Conditions, World};
+
+    use super::*;
+
+    /// A lane that shares no memory.
+    #[derive(Debug)]
+    struct Mean;
+
+    impl Faults for Mean {
+        fn shares(&self) -> bool {
+            false
+        }
+    }
+
+    fn manners(has_class: bool) -> Manners {
+        let long = Duration::from_secs(600);
+        let settings = Settings {
+            slots: 8,
+            slot_bytes: 1024,
+            short_bytes: 1024,
+            timeout: long,
+            warn_after: long,
+        };
+        let (policy, who) = (Arc::default(), "a rank".to_owned());
+        Manners { settings, policy, has_class, join_within: long, who }
+    }
+
+    /// The handshake is done by then: one side has another view of the memory.
+    #[test]
+    fn shared_memory_that_fails_late_is_given_up_for_the_network() {
+        for mean in [0, 1] {
+            let world = World::new(4, Conditions::default(), 7);
+            let device = |side: u32, is_near: bool| -> Arc<dyn Device> {
+                let device = world.device(side + if is_near { 2 } else { 0 });
+                let wrap = |lane| -> Box<dyn Lane> { Box::new(FaultInjector::new(lane, Mean)) };
+                match is_near && side == mean {
+                    true => Arc::new(FaultyDevice::new(device, wrap, || Ok(()))),
+                    false => device,
+                }
+            };
+            let (context, secret) = (Arc::new(Context::default()), Secret([3; 32]));
+            let ways = |side: u32| {
+                let home = device(side, false);
+                let near = manners(false).way(&device(side, true), &home, &context);
+                let far = manners(false).way(&home, &home, &context);
+                [(far, "the network"), (near, SHARED_MEMORY)]
+            };
+            let mut listening = Listening {
+                listeners: Vec::new(),
+                manners: manners(false),
+                joining: Vec::new(),
+                asked: None,
+                told: 0,
+            };
+            let mut attempt = Attempt {
+                ways: Vec::new(),
+                context: Arc::clone(&context),
+                secret: secret.clone(),
+                connecting: None,
+                sender: None,
+                manners: manners(false),
+                began: world.now(),
+            };
+            for ((here, name), (there, _)) in ways(0).into_iter().zip(ways(1)) {
+                let listener = here.device.listen(&secret).unwrap();
+                attempt.ways.push((there, name.to_owned(), listener.address()));
+                listening.listeners.push((here, name.to_owned(), listener));
+            }
+            let (mut sender, mut receiver) = (None, None);
+            for _ in 0..100_000 {
+                let now = world.now();
+                if sender.is_none() {
+                    sender = attempt.poll(now).unwrap_or_else(|error| panic!("{mean}: {error}"));
+                }
+                receiver = receiver.or(listening.accept(now).unwrap_or_else(|e| panic!("{e}")));
+                if sender.is_some() && receiver.is_some() {
+                    break;
+                }
+                world.step();
+            }
+            assert!(sender.is_some() && receiver.is_some(), "{mean}: they do not meet");
+            assert_eq!(attempt.ways.len(), 1, "{mean}: over the network");
+        }
+    }
+
+    /// `NCCL_IB_TC` says nothing of TCP.
+    #[test]
+    fn the_environments_class_is_for_queue_pairs_alone() {
+        let context = Context::new(40);
+        let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, 7);
+        let like_tcp = World::new(2, Conditions { redirects: true, ..Conditions::default() }, 7);
+        let rdma: Arc<dyn Device> =
+            Arc::new(RailsDevice::new(vec![("sim0".to_owned(), world.device(0))]).unwrap());
+        let class = |device: &Arc<dyn Device>, has_class| {
+            manners(has_class).way(device, device, &context).traffic_class
+        };
+        assert_eq!((class(&rdma, true), class(&rdma, false)), (None, Some(40)));
+        assert_eq!(class(&like_tcp.device(0), true), Some(40));
     }
 }

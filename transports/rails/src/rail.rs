@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{Caps, EndpointId, MrKey, RailState, WorkRequest};
+use crossbeam::utils::CachePadded;
 
 use crate::RAILS_MAX;
 use crate::device::LocalKeys;
@@ -114,7 +115,7 @@ pub(crate) enum Outcome {
 
 /// Bytes that are under way on a device, of all links of this process.
 #[derive(Debug, Default)]
-pub(crate) struct Load(AtomicUsize);
+pub(crate) struct Load(CachePadded<AtomicUsize>);
 
 /// One rail.
 #[derive(Debug)]

@@ -228,7 +228,10 @@ impl Endpoint {
                     return self.lose(format!("{} {reason}", self.peer));
                 }
                 (Ok(true), _) => return self.farewell(stripe_index),
-                (_, Err(End::Broken(reason))) => return stripe.breaks(reason, now),
+                (_, Err(End::Broken(reason))) => {
+                    tracing::info!(self.peer, stripe_index, reason, "a connection broke");
+                    return stripe.breaks(reason, now);
+                }
                 (_, Ok(there_may_be)) => more = there_may_be,
             }
         }
@@ -268,6 +271,7 @@ impl Endpoint {
             Way::Accepted(acceptor) => {
                 for (index, wire) in take_resumed(acceptor, self.id, now) {
                     if let Some(stripe) = self.stripes.get_mut(usize::from(index)) {
+                        tracing::info!(self.peer, index, "a connection is back");
                         stripe.comes_back(wire);
                     }
                 }
@@ -301,7 +305,10 @@ impl Endpoint {
         });
         match dialler.poll(now) {
             Ok(None) => {}
-            Ok(Some((_, wire))) => self.stripes[index].comes_back(wire),
+            Ok(Some((_, wire))) => {
+                tracing::info!(self.peer, index, "a connection is back");
+                self.stripes[index].comes_back(wire);
+            }
             Err(error @ TransportError::Refused { .. }) => {
                 let reason = broken.reason.clone();
                 self.lose(format!(
@@ -332,6 +339,7 @@ impl Endpoint {
 
     /// The peer is gone for good.
     pub(crate) fn lose(&mut self, reason: String) {
+        tracing::debug!(self.peer, reason, "a link is lost");
         self.lost.get_or_insert(reason);
         for stripe in &mut self.stripes {
             stripe.wire = None;

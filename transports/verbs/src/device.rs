@@ -15,7 +15,7 @@ use crate::gid;
 use crate::lane::VerbsLane;
 use crate::listing::bytes_per_s;
 use crate::meeting::{PROTOCOL, VerbsConnecting, VerbsListener};
-use crate::native::{GpuDriver, GpuMemory, GpuRegistration, Memory};
+use crate::native::Memory;
 use crate::port::Port;
 
 /// The most bytes of one put, wherever a port takes more.
@@ -56,26 +56,6 @@ impl VerbsDevice {
     pub(crate) fn open(port: Port, options: Options) -> VerbsDevice {
         let (caps, registry) = (caps(&port, &options), Arc::new(Registry::new()));
         VerbsDevice { caps, options, port: Arc::new(port), registry }
-    }
-
-    /// Registers memory of a GPU with the port, by whatever way there is. It has not been tried on
-    /// hardware yet.
-    ///
-    /// # Safety
-    ///
-    /// The memory is the GPU's, in the context that is current for the calling thread, and stays
-    /// until the registration is dropped.
-    ///
-    /// # Errors
-    ///
-    /// When there is no way, with what each lacks.
-    pub unsafe fn register_gpu(
-        &self,
-        driver: Result<&GpuDriver, &str>,
-        memory: GpuMemory,
-    ) -> Result<GpuRegistration, TransportError> {
-        // SAFETY: the caller's promise.
-        unsafe { GpuRegistration::new(&self.port.domain, self.port.name(), driver, memory) }
     }
 
     fn setup(&self, secret: &Secret) -> Setup {

@@ -3,23 +3,25 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ccl_core::spread::{Flow, Spread};
 use ccl_core::time::Instant;
 use ccl_core::transport::{IMMEDIATE_MAX, Inner, NOTE_BYTES_MAX, TransportError};
-use ccl_wire::Wire;
+use ccl_wire::{Dialler, Wire};
 use rdma_sys::{IBV_QPF_GRH_REQUIRED, ibv_wc};
 
 use crate::gid;
 use crate::group::{self, Groups, Need, Place};
 use crate::line::{Line, Put};
 use crate::load::Load;
+use crate::meeting;
 use crate::memory::{LinkId, Shared};
 use crate::native::{Memory, Pair, Queue, Room, Way};
 use crate::offer::Offer;
 use crate::open::OpenPuts;
 use crate::port::{Located, Port};
-use crate::side::{Side, Word};
+use crate::side::{End, Side, Word};
 use crate::{Options, status};
 
 /// The most puts outstanding on one endpoint.
@@ -28,6 +30,11 @@ pub(crate) const DEPTH_MAX: usize = 1024;
 const PARTS_SHIFT: u32 = IMMEDIATE_MAX.count_ones();
 /// What a peer is told of a failure: no more than fits a word.
 const REASON_CHARS_MAX: usize = NOTE_BYTES_MAX / 4;
+/// How often it is looked whether the peer has made the connection beside the queue pairs anew,
+/// while it is not known to be broken.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a connection that failed to come back is left alone.
+const REDIAL_PAUSE: Duration = Duration::from_millis(20);
 /// The UDP port of RoCE, version 2.
 const ROCE_PORT: u16 = 4791;
 /// A flow label has so many bits.
@@ -39,8 +46,7 @@ pub(crate) struct Link {
     /// The device that it was made by.
     pub(crate) device: u64,
     pub(crate) id: LinkId,
-    /// Whether this side has connected.
-    pub(crate) dialled: bool,
+    pub(crate) way: meeting::Way,
     /// The peer's address, for messages.
     pub(crate) peer: String,
     pub(crate) wire: Wire,
@@ -80,6 +86,12 @@ pub(crate) struct Endpoint {
     pub(crate) dialled: bool,
     pub(crate) peer: String,
     pub(crate) side: Side,
+    /// How the connection beside the queue pairs is made anew.
+    beside: meeting::Way,
+    /// Since it is broken.
+    broken: Option<Break>,
+    /// When it was looked last whether the peer has made it anew.
+    looked: Instant,
     port: Arc<Port>,
     stage: Stage,
     /// Since when it is not live.
@@ -141,6 +153,15 @@ impl Name {
     }
 }
 
+/// A break of the connection beside the queue pairs.
+#[derive(Debug)]
+struct Break {
+    since: Instant,
+    reason: String,
+    dialler: Option<Dialler>,
+    redial_at: Instant,
+}
+
 /// A put that has come in part.
 #[derive(Debug)]
 struct Partial {
@@ -188,9 +209,12 @@ impl Endpoint {
         side.say(&Word::Offer(own.encode()));
         Ok(Endpoint {
             id: link.id,
-            dialled: link.dialled,
+            dialled: matches!(link.way, meeting::Way::Dialled { .. }),
             peer: link.peer,
             side,
+            beside: link.way,
+            broken: None,
+            looked: Instant::ZERO,
             port: Arc::clone(port),
             stage: Stage::Offered,
             joining_since: None,
@@ -477,9 +501,11 @@ impl Endpoint {
         )
     }
 
-    /// Takes in what the peer has said beside the queue pairs. Notes are appended.
+    /// Takes in what the peer has said beside the queue pairs. Notes are appended. A break while
+    /// the queue pairs live is no error.
     pub(crate) fn hear(
         &mut self,
+        now: Instant,
         words: &mut Vec<Word>,
         notes: &mut Vec<Vec<u8>>,
         options: &Options,
@@ -491,7 +517,14 @@ impl Endpoint {
         for word in words.drain(..) {
             match word {
                 Word::Note(bytes) => notes.push(bytes),
-                Word::Ready if self.stage == Stage::Connected => self.stage = Stage::Live,
+                Word::Ready if self.stage == Stage::Connected => {
+                    tracing::debug!(
+                        self.peer,
+                        port = self.port.name(),
+                        "queue pairs are connected"
+                    );
+                    self.stage = Stage::Live;
+                }
                 Word::Offer(bytes) if self.stage == Stage::Offered => {
                     let connected = self.connect(&bytes, options);
                     connected.map_err(|problem| format!("{}: {problem}", self.peer))?;
@@ -503,7 +536,74 @@ impl Endpoint {
                 }
             }
         }
-        listened.map_err(|reason| format!("{}: {reason}", self.peer))
+        match listened {
+            Err(End::Broken(reason)) if self.stage == Stage::Live => {
+                tracing::info!(self.peer, reason, "the connection beside the queue pairs broke");
+                self.side.breaks();
+                let dialler = None;
+                self.broken = Some(Break { since: now, reason, dialler, redial_at: now });
+                Ok(())
+            }
+            Err(End::Broken(reason) | End::Final(reason)) => {
+                Err(format!("{}: {reason}", self.peer))
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Makes the connection beside the queue pairs anew, if it is broken, or the peer has found it
+    /// so. Returns whether there is another one now.
+    fn mend(&mut self, now: Instant, within: Duration) -> bool {
+        let wire = match &self.beside {
+            meeting::Way::Accepted(acceptor) => {
+                if self.broken.is_none() && now.since(self.looked) < LOOK_EVERY {
+                    return false;
+                }
+                self.looked = now;
+                meeting::take_resumed(acceptor, self.id, now)
+            }
+            meeting::Way::Dialled { place, setup } => {
+                let Some(broken) = self.broken.as_mut() else { return false };
+                if now < broken.redial_at {
+                    return false;
+                }
+                let dialler = broken
+                    .dialler
+                    .get_or_insert_with(|| Dialler::new(place.clone(), setup, true, &self.id));
+                match dialler.poll(now) {
+                    Ok(wire) => wire.map(|(_, wire)| wire),
+                    Err(error) if dialler.has_hope() && !is_refusal(&error) => {
+                        (broken.dialler, broken.redial_at) = (None, now + REDIAL_PAUSE);
+                        None
+                    }
+                    Err(error) => {
+                        let text = format!(
+                            "the connection to {} broke ({}) and could not be made anew, as when \
+                             its process has ended: {error}",
+                            self.peer, broken.reason
+                        );
+                        self.fail(text);
+                        return false;
+                    }
+                }
+            }
+        };
+        if let Some(wire) = wire {
+            tracing::info!(self.peer, "the connection beside the queue pairs is back");
+            self.side.comes_back(wire);
+            self.broken = None;
+            return true;
+        }
+        if let Some(broken) =
+            self.broken.as_ref().filter(|broken| now.since(broken.since) >= within)
+        {
+            let text = format!(
+                "the connection to {} broke ({}) and did not come back within {within:?}",
+                self.peer, broken.reason
+            );
+            self.fail(text);
+        }
+        false
     }
 
     /// Connects the queue pairs with those that the peer offers.
@@ -560,10 +660,14 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Gives up if the two sides have not connected their queue pairs in time.
-    pub(crate) fn look_after(&mut self, now: Instant, options: &Options) {
+    /// Gives up if the two sides have not connected their queue pairs in time. Returns whether
+    /// there is another connection beside them.
+    pub(crate) fn look_after(&mut self, now: Instant, options: &Options) -> bool {
+        if self.stage == Stage::Live && !self.has_ended() {
+            return self.mend(now, options.link_within);
+        }
         if self.is_live() {
-            return;
+            return false;
         }
         let since = *self.joining_since.get_or_insert(now);
         if now.since(since) >= options.join_within {
@@ -573,11 +677,13 @@ impl Endpoint {
                 self.peer, options.join_within
             ));
         }
+        false
     }
 
     /// The peer is gone for good: nothing is written to it, and it writes nothing here.
     pub(crate) fn lose(&mut self, reason: String) {
         if self.lost.is_none() {
+            tracing::debug!(self.peer, port = self.port.name(), reason, "a link is lost");
             self.side.say(&Word::Failed(reason.chars().take(REASON_CHARS_MAX).collect()));
             self.lost = Some(reason);
         }
@@ -588,6 +694,11 @@ impl Endpoint {
         self.open.clear();
         self.side.close();
     }
+}
+
+/// Whether the peer has said that it will not have this connection.
+fn is_refusal(error: &TransportError) -> bool {
+    matches!(error, TransportError::Refused { .. })
 }
 
 /// What a queue pair is asked to have room for: its share of the link's, as far as the device can.

@@ -234,12 +234,14 @@ impl VerbsLane {
                 continue;
             }
             if self.ready.contains(&(number as u64)) || !endpoint.side.is_flushed() {
-                let heard = endpoint.hear(&mut self.words, &mut notes, &self.options);
+                let heard = endpoint.hear(now, &mut self.words, &mut notes, &self.options);
                 ended.extend(heard.err().map(|reason| (number, reason)));
                 let at = EndpointId(number as u32);
                 events.extend(notes.drain(..).map(|bytes| Event::Note { endpoint: at, bytes }));
             }
-            endpoint.look_after(now, &self.options);
+            if endpoint.look_after(now, &self.options) {
+                watch(&self.epoll, endpoint, number)?;
+            }
         }
         for (number, reason) in ended {
             self.endpoints[number].iter_mut().for_each(|endpoint| endpoint.fail(reason.clone()));
@@ -295,7 +297,7 @@ impl VerbsLane {
             if let (Some(reason), false) = (&endpoint.lost, endpoint.reported) {
                 endpoint.reported = true;
                 // Its end would wake every sleep from now on.
-                let _ = epoll::delete(&self.epoll, endpoint.side.socket());
+                unwatch(&self.epoll, endpoint);
                 let endpoint = EndpointId(number as u32);
                 events.push(Event::Lost { endpoint, reason: reason.clone() });
             }
@@ -320,9 +322,23 @@ impl VerbsLane {
     /// Closes an endpoint.
     fn close(&mut self, mut endpoint: Endpoint) {
         if self.process == rustix::process::getpid() {
-            let _ = epoll::delete(&self.epoll, endpoint.side.socket());
+            unwatch(&self.epoll, &endpoint);
             endpoint.side.close();
         }
+    }
+}
+
+/// Has an endpoint's number among those that are ready when there is something to hear.
+fn watch(epoll: &OwnedFd, endpoint: &Endpoint, number: usize) -> Result<(), TransportError> {
+    let Some(socket) = endpoint.side.socket() else { return Ok(()) };
+    let data = epoll::EventData::new_u64(number as u64);
+    epoll::add(epoll, socket, data, epoll::EventFlags::IN)
+        .map_err(|error| os("epoll_ctl", error, DESCRIPTORS))
+}
+
+fn unwatch(epoll: &OwnedFd, endpoint: &Endpoint) {
+    if let Some(socket) = endpoint.side.socket() {
+        let _ = epoll::delete(epoll, socket);
     }
 }
 
@@ -357,9 +373,7 @@ impl Lane for VerbsLane {
             )));
         }
         let endpoint = Endpoint::new(*link, number, &self.port, &self.queue, &self.options)?;
-        let data = epoll::EventData::new_u64(number as u64);
-        epoll::add(&self.epoll, endpoint.side.socket(), data, epoll::EventFlags::IN)
-            .map_err(|error| os("epoll_ctl", error, DESCRIPTORS))?;
+        watch(&self.epoll, &endpoint, number)?;
         self.room -= needed;
         self.unsettled = true;
         self.endpoints.push(Some(endpoint));

@@ -4,8 +4,9 @@
 //! # Meeting
 //!
 //! Two lanes meet over a TCP connection that proves the communicator's secret ([`ccl_wire`]). Over
-//! it they tell each other their queue pairs, and whatever notes their owners have. It stays: its
-//! end says that the peer is gone, sooner than any retry.
+//! it they tell each other their queue pairs, and whatever notes their owners have. It stays: a peer
+//! says farewell over it, and of a process that has ended nobody answers there any more. A connection
+//! that breaks while both sides live, as middleboxes have it, is made anew, and nothing is lost.
 //!
 //! # Data
 //!
@@ -26,8 +27,6 @@
 mod device;
 mod endpoint;
 mod gid;
-#[cfg(test)]
-mod gpu_tests;
 mod group;
 mod hca;
 mod lane;
@@ -58,7 +57,6 @@ use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
 pub use device::VerbsDevice;
 pub use gid::{Family, Picked, Rule};
 pub use listing::PortInfo;
-pub use native::{GpuDriver, GpuMemory, GpuPath, GpuRegistration};
 
 use hca::Filter;
 use native::Context;

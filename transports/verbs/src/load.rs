@@ -5,15 +5,18 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crossbeam::utils::CachePadded;
+
 /// What is under way from a port, of all lanes of a process, by the process and the port's name:
 /// the child of a fork has none of what its parent has.
-static PORTS: Mutex<BTreeMap<(u32, String), Weak<AtomicUsize>>> = Mutex::new(BTreeMap::new());
+static PORTS: Mutex<BTreeMap<(u32, String), Weak<CachePadded<AtomicUsize>>>> =
+    Mutex::new(BTreeMap::new());
 
 /// What one lane has under way, beside all others of its port.
 #[derive(Debug)]
 pub(crate) struct Load {
     own: usize,
-    port: Arc<AtomicUsize>,
+    port: Arc<CachePadded<AtomicUsize>>,
     /// Whether a put was refused since it was looked last: then none goes before it is its turn.
     is_awaited: bool,
 }
@@ -26,7 +29,7 @@ impl Load {
         let name = (std::process::id(), port.to_owned());
         let known = ports.get(&name).and_then(Weak::upgrade);
         let shared = known.unwrap_or_else(|| {
-            let shared = Arc::new(AtomicUsize::new(0));
+            let shared = Arc::new(CachePadded::new(AtomicUsize::new(0)));
             ports.insert(name, Arc::downgrade(&shared));
             shared
         });

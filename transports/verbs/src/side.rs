@@ -1,6 +1,7 @@
 //! The connection beside the queue pairs: the two sides agree over it on these, write notes on it,
 //! and learn from its end that the other is gone.
 
+use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 
@@ -12,6 +13,12 @@ const HEAD_BYTES: usize = 3;
 const READ_BYTES: usize = 4096;
 /// Reads in a row, so that a peer that never ends does not keep its hearer.
 const READS_MAX: usize = 16;
+/// So many words are heard before the peer is told of them.
+const TELL_EVERY: u32 = 16;
+/// Kinds of what is no word: how many words were heard, the same on a new connection, and the end.
+const HEARD: u8 = 5;
+const RESUME: u8 = 6;
+const FAREWELL: u8 = 7;
 
 /// What is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +51,12 @@ impl Word {
         }
     }
 
+    fn encode(&self) -> Vec<u8> {
+        let bytes = self.bytes();
+        let length = (bytes.len() as u16).to_le_bytes();
+        [&[self.kind()][..], &length, bytes].concat()
+    }
+
     fn new(kind: u8, bytes: &[u8]) -> Option<Word> {
         match kind {
             1 => Some(Word::Offer(bytes.to_vec())),
@@ -58,87 +71,186 @@ impl Word {
     }
 }
 
-/// One end.
+/// How the connection beside the queue pairs ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It broke: it can be made anew, and nothing that was said is lost with it.
+    Broken(String),
+    /// The peer has ended it, or says what means nothing.
+    Final(String),
+}
+
+/// One end of the connection beside the queue pairs. What was said and is not acknowledged is kept,
+/// so that a connection which breaks can be replaced by another one.
 #[derive(Debug)]
 pub(crate) struct Side {
-    wire: Wire,
+    /// None while the connection is broken.
+    wire: Option<Wire>,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
+    /// Words as they were said, from the first one that the peer has not acknowledged.
+    kept: VecDeque<Vec<u8>>,
+    /// Words that the peer has acknowledged, modulo 2^32.
+    acknowledged: u32,
+    /// Words heard, and how many of them the peer was told of.
+    heard: u32,
+    told: u32,
+    /// Whether the connection is new, and the peer has not said yet what it has heard.
+    resumes: bool,
 }
 
 impl Side {
     pub(crate) fn new(wire: Wire) -> Side {
-        Side { wire, outgoing: Vec::new(), incoming: Vec::new() }
+        Side {
+            wire: Some(wire),
+            outgoing: Vec::new(),
+            incoming: Vec::new(),
+            kept: VecDeque::new(),
+            acknowledged: 0,
+            heard: 0,
+            told: 0,
+            resumes: false,
+        }
     }
 
-    pub(crate) fn socket(&self) -> &OwnedFd {
-        self.wire.socket()
+    /// The socket, unless the connection is broken.
+    pub(crate) fn socket(&self) -> Option<&OwnedFd> {
+        self.wire.as_ref().map(Wire::socket)
     }
 
     /// Says something as soon as the socket takes it.
     pub(crate) fn say(&mut self, word: &Word) {
-        let bytes = word.bytes();
-        self.outgoing.push(word.kind());
-        self.outgoing.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
-        self.outgoing.extend_from_slice(bytes);
+        let bytes = word.encode();
+        // Otherwise it goes with what was said before, when the peer has told what it has.
+        if self.wire.is_some() && !self.resumes {
+            self.outgoing.extend_from_slice(&bytes);
+        }
+        self.kept.push_back(bytes);
         // An end of the connection is noticed by who reads.
+        let _ = self.flush();
+    }
+
+    fn control(&mut self, kind: u8, number: &[u8]) {
+        self.outgoing.push(kind);
+        self.outgoing.extend_from_slice(&(number.len() as u16).to_le_bytes());
+        self.outgoing.extend_from_slice(number);
         let _ = self.flush();
     }
 
     /// Whether the socket has taken everything.
     pub(crate) fn is_flushed(&self) -> bool {
-        self.outgoing.is_empty() && self.wire.is_flushed()
+        match &self.wire {
+            Some(wire) => self.outgoing.is_empty() && wire.is_flushed() && !self.resumes,
+            None => self.kept.is_empty(),
+        }
     }
 
     fn flush(&mut self) -> Result<(), String> {
+        let Some(wire) = &mut self.wire else { return Ok(()) };
         while !self.outgoing.is_empty() {
-            match self.wire.write(&[IoSlice::new(&self.outgoing)]) {
+            match wire.write(&[IoSlice::new(&self.outgoing)]) {
                 Got::Bytes(count) => drop(self.outgoing.drain(..count)),
                 Got::Nothing => break,
                 Got::End(reason) => return Err(reason),
             }
         }
-        self.wire.flush()
+        wire.flush()
     }
 
-    /// Appends what has been said. An error is the end of the connection.
-    pub(crate) fn listen(&mut self, words: &mut Vec<Word>) -> Result<(), String> {
+    /// Appends what has been said.
+    pub(crate) fn listen(&mut self, words: &mut Vec<Word>) -> Result<(), End> {
         let flushed = self.flush();
         for _ in 0..READS_MAX {
+            let Some(wire) = &mut self.wire else { return Ok(()) };
             let have = self.incoming.len();
             self.incoming.resize(have + READ_BYTES, 0);
-            let got = self.wire.read(&mut [IoSliceMut::new(&mut self.incoming[have..])]);
+            let got = wire.read(&mut [IoSliceMut::new(&mut self.incoming[have..])]);
             let count = if let Got::Bytes(count) = got { count } else { 0 };
             self.incoming.truncate(have + count);
             match got {
                 Got::Bytes(_) => self.understand(words)?,
                 Got::Nothing => break,
-                Got::End(reason) => return Err(reason),
+                Got::End(reason) => return Err(End::Broken(reason)),
             }
         }
-        flushed
+        if self.heard.wrapping_sub(self.told) >= TELL_EVERY {
+            self.told = self.heard;
+            self.control(HEARD, &self.heard.to_le_bytes());
+        }
+        flushed.map_err(End::Broken)
+    }
+
+    /// The connection is broken: nothing is said or heard until another one takes its place.
+    pub(crate) fn breaks(&mut self) {
+        if let Some(wire) = self.wire.take() {
+            // Also where a forked child still has it.
+            let _ = rustix::net::shutdown(wire.socket(), rustix::net::Shutdown::Both);
+        }
+        self.outgoing.clear();
+        self.incoming.clear();
+    }
+
+    /// Another connection takes the place of the one before.
+    pub(crate) fn comes_back(&mut self, wire: Wire) {
+        self.breaks();
+        (self.wire, self.resumes) = (Some(wire), true);
+        self.told = self.heard;
+        self.control(RESUME, &self.heard.to_le_bytes());
     }
 
     /// Ends the connection for both sides, also where a forked child still has its socket.
     pub(crate) fn close(&mut self) {
+        self.control(FAREWELL, &[]);
         // What was not heard would reset it, and with it what the peer has not read yet.
         let _ = self.listen(&mut Vec::new());
-        let _ = rustix::net::shutdown(self.wire.socket(), rustix::net::Shutdown::Both);
+        if let Some(wire) = &self.wire {
+            let _ = rustix::net::shutdown(wire.socket(), rustix::net::Shutdown::Both);
+        }
     }
 
-    fn understand(&mut self, words: &mut Vec<Word>) -> Result<(), String> {
+    /// The peer has heard so many words.
+    fn trim(&mut self, heard: u32) -> Result<(), End> {
+        let count = heard.wrapping_sub(self.acknowledged) as usize;
+        if count > self.kept.len() {
+            return Err(nonsense());
+        }
+        self.kept.drain(..count);
+        self.acknowledged = heard;
+        Ok(())
+    }
+
+    fn understand(&mut self, words: &mut Vec<Word>) -> Result<(), End> {
         while let Some(&[kind, low, high]) = self.incoming.first_chunk::<HEAD_BYTES>() {
             let bytes = usize::from(u16::from_le_bytes([low, high]));
             if bytes > NOTE_BYTES_MAX {
-                return Err("it says something longer than anything may be".to_owned());
+                return Err(End::Final("it says something longer than anything may be".to_owned()));
             }
             let Some(text) = self.incoming.get(HEAD_BYTES..HEAD_BYTES + bytes) else { break };
-            let word = Word::new(kind, text);
-            words.push(word.ok_or("it says something that means nothing here")?);
+            let number = text.try_into().ok().map(u32::from_le_bytes);
+            match (kind, number) {
+                (HEARD, Some(number)) => self.trim(number)?,
+                (RESUME, Some(number)) if self.resumes => {
+                    self.trim(number)?;
+                    self.resumes = false;
+                    self.kept.iter().for_each(|word| self.outgoing.extend_from_slice(word));
+                    // An end of the connection is noticed by who reads.
+                    let _ = self.flush();
+                }
+                (FAREWELL, _) => return Err(End::Final("it has closed the connection".to_owned())),
+                (HEARD | RESUME, _) => return Err(nonsense()),
+                _ => {
+                    words.push(Word::new(kind, text).ok_or_else(nonsense)?);
+                    self.heard = self.heard.wrapping_add(1);
+                }
+            }
             self.incoming.drain(..HEAD_BYTES + bytes);
         }
         Ok(())
     }
+}
+
+fn nonsense() -> End {
+    End::Final("it says something that means nothing here".to_owned())
 }
 
 #[cfg(test)]
@@ -147,11 +259,51 @@ mod tests {
 
     use super::*;
 
-    fn sides() -> (Side, Side) {
+    fn wires() -> (Wire, Wire) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let (one, other) = pair.unwrap();
-        (Side::new(Wire::plain(one)), Side::new(Wire::plain(other)))
+        (Wire::plain(one), Wire::plain(other))
+    }
+
+    fn sides() -> (Side, Side) {
+        let (one, other) = wires();
+        (Side::new(one), Side::new(other))
+    }
+
+    /// Whatever of it the first connection took with it.
+    #[test]
+    fn what_is_said_around_a_break_is_heard_once_and_in_order() {
+        let note = |at: u32| Word::Note(at.to_le_bytes().to_vec());
+        for (heard_before, said_before) in [(0, 0), (0, 40), (7, 40), (40, 40), (100, 100)] {
+            let (mut one, mut other) = sides();
+            let mut heard = Vec::new();
+            for at in 0..said_before {
+                one.say(&note(at));
+                if at < heard_before {
+                    other.listen(&mut heard).unwrap();
+                    one.listen(&mut Vec::new()).unwrap();
+                }
+            }
+            let at_most = 2 * TELL_EVERY as usize;
+            assert!(heard_before != 100 || one.kept.len() < at_most, "{} kept", one.kept.len());
+            one.breaks();
+            one.say(&note(said_before));
+            assert!(!one.is_flushed());
+            let (here, there) = wires();
+            one.comes_back(here);
+            one.say(&note(said_before + 1));
+            other.comes_back(there);
+            for _ in 0..4 {
+                other.listen(&mut heard).unwrap();
+                one.listen(&mut Vec::new()).unwrap();
+            }
+            assert_eq!(heard, Vec::from_iter((0..said_before + 2).map(note)), "{heard_before}");
+            assert!(one.is_flushed());
+            other.close();
+            let end = one.listen(&mut Vec::new());
+            assert_eq!(end, Err(End::Final("it has closed the connection".to_owned())));
+        }
     }
 
     #[test]
@@ -181,11 +333,15 @@ mod tests {
 
     #[test]
     fn nonsense_ends_it() {
-        for nonsense in [&[9, 0, 0][..], &[2, 1, 0, 5], &[3, 0xff, 0xff]] {
+        let long_ago = [HEARD, 4, 0, 9, 0, 0, 0];
+        let unasked = [RESUME, 4, 0, 0, 0, 0, 0];
+        let all = [&[9, 0, 0][..], &[2, 1, 0, 5], &[3, 0xff, 0xff], &long_ago, &unasked];
+        for nonsense in all {
             let (mut one, mut other) = sides();
             one.outgoing.extend_from_slice(nonsense);
             one.flush().unwrap();
-            assert!(other.listen(&mut Vec::new()).is_err(), "{nonsense:?}");
+            let end = other.listen(&mut Vec::new());
+            assert!(matches!(end, Err(End::Final(_))), "{nonsense:?}: {end:?}");
         }
     }
 }

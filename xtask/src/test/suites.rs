@@ -95,6 +95,7 @@ const GUEST_QUICK: Guest = Guest {
             "integration",
             &[
                 "rdma::families_over_rdma",
+                "rdma::auto_takes_rdma",
                 "rdma::packets::",
                 "rdma::faults::a_rank_is_killed_over_rdma",
                 "nccl_net::over_rdma_in_short",

@@ -2,7 +2,6 @@
 //! library wants to outlive it. What is `unsafe` in this crate is here.
 
 mod context;
-mod gpu;
 mod memory;
 mod pair;
 mod queue;
@@ -11,7 +10,6 @@ use ccl_core::transport::TransportError;
 use libc::c_int;
 
 pub(crate) use context::{Context, Domain, GidRow};
-pub use gpu::{GpuDriver, GpuMemory, GpuPath, GpuRegistration};
 pub(crate) use memory::{Memory, Piece};
 pub(crate) use pair::{Pair, Room, Way, Write};
 pub(crate) use queue::Queue;

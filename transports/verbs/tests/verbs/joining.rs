@@ -7,7 +7,7 @@ use ccl_core::transport::Event;
 use ccl_transport_verbs::Options;
 use rdma_sys::IBV_GID_TYPE_ROCE_V2;
 
-use crate::pair::{go_on, joined, joined_after};
+use crate::pair::{Between, go_on, joined, joined_after, joined_through};
 
 /// An interface may lose its address and get another one, in another row, without an event.
 #[test]
@@ -39,4 +39,44 @@ fn a_peer_that_talks_and_does_not_connect_is_lost_in_time() {
     let lost =
         |event: &Event| matches!(event, Event::Lost { reason, .. } if reason.contains("20s"));
     assert!(one.events.iter().any(lost), "{:?}", one.events);
+}
+
+/// What is between two hosts forgets idle connections; the queue pairs need none.
+#[test]
+fn a_reset_of_the_connection_beside_harms_no_queue_pair() {
+    let between = Between::new();
+    let mut ends = joined_through(&Options::default(), &between);
+    let put = ends[0].put(0, 64, Some(1));
+    let arrived = |events: &[Event]| {
+        let is = |event: &&Event| matches!(event, Event::Arrived { .. });
+        events.iter().filter(is).count()
+    };
+    ends[0].lane.post(ccl_wire::now(), &[put]).unwrap();
+    go_on(&mut ends, |[_, other]| arrived(&other.events) == 1);
+    for round in 0..3u8 {
+        assert!(between.reset() >= 1, "round {round}: nothing was beside");
+        for (at, end) in ends.iter_mut().enumerate() {
+            let endpoint = end.endpoint;
+            end.lane.note(endpoint, &[round, at as u8]).unwrap();
+        }
+        ends[0].lane.post(ccl_wire::now(), &[put]).unwrap();
+        go_on(&mut ends, |ends| {
+            let noted = |events: &[Event]| {
+                let is = |event: &&Event| matches!(event, Event::Note { .. });
+                events.iter().filter(is).count()
+            };
+            ends.iter().all(|end| noted(&end.events) == usize::from(round) + 1)
+                && arrived(&ends[1].events) == usize::from(round) + 2
+        });
+    }
+    for (at, end) in ends.iter().enumerate() {
+        let lost = end.events.iter().any(|event| matches!(event, Event::Lost { .. }));
+        assert!(!lost, "{:?}", end.events);
+        let told = end.events.iter().filter_map(|event| match event {
+            Event::Note { bytes, .. } => Some(bytes.clone()),
+            _ => None,
+        });
+        let expected = Vec::from_iter((0..3).map(|round| vec![round, 1 - at as u8]));
+        assert_eq!(Vec::from_iter(told), expected, "once, in order");
+    }
 }

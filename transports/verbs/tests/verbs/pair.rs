@@ -1,15 +1,18 @@
 //! Two lanes that are joined.
 
-use std::sync::Arc;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ccl_core::transport::{
-    Connected, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret,
-    Transport, WorkRequest,
+    Address, Connected, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr,
+    Secret, Transport, WorkRequest,
 };
 use ccl_memory::Region;
 use ccl_transport_verbs::{Options, VerbsTransport};
 use ccl_verbs_soft::{Limits, SoftDevice, functions};
+use ccl_wire::Place;
 
 /// Bytes that each side has, and shares with the other.
 pub(crate) const BYTES: usize = 1 << 20;
@@ -50,10 +53,18 @@ impl End {
 
 /// A connection between two devices, by their sides.
 pub(crate) fn meet(devices: &[Arc<dyn Device>; 2]) -> [Connected; 2] {
+    meet_at(devices, |address| address)
+}
+
+/// The same where the second connects to another address, which leads to the first one's.
+fn meet_at(
+    devices: &[Arc<dyn Device>; 2],
+    detour: impl FnOnce(Address) -> Address,
+) -> [Connected; 2] {
     let secret = Secret([5; 32]);
     let deadline = ccl_wire::now() + PATIENCE;
     let mut listener = devices[0].listen(&secret).unwrap();
-    let address = listener.address();
+    let address = detour(listener.address());
     let mut connecting = devices[1].connect(&address, &secret, b"hello", deadline).unwrap();
     let (mut accepted, mut connected) = (None, None);
     while accepted.is_none() || connected.is_none() {
@@ -81,13 +92,27 @@ pub(crate) fn joined_after(
     traffic_class: Option<u8>,
     change: impl FnOnce(&[SoftDevice; 2]),
 ) -> [End; 2] {
+    joined_by(options, traffic_class, change, |address| address)
+}
+
+/// The same through something in between.
+pub(crate) fn joined_through(options: &Options, between: &Between) -> [End; 2] {
+    joined_by(options, None, |_| (), |address| between.to(&address))
+}
+
+fn joined_by(
+    options: &Options,
+    traffic_class: Option<u8>,
+    change: impl FnOnce(&[SoftDevice; 2]),
+    detour: impl FnOnce(Address) -> Address,
+) -> [End; 2] {
     let options = Options { interfaces: "127.0.0.1".to_owned(), ..options.clone() };
     let transport = VerbsTransport::over(functions(), options);
     let softs = [1, 2].map(|seed| SoftDevice::new(Limits { seed, ..Limits::default() }));
     let open = |soft: &SoftDevice| transport.open(&DeviceId(format!("{}:1", soft.name())));
     let devices: [Arc<dyn Device>; 2] = softs.each_ref().map(|soft| open(soft).unwrap());
     change(&softs);
-    let mut links = meet(&devices).into_iter();
+    let mut links = meet_at(&devices, detour).into_iter();
     let mut parts = devices.each_ref().map(|device| {
         let mut lane = device.lane().unwrap();
         traffic_class.into_iter().for_each(|class| lane.classify(class));
@@ -115,5 +140,56 @@ pub(crate) fn go_on(ends: &mut [End; 2], mut done: impl FnMut(&mut [End; 2]) -> 
         ends.iter_mut().for_each(End::poll);
         let events = ends.each_ref().map(|end| end.events.len());
         assert!(ccl_wire::now() < deadline, "{events:?} events came");
+    }
+}
+
+/// A middlebox: it passes connections on, and can end all of them.
+pub(crate) struct Between {
+    at: SocketAddr,
+    listener: TcpListener,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Between {
+    pub(crate) fn new() -> Between {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        Between { at, listener, open: Arc::default() }
+    }
+
+    /// The address of what is behind it, as those before it see it.
+    fn to(&self, address: &Address) -> Address {
+        let mut place = Place::decode(address).unwrap();
+        let behind = place.addresses[0];
+        place.addresses = vec![self.at];
+        let (listener, open) = (self.listener.try_clone().unwrap(), Arc::clone(&self.open));
+        std::thread::spawn(move || {
+            while let Ok((before, _)) = listener.accept() {
+                let Ok(after) = TcpStream::connect(behind) else { continue };
+                for (mut from, mut to) in [
+                    (before.try_clone().unwrap(), after.try_clone().unwrap()),
+                    (after.try_clone().unwrap(), before.try_clone().unwrap()),
+                ] {
+                    std::thread::spawn(move || {
+                        let mut bytes = [0; 4096];
+                        while let Ok(count @ 1..) = from.read(&mut bytes) {
+                            if to.write_all(&bytes[..count]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                open.lock().unwrap().extend([before, after]);
+            }
+        });
+        place.encode()
+    }
+
+    /// Ends all connections; returns how many there were.
+    pub(crate) fn reset(&self) -> usize {
+        let open = std::mem::take(&mut *self.open.lock().unwrap());
+        open.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+        open.len() / 2
     }
 }
