@@ -209,8 +209,8 @@ impl Region {
         Ok(())
     }
 
-    /// Returns `N` bytes that a device or another process may be writing, as whole words of 8 bytes:
-    /// the first of them before the others, and none of them torn.
+    /// Returns `N` bytes that a device or another process may be writing, as whole words of 8
+    /// bytes: the first of them before the others, and none of them torn.
     ///
     /// # Errors
     ///

@@ -4,8 +4,8 @@
 //! # Meeting
 //!
 //! Two lanes meet over a TCP connection that proves the communicator's secret ([`ccl_wire`]). Over
-//! it they tell each other their queue pairs, and whatever notes their owners have. It stays: a peer
-//! says farewell over it, and of a process that has ended nobody answers there any more. A connection
+//! it they tell each other their queue pairs, and whatever notes their owners have. It stays: a
+//! peer says farewell over it, and where a process has ended nobody answers any more. A connection
 //! that breaks while both sides live, as middleboxes have it, is made anew, and nothing is lost.
 //!
 //! # Data

@@ -246,8 +246,8 @@ impl Sender {
         bytes: usize,
         tag: i32,
     ) -> Result<Option<RequestId>, NetError> {
-        // A peer that is gone fails the request, not the call: it may have closed in good order when
-        // it had all that it wanted.
+        // A peer that is gone fails the request, not the call: it may have closed in good order
+        // when it had all that it wanted.
         let Some(slot) = self.vacant.pop() else { return Ok(None) };
         let ordinal = self.tags.next(tag);
         let found = self
