@@ -35,9 +35,7 @@ pub fn answer(name: &str, given: &[String]) -> Result<Answer, String> {
             format!("{} does not ask for {name:?}; it takes {}", question.name, inputs(question))
         })?;
         let value = parse(value, question.inputs[at].unit)?;
-        if value < 0.0 || !value.is_finite() {
-            return Err(format!("{text}: use a number that is not less than 0"));
-        }
+        question.inputs[at].check(value).map_err(|error| error.to_string())?;
         if values[at].replace(value).is_some() {
             return Err(format!("{name} is given twice"));
         }
@@ -48,6 +46,7 @@ pub fn answer(name: &str, given: &[String]) -> Result<Answer, String> {
         return Err(format!("{} needs {name}; it takes {}", question.name, inputs(question)));
     }
     let given: Vec<f64> = known.flatten().collect();
+    question.check(&given).map_err(|error| error.to_string())?;
     let outputs = (question.answer)(&given);
     Ok(Answer { question, given, outputs })
 }
@@ -158,6 +157,18 @@ mod tests {
             ("all_gather", "bytes=1G", "GB (10^9 bytes) or GiB (2^30 bytes)"),
             ("all_gather", "bytes=-1GB", "not less than 0"),
             ("all_gather", "ranks=nan", "nan"),
+            (
+                "all_gather",
+                "bytes=1GB ranks=0.5 bandwidth=1GB/s",
+                "ranks is 0.5; give a whole number, 1 or more",
+            ),
+            ("pod_all_gather", "bytes=1GB units=0.5", "units is 0.5; give a whole number"),
+            ("pod_all_gather", "bytes=1GB units=2.5", "units is 2.5; give a whole number"),
+            (
+                "expert_parallel",
+                "flops=1T node-bandwidth=1GB/s tokens=1M width=4k accelerators=4",
+                "accelerators is 4, fewer than node-ranks, 8; give 8 or more",
+            ),
         ] {
             let error = ask(name, given).unwrap_err();
             assert!(error.contains(words), "{error}");

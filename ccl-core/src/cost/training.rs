@@ -54,8 +54,8 @@ pub fn expert_parallel_width_min(flops_per_s: f64, node_bytes_per_s: f64, node: 
     node * flops_per_s / node_bytes_per_s
 }
 
-/// The two exchanges of an expert-parallel layer over `Z` accelerators in nodes of 8, with what a
-/// node sends: `4 B D (Z − 8) / (W Z) · min(8 k / Z, 1)`.
+/// Returns what the two exchanges of an expert-parallel layer take over `Z` accelerators, a node or
+/// more, in nodes of `N`, with what a node sends: `4 B D (Z − N) / (W Z) · min(N k / Z, 1)`.
 #[must_use]
 pub fn expert_parallel_s(
     tokens: f64,
@@ -63,9 +63,10 @@ pub fn expert_parallel_s(
     accelerators: f64,
     k: f64,
     node_bytes_per_s: f64,
+    node: f64,
 ) -> f64 {
-    let beyond = (accelerators - 8.0) / (node_bytes_per_s * accelerators);
-    4.0 * tokens * width * beyond * (8.0 * k / accelerators).min(1.0)
+    let beyond = (accelerators - node) / (node_bytes_per_s * accelerators);
+    4.0 * tokens * width * beyond * (node * k / accelerators).min(1.0)
 }
 
 /// One hop of a microbatch between stages of a pipeline: `2 B D / (W N)`, of `N` microbatches.
@@ -137,10 +138,10 @@ mod tests {
         assert_eq!(data_parallel_tokens(2250e12, 900e9), 2500.0);
         assert_eq!(data_parallel_tokens(2250e12, 400e9), 5625.0);
         // Few experts of many nodes are bound by what each token sends, many by the network.
-        let few = expert_parallel_s(1e6, 4096.0, 64.0, 1.0, 400e9);
-        let many = expert_parallel_s(1e6, 4096.0, 64.0, 8.0, 400e9);
+        let few = expert_parallel_s(1e6, 4096.0, 64.0, 1.0, 400e9, 8.0);
+        let many = expert_parallel_s(1e6, 4096.0, 64.0, 8.0, 400e9, 8.0);
         about(many / few, 8.0, 1e-12);
-        about(expert_parallel_s(1e6, 4096.0, 64.0, 100.0, 400e9), many, 1e-12);
+        about(expert_parallel_s(1e6, 4096.0, 64.0, 100.0, 400e9, 8.0), many, 1e-12);
     }
 
     #[test]

@@ -7,7 +7,6 @@ use crate::cost::curve::{
 };
 use crate::cost::nccl::{Protocol, Ranks, Within};
 
-const CLUSTER_NODES: Input = needs("nodes", "M", Unit::Count);
 const RANK_RATE: Input = else_takes(needs("bandwidth", "W", Unit::BytesPerSecond), 450e9);
 const NETWORK: Input = else_takes(needs("node-bandwidth", "W_node", Unit::BytesPerSecond), 400e9);
 const WITHIN: Input = else_takes(needs("within", "e", Unit::Count), 370.0 / 450.0);
@@ -82,7 +81,7 @@ pub(super) const QUESTIONS: &[Question] = &[
         formula: "min(e_node W_node / N, channels c)",
         source: PLAYBOOK,
         inputs: &[
-            needs("channels", "channels", Unit::Count),
+            counts("channels", "channels"),
             else_takes(needs("channel-bandwidth", "c", Unit::BytesPerSecond), 21.5e9),
             NODE_RANKS,
             NETWORK,
@@ -100,7 +99,7 @@ pub(super) const QUESTIONS: &[Question] = &[
         formula: "ring base + (2 (n - 1) - 2 (M - 1)) within + 2 (M - 1) net; trees base + 2 \
                   ((n / M - 1) within + log2(M) net)",
         source: "NCCL 2.30, tuning.cc",
-        inputs: &[CLUSTER_NODES, NODE_RANKS],
+        inputs: &[NODES, NODE_RANKS],
         answer: |x| {
             let ranks = Ranks { ranks: x[0] * x[1], nodes: x[0], within: Within::NvLink };
             let seconds = |name, us: f64| out(name, Unit::Seconds, us * 1e-6);
@@ -116,8 +115,7 @@ pub(super) const QUESTIONS: &[Question] = &[
     },
 ];
 
-const CLUSTER: &[Input] =
-    &[CLUSTER_NODES, NODE_RANKS, RANK_RATE, NETWORK, WITHIN, BETWEEN, IN_NETWORK];
+const CLUSTER: &[Input] = &[NODES, NODE_RANKS, RANK_RATE, NETWORK, WITHIN, BETWEEN, IN_NETWORK];
 
 fn cluster(x: &[f64]) -> Cluster {
     Cluster {

@@ -34,6 +34,53 @@ pub struct Input {
     pub unit: Unit,
     /// Unless it is given.
     pub default: Option<f64>,
+    /// The least that the formula has a meaning for.
+    pub least: Least,
+}
+
+/// The least that an input may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Least {
+    /// Anything that is not less than 0.
+    Zero,
+    /// A whole number of things, at least one.
+    One,
+    /// A whole number of things, at least as many as the input of that name counts.
+    AsMany(&'static str),
+}
+
+/// An input that a formula has no meaning for.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InputError {
+    /// Less than nothing, or not finite.
+    #[error("{name} is {given}; give a finite number that is not less than 0")]
+    Negative {
+        /// The input.
+        name: &'static str,
+        /// What was given.
+        given: f64,
+    },
+    /// A part of a thing, or none of it.
+    #[error("{name} is {given}; give a whole number, 1 or more")]
+    Fraction {
+        /// The input.
+        name: &'static str,
+        /// What was given.
+        given: f64,
+    },
+    /// Fewer than there must be.
+    #[error("{name} is {given}, fewer than {of}, {least}; give {least} or more")]
+    Fewer {
+        /// The input.
+        name: &'static str,
+        /// What was given.
+        given: f64,
+        /// The input that counts the fewest.
+        of: &'static str,
+        /// How many these are.
+        least: f64,
+    },
 }
 
 /// One number of an answer.
@@ -60,12 +107,60 @@ pub struct Question {
     pub source: &'static str,
     /// What must be known, in the order in which [`Question::answer`] takes it.
     pub inputs: &'static [Input],
-    /// The answer, for as many numbers as there are inputs.
+    /// The answer, for as many numbers as there are inputs, which are checked
+    /// ([`Input::check`], [`Question::check`]).
     pub answer: fn(&[f64]) -> Vec<Output>,
 }
 
+impl Input {
+    /// Checks a number that was given for it.
+    ///
+    /// # Errors
+    ///
+    /// If the formula has no meaning for it.
+    pub fn check(&self, given: f64) -> Result<(), InputError> {
+        let Input { name, least, .. } = *self;
+        if !given.is_finite() || given < 0.0 {
+            return Err(InputError::Negative { name, given });
+        }
+        if least != Least::Zero && (given < 1.0 || given.fract() != 0.0) {
+            return Err(InputError::Fraction { name, given });
+        }
+        Ok(())
+    }
+}
+
+impl Question {
+    /// Checks the numbers for all inputs against each other.
+    ///
+    /// # Errors
+    ///
+    /// If one counts fewer things than there must be.
+    pub fn check(&self, numbers: &[f64]) -> Result<(), InputError> {
+        let inputs = || self.inputs.iter().zip(numbers.iter().copied());
+        for (input, given) in inputs() {
+            let Least::AsMany(of) = input.least else { continue };
+            let least =
+                inputs().find(|(other, _)| other.name == of).map_or(0.0, |(_, least)| least);
+            if given < least {
+                return Err(InputError::Fewer { name: input.name, given, of, least });
+            }
+        }
+        Ok(())
+    }
+}
+
 pub(super) const fn needs(name: &'static str, symbol: &'static str, unit: Unit) -> Input {
-    Input { name, symbol, unit, default: None }
+    Input { name, symbol, unit, default: None, least: Least::Zero }
+}
+
+/// A whole number of things.
+pub(super) const fn counts(name: &'static str, symbol: &'static str) -> Input {
+    Input { least: Least::One, ..needs(name, symbol, Unit::Count) }
+}
+
+pub(super) const fn no_fewer_than(of: &'static str, input: Input) -> Input {
+    Input { least: Least::AsMany(of), ..input }
 }
 
 pub(super) const fn else_takes(input: Input, default: f64) -> Input {
@@ -77,18 +172,18 @@ pub(super) const fn out(name: &'static str, unit: Unit, value: f64) -> Output {
 }
 
 pub(super) const BYTES: Input = needs("bytes", "B", Unit::Bytes);
-pub(super) const RANKS: Input = needs("ranks", "N", Unit::Count);
-pub(super) const NODES: Input = needs("nodes", "M", Unit::Count);
+pub(super) const RANKS: Input = counts("ranks", "N");
+pub(super) const NODES: Input = counts("nodes", "M");
 pub(super) const RATE: Input = needs("bandwidth", "W", Unit::BytesPerSecond);
 pub(super) const NODE_RATE: Input = needs("node-bandwidth", "W_node", Unit::BytesPerSecond);
 pub(super) const FLOPS: Input = needs("flops", "C", Unit::OperationsPerSecond);
 pub(super) const TOKENS: Input = needs("tokens", "B", Unit::Count);
 pub(super) const WIDTH: Input = needs("width", "D", Unit::Count);
-pub(super) const NODE_RANKS: Input = else_takes(needs("node-ranks", "D_n", Unit::Count), 8.0);
-pub(super) const INNER: Input = needs("inner", "Y", Unit::Count);
-pub(super) const TOP_K: Input = needs("k", "k", Unit::Count);
+pub(super) const NODE_RANKS: Input = else_takes(counts("node-ranks", "D_n"), 8.0);
+pub(super) const INNER: Input = counts("inner", "Y");
+pub(super) const TOP_K: Input = counts("k", "k");
 pub(super) const BUSBW: Input = needs("busbw", "b", Unit::BytesPerSecond);
-pub(super) const ACCELERATORS: Input = needs("accelerators", "N", Unit::Count);
+pub(super) const ACCELERATORS: Input = counts("accelerators", "N");
 pub(super) const PARAMETERS: Input = needs("parameters", "P", Unit::Count);
 
 pub(super) const SCALING: &str = "How to Scale Your Model, GPUs";
@@ -127,6 +222,55 @@ mod tests {
             let answer = (question.answer)(&given);
             assert!(!answer.is_empty());
             assert!(answer.iter().all(|output| output.value.is_finite()), "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn no_answer_is_negative_however_few_there_are() {
+        for question in all() {
+            let given = |input: &Input| match input.least {
+                Least::Zero => 16.0,
+                Least::One | Least::AsMany(_) => 1.0,
+            };
+            let given: Vec<f64> = question.inputs.iter().map(given).collect();
+            let inputs = question.inputs.iter().zip(&given);
+            assert!(inputs.clone().all(|(input, given)| input.check(*given) == Ok(())));
+            for Output { name, value, .. } in (question.answer)(&given) {
+                assert!(value.is_nan() || value >= 0.0, "{}: {name} is {value}", question.name);
+            }
+        }
+    }
+
+    #[test]
+    fn inputs_that_a_formula_has_no_meaning_for_are_refused() {
+        let is_fraction = |given| matches!(RANKS.check(given), Err(InputError::Fraction { .. }));
+        assert!(is_fraction(0.0) && is_fraction(0.5) && is_fraction(2.5) && !is_fraction(1.0));
+        let is_negative = |given| matches!(BYTES.check(given), Err(InputError::Negative { .. }));
+        assert!(is_negative(-1.0) && is_negative(f64::NAN) && is_negative(f64::INFINITY));
+        assert_eq!((BYTES.check(0.0), BYTES.check(0.5)), (Ok(()), Ok(())));
+        let question = find("expert_parallel").unwrap();
+        let check = |node, accelerators| {
+            question.check(&[990e12, 400e9, node, 1e6, 4096.0, accelerators, 1.0])
+        };
+        let (name, of) = ("accelerators", "node-ranks");
+        let fewer = InputError::Fewer { name, given: 4.0, of, least: 8.0 };
+        assert_eq!(check(8.0, 4.0), Err(fewer));
+        for (node, accelerators) in [(8.0, 8.0), (4.0, 4.0), (72.0, f64::INFINITY)] {
+            assert_eq!(check(node, accelerators), Ok(()));
+        }
+    }
+
+    #[test]
+    fn experts_exchange_over_nodes_of_any_width() {
+        let exchanges = |node: f64| {
+            let question = find("expert_parallel").unwrap();
+            let given = [990e12, 400e9, node, 1e6, 4096.0, 64.0, 1.0];
+            let answer = (question.answer)(&given);
+            answer.into_iter().find(|output| output.name == "exchanges").unwrap().value
+        };
+        // 4 B D (Z - D_n) / (W_node Z) min(D_n k / Z, 1), by hand: 4 B D / W_node is 40.96 ms.
+        for (node, share) in [(4.0, 60.0 / 64.0 * 4.0 / 64.0), (8.0, 56.0 / 64.0 * 8.0 / 64.0)] {
+            crate::cost::about(exchanges(node), 40.96e-3 * share, 1e-12);
         }
     }
 }

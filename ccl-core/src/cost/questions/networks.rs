@@ -26,11 +26,11 @@ pub(super) const QUESTIONS: &[Question] = &[
         source: SCALING,
         inputs: &[
             BYTES,
-            else_takes(needs("node-ranks", "D_1", Unit::Count), 8.0),
+            else_takes(counts("node-ranks", "D_1"), 8.0),
             else_takes(needs("bandwidth", "W_1", Unit::BytesPerSecond), 450e9),
-            else_takes(needs("unit-nodes", "D_2", Unit::Count), 32.0),
+            else_takes(counts("unit-nodes", "D_2"), 32.0),
             else_takes(needs("node-bandwidth", "W_2", Unit::BytesPerSecond), 400e9),
-            else_takes(needs("units", "D_3", Unit::Count), 4.0),
+            else_takes(counts("units", "D_3"), 4.0),
             else_takes(needs("unit-bandwidth", "W_3", Unit::BytesPerSecond), 12.8e12),
         ],
         answer: pod_all_gather,
@@ -102,8 +102,8 @@ pub(super) const QUESTIONS: &[Question] = &[
         inputs: &[
             RANKS,
             RATE,
-            needs("switches", "switches", Unit::Count),
-            needs("ports", "ports", Unit::Count),
+            counts("switches", "switches"),
+            counts("ports", "ports"),
             needs("port-bandwidth", "p", Unit::BytesPerSecond),
         ],
         answer: |x| {
@@ -120,11 +120,7 @@ pub(super) const QUESTIONS: &[Question] = &[
         asks: "What do so many links carry, and how much of it is each one's of those below?",
         formula: "n W; n W / below",
         source: SCALING,
-        inputs: &[
-            needs("links", "n", Unit::Count),
-            RATE,
-            else_takes(needs("below", "below", Unit::Count), 1.0),
-        ],
+        inputs: &[counts("links", "n"), RATE, else_takes(counts("below", "below"), 1.0)],
         answer: |x| {
             let all = x[0] * x[1];
             let each = f::share_bytes_per_s(all, x[2]);

@@ -14,10 +14,10 @@ pub(super) const QUESTIONS: &[Question] = &[
         inputs: &[
             FLOPS,
             RATE,
-            else_takes(needs("experts", "E", Unit::Count), 1.0),
+            else_takes(counts("experts", "E"), 1.0),
             else_takes(TOP_K, 1.0),
             else_takes(ACCELERATORS, 1.0),
-            else_takes(needs("groups", "X", Unit::Count), f64::INFINITY),
+            else_takes(counts("groups", "X"), f64::INFINITY),
         ],
         answer: data_parallel,
     },
@@ -39,7 +39,7 @@ pub(super) const QUESTIONS: &[Question] = &[
         name: "expert_parallel",
         asks: "How wide must experts be for expert parallelism over nodes to be bound by \
                computing, and how long do its exchanges take?",
-        formula: "F > D_n C / W_node; T = 4 B D (Z - 8) / (W_node Z) min(8 k / Z, 1)",
+        formula: "F > D_n C / W_node; T = 4 B D (Z - D_n) / (W_node Z) min(D_n k / Z, 1)",
         source: SCALING,
         inputs: &[
             FLOPS,
@@ -47,27 +47,17 @@ pub(super) const QUESTIONS: &[Question] = &[
             NODE_RANKS,
             else_takes(TOKENS, 0.0),
             else_takes(WIDTH, 0.0),
-            else_takes(needs("accelerators", "Z", Unit::Count), 8.0),
+            else_takes(no_fewer_than("node-ranks", counts("accelerators", "Z")), f64::INFINITY),
             else_takes(TOP_K, 1.0),
         ],
-        answer: |x| {
-            let width = t::expert_parallel_width_min(x[0], x[1], x[2]);
-            let seconds = t::expert_parallel_s(x[3], x[4], x[5], x[6], x[1]);
-            vec![out("width", Unit::Count, width), out("exchanges", Unit::Seconds, seconds)]
-        },
+        answer: expert_parallel,
     },
     Question {
         name: "pipeline",
         asks: "How long do the hops between the stages of a pipeline take?",
         formula: "hop 2 B D / (W n), all (n + stages - 2) of them",
         source: SCALING,
-        inputs: &[
-            TOKENS,
-            WIDTH,
-            RATE,
-            needs("microbatches", "n", Unit::Count),
-            needs("stages", "stages", Unit::Count),
-        ],
+        inputs: &[TOKENS, WIDTH, RATE, counts("microbatches", "n"), counts("stages", "stages")],
         answer: |x| {
             let hop = t::pipeline_hop_s(x[0], x[1], x[2], x[3]);
             vec![
@@ -115,8 +105,8 @@ pub(super) const QUESTIONS: &[Question] = &[
         source: ENGINEERING,
         inputs: &[
             PARAMETERS,
-            needs("sequence", "s", Unit::Count),
-            needs("batch", "b", Unit::Count),
+            counts("sequence", "s"),
+            counts("batch", "b"),
             ACCELERATORS,
             FLOPS,
             else_takes(needs("passes", "passes", Unit::Count), 4.0),
@@ -150,4 +140,15 @@ fn data_parallel(x: &[f64]) -> Vec<Output> {
         out("tokens for each", Unit::Count, each),
         out("tokens for all", Unit::Count, t::batch_tokens(each, x[4])),
     ]
+}
+
+fn expert_parallel(x: &[f64]) -> Vec<Output> {
+    let width = t::expert_parallel_width_min(x[0], x[1], x[2]);
+    let mut outputs = vec![out("width", Unit::Count, width)];
+    // The width is that over many nodes; what exchanges take depends on how many.
+    if x[5].is_finite() {
+        let seconds = t::expert_parallel_s(x[3], x[4], x[5], x[6], x[1], x[2]);
+        outputs.push(out("exchanges", Unit::Seconds, seconds));
+    }
+    outputs
 }
