@@ -307,12 +307,16 @@ mod tests {
 
     #[test]
     fn many_small_ones_take_longer_than_a_large_one() {
-        let curve = A100_ALL_REDUCE.curve();
-        // Measured: 1257.165 against 374.391 Gb/s, 3.36 times. (On H200 3.25 times by one program,
-        // and by the rows of the other, which the model follows, 4.4 times.)
-        about(1000.0 * curve.time_s(4e6) / curve.time_s(4e9), 3.36, 0.15);
-        let curve = H200_ALL_REDUCE.curve();
-        about(1000.0 * curve.time_s(4e6) / curve.time_s(4e9), 4.4, 0.15);
+        let slower = |sweep: &Sweep| {
+            let curve = sweep.curve();
+            1000.0 * curve.time_s(4e6) / curve.time_s(4e9)
+        };
+        // The source measured 1257.165 against 374.391 Gb/s: 3.36 times.
+        about(slower(&A100_ALL_REDUCE), 3.36, 0.15);
+        // The source measured 3722.8 against 1146.1 Gb/s, 3.25 times; the model says 40 % more. It
+        // follows the rows of the source's other program, which are 4.4 times apart (busbw of 473.1
+        // and 107.16 GB/s at 4 GiB and 4 MiB): the source's two programs differ by 36 %.
+        about(slower(&H200_ALL_REDUCE), 3.25, 0.41);
     }
 
     #[test]
