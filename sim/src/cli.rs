@@ -10,7 +10,9 @@ use ccl_core::topology::Topology;
 use crate::network::Plan;
 use crate::report::{Report, markdown, text};
 use crate::routing::Scheme;
-use crate::scenario::{Ask, On, Parameter, REPLAY_PARAMETERS, SCENARIOS, Scenario, find, replay};
+use crate::scenario::{
+    Ask, On, Parameter, REPLAY_PARAMETERS, SCENARIOS, Scenario, find, over_seeds, replay,
+};
 use crate::{SimError, plot};
 
 /// How long do collectives take on a fabric of switches? Runs experiments, each beside what its
@@ -53,6 +55,10 @@ pub struct Arguments {
     /// Of all that is random
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Run with so many seeds, from --seed on, and show means with their standard errors; what is
+    /// drawn is of the first
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seeds: u32,
     /// The most memory that may be taken, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 4096)]
     memory: u64,
@@ -146,7 +152,9 @@ pub fn said(arguments: &Arguments, files: &Files<'_>) -> Result<String, CliError
             Chosen::Run(scenarios) => {
                 let on = on(arguments, files)?;
                 let ask = ask(arguments, on.as_ref());
-                let run = |scenario: &&Scenario| scenario.run(&ask);
+                let run = |scenario: &&Scenario| {
+                    over_seeds(&ask, arguments.seeds, |ask| scenario.run(ask))
+                };
                 scenarios.iter().map(run).collect::<Result<Vec<Report>, SimError>>()?
             }
         },
@@ -200,7 +208,8 @@ fn replayed(arguments: &Arguments, file: &str, files: &Files<'_>) -> Result<Repo
     let routing = Scheme::named(arguments.routing.as_deref().unwrap_or("e_ecmp"))?;
     let on = on(arguments, files)?;
     let traffic = (files.traffic)(file).map_err(CliError::File)?;
-    Ok(replay(&traffic, routing, &ask(arguments, on.as_ref()))?)
+    let run = |ask: &Ask<'_>| replay(&traffic, routing, ask);
+    Ok(over_seeds(&ask(arguments, on.as_ref()), arguments.seeds, run)?)
 }
 
 /// Does what the arguments say, and prints.
@@ -301,6 +310,26 @@ mod tests {
     }
 
     #[test]
+    fn several_seeds_give_means_with_their_standard_errors() {
+        let run = |seeds: &str| {
+            let line = format!("ferroccl sim --scenario f3 --set trials=2 --json {seeds}");
+            let json: serde_json::Value = serde_json::from_str(&say(&line).unwrap()).unwrap();
+            json[0]["findings"][0].clone()
+        };
+        let one = ["--seed 5", "--seed 6", "--seed 7"]
+            .map(|seed| run(seed)["measured"].as_f64().unwrap());
+        let mean = one.iter().sum::<f64>() / 3.0;
+        let squares: f64 = one.iter().map(|value| (value - mean).powi(2)).sum();
+        let three = run("--seed 5 --seeds 3");
+        assert!((three["measured"].as_f64().unwrap() - mean).abs() < 1e-12, "{three} {one:?}");
+        let standard_error = three["standard_error"].as_f64().unwrap();
+        assert!((standard_error - (squares / 2.0 / 3.0).sqrt()).abs() < 1e-12, "{three} {one:?}");
+        assert!(run("--seed 5")["standard_error"].is_null());
+        let shown = say("ferroccl sim --scenario f3 --set trials=2 --seed 5 --seeds 3").unwrap();
+        assert!(shown.contains("with seed=5 to 7 ") && shown.contains(" ± "), "{shown}");
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_a_remedy() {
         for (line, wanted) in [
             ("ferroccl sim --scenario f99", "choose one of: f1 f2"),
@@ -311,6 +340,8 @@ mod tests {
             ("ferroccl sim --scenario all --set trials=3", "name it with --scenario"),
             ("ferroccl sim --scenario f4 --set racks=60000 --memory 16", "simulate fewer"),
             ("ferroccl sim --scenario f10 --set racks=-1", "give a number of 0 or more"),
+            ("ferroccl sim --scenario f10 --seeds 0", "give 1 to 1000"),
+            ("ferroccl sim --scenario f10 --seeds 1001", "give 1 to 1000"),
             ("ferroccl sim --scenario job --set algorithm=99", "a number from 0 to 6"),
             ("ferroccl sim --scenario job --set failed=16", "repair some"),
             ("ferroccl sim --scenario job --set routing=6.6", "a number from 0 to 6"),

@@ -66,6 +66,15 @@ pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }
 
+/// The standard error of the mean: by how much the mean of as many other draws would differ; none
+/// of less than two values.
+#[must_use]
+pub fn standard_error(values: &[f64]) -> Option<f64> {
+    let (many, mean) = (values.len() as f64, mean(values));
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    (values.len() > 1).then(|| (squares / (many - 1.0) / many).sqrt())
+}
+
 /// The value that so large a part of all does not exceed: 0.5 for the median. 0 of nothing.
 #[must_use]
 pub fn quantile(values: &[f64], part: f64) -> f64 {

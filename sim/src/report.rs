@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::measure::{mean, standard_error};
 use crate::plot::Figure;
 
 /// What should come out.
@@ -76,8 +77,13 @@ impl Unit {
     /// A value with its unit.
     #[must_use]
     pub fn text(self, value: f64) -> String {
+        self.text_beside(value, value)
+    }
+
+    /// A value with the unit that another one is shown with.
+    fn text_beside(self, value: f64, other: f64) -> String {
         let scaled = |steps: &[(f64, &str)]| {
-            let fits = steps.iter().find(|(size, _)| value.abs() >= *size);
+            let fits = steps.iter().find(|(size, _)| other.abs() >= *size);
             fits.or(steps.last())
                 .map_or_else(String::new, |(size, unit)| format!("{:.2} {unit}", value / size))
         };
@@ -98,8 +104,10 @@ pub struct Finding {
     pub what: String,
     /// Its unit.
     pub unit: Unit,
-    /// What came out.
+    /// What came out: of several seeds, the mean.
     pub measured: f64,
+    /// The standard error of that mean; none of a single seed.
+    pub standard_error: Option<f64>,
     /// What should have.
     pub expected: Option<Expected>,
     /// How far the one is from the other ([`Expected::deviation`]).
@@ -128,13 +136,14 @@ impl Findings {
     ) {
         let deviation = Some(expected.deviation(measured));
         let (what, expected) = (what.into(), Some(expected));
-        self.findings.push(Finding { what, unit, measured, expected, deviation });
+        let standard_error = None;
+        self.findings.push(Finding { what, unit, measured, standard_error, expected, deviation });
     }
 
     /// One more, of which nothing was.
     pub fn note(&mut self, what: impl Into<String>, unit: Unit, measured: f64) {
-        let (what, expected, deviation) = (what.into(), None, None);
-        self.findings.push(Finding { what, unit, measured, expected, deviation });
+        let (what, standard_error, expected, deviation) = (what.into(), None, None, None);
+        self.findings.push(Finding { what, unit, measured, standard_error, expected, deviation });
     }
 
     /// A sentence for the reader.
@@ -157,16 +166,51 @@ pub struct Report {
     pub on: Option<String>,
     /// The numbers that it ran with.
     pub parameters: Vec<(String, f64)>,
-    /// The seed of all that was random.
+    /// The seed of all that was random; of several, the first.
     pub seed: u64,
+    /// How many seeds there were.
+    pub seeds: u32,
     /// What it found.
     #[serde(flatten)]
     pub findings: Findings,
 }
 
+impl Report {
+    /// Takes up what the same experiment found with other seeds: of each number the mean and its
+    /// standard error. What is drawn stays that of this seed.
+    #[must_use]
+    pub fn with_others(mut self, others: &[Report]) -> Report {
+        for (at, finding) in self.findings.findings.iter_mut().enumerate() {
+            let of_others = others.iter().filter_map(|other| other.findings.findings.get(at));
+            let of_others = of_others.map(|other| other.measured);
+            let values: Vec<f64> = std::iter::once(finding.measured).chain(of_others).collect();
+            finding.measured = mean(&values);
+            finding.standard_error = standard_error(&values);
+            finding.deviation = finding.expected.map(|e| e.deviation(finding.measured));
+        }
+        self.seeds += others.iter().map(|other| other.seeds).sum::<u32>();
+        self
+    }
+
+    /// The seeds, as text.
+    fn seeds_text(&self) -> String {
+        match self.seeds {
+            0 | 1 => self.seed.to_string(),
+            seeds => {
+                let last = self.seed.wrapping_add(u64::from(seeds) - 1);
+                format!("{} to {last}", self.seed)
+            }
+        }
+    }
+}
+
 fn cells(finding: &Finding) -> [String; 4] {
     let expected = finding.expected.map_or_else(|| "–".to_owned(), |e| e.text(finding.unit));
     let deviation = match (finding.expected, finding.deviation) {
+        // A bound or a range says no value that something could deviate from.
+        (Some(expected), Some(0.0)) if !matches!(expected, Expected::About(_)) => {
+            "within".to_owned()
+        }
         (Some(expected), Some(deviation)) => {
             let mark = if expected.holds(finding.measured) { "" } else { " (!)" };
             // Not "-0.0".
@@ -175,7 +219,17 @@ fn cells(finding: &Finding) -> [String; 4] {
         }
         _ => "–".to_owned(),
     };
-    [finding.what.clone(), expected, finding.unit.text(finding.measured), deviation]
+    [finding.what.clone(), expected, measured(finding), deviation]
+}
+
+/// The number, and its standard error where that does not round to nothing.
+fn measured(finding: &Finding) -> String {
+    let Finding { unit, measured, standard_error, .. } = finding;
+    let text = |value| unit.text_beside(value, *measured);
+    match standard_error.map(text).filter(|shown| *shown != text(0.0)) {
+        Some(standard_error) => format!("{} ± {standard_error}", text(*measured)),
+        None => text(*measured),
+    }
 }
 
 /// The report for a terminal.
@@ -190,7 +244,7 @@ pub fn text(report: &Report) -> String {
     }
     let parameters: Vec<String> =
         report.parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let _ = writeln!(text, "  with seed={} {}", report.seed, parameters.join(" "));
+    let _ = writeln!(text, "  with seed={} {}", report.seeds_text(), parameters.join(" "));
     let head = ["", "expected", "measured", "deviation"].map(str::to_owned);
     let rows: Vec<[String; 4]> =
         std::iter::once(head).chain(report.findings.findings.iter().map(cells)).collect();
@@ -251,6 +305,36 @@ mod tests {
     }
 
     #[test]
+    fn a_mean_is_shown_with_what_it_may_be_off() {
+        let found = |measured: f64| {
+            let mut findings = Findings::default();
+            let expected = Expected::Between(0.05, 0.10);
+            findings.expect("gain", Unit::Part, measured, expected);
+            findings.note("share", Unit::Part, 0.5 + measured * 1e-6);
+            findings.note("time", Unit::Seconds, 1e-2 * (1.0 + measured));
+            Report {
+                name: "x".to_owned(),
+                title: String::new(),
+                source: String::new(),
+                on: None,
+                parameters: Vec::new(),
+                seed: 3,
+                seeds: 1,
+                findings,
+            }
+        };
+        let shown = markdown(&found(0.08));
+        assert!(shown.contains("| gain | 5.0 % to 10.0 % | 8.0 % | within |"), "{shown}");
+        let several = found(0.08).with_others(&[found(0.10), found(0.15)]);
+        assert_eq!((several.seeds, several.seeds_text()), (3, "3 to 5".to_owned()));
+        let shown = markdown(&several);
+        // Of 8, 10 and 15: the deviation is 3.6, over the root of 3.
+        assert!(shown.contains("| 11.0 % ± 2.1 % | +10.0 % |"), "{shown}");
+        assert!(shown.contains("| share | – | 50.0 % | – |"), "{shown}");
+        assert!(shown.contains("| time | – | 11.10 ms ± 0.21 ms | – |"), "{shown}");
+    }
+
+    #[test]
     fn a_report_shows_all_that_was_found() {
         let mut findings = Findings::default();
         findings.expect("time", Unit::Seconds, 2e-3, Expected::AtMost(1e-3));
@@ -263,6 +347,7 @@ mod tests {
             on: Some("a network".to_owned()),
             parameters: vec![("links".to_owned(), 16.0)],
             seed: 1,
+            seeds: 1,
             findings,
         };
         let shown = text(&report);

@@ -149,6 +149,28 @@ pub fn find(name: &str) -> Result<&'static Scenario, SimError> {
     })
 }
 
+/// The most seeds that something is run with.
+const SEEDS_MAX: u32 = 1_000;
+
+/// Runs something with so many seeds, from that of `ask` on: the report has the mean of each number
+/// and its standard error.
+///
+/// # Errors
+///
+/// If it cannot run, or that is no number of seeds.
+pub fn over_seeds(
+    ask: &Ask<'_>,
+    seeds: u32,
+    run: impl Fn(&Ask<'_>) -> Result<Report, SimError>,
+) -> Result<Report, SimError> {
+    if seeds == 0 || seeds > SEEDS_MAX {
+        return Err(SimError::number("seeds", seeds, format!("give 1 to {SEEDS_MAX}")));
+    }
+    let of = |seed| run(&Ask { seed: ask.seed.wrapping_add(u64::from(seed)), ..ask.clone() });
+    let first = of(0)?;
+    Ok(first.with_others(&(1..seeds).map(of).collect::<Result<Vec<Report>, SimError>>()?))
+}
+
 /// The numbers that an experiment runs with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setting {
@@ -242,6 +264,7 @@ impl Setting {
             }),
             parameters: parameters.iter().map(shown).collect(),
             seed: self.seed,
+            seeds: 1,
             findings,
         }
     }
