@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::link::{Flight, Link, Registered, TAG};
 use crate::messages::{Role, Row, Up};
 use crate::net::Net;
-use crate::points::{Act, Kind, Point};
+use crate::points::{Act, Kind, ONE_MESSAGE, Point};
 use crate::side::Side;
 use crate::stop::{Outcome, skipped};
 
@@ -16,6 +16,7 @@ pub(crate) const POINT: Point = Point {
     demand: "Messages of all sizes arrive, in both directions.",
     kind: Kind::Contract,
     patience: 10,
+    rests_on: Some(ONE_MESSAGE),
     act: Act::Pair { receive: measure, send: measure },
 };
 

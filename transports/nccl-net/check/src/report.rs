@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::messages::{Row, Verdict};
 use crate::pair::Report;
-use crate::points::{Kind, Point};
+use crate::points::{self, Kind, Point};
 
 /// Warnings of the plugin that are shown of a failed point.
 const WARNINGS_SHOWN: usize = 5;
@@ -19,7 +19,7 @@ pub(crate) struct Line {
     point: &'static str,
     demand: &'static str,
     kind: &'static str,
-    /// `passed`, `failed` or `skipped`.
+    /// `passed`, `failed`, `skipped` or `not_tried`.
     outcome: &'static str,
     why: Option<String>,
     notes: Vec<String>,
@@ -47,18 +47,38 @@ impl Line {
         }
     }
 
-    /// Of a point that was not run.
-    pub(crate) fn not_run(point: &Point, why: &str) -> Line {
+    /// Of a point that was not run because of one that it rests on.
+    pub(crate) fn not_tried(point: &Point, base: &Line) -> Line {
         Line {
             point: point.name,
             demand: point.demand,
             kind: point.kind.name(),
-            outcome: "skipped",
-            why: Some(why.to_owned()),
+            outcome: "not_tried",
+            why: Some(base.as_reason()),
             notes: Vec::new(),
             warnings: Vec::new(),
             seconds: 0.0,
         }
+    }
+
+    /// Finds the point that this one rests on, directly or by others, and that did not pass.
+    pub(crate) fn missing<'a>(point: &Point, lines: &'a [Line]) -> Option<&'a Line> {
+        let mut base = point.rests_on;
+        while let Some(name) = base {
+            let is_missing =
+                |line: &&Line| line.point == name && matches!(line.outcome, "failed" | "skipped");
+            if let Some(line) = lines.iter().find(is_missing) {
+                return Some(line);
+            }
+            base = points::ALL.iter().find(|point| point.name == name)?.rests_on;
+        }
+        None
+    }
+
+    /// Says why what rests on it was not tried.
+    pub(crate) fn as_reason(&self) -> String {
+        let became = if self.has_failed() { "failed" } else { "was skipped" };
+        format!("rests on {}, which {became}", self.point)
     }
 
     /// Whether the contract is broken.
@@ -81,8 +101,8 @@ impl Line {
                     let _ = writeln!(text, "    and of {more} things more");
                 }
             }
-            (Some(why), _) => {
-                let _ = writeln!(text, "skipped: {why}");
+            (Some(why), outcome) => {
+                let _ = writeln!(text, "{}: {why}", outcome.replace('_', " "));
             }
             (None, _) if self.notes.is_empty() => text.push_str("passed\n"),
             (None, _) => {
@@ -116,7 +136,11 @@ impl Summary {
     pub(crate) fn verdict(&self) -> String {
         let count = |outcome| self.points.iter().filter(|line| line.outcome == outcome).count();
         let (passed, failed, skipped) = (count("passed"), count("failed"), count("skipped"));
-        format!("{passed} passed, {failed} failed, {skipped} skipped\n")
+        let not_tried = match count("not_tried") {
+            0 => String::new(),
+            count => format!(", {count} not tried"),
+        };
+        format!("{passed} passed, {failed} failed, {skipped} skipped{not_tried}\n")
     }
 }
 

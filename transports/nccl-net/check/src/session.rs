@@ -75,28 +75,31 @@ fn check(
     };
     let library = arguments.library().display().to_string();
     let mut summary = Summary { library, ..Summary::default() };
-    let mut is_usable = true;
     for (at, point) in chosen.iter().enumerate() {
-        progress(&format!("[{}/{}] {}", at + 1, chosen.len(), point.name));
-        let report = pair::run(point, arguments, again)?;
-        progress("");
-        let line = Line::of(point, &report);
+        let line = match Line::missing(point, &summary.points) {
+            Some(base) => Line::not_tried(point, base),
+            None => {
+                progress(&format!("[{}/{}] {}", at + 1, chosen.len(), point.name));
+                let report = pair::run(point, arguments, again)?;
+                progress("");
+                Line::of(point, &report)
+            }
+        };
         show(&line.text());
-        is_usable = !(line.has_failed() && **point == points::ALL[0]);
         summary.points.push(line);
-        if !is_usable {
-            // Nothing more can be said of a plugin that cannot be opened.
-            let left = &chosen[at + 1..];
-            let not_run = left.iter().map(|point| Line::not_run(point, "the plugin is not usable"));
-            summary.points.extend(not_run);
-            break;
-        }
     }
     if !summary.points.is_empty() {
         show(&summary.verdict());
     }
     let is_measured = !arguments.skip_performance && arguments.only.is_empty();
-    if is_measured && is_usable {
+    if !is_measured {
+        return Ok(summary);
+    }
+    if let Some(base) = Line::missing(&performance::POINT, &summary.points) {
+        let why = base.as_reason();
+        show(&format!("Nothing was measured: performance {why}\n"));
+        summary.performance_failed = Some(why);
+    } else {
         progress("measuring");
         let report = pair::run(&performance::POINT, arguments, again)?;
         progress("");

@@ -75,6 +75,27 @@ mod faults {
     }
 
     #[test]
+    fn what_rests_on_a_failed_point_is_not_tried() {
+        let arguments = ["--contract-only", "--timeout", "5", "--json", "-"];
+        let output = netcheck(&plugin(), "never_connects", &arguments);
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let points = report["points"].as_array().unwrap();
+        let with = |outcome: &str| -> Vec<&Value> {
+            points.iter().filter(|point| point["outcome"] == outcome).collect()
+        };
+        let (failed, not_tried) = (with("failed"), with("not_tried"));
+        let [failed] = failed.as_slice() else { panic!("{failed:?}") };
+        assert_eq!(failed["point"], "connects");
+        let reason = "rests on connects, which failed";
+        assert!(not_tried.iter().all(|point| point["why"] == reason), "{not_tried:?}");
+        // What needs no connection is tried all the same.
+        let tried = with("passed").len() + with("skipped").len();
+        assert!(tried >= 7 && not_tried.len() + tried + 1 == points.len(), "{points:?}");
+        assert!(not_tried.iter().any(|point| point["point"] == "in_order"));
+        assert_eq!(report["performance_failed"], reason);
+    }
+
+    #[test]
     fn wrong_data_sizes_and_places_are_found() {
         finds("corrupt", "in_order", "other data");
         finds("wrong_size", "send_receive", "test reported 1 bytes received");

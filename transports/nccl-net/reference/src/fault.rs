@@ -7,6 +7,8 @@ pub(crate) enum Fault {
     BlockingConnect,
     /// `accept` waits for the other's `connect`.
     BlockingAccept,
+    /// `connect` and `accept` never have a communicator.
+    NeverConnects,
     /// Messages go to receives in the order in which these were posted, whatever the tags.
     TagOrder,
     /// Without `test` nothing moves.
@@ -44,9 +46,10 @@ pub(crate) enum Fault {
 }
 
 /// As `REFERENCE_NET_FAULT` has them.
-const NAMES: [(&str, Fault); 18] = [
+const NAMES: [(&str, Fault); 19] = [
     ("blocking_connect", Fault::BlockingConnect),
     ("blocking_accept", Fault::BlockingAccept),
+    ("never_connects", Fault::NeverConnects),
     ("tag_order", Fault::TagOrder),
     ("progress_only_in_test", Fault::ProgressOnlyInTest),
     ("reset_on_close", Fault::ResetOnClose),

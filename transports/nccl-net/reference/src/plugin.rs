@@ -261,6 +261,9 @@ impl Plugin {
     /// A sending communicator, once it is connected; to be called again with the same handle.
     pub(crate) fn connect(&self, handle: &mut Handle) -> Outcome<Option<u64>> {
         let (address, token) = handle.target().ok_or(NcclResult::INVALID_ARGUMENT)?;
+        if self.has(Fault::NeverConnects) {
+            return Ok(None);
+        }
         let begun = self.attempts.find(handle.attempt());
         // The number may be that of another process which had the handle before.
         let attempt = match begun.filter(|attempt| lock(attempt).is_for(&token)) {
@@ -287,6 +290,9 @@ impl Plugin {
     /// A receiving communicator, once somebody has connected who knows the handle.
     pub(crate) fn accept(&self, listener: u64) -> Outcome<Option<u64>> {
         let listener = self.listeners.find(listener).ok_or(NcclResult::INVALID_ARGUMENT)?;
+        if self.has(Fault::NeverConnects) {
+            return Ok(None);
+        }
         let mut listener = lock(&listener);
         let socket = match self.has(Fault::BlockingAccept) {
             true => listener.accept_blocking()?,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::Point;
+use super::{HANDLE, LOADS, Point};
 use crate::link::{Link, TAG};
 use crate::memory::GUARD;
 use crate::messages::Role;
@@ -15,13 +15,49 @@ use crate::stream::Stream;
 const A_WHILE: Duration = Duration::from_millis(300);
 
 pub(super) const HANDLE_IS_128_BYTES: Point = Point::pair(
-    "handle_is_128_bytes",
+    HANDLE,
     "listen and connect write nothing behind the 128 bytes of a handle.",
-    one_message,
-    one_message,
-);
+    |side| {
+        let net = side.net()?;
+        let (listener, handle) = net.listen()?;
+        side.tell(&handle)?;
+        side.step("accept");
+        side.poll_for(A_WHILE, || Ok(listener.accept()?.is_some()))?;
+        side.meet()
+    },
+    // The handle is looked at wherever it is given to the plugin: all that is needed is to use it.
+    |side| {
+        let net = side.net()?;
+        let mut dial = net.dial(&side.hear::<Handle>()?);
+        side.step("connect");
+        side.poll_for(A_WHILE, || Ok(dial.poll()?.is_some()))?;
+        side.meet()
+    },
+)
+.resting_on(Some(LOADS));
 
-/// The handle is looked at wherever it is given to the plugin: all that is needed is to use it.
+pub(super) const CONNECTS: Point = Point::pair(
+    super::CONNECTS,
+    "connect and accept, called again and again, give a communicator on each side.",
+    connects,
+    connects,
+)
+.resting_on(Some(HANDLE));
+
+fn connects(side: &Side) -> Outcome {
+    let net = side.net()?;
+    let _stays_open = Link::open(side, &net)?;
+    side.meet()
+}
+
+pub(super) const ONE_MESSAGE: Point = Point::pair(
+    super::ONE_MESSAGE,
+    "The first message of a connection arrives whole, and both sides close.",
+    one_message,
+    one_message,
+)
+.resting_on(Some(super::CONNECTS));
+
 fn one_message(side: &Side) -> Outcome {
     let net = side.net()?;
     exchange(&Link::open(side, &net)?)
@@ -109,7 +145,8 @@ pub(super) const GIVES_UP: Point = Point::pair(
         side.note(ended.to_owned());
         side.meet()
     },
-);
+)
+.resting_on(Some(HANDLE));
 
 /// Connections from one listener.
 const CONNECTIONS: usize = 10;

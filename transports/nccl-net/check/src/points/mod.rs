@@ -27,6 +27,8 @@ pub(crate) struct Point {
     pub(crate) kind: Kind,
     /// How many times the usual time it may take.
     pub(crate) patience: u32,
+    /// Name of the point without which this one cannot pass.
+    pub(crate) rests_on: Option<&'static str>,
     /// How it is found out.
     pub(crate) act: Act,
 }
@@ -70,21 +72,36 @@ pub(crate) enum Act {
     },
 }
 
+/// Every other point rests on it.
+const LOADS: &str = "loads_and_names";
+/// Every connection rests on it.
+const HANDLE: &str = "handle_is_128_bytes";
+/// Every message rests on it.
+const CONNECTS: &str = "connects";
+/// Everything that is done with messages rests on it.
+pub(crate) const ONE_MESSAGE: &str = "one_message";
+
 impl Point {
-    /// Part of the contract, found out in one process.
+    /// Part of the contract, found out in one process. Rests on a plugin that can be opened.
     const fn alone(name: &'static str, demand: &'static str, act: fn(&Side) -> Outcome) -> Point {
-        Point { name, demand, kind: Kind::Contract, patience: 1, act: Act::Alone(act) }
+        let (act, rests_on) = (Act::Alone(act), Some(LOADS));
+        Point { name, demand, kind: Kind::Contract, patience: 1, rests_on, act }
     }
 
-    /// Part of the contract, found out in two processes.
+    /// Part of the contract, found out in two processes. Rests on a message that arrives.
     const fn pair(
         name: &'static str,
         demand: &'static str,
         receive: fn(&Side) -> Outcome,
         send: fn(&Side) -> Outcome,
     ) -> Point {
-        let act = Act::Pair { receive, send };
-        Point { name, demand, kind: Kind::Contract, patience: 1, act }
+        let (act, rests_on) = (Act::Pair { receive, send }, Some(ONE_MESSAGE));
+        Point { name, demand, kind: Kind::Contract, patience: 1, rests_on, act }
+    }
+
+    /// Names the point that it rests on, if any.
+    const fn resting_on(self, rests_on: Option<&'static str>) -> Point {
+        Point { rests_on, ..self }
     }
 
     /// What NCCL itself never does.
@@ -106,6 +123,8 @@ pub(crate) const ALL: &[Point] = &[
     setup::DEVICES_STABLE,
     setup::ATTRIBUTES_ACCEPTED,
     connect::HANDLE_IS_128_BYTES,
+    connect::CONNECTS,
+    connect::ONE_MESSAGE,
     connect::NEVER_BLOCK,
     connect::GIVES_UP,
     connect::SEVERAL_FROM_ONE_LISTENER,
@@ -172,6 +191,14 @@ mod tests {
                 point.name
             );
             assert!(point.demand.ends_with('.'), "{}", point.demand);
+        }
+    }
+
+    #[test]
+    fn every_point_but_the_first_rests_on_an_earlier_one() {
+        for (at, point) in ALL.iter().enumerate() {
+            let is_earlier = |name| ALL[..at].iter().any(|other| other.name == name);
+            assert!(point.rests_on.map_or(at == 0, is_earlier), "{}", point.name);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use nccl_net_abi::{Attributes, CUDA, DEVICE_HOST, DMA_BUF, Fan, HOST, NcclResult};
 
-use super::Point;
+use super::{LOADS, Point};
 use crate::library::Api;
 use crate::properties::Properties;
 use crate::side::Side;
@@ -12,11 +12,12 @@ use crate::stop::{Outcome, Stop, demand, skipped};
 const DEVICE_UNPACK: (i32, i32) = (1, 7);
 
 pub(super) const LOADS_AND_NAMES: Point = Point::alone(
-    "loads_and_names",
+    LOADS,
     "dlopen finds a table of functions with a name and no mandatory function missing; init \
      succeeds and there is a device.",
     loads_and_names,
-);
+)
+.resting_on(None);
 
 fn loads_and_names(side: &Side) -> Outcome {
     let plugin = side.plugin()?;

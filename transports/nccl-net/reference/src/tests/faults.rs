@@ -217,6 +217,20 @@ fn takes_long(call: impl FnOnce()) -> bool {
 }
 
 #[test]
+fn connecting_is_never_done() {
+    let config = Config { interfaces: "lo".to_owned(), fault: Some(Fault::NeverConnects) };
+    let plugin: &'static Plugin = Box::leak(Box::new(Plugin::new(config)));
+    let context = plugin.init().unwrap();
+    let (listener, mut handle) = plugin.listen().unwrap();
+    let has_any = || {
+        let sends = plugin.connect(&mut handle).unwrap();
+        sends.or(plugin.accept(listener).unwrap()).is_some()
+    };
+    assert!(!happens(WHILE, has_any));
+    plugin.finalize(context).unwrap();
+}
+
+#[test]
 fn accepting_blocks() {
     let rig = Rig::new(Some(Fault::BlockingAccept));
     assert!(takes_long(|| assert_eq!(rig.plugin.accept(rig.listener), Ok(None))));
