@@ -61,6 +61,10 @@ pub const DMA_BUF: c_int = 4;
 
 /// The device type of a plugin that runs on the host alone.
 pub const DEVICE_HOST: c_int = 0;
+/// The device type of a plugin whose device side NCCL's kernels know.
+pub const DEVICE_UNPACK: c_int = 1;
+/// The version of it that they know.
+pub const DEVICE_UNPACK_VERSION: c_int = 7;
 
 /// What a call returns: `ncclResult_t`.
 #[repr(transparent)]

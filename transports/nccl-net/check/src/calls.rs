@@ -9,10 +9,10 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
 use nccl_net_abi::{
-    Accept, Attributes, Close, CommConfig, ConnectV9, ConnectV10, ConnectV12, DeregMr, Devices,
-    Finalize, HANDLE_BYTES, InitV9, InitV10, InitV12, IrecvV8, IrecvV9, IrecvV12, IsendV8, IsendV9,
-    IsendV12, ListenV10, ListenV12, NcclResult, Parts, RegMr, SetAttributes, Test, v8, v9, v10,
-    v11, v12,
+    Accept, Attributes, Close, CommConfig, ConnectV9, ConnectV10, ConnectV12, DeregMr,
+    DeviceHandle, Devices, Finalize, HANDLE_BYTES, InitV9, InitV10, InitV12, IrecvV8, IrecvV9,
+    IrecvV12, IsendV8, IsendV9, IsendV12, ListenV10, ListenV12, NcclResult, Parts, RegMr,
+    SetAttributes, Test, v8, v9, v10, v11, v12,
 };
 
 use crate::log::logger;
@@ -257,14 +257,14 @@ impl Calls {
         (result, number(listener))
     }
 
-    /// The sending communicator, or 0 if it is not there yet. To be called again with the same
-    /// handle, in which plugins keep what they are at.
+    /// The sending communicator and its device handle, or 0 for what is not there (yet). To be
+    /// called again with the same handle, in which plugins keep what they are at.
     pub(crate) fn connect(
         &self,
         context: Opaque,
         device: i32,
         handle: &mut HandleBuffer,
-    ) -> (NcclResult, Opaque) {
+    ) -> (NcclResult, Opaque, Opaque) {
         let mut config = CommConfig { traffic_class: nccl_net_abi::UNDEFINED };
         let (mut comm, mut device_handle) = (ptr::null_mut(), ptr::null_mut());
         let (handle, place) = (handle.as_mut_ptr().cast(), &raw mut comm);
@@ -283,16 +283,16 @@ impl Calls {
                 connect(device, handle, place, &raw mut device_handle)
             },
         };
-        (result, number(comm))
+        (result, number(comm), number(device_handle.cast()))
     }
 
-    /// The receiving communicator, or 0 if it is not there yet.
-    pub(crate) fn accept(&self, listener: Opaque) -> (NcclResult, Opaque) {
+    /// The receiving communicator and its device handle, or 0 for what is not there (yet).
+    pub(crate) fn accept(&self, listener: Opaque) -> (NcclResult, Opaque, Opaque) {
         let (mut comm, mut device_handle) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: the places live on the stack for the length of the call.
         let result =
             unsafe { (self.accept)(pointer(listener), &raw mut comm, &raw mut device_handle) };
-        (result, number(comm))
+        (result, number(comm), number(device_handle.cast()))
     }
 
     /// The registration of memory of that kind.
@@ -426,6 +426,13 @@ impl Calls {
         // SAFETY: the attributes live on the stack for the length of the call.
         Some(unsafe { set(pointer(context), &raw mut attributes) })
     }
+}
+
+/// Reads type and version of a device handle; `None` for 0.
+pub(crate) fn device_side(handle: Opaque) -> Option<(i32, i32)> {
+    // SAFETY: the plugin says that there is a device handle, as long as its communicator lives.
+    let handle = unsafe { pointer(handle).cast::<DeviceHandle>().as_ref() }?;
+    Some((handle.device_type, handle.device_version))
 }
 
 fn pointer(number: Opaque) -> *mut c_void {

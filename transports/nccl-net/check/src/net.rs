@@ -114,9 +114,9 @@ pub(crate) struct Listener {
 impl Listener {
     /// The next connection, if it is there.
     pub(crate) fn accept(&self) -> Result<Option<Comm>, Refusal> {
-        let (result, raw) = self.net.calls.accept(self.raw);
+        let (result, raw, device_handle) = self.net.calls.accept(self.raw);
         accepted("accept", result)?;
-        Ok((raw != 0).then_some(Comm { net: self.net, raw, way: Way::Receives }))
+        Ok((raw != 0).then_some(Comm { net: self.net, raw, device_handle, way: Way::Receives }))
     }
 
     /// Closes it.
@@ -141,9 +141,10 @@ impl Dial {
     /// The same, with the plugin's refusal told from a handle that it wrote behind.
     pub(crate) fn try_poll(&mut self) -> Outcome<Result<Option<Comm>, Refusal>> {
         let net = self.net;
-        let (result, raw) = net.calls.connect(net.context, net.device, &mut self.buffer);
+        let (result, raw, device_handle) =
+            net.calls.connect(net.context, net.device, &mut self.buffer);
         canary("connect", &self.buffer)?;
-        let comm = (raw != 0).then_some(Comm { net, raw, way: Way::Sends });
+        let comm = (raw != 0).then_some(Comm { net, raw, device_handle, way: Way::Sends });
         Ok(accepted("connect", result).map(|()| comm))
     }
 }
@@ -162,6 +163,8 @@ pub(crate) struct Comm {
     pub(crate) net: Net,
     /// What the plugin calls it.
     pub(crate) raw: Opaque,
+    /// For the device side, or 0.
+    pub(crate) device_handle: Opaque,
     way: Way,
 }
 

@@ -133,6 +133,11 @@ mod faults {
     }
 
     #[test]
+    fn a_device_side_that_is_not_there_is_found() {
+        finds("device_handle", "device_handles", "connect gave a device handle");
+    }
+
+    #[test]
     fn what_is_no_plugin_ends_at_once() {
         for (library, words) in [("/no/such.so", "No such file"), ("libc.so.6", "exports none")] {
             let failed = failures(Path::new(library), "", &[]);

@@ -6,11 +6,23 @@ use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{null_mut, without_provenance_mut};
 
-use nccl_net_abi::{Attributes, CommConfig, DeviceHandle, Logger, NcclResult, Parts, Profiler};
+use nccl_net_abi::{
+    Attributes, CommConfig, DEVICE_UNPACK, DEVICE_UNPACK_VERSION, DeviceHandle, Logger, NcclResult,
+    Parts, Profiler,
+};
 
 use crate::fault::Fault;
 use crate::handle::Handle;
 use crate::plugin::{GROUP_MAX, Outcome, Plugin};
+
+/// The handle of a device side that is not there.
+const DEVICE_SIDE: DeviceHandle = DeviceHandle {
+    device_type: DEVICE_UNPACK,
+    device_version: DEVICE_UNPACK_VERSION,
+    handle: null_mut(),
+    size: 0,
+    needs_proxy_progress: 0,
+};
 
 /// Does the work of a call.
 pub(crate) fn entry(work: impl FnOnce(&'static Plugin) -> Outcome<()>) -> NcclResult {
@@ -146,12 +158,12 @@ pub(crate) unsafe extern "C" fn connect(
     device: c_int,
     handle: *mut c_void,
     comm: *mut *mut c_void,
-    _device_handle: *mut *mut DeviceHandle,
+    device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult {
     on(context, |plugin| {
         plugin.check_context(number(context))?;
-        // SAFETY: the caller has a handle, and wants the communicator there.
-        unsafe { connect_anywhere(plugin, device, handle, comm) }
+        // SAFETY: the caller has a handle, and wants the communicator and its device handle there.
+        unsafe { connect_anywhere(plugin, device, handle, comm, device_handle) }
     })
 }
 
@@ -165,11 +177,16 @@ pub(crate) unsafe fn connect_anywhere(
     device: c_int,
     handle: *mut c_void,
     comm: *mut *mut c_void,
+    device_handle: *mut *mut DeviceHandle,
 ) -> Outcome<()> {
     check_device(plugin, device)?;
     // SAFETY: the caller wants the communicator there.
     let comm = unsafe { place(comm) }?;
     comm.write(null_mut());
+    if plugin.has(Fault::DeviceHandle) {
+        // SAFETY: the caller wants the device handle there.
+        unsafe { place(device_handle) }?.write(Box::leak(Box::new(DEVICE_SIDE)));
+    }
     // SAFETY: the caller has the bytes of a handle, all of them written.
     let handle = unsafe { handle.cast::<Handle>().as_mut() };
     let handle = handle.ok_or(NcclResult::INVALID_ARGUMENT)?;

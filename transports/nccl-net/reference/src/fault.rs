@@ -41,12 +41,14 @@ pub(crate) enum Fault {
     WrongResultOnNull,
     /// A device that is made of several says that it is one.
     ForgetsParts,
+    /// `connect` gives a device handle, though there is no device side.
+    DeviceHandle,
     /// Misspelt: `init` fails, for nothing is worse than a test without its fault.
     Unknown,
 }
 
 /// As `REFERENCE_NET_FAULT` has them.
-const NAMES: [(&str, Fault); 19] = [
+const NAMES: [(&str, Fault); 20] = [
     ("blocking_connect", Fault::BlockingConnect),
     ("blocking_accept", Fault::BlockingAccept),
     ("never_connects", Fault::NeverConnects),
@@ -66,6 +68,7 @@ const NAMES: [(&str, Fault); 19] = [
     ("handle_reuse", Fault::HandleReuse),
     ("wrong_result_on_null", Fault::WrongResultOnNull),
     ("forgets_parts", Fault::ForgetsParts),
+    ("device_handle", Fault::DeviceHandle),
 ];
 
 impl Fault {

@@ -31,20 +31,20 @@ pub(crate) unsafe extern "C" fn connect_v10(
     _config: *mut CommConfig,
     handle: *mut c_void,
     comm: *mut *mut c_void,
-    _device_handle: *mut *mut DeviceHandle,
+    device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    // SAFETY: the caller has a handle, and wants the communicator there.
-    entry(|plugin| unsafe { connect_anywhere(plugin, device, handle, comm) })
+    // SAFETY: the caller has a handle, and wants the communicator and its device handle there.
+    entry(|plugin| unsafe { connect_anywhere(plugin, device, handle, comm, device_handle) })
 }
 
 pub(crate) unsafe extern "C" fn connect_v9(
     device: c_int,
     handle: *mut c_void,
     comm: *mut *mut c_void,
-    _device_handle: *mut *mut DeviceHandle,
+    device_handle: *mut *mut DeviceHandle,
 ) -> NcclResult {
-    // SAFETY: the caller has a handle, and wants the communicator there.
-    entry(|plugin| unsafe { connect_anywhere(plugin, device, handle, comm) })
+    // SAFETY: the caller has a handle, and wants the communicator and its device handle there.
+    entry(|plugin| unsafe { connect_anywhere(plugin, device, handle, comm, device_handle) })
 }
 
 pub(crate) unsafe extern "C" fn isend_v9(

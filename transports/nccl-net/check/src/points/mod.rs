@@ -5,6 +5,7 @@ mod cycles;
 mod devices;
 mod endings;
 mod groups;
+mod offload;
 mod registration;
 mod requests;
 mod robustness;
@@ -132,6 +133,7 @@ pub(crate) const ALL: &[Point] = &[
     connect::BOTH_WAYS_AT_ONCE,
     connect::CROSS_DEVICE,
     devices::SEVERAL_AS_ONE,
+    offload::DEVICE_HANDLES,
     transfer::SEND_RECEIVE,
     transfer::LARGE,
     transfer::ZERO_SIZES,

@@ -1,15 +1,15 @@
 //! Before any connection.
 
-use nccl_net_abi::{Attributes, CUDA, DEVICE_HOST, DMA_BUF, Fan, HOST, NcclResult};
+use nccl_net_abi::{
+    Attributes, CUDA, DEVICE_HOST, DEVICE_UNPACK, DEVICE_UNPACK_VERSION, DMA_BUF, Fan, HOST,
+    NcclResult,
+};
 
 use super::{LOADS, Point};
 use crate::library::Api;
 use crate::properties::Properties;
 use crate::side::Side;
 use crate::stop::{Outcome, Stop, demand, skipped};
-
-/// A plugin whose device side NCCL's kernels know, and the version that they know.
-const DEVICE_UNPACK: (i32, i32) = (1, 7);
 
 pub(super) const LOADS_AND_NAMES: Point = Point::alone(
     LOADS,
@@ -116,7 +116,7 @@ pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> 
         ),
         (
             (device_type, device_version) == (DEVICE_HOST, 0)
-                || (device_type, device_version) == DEVICE_UNPACK,
+                || (device_type, device_version) == (DEVICE_UNPACK, DEVICE_UNPACK_VERSION),
             format!(
                 "netDeviceType is {device_type} of version {device_version}, expected 0 (HOST) of \
                  version 0"

@@ -1,0 +1,61 @@
+//! The device side: NCCL's kernels move the data of a plugin that has one.
+
+use nccl_net_abi::DEVICE_HOST;
+
+use super::{CONNECTS, Point};
+use crate::calls::device_side;
+use crate::link::Link;
+use crate::messages::Role;
+use crate::side::Side;
+use crate::stop::{Outcome, failed};
+
+pub(super) const DEVICE_HANDLES: Point = Point::pair(
+    "device_handles",
+    "connect and accept leave the device handle NULL, or give one of the type and version that \
+     getProperties names.",
+    device_handles,
+    device_handles,
+)
+.resting_on(Some(CONNECTS));
+
+fn device_handles(side: &Side) -> Outcome {
+    let net = side.net()?;
+    let properties = net.properties()?;
+    let link = Link::open(side, &net)?;
+    side.step("reading the device handle");
+    let call = match side.role {
+        Role::Receiver => "accept",
+        Role::Sender => "connect",
+    };
+    let named = (properties.device_type, properties.device_version);
+    match wrong_handle(named, device_side(link.comm.device_handle)) {
+        Some(wrong) => failed(format!("{call} {wrong}")),
+        None => side.meet(),
+    }
+}
+
+/// Returns what is wrong with the device handle of a plugin whose properties name that type and
+/// version.
+fn wrong_handle(named: (i32, i32), given: Option<(i32, i32)>) -> Option<String> {
+    let given = given.filter(|given| named.0 == DEVICE_HOST || *given != named)?;
+    Some(format!(
+        "gave a device handle of type {} version {}, but netDeviceType is {} version {}: NCCL \
+         would leave the data to a device side that is not there",
+        given.0, given.1, named.0, named.1
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_handle_is_that_of_the_properties_or_none() {
+        let (host, unpack) = ((DEVICE_HOST, 0), (1, 7));
+        assert!([host, unpack].iter().all(|named| wrong_handle(*named, None).is_none()));
+        assert_eq!(wrong_handle(unpack, Some(unpack)), None);
+        for (named, given) in [(host, unpack), (host, host), (unpack, (1, 6)), (unpack, host)] {
+            assert!(wrong_handle(named, Some(given)).is_some(), "{named:?} {given:?}");
+        }
+    }
+}
