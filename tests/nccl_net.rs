@@ -41,8 +41,12 @@ fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)], skipped: &
     assert!(status.success(), "{arguments:?} {variables:?}");
     let found = said.lines().filter(|line| line.contains(" skipped: "));
     let found = found.filter_map(|line| line.split_whitespace().next());
+    let found = found.filter(|point| !HOST_ONLY.contains(point));
     assert_eq!(BTreeSet::from_iter(found), BTreeSet::from_iter(skipped.iter().copied()));
 }
+
+/// Points about memory and a side of devices, neither of which this plugin has.
+const HOST_ONLY: [&str; 1] = ["consumed_receives"];
 
 /// Versions whose calls differ from those of the newest one, which is taken if none is named; with
 /// what they do not have.

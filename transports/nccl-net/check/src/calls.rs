@@ -10,9 +10,9 @@ use std::ptr;
 
 use nccl_net_abi::{
     Accept, Attributes, Close, CommConfig, ConnectV9, ConnectV10, ConnectV12, DeregMr,
-    DeviceHandle, Devices, Finalize, HANDLE_BYTES, InitV9, InitV10, InitV12, IrecvV8, IrecvV9,
-    IrecvV12, IsendV8, IsendV9, IsendV12, ListenV10, ListenV12, NcclResult, Parts, RegMr,
-    SetAttributes, Test, v8, v9, v10, v11, v12,
+    DeviceHandle, Devices, Finalize, HANDLE_BYTES, InitV9, InitV10, InitV12, IrecvConsumed,
+    IrecvV8, IrecvV9, IrecvV12, IsendV8, IsendV9, IsendV12, ListenV10, ListenV12, NcclResult,
+    Parts, RegMr, SetAttributes, Test, v8, v9, v10, v11, v12,
 };
 
 use crate::log::logger;
@@ -100,6 +100,7 @@ pub(crate) struct Calls {
     close_send: Close,
     close_receive: Close,
     close_listen: Close,
+    consumed: Option<IrecvConsumed>,
     finalize: Option<Finalize>,
     set_attributes: Option<SetAttributes>,
     make_device: Option<Make>,
@@ -151,6 +152,7 @@ macro_rules! from_table {
                 close_send: needed(table.close_send, "closeSend")?,
                 close_receive: needed(table.close_receive, "closeRecv")?,
                 close_listen: needed(table.close_listen, "closeListen")?,
+                consumed: table.consumed,
                 finalize,
                 set_attributes,
                 make_device: from_table!(@make $make, table),
@@ -387,6 +389,24 @@ impl Calls {
         // SAFETY: there is room for the sizes of the longest group.
         let result = unsafe { (self.test)(pointer(request), &raw mut done, sizes) };
         (result, done)
+    }
+
+    /// Returns whether the plugin wants to know of receives that were consumed.
+    pub(crate) fn has_consumed(&self) -> bool {
+        self.consumed.is_some()
+    }
+
+    /// Says that what a receive of so many parts got was consumed; `None` if the plugin does not
+    /// want to know.
+    pub(crate) fn consumed(
+        &self,
+        comm: Opaque,
+        parts: usize,
+        request: Opaque,
+    ) -> Option<NcclResult> {
+        let consumed = self.consumed?;
+        // SAFETY: what the plugin handed out, if only the request is done.
+        Some(unsafe { consumed(pointer(comm), parts as c_int, pointer(request)) })
     }
 
     /// Closes a sending communicator.

@@ -203,6 +203,12 @@ impl Comm {
         Ok((request != 0).then_some(request))
     }
 
+    /// Says that what a receive of one part got was consumed, if the plugin wants to know.
+    pub(crate) fn consumed(&self, request: Opaque) -> Result<(), Refusal> {
+        let result = self.net.calls.consumed(self.raw, 1, request);
+        result.map_or(Ok(()), |result| accepted("irecvConsumed", result))
+    }
+
     /// Closes it.
     pub(crate) fn close(self) -> Result<(), Refusal> {
         match self.way {

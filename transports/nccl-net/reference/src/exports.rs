@@ -326,6 +326,14 @@ pub(crate) unsafe extern "C" fn test(
     })
 }
 
+pub(crate) unsafe extern "C" fn consumed(
+    comm: *mut c_void,
+    _count: c_int,
+    request: *mut c_void,
+) -> NcclResult {
+    on(comm, |plugin| plugin.consumed(number(comm), number(request)))
+}
+
 pub(crate) unsafe extern "C" fn close_send(comm: *mut c_void) -> NcclResult {
     on(comm, |plugin| plugin.close_send(number(comm)))
 }

@@ -43,12 +43,14 @@ pub(crate) enum Fault {
     ForgetsParts,
     /// `connect` gives a device handle, though there is no device side.
     DeviceHandle,
+    /// `irecvConsumed` ends the request that has the place of the one that is done.
+    ConsumedFrees,
     /// Misspelt: `init` fails, for nothing is worse than a test without its fault.
     Unknown,
 }
 
 /// As `REFERENCE_NET_FAULT` has them.
-const NAMES: [(&str, Fault); 20] = [
+const NAMES: [(&str, Fault); 21] = [
     ("blocking_connect", Fault::BlockingConnect),
     ("blocking_accept", Fault::BlockingAccept),
     ("never_connects", Fault::NeverConnects),
@@ -69,6 +71,7 @@ const NAMES: [(&str, Fault); 20] = [
     ("wrong_result_on_null", Fault::WrongResultOnNull),
     ("forgets_parts", Fault::ForgetsParts),
     ("device_handle", Fault::DeviceHandle),
+    ("consumed_frees", Fault::ConsumedFrees),
 ];
 
 impl Fault {

@@ -415,6 +415,19 @@ impl Plugin {
         })
     }
 
+    /// Takes note that a receive was consumed: nothing was kept for it.
+    pub(crate) fn consumed(&self, comm: u64, request: u64) -> Outcome<()> {
+        self.link(comm)?.call(|side| match side {
+            Side::Receive(receiver) => {
+                if self.has(Fault::ConsumedFrees) {
+                    receiver.forget(Ticket::of(request as u32));
+                }
+                Ok(())
+            }
+            Side::Send(_) => Err(NcclResult::INVALID_ARGUMENT),
+        })
+    }
+
     fn link(&self, comm: u64) -> Outcome<Arc<Link>> {
         self.links.find(comm).ok_or(NcclResult::INVALID_ARGUMENT)
     }

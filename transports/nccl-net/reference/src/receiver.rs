@@ -289,6 +289,13 @@ impl Receiver {
         }
     }
 
+    /// Ends whatever request has the place that this one had.
+    pub(crate) fn forget(&mut self, ticket: Ticket) {
+        if let Some(successor) = self.requests.successor(ticket) {
+            self.requests.remove(successor);
+        }
+    }
+
     /// Whether somebody waits.
     pub(crate) fn is_busy(&self) -> bool {
         let reads = matches!(self.reading, Reading::Message(_));

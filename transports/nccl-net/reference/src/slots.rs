@@ -49,6 +49,12 @@ impl<T> Slots<T> {
         place.as_mut().filter(|_| *generation == ticket.generation)
     }
 
+    /// The ticket that is good for the same slot now.
+    pub(crate) fn successor(&self, ticket: Ticket) -> Option<Ticket> {
+        let (generation, _) = self.slots.get(usize::from(ticket.slot))?;
+        Some(Ticket { generation: *generation, ..ticket })
+    }
+
     /// The ticket is good for nothing from here on.
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<T> {
         self.find(ticket)?;

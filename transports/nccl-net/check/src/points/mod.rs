@@ -149,6 +149,7 @@ pub(crate) const ALL: &[Point] = &[
     requests::OPTIONAL_COMPLETION_HINT,
     requests::NULL_IS_RETRIED,
     requests::TEST_SEMANTICS,
+    requests::CONSUMED_RECEIVES,
     registration::DURING_TRANSFERS,
     registration::FROM_OTHER_COMM,
     registration::PARTS_AND_OVERLAPS,

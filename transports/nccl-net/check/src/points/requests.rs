@@ -1,5 +1,6 @@
 //! What becomes of requests.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use nccl_net_abi::{OPTIONAL_COMPLETION, REQUESTS_MAX};
@@ -225,6 +226,61 @@ pub(super) const TEST_SEMANTICS: Point = Point::pair(
                 accepted("test", result)?;
                 Ok((done != 0).then_some(()))
             })?;
+        }
+        side.meet()?;
+        link.close()
+    },
+);
+
+/// Messages, and those of them that are received at once.
+const CONSUMED: usize = 64;
+const AT_ONCE: usize = 8;
+
+pub(super) const CONSUMED_RECEIVES: Point = Point::pair(
+    "consumed_receives",
+    "irecvConsumed, which may be NULL, takes a receive that test said is done, and leaves those \
+     that are in flight alone.",
+    |side| {
+        let net = side.net()?;
+        if !net.calls.has_consumed() {
+            return skipped("irecvConsumed is NULL, as it may be");
+        }
+        let link = Link::open(side, &net)?;
+        let memory = link.memory(AT_ONCE * STRIDE)?;
+        let post = |at: usize| {
+            let start = at % AT_ONCE * STRIDE;
+            memory.memory.part(start..start + STRIDE).clear();
+            link.post_receive(&[memory.part(start, BYTES, TAG)], format_args!("message {at}"))
+        };
+        let mut requests = (0..AT_ONCE).map(post).collect::<Outcome<VecDeque<_>>>()?;
+        for at in 0..CONSUMED {
+            let Some(request) = requests.pop_front() else { return failed("a request is gone") };
+            let sizes = link.finish(request, format_args!("message {at}"))?;
+            let bytes = received(&sizes, 0, format_args!("message {at}"))?;
+            demand(bytes == BYTES, || format!("test reported {bytes} bytes, expected {BYTES}"))?;
+            let start = at % AT_ONCE * STRIDE;
+            let slot = memory.memory.part(start..start + STRIDE);
+            slot.verify(at as u64, BYTES, BYTES)?;
+            // As in NCCL, the next one may be known by then as this one was.
+            if at + AT_ONCE < CONSUMED {
+                requests.push_back(post(at + AT_ONCE)?);
+            }
+            side.step(&format!("irecvConsumed of message {at}, which is done"));
+            link.comm.consumed(request)?;
+        }
+        side.meet()?;
+        link.close()
+    },
+    |side| {
+        let net = side.net()?;
+        if !net.calls.has_consumed() {
+            return skipped("irecvConsumed is NULL, as it may be");
+        }
+        let link = Link::open(side, &net)?;
+        let memory = link.memory(BYTES)?;
+        for at in 0..CONSUMED {
+            memory.memory.fill(at as u64);
+            link.send(&memory.part(0, BYTES, TAG), format_args!("message {at}"))?;
         }
         side.meet()?;
         link.close()

@@ -173,6 +173,18 @@ fn progress_and_room_are_wanting() {
 }
 
 #[test]
+fn what_is_done_takes_others_with_it() {
+    check(Fault::ConsumedFrees, |rig| {
+        let (first, _) = rig.irecv(&[(1, 1)]);
+        rig.isend(vec![7], 1).unwrap();
+        poll(|| rig.plugin.test(first.unwrap()).unwrap());
+        let (second, _) = rig.irecv(&[(1, 1)]);
+        rig.plugin.consumed(rig.receive, first.unwrap()).unwrap();
+        rig.plugin.test(second.unwrap()).is_err()
+    });
+}
+
+#[test]
 fn ends_are_not_clean() {
     check(Fault::ResetOnClose, |rig| {
         let (request, _) = rig.irecv(&[(20 << 20, 1)]);
