@@ -10,7 +10,7 @@ use std::ptr;
 
 use nccl_net_abi::{
     Accept, Attributes, Close, CommConfig, ConnectV9, ConnectV10, ConnectV12, DeregMr,
-    DeviceHandle, Devices, Finalize, HANDLE_BYTES, InitV9, InitV10, InitV12, IrecvConsumed,
+    DeviceHandle, Devices, Finalize, HANDLE_BYTES, Iflush, InitV9, InitV10, InitV12, IrecvConsumed,
     IrecvV8, IrecvV9, IrecvV12, IsendV8, IsendV9, IsendV12, ListenV10, ListenV12, NcclResult,
     Parts, RegMr, SetAttributes, Test, v8, v9, v10, v11, v12,
 };
@@ -96,6 +96,7 @@ pub(crate) struct Calls {
     deregister: DeregMr,
     isend: Isend,
     irecv: Irecv,
+    iflush: Iflush,
     test: Test,
     close_send: Close,
     close_receive: Close,
@@ -133,8 +134,6 @@ macro_rules! from_table {
      $receive:ident, $contexts:ident, $make:ident) => {
         /// Of that version, or the sentence that a function is missing.
         pub(crate) fn $version(table: &$version::Net) -> Result<Calls, String> {
-            // NCCL calls it for memory of devices only, but takes no table without it.
-            needed(table.iflush, "iflush")?;
             let (finalize, set_attributes) = from_table!(@contexts $contexts, table);
             Ok(Calls {
                 name: table.name,
@@ -148,6 +147,8 @@ macro_rules! from_table {
                 deregister: needed(table.deregister, "deregMr")?,
                 isend: Isend::$send(needed(table.isend, "isend")?),
                 irecv: Irecv::$receive(needed(table.irecv, "irecv")?),
+                // NCCL calls it for memory of devices only, but takes no table without it.
+                iflush: needed(table.iflush, "iflush")?,
                 test: needed(table.test, "test")?,
                 close_send: needed(table.close_send, "closeSend")?,
                 close_receive: needed(table.close_receive, "closeRecv")?,
@@ -374,6 +375,28 @@ impl Calls {
             Irecv::V8(irecv) => unsafe {
                 irecv(comm, count, addresses, bytes_v8, tags, registrations, place)
             },
+        };
+        (result, number(request))
+    }
+
+    /// The request that makes what was received visible to a device, or 0 if there is nothing to
+    /// do. At most [`GROUP_MAX`] parts.
+    pub(crate) fn iflush(&self, comm: Opaque, parts: &[Part]) -> (NcclResult, Opaque) {
+        let parts = &parts[..parts.len().min(GROUP_MAX)];
+        let count = parts.len() as c_int;
+        let (mut addresses, mut bytes) = ([ptr::null_mut(); GROUP_MAX], [0; GROUP_MAX]);
+        let mut registrations = [ptr::null_mut(); GROUP_MAX];
+        for (at, part) in parts.iter().enumerate() {
+            addresses[at] = part.memory.address();
+            bytes[at] = part.memory.len() as c_int;
+            registrations[at] = pointer(part.registration);
+        }
+        let (addresses, bytes) = (addresses.as_mut_ptr(), bytes.as_mut_ptr());
+        let (comm, registrations) = (pointer(comm), registrations.as_mut_ptr());
+        let mut request = ptr::null_mut();
+        // SAFETY: all arrays have `count` entries; the memory is never freed.
+        let result = unsafe {
+            (self.iflush)(comm, count, addresses, bytes, registrations, &raw mut request)
         };
         (result, number(request))
     }

@@ -203,6 +203,13 @@ impl Comm {
         Ok((request != 0).then_some(request))
     }
 
+    /// Makes what was received visible to a device: a request, if there is anything to do.
+    pub(crate) fn iflush(&self, parts: &[Part]) -> Result<Option<Opaque>, Refusal> {
+        let (result, request) = self.net.calls.iflush(self.raw, parts);
+        accepted("iflush", result)?;
+        Ok((request != 0).then_some(request))
+    }
+
     /// Says that what a receive of one part got was consumed, if the plugin wants to know.
     pub(crate) fn consumed(&self, request: Opaque) -> Result<(), Refusal> {
         let result = self.net.calls.consumed(self.raw, 1, request);

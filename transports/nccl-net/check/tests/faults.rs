@@ -112,6 +112,7 @@ mod faults {
         finds("progress_only_in_test", "isend_progresses_without_test", "did not end");
         finds("registration_race", "registration_during_transfers", "returned nccl");
         finds("wrong_result_on_null", "null_arguments", "returned ncclSuccess");
+        finds("flush_hangs", "flush", "test to say that the flush is done");
         finds("consumed_frees", "consumed_receives", "test returned ncclInvalidArgument");
     }
 

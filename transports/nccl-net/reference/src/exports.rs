@@ -299,7 +299,8 @@ pub(crate) unsafe extern "C" fn iflush(
         // SAFETY: the caller wants the request there.
         let request = unsafe { place(request) }?;
         request.write(null_mut());
-        plugin.flush(number(comm))
+        request.write(pointer(plugin.flush(number(comm))?));
+        Ok(())
     })
 }
 

@@ -45,12 +45,14 @@ pub(crate) enum Fault {
     DeviceHandle,
     /// `irecvConsumed` ends the request that has the place of the one that is done.
     ConsumedFrees,
+    /// `iflush` gives a request that is never done.
+    FlushHangs,
     /// Misspelt: `init` fails, for nothing is worse than a test without its fault.
     Unknown,
 }
 
 /// As `REFERENCE_NET_FAULT` has them.
-const NAMES: [(&str, Fault); 21] = [
+const NAMES: [(&str, Fault); 22] = [
     ("blocking_connect", Fault::BlockingConnect),
     ("blocking_accept", Fault::BlockingAccept),
     ("never_connects", Fault::NeverConnects),
@@ -72,6 +74,7 @@ const NAMES: [(&str, Fault); 21] = [
     ("forgets_parts", Fault::ForgetsParts),
     ("device_handle", Fault::DeviceHandle),
     ("consumed_frees", Fault::ConsumedFrees),
+    ("flush_hangs", Fault::FlushHangs),
 ];
 
 impl Fault {

@@ -395,12 +395,15 @@ impl Plugin {
         Ok(ticket.map(|ticket| request(comm, ticket)))
     }
 
-    /// There is nothing to flush: only whether there is such a receiving communicator.
-    pub(crate) fn flush(&self, comm: u64) -> Outcome<()> {
-        self.link(comm)?.call(|side| match side {
-            Side::Receive(_) => Ok(()),
+    /// Checks that there is such a receiving communicator. There is nothing to flush, and no
+    /// request for it.
+    pub(crate) fn flush(&self, comm: u64) -> Outcome<Option<u64>> {
+        let ticket = self.link(comm)?.call(|side| match side {
+            Side::Receive(receiver) if self.has(Fault::FlushHangs) => Ok(receiver.never_done()),
+            Side::Receive(_) => Ok(None),
             Side::Send(_) => Err(NcclResult::INVALID_ARGUMENT),
-        })
+        })?;
+        Ok(ticket.map(|ticket| request(comm, ticket)))
     }
 
     /// What a request has come to, once; `None` if it is not done.

@@ -289,6 +289,12 @@ impl Receiver {
         }
     }
 
+    /// A request for nothing, which nothing completes.
+    pub(crate) fn never_done(&mut self) -> Option<Ticket> {
+        let (sizes, is_cancelled) = ([0; GROUP_MAX], false);
+        self.requests.insert(Group { parts: 1, missing: 1, sizes, is_cancelled })
+    }
+
     /// Ends whatever request has the place that this one had.
     pub(crate) fn forget(&mut self, ticket: Ticket) {
         if let Some(successor) = self.requests.successor(ticket) {

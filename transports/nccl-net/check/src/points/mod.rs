@@ -150,6 +150,7 @@ pub(crate) const ALL: &[Point] = &[
     requests::NULL_IS_RETRIED,
     requests::TEST_SEMANTICS,
     requests::CONSUMED_RECEIVES,
+    requests::FLUSH,
     registration::DURING_TRANSFERS,
     registration::FROM_OTHER_COMM,
     registration::PARTS_AND_OVERLAPS,

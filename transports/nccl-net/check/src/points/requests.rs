@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use nccl_net_abi::{OPTIONAL_COMPLETION, REQUESTS_MAX};
+use nccl_net_abi::{CUDA, DMA_BUF, OPTIONAL_COMPLETION, REQUESTS_MAX};
 
 use super::Point;
-use crate::calls::Part;
+use crate::calls::{Opaque, Part};
 use crate::library::Api;
 use crate::link::{Link, TAG, received};
 use crate::memory::GUARD;
 use crate::messages::Role;
-use crate::net::accepted;
+use crate::net::{Net, accepted};
 use crate::side::Side;
 use crate::stop::{Outcome, demand, failed, skipped};
 use crate::stream::Stream;
@@ -221,11 +221,7 @@ pub(super) const TEST_SEMANTICS: Point = Point::pair(
             side.hear::<()>()?;
             let request = link.post_send(&part, "a message")?;
             side.step("test of a send, with NULL for the sizes");
-            side.until("test to say that the send is done", || {
-                let (result, done) = net.calls.test(request, None);
-                accepted("test", result)?;
-                Ok((done != 0).then_some(()))
-            })?;
+            finish_without_sizes(side, &net, request, "the send")?;
         }
         side.meet()?;
         link.close()
@@ -286,3 +282,56 @@ pub(super) const CONSUMED_RECEIVES: Point = Point::pair(
         link.close()
     },
 );
+
+pub(super) const FLUSH: Point = Point::pair(
+    "flush",
+    "iflush of what was received gives a request that test says is done, or NULL for nothing to \
+     do; it may return an error only if ptrSupport is HOST.",
+    |side| {
+        let net = side.net()?;
+        let is_needed = net.properties()?.memory_kinds & (CUDA | DMA_BUF) != 0;
+        let link = Link::open(side, &net)?;
+        let memory = link.memory(STRIDE)?;
+        let part = memory.part(0, BYTES, TAG);
+        for seed in 0..16 {
+            memory.memory.clear();
+            link.receive(part, "the message")?;
+            side.step(&format!("iflush of message {seed}"));
+            let request = match link.comm.iflush(&[part]) {
+                Ok(request) => request,
+                Err(refusal) if !is_needed => {
+                    return skipped(format!(
+                        "{refusal}; ptrSupport is HOST: NCCL does not call it"
+                    ));
+                }
+                Err(refusal) => return Err(refusal.into()),
+            };
+            if let Some(request) = request {
+                finish_without_sizes(side, &net, request, "the flush")?;
+            }
+            memory.memory.verify(seed, BYTES, BYTES)?;
+        }
+        side.meet()?;
+        link.close()
+    },
+    |side| {
+        let net = side.net()?;
+        let link = Link::open(side, &net)?;
+        let memory = link.memory(BYTES)?;
+        for seed in 0..16 {
+            memory.memory.fill(seed);
+            link.send(&memory.part(0, BYTES, TAG), "the message")?;
+        }
+        side.meet()?;
+        link.close()
+    },
+);
+
+/// Tests with NULL for the sizes, until it is done.
+fn finish_without_sizes(side: &Side, net: &Net, request: Opaque, what: &str) -> Outcome {
+    side.until(format_args!("test to say that {what} is done"), || {
+        let (result, done) = net.calls.test(request, None);
+        accepted("test", result)?;
+        Ok((done != 0).then_some(()))
+    })
+}

@@ -173,6 +173,14 @@ fn progress_and_room_are_wanting() {
 }
 
 #[test]
+fn a_flush_is_never_done() {
+    check(Fault::FlushHangs, |rig| {
+        let flush = rig.plugin.flush(rig.receive).unwrap();
+        flush.is_some() && rig.wait(flush) == Ok(None)
+    });
+}
+
+#[test]
 fn what_is_done_takes_others_with_it() {
     check(Fault::ConsumedFrees, |rig| {
         let (first, _) = rig.irecv(&[(1, 1)]);
