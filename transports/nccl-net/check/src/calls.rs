@@ -6,13 +6,14 @@
 //! finds out, in a process that was started for it: that is why these functions are safe to call.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::RawFd;
 use std::ptr;
 
 use nccl_net_abi::{
     Accept, Attributes, Close, CommConfig, ConnectV9, ConnectV10, ConnectV12, DeregMr,
     DeviceHandle, Devices, Finalize, HANDLE_BYTES, Iflush, InitV9, InitV10, InitV12, IrecvConsumed,
     IrecvV8, IrecvV9, IrecvV12, IsendV8, IsendV9, IsendV12, ListenV10, ListenV12, NcclResult,
-    Parts, RegMr, SetAttributes, Test, v8, v9, v10, v11, v12,
+    Parts, RegMr, RegMrDmaBuf, SetAttributes, Test, v8, v9, v10, v11, v12,
 };
 
 use crate::log::logger;
@@ -93,6 +94,7 @@ pub(crate) struct Calls {
     connect: Connect,
     accept: Accept,
     register: RegMr,
+    register_dma_buf: Option<RegMrDmaBuf>,
     deregister: DeregMr,
     isend: Isend,
     irecv: Irecv,
@@ -144,6 +146,7 @@ macro_rules! from_table {
                 connect: Connect::$connect(needed(table.connect, "connect")?),
                 accept: needed(table.accept, "accept")?,
                 register: needed(table.register, "regMr")?,
+                register_dma_buf: table.register_dma_buf,
                 deregister: needed(table.deregister, "deregMr")?,
                 isend: Isend::$send(needed(table.isend, "isend")?),
                 irecv: Irecv::$receive(needed(table.irecv, "irecv")?),
@@ -306,6 +309,24 @@ impl Calls {
         let result =
             unsafe { (self.register)(pointer(comm), address, bytes, kind, &raw mut registration) };
         (result, number(registration))
+    }
+
+    /// Registers memory of that kind that a descriptor names, from its beginning on; `None` if
+    /// there is no such function.
+    pub(crate) fn register_dma_buf(
+        &self,
+        comm: Opaque,
+        memory: Memory,
+        kind: i32,
+        descriptor: RawFd,
+    ) -> Option<(NcclResult, Opaque)> {
+        let register = self.register_dma_buf?;
+        let mut registration = ptr::null_mut();
+        let (comm, address, bytes) = (pointer(comm), memory.address(), memory.len());
+        let place = &raw mut registration;
+        // SAFETY: the memory is never freed; what is no descriptor the plugin has to refuse.
+        let result = unsafe { register(comm, address, bytes, kind, 0, descriptor, place) };
+        Some((result, number(registration)))
     }
 
     /// Ends a registration.

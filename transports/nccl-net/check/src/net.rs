@@ -5,8 +5,9 @@
 //! still use, or use what is closed.
 
 use std::ffi::c_int;
+use std::os::fd::RawFd;
 
-use nccl_net_abi::{Attributes, HANDLE_BYTES, HOST, NcclResult};
+use nccl_net_abi::{Attributes, CUDA, HANDLE_BYTES, HOST, NcclResult};
 
 use crate::calls::{Calls, GROUP_MAX, HandleBuffer, Opaque, Part};
 use crate::memory::Memory;
@@ -173,6 +174,17 @@ impl Comm {
     pub(crate) fn register(&self, memory: Memory) -> Result<Opaque, Refusal> {
         let (result, registration) = self.net.calls.register(self.raw, memory, HOST);
         accepted("regMr", result).map(|()| registration)
+    }
+
+    /// Registers memory of a device that a descriptor names; `None` if the plugin cannot.
+    pub(crate) fn register_dma_buf(
+        &self,
+        memory: Memory,
+        descriptor: RawFd,
+    ) -> Option<Result<Opaque, Refusal>> {
+        let calls = self.net.calls;
+        let (result, registration) = calls.register_dma_buf(self.raw, memory, CUDA, descriptor)?;
+        Some(accepted("regMrDmaBuf", result).map(|()| registration))
     }
 
     /// Ends a registration.

@@ -135,6 +135,12 @@ mod faults {
     }
 
     #[test]
+    fn memory_of_devices_that_is_not_reached_is_found() {
+        finds("any_descriptor", "dma_buf_registration", "regMrDmaBuf took descriptor -1");
+        finds("closes_descriptor", "dma_buf_registration", "regMrDmaBuf closed the descriptor");
+    }
+
+    #[test]
     fn a_device_side_that_is_not_there_is_found() {
         finds("device_handle", "device_handles", "connect gave a device handle");
     }

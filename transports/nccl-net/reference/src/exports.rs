@@ -3,12 +3,13 @@
 
 use core::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{null_mut, without_provenance_mut};
 
 use nccl_net_abi::{
-    Attributes, CommConfig, DEVICE_UNPACK, DEVICE_UNPACK_VERSION, DeviceHandle, Logger, NcclResult,
-    Parts, Profiler,
+    Attributes, CommConfig, DEVICE_UNPACK, DEVICE_UNPACK_VERSION, DeviceHandle, HOST, Logger,
+    NcclResult, Parts, Profiler,
 };
 
 use crate::fault::Fault;
@@ -222,6 +223,28 @@ pub(crate) unsafe extern "C" fn register(
         registration.write(pointer(Some(id)));
         Ok(())
     })
+}
+
+/// Refuses, as the properties say: sockets do not reach memory of devices.
+pub(crate) unsafe extern "C" fn register_dma_buf(
+    comm: *mut c_void,
+    data: *mut c_void,
+    bytes: usize,
+    _kind: c_int,
+    _offset: u64,
+    descriptor: c_int,
+    registration: *mut *mut c_void,
+) -> NcclResult {
+    let plugin = Plugin::of_process();
+    if plugin.has(Fault::ClosesDescriptor) && descriptor >= 0 {
+        // SAFETY: it is open. That it is the caller's is the fault.
+        drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    }
+    if !plugin.has(Fault::AnyDescriptor) {
+        return NcclResult::INVALID_ARGUMENT;
+    }
+    // SAFETY: as the caller's.
+    unsafe { register(comm, data, bytes, HOST, registration) }
 }
 
 pub(crate) unsafe extern "C" fn deregister(

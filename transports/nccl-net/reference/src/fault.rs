@@ -47,12 +47,16 @@ pub(crate) enum Fault {
     ConsumedFrees,
     /// `iflush` gives a request that is never done.
     FlushHangs,
+    /// Memory that a descriptor names is registered, whatever the descriptor.
+    AnyDescriptor,
+    /// The descriptor of memory that is to be registered is closed.
+    ClosesDescriptor,
     /// Misspelt: `init` fails, for nothing is worse than a test without its fault.
     Unknown,
 }
 
 /// As `REFERENCE_NET_FAULT` has them.
-const NAMES: [(&str, Fault); 22] = [
+const NAMES: [(&str, Fault); 24] = [
     ("blocking_connect", Fault::BlockingConnect),
     ("blocking_accept", Fault::BlockingAccept),
     ("never_connects", Fault::NeverConnects),
@@ -75,6 +79,8 @@ const NAMES: [(&str, Fault); 22] = [
     ("device_handle", Fault::DeviceHandle),
     ("consumed_frees", Fault::ConsumedFrees),
     ("flush_hangs", Fault::FlushHangs),
+    ("any_descriptor", Fault::AnyDescriptor),
+    ("closes_descriptor", Fault::ClosesDescriptor),
 ];
 
 impl Fault {

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ccl_wire::interface::{Filter, addresses};
-use nccl_net_abi::{HOST, NcclResult, TRANSFER_BYTES_MAX};
+use nccl_net_abi::{DMA_BUF, HOST, NcclResult, TRANSFER_BYTES_MAX};
 
 use crate::config::Config;
 use crate::fault::Fault;
@@ -155,6 +155,14 @@ impl Plugin {
     /// How many devices there are, with the one that is made of both.
     pub(crate) fn devices(&self) -> i32 {
         DEVICES + i32::from(self.has_made.load(Ordering::Acquire))
+    }
+
+    /// Returns the kinds of memory that can be registered.
+    pub(crate) fn memory_kinds(&self) -> i32 {
+        match self.config.fault {
+            Some(Fault::AnyDescriptor | Fault::ClosesDescriptor) => HOST | DMA_BUF,
+            _ => HOST,
+        }
     }
 
     /// Makes one device of several: these can only be the two that there are.

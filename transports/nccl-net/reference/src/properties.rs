@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_int};
 
 use nccl_net_abi::{
-    DEVICE_HOST, HOST, NcclResult, Parts, TRANSFER_BYTES_MAX, UNDEFINED, v8, v9, v11, v12,
+    DEVICE_HOST, NcclResult, Parts, TRANSFER_BYTES_MAX, UNDEFINED, v8, v9, v11, v12,
 };
 
 use crate::exports::{check_device, entry, place};
@@ -36,7 +36,7 @@ pub(crate) unsafe extern "C" fn properties_v12(
             name: name.as_ptr(),
             pci_path: std::ptr::null(),
             guid: GUID + device as u64,
-            memory_kinds: HOST,
+            memory_kinds: plugin.memory_kinds(),
             registration_is_global: 1,
             force_flush: 0,
             speed_mbps: SPEED_MBPS * parts.len() as c_int,
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C" fn properties_v11(
             name: name.as_ptr(),
             pci_path: std::ptr::null(),
             guid: GUID + device as u64,
-            memory_kinds: HOST,
+            memory_kinds: plugin.memory_kinds(),
             registration_is_global: 1,
             force_flush: 0,
             speed_mbps: SPEED_MBPS * parts.len() as c_int,
@@ -100,7 +100,7 @@ pub(crate) unsafe extern "C" fn properties_v9(
             name: name.as_ptr(),
             pci_path: std::ptr::null(),
             guid: GUID + device as u64,
-            memory_kinds: HOST,
+            memory_kinds: plugin.memory_kinds(),
             registration_is_global: 1,
             force_flush: 0,
             speed_mbps: SPEED_MBPS * parts.len() as c_int,
@@ -130,7 +130,7 @@ pub(crate) unsafe extern "C" fn properties_v8(
             name: name.as_ptr(),
             pci_path: std::ptr::null(),
             guid: GUID + device as u64,
-            memory_kinds: HOST,
+            memory_kinds: plugin.memory_kinds(),
             registration_is_global: 1,
             speed_mbps: SPEED_MBPS * parts.len() as c_int,
             port: 0,

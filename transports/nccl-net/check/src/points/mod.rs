@@ -155,6 +155,7 @@ pub(crate) const ALL: &[Point] = &[
     registration::FROM_OTHER_COMM,
     registration::PARTS_AND_OVERLAPS,
     registration::DEREGISTER_IN_FLIGHT,
+    registration::DMA_BUF_REGISTRATION,
     threads::FOUR_THREADS,
     threads::CALLS_FROM_OTHER_THREADS,
     threads::FORK_AFTER_INIT,

@@ -1,7 +1,10 @@
 //! Registering memory.
 
+use std::os::fd::{AsRawFd as _, IntoRawFd as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use nccl_net_abi::DMA_BUF;
 
 use super::Point;
 use super::connect::exchange;
@@ -203,4 +206,43 @@ fn deregister_in_flight(side: &Side) -> Outcome {
 /// A call that must not wait for the peer.
 fn abandon(side: &Side, name: &'static str, call: impl FnOnce() -> Outcome) -> Outcome {
     side.watch.call(name, call)
+}
+
+pub(super) const DMA_BUF_REGISTRATION: Point = Point::pair(
+    "dma_buf_registration",
+    "Where ptrSupport has DMABUF there is a regMrDmaBuf: it refuses a number that is no \
+     descriptor, leaves closing to NCCL, and transfers go on.",
+    dma_buf,
+    dma_buf,
+);
+
+fn dma_buf(side: &Side) -> Outcome {
+    let net = side.net()?;
+    if net.properties()?.memory_kinds & DMA_BUF == 0 {
+        return skipped("ptrSupport has no DMABUF: NCCL does not call regMrDmaBuf");
+    }
+    let link = Link::open(side, &net)?;
+    let memory = Memory::new(1 << 16);
+    side.step("regMrDmaBuf of descriptor -1");
+    match link.comm.register_dma_buf(memory, -1) {
+        None => return failed("ptrSupport has DMABUF (4), but regMrDmaBuf is NULL"),
+        Some(Err(_refused)) => {}
+        Some(Ok(_)) => {
+            return failed(
+                "regMrDmaBuf took descriptor -1: it does not reach the memory that one names",
+            );
+        }
+    }
+    side.step("regMrDmaBuf of a descriptor of something else");
+    let file = std::fs::File::open("/dev/null");
+    let file = file.map_err(|error| Stop::Skipped(format!("/dev/null: {error}")))?;
+    if let Some(Ok(registration)) = link.comm.register_dma_buf(memory, file.as_raw_fd()) {
+        link.comm.deregister(registration)?;
+    }
+    if file.metadata().is_err() {
+        // Another file may have its number soon.
+        let _not_closed_again = file.into_raw_fd();
+        return failed("regMrDmaBuf closed the descriptor, which NCCL does");
+    }
+    exchange(&link)
 }
