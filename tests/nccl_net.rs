@@ -46,7 +46,7 @@ fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)], skipped: &
 }
 
 /// Points about memory and a side of devices, neither of which this plugin has.
-const HOST_ONLY: [&str; 2] = ["consumed_receives", "dma_buf_registration"];
+const HOST_ONLY: [&str; 3] = ["consumed_receives", "dma_buf_registration", "device_registration"];
 
 /// Versions whose calls differ from those of the newest one, which is taken if none is named; with
 /// what they do not have.

@@ -11,9 +11,9 @@ use std::ptr;
 
 use nccl_net_abi::{
     Accept, Attributes, Close, CommConfig, ConnectV9, ConnectV10, ConnectV12, DeregMr,
-    DeviceHandle, Devices, Finalize, HANDLE_BYTES, Iflush, InitV9, InitV10, InitV12, IrecvConsumed,
-    IrecvV8, IrecvV9, IrecvV12, IsendV8, IsendV9, IsendV12, ListenV10, ListenV12, NcclResult,
-    Parts, RegMr, RegMrDmaBuf, SetAttributes, Test, v8, v9, v10, v11, v12,
+    DeviceHandle, Devices, Finalize, GetDeviceMr, HANDLE_BYTES, Iflush, InitV9, InitV10, InitV12,
+    IrecvConsumed, IrecvV8, IrecvV9, IrecvV12, IsendV8, IsendV9, IsendV12, ListenV10, ListenV12,
+    NcclResult, Parts, RegMr, RegMrDmaBuf, SetAttributes, Test, v8, v9, v10, v11, v12,
 };
 
 use crate::log::logger;
@@ -103,6 +103,7 @@ pub(crate) struct Calls {
     close_send: Close,
     close_receive: Close,
     close_listen: Close,
+    device_registration: Option<GetDeviceMr>,
     consumed: Option<IrecvConsumed>,
     finalize: Option<Finalize>,
     set_attributes: Option<SetAttributes>,
@@ -156,6 +157,7 @@ macro_rules! from_table {
                 close_send: needed(table.close_send, "closeSend")?,
                 close_receive: needed(table.close_receive, "closeRecv")?,
                 close_listen: needed(table.close_listen, "closeListen")?,
+                device_registration: table.device_registration,
                 consumed: table.consumed,
                 finalize,
                 set_attributes,
@@ -327,6 +329,19 @@ impl Calls {
         // SAFETY: the memory is never freed; what is no descriptor the plugin has to refuse.
         let result = unsafe { register(comm, address, bytes, kind, 0, descriptor, place) };
         Some((result, number(registration)))
+    }
+
+    /// Asks what the device side knows a registration by; `None` if there is no such function.
+    pub(crate) fn device_registration(
+        &self,
+        comm: Opaque,
+        registration: Opaque,
+    ) -> Option<(NcclResult, Opaque)> {
+        let get = self.device_registration?;
+        let mut device = ptr::null_mut();
+        // SAFETY: what the plugin handed out; the place lives on the stack for the call.
+        let result = unsafe { get(pointer(comm), pointer(registration), &raw mut device) };
+        Some((result, number(device)))
     }
 
     /// Ends a registration.

@@ -187,6 +187,15 @@ impl Comm {
         Some(accepted("regMrDmaBuf", result).map(|()| registration))
     }
 
+    /// Asks what the device side knows a registration by; `None` if the plugin cannot say.
+    pub(crate) fn device_registration(
+        &self,
+        registration: Opaque,
+    ) -> Option<Result<Opaque, Refusal>> {
+        let (result, device) = self.net.calls.device_registration(self.raw, registration)?;
+        Some(accepted("getDeviceMr", result).map(|()| device))
+    }
+
     /// Ends a registration.
     pub(crate) fn deregister(&self, registration: Opaque) -> Result<(), Refusal> {
         accepted("deregMr", self.net.calls.deregister(self.raw, registration))

@@ -143,6 +143,7 @@ mod faults {
     #[test]
     fn a_device_side_that_is_not_there_is_found() {
         finds("device_handle", "device_handles", "connect gave a device handle");
+        finds("claims_device", "device_registration", "getDeviceMr returned ncclSuccess and gave");
     }
 
     #[test]

@@ -254,6 +254,19 @@ pub(crate) unsafe extern "C" fn deregister(
     on(comm, |plugin| plugin.deregister(number(comm), number(registration)))
 }
 
+/// Refuses: there is no device side that it could be for.
+pub(crate) unsafe extern "C" fn device_registration(
+    comm: *mut c_void,
+    _registration: *mut c_void,
+    device: *mut *mut c_void,
+) -> NcclResult {
+    on(comm, |plugin| {
+        // SAFETY: the caller wants it there.
+        unsafe { place(device) }?.write(null_mut());
+        if plugin.has(Fault::ClaimsDevice) { Ok(()) } else { Err(NcclResult::INVALID_USAGE) }
+    })
+}
+
 pub(crate) unsafe extern "C" fn isend(
     comm: *mut c_void,
     data: *mut c_void,

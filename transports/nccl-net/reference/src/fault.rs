@@ -51,12 +51,14 @@ pub(crate) enum Fault {
     AnyDescriptor,
     /// The descriptor of memory that is to be registered is closed.
     ClosesDescriptor,
+    /// Devices have a device side, says the plugin, but it gives nothing to it.
+    ClaimsDevice,
     /// Misspelt: `init` fails, for nothing is worse than a test without its fault.
     Unknown,
 }
 
 /// As `REFERENCE_NET_FAULT` has them.
-const NAMES: [(&str, Fault); 24] = [
+const NAMES: [(&str, Fault); 25] = [
     ("blocking_connect", Fault::BlockingConnect),
     ("blocking_accept", Fault::BlockingAccept),
     ("never_connects", Fault::NeverConnects),
@@ -81,6 +83,7 @@ const NAMES: [(&str, Fault); 24] = [
     ("flush_hangs", Fault::FlushHangs),
     ("any_descriptor", Fault::AnyDescriptor),
     ("closes_descriptor", Fault::ClosesDescriptor),
+    ("claims_device", Fault::ClaimsDevice),
 ];
 
 impl Fault {

@@ -7,7 +7,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ccl_wire::interface::{Filter, addresses};
-use nccl_net_abi::{DMA_BUF, HOST, NcclResult, TRANSFER_BYTES_MAX};
+use nccl_net_abi::{
+    DEVICE_HOST, DEVICE_UNPACK, DEVICE_UNPACK_VERSION, DMA_BUF, HOST, NcclResult,
+    TRANSFER_BYTES_MAX,
+};
 
 use crate::config::Config;
 use crate::fault::Fault;
@@ -162,6 +165,14 @@ impl Plugin {
         match self.config.fault {
             Some(Fault::AnyDescriptor | Fault::ClosesDescriptor) => HOST | DMA_BUF,
             _ => HOST,
+        }
+    }
+
+    /// Returns type and version of the device side.
+    pub(crate) fn device_side(&self) -> (i32, i32) {
+        match self.has(Fault::ClaimsDevice) {
+            true => (DEVICE_UNPACK, DEVICE_UNPACK_VERSION),
+            false => (DEVICE_HOST, 0),
         }
     }
 

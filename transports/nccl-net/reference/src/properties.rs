@@ -2,9 +2,7 @@
 
 use core::ffi::{CStr, c_int};
 
-use nccl_net_abi::{
-    DEVICE_HOST, NcclResult, Parts, TRANSFER_BYTES_MAX, UNDEFINED, v8, v9, v11, v12,
-};
+use nccl_net_abi::{NcclResult, Parts, TRANSFER_BYTES_MAX, UNDEFINED, v8, v9, v11, v12};
 
 use crate::exports::{check_device, entry, place};
 use crate::plugin::{GROUP_MAX, Outcome, Plugin};
@@ -44,8 +42,8 @@ pub(crate) unsafe extern "C" fn properties_v12(
             latency_us: 0.0,
             comms_max: COMMS_MAX,
             receives_max: GROUP_MAX as c_int,
-            device_type: DEVICE_HOST,
-            device_version: 0,
+            device_type: plugin.device_side().0,
+            device_version: plugin.device_side().1,
             parts: Parts::of(parts),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             collective_bytes_max: TRANSFER_BYTES_MAX,
@@ -77,8 +75,8 @@ pub(crate) unsafe extern "C" fn properties_v11(
             latency_us: 0.0,
             comms_max: COMMS_MAX,
             receives_max: GROUP_MAX as c_int,
-            device_type: DEVICE_HOST,
-            device_version: 0,
+            device_type: plugin.device_side().0,
+            device_version: plugin.device_side().1,
             parts: Parts::of(parts),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             collective_bytes_max: TRANSFER_BYTES_MAX,
@@ -108,8 +106,8 @@ pub(crate) unsafe extern "C" fn properties_v9(
             latency_us: 0.0,
             comms_max: COMMS_MAX,
             receives_max: GROUP_MAX as c_int,
-            device_type: DEVICE_HOST,
-            device_version: 0,
+            device_type: plugin.device_side().0,
+            device_version: plugin.device_side().1,
             parts: Parts::of(parts),
             transfer_bytes_max: TRANSFER_BYTES_MAX,
             collective_bytes_max: TRANSFER_BYTES_MAX,
@@ -137,8 +135,8 @@ pub(crate) unsafe extern "C" fn properties_v8(
             latency_us: 0.0,
             comms_max: COMMS_MAX,
             receives_max: GROUP_MAX as c_int,
-            device_type: DEVICE_HOST,
-            device_version: 0,
+            device_type: plugin.device_side().0,
+            device_version: plugin.device_side().1,
         });
         Ok(())
     })

@@ -5,9 +5,9 @@ use core::ffi::CStr;
 use nccl_net_abi::{v8, v9, v10, v11, v12};
 
 use crate::exports::{
-    accept, close_listen, close_receive, close_send, connect, consumed, deregister, devices,
-    finalize, iflush, init, irecv, isend, listen, make_device, register, register_dma_buf,
-    set_attributes, test,
+    accept, close_listen, close_receive, close_send, connect, consumed, deregister,
+    device_registration, devices, finalize, iflush, init, irecv, isend, listen, make_device,
+    register, register_dma_buf, set_attributes, test,
 };
 use crate::older::{
     connect_v9, connect_v10, init_v9, init_v10, irecv_v8, irecv_v9, isend_v8, isend_v9, listen_v10,
@@ -45,7 +45,7 @@ pub static ncclNetPlugin_v12: Exported<v12::Net> = Exported(v12::Net {
     close_send: Some(close_send),
     close_receive: Some(close_receive),
     close_listen: Some(close_listen),
-    device_registration: None,
+    device_registration: Some(device_registration),
     consumed: Some(consumed),
     make_device: Some(make_device::<8>),
     finalize: Some(finalize),
@@ -73,7 +73,7 @@ pub static ncclNetPlugin_v11: Exported<v11::Net> = Exported(v11::Net {
     close_send: Some(close_send),
     close_receive: Some(close_receive),
     close_listen: Some(close_listen),
-    device_registration: None,
+    device_registration: Some(device_registration),
     consumed: Some(consumed),
     make_device: Some(make_device::<4>),
     finalize: Some(finalize),
@@ -101,7 +101,7 @@ pub static ncclNetPlugin_v10: Exported<v10::Net> = Exported(v10::Net {
     close_send: Some(close_send),
     close_receive: Some(close_receive),
     close_listen: Some(close_listen),
-    device_registration: None,
+    device_registration: Some(device_registration),
     consumed: Some(consumed),
     make_device: Some(make_device::<4>),
 });
@@ -127,7 +127,7 @@ pub static ncclNetPlugin_v9: Exported<v9::Net> = Exported(v9::Net {
     close_send: Some(close_send),
     close_receive: Some(close_receive),
     close_listen: Some(close_listen),
-    device_registration: None,
+    device_registration: Some(device_registration),
     consumed: Some(consumed),
     make_device: Some(make_device::<4>),
 });
@@ -153,6 +153,6 @@ pub static ncclNetPlugin_v8: Exported<v8::Net> = Exported(v8::Net {
     close_send: Some(close_send),
     close_receive: Some(close_receive),
     close_listen: Some(close_listen),
-    device_registration: None,
+    device_registration: Some(device_registration),
     consumed: Some(consumed),
 });

@@ -156,6 +156,7 @@ pub(crate) const ALL: &[Point] = &[
     registration::PARTS_AND_OVERLAPS,
     registration::DEREGISTER_IN_FLIGHT,
     registration::DMA_BUF_REGISTRATION,
+    offload::DEVICE_REGISTRATION,
     threads::FOUR_THREADS,
     threads::CALLS_FROM_OTHER_THREADS,
     threads::FORK_AFTER_INIT,

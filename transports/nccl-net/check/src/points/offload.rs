@@ -2,12 +2,13 @@
 
 use nccl_net_abi::DEVICE_HOST;
 
+use super::connect::exchange;
 use super::{CONNECTS, Point};
 use crate::calls::device_side;
 use crate::link::Link;
 use crate::messages::Role;
 use crate::side::Side;
-use crate::stop::{Outcome, failed};
+use crate::stop::{Outcome, demand, failed, skipped};
 
 pub(super) const DEVICE_HANDLES: Point = Point::pair(
     "device_handles",
@@ -43,6 +44,32 @@ fn wrong_handle(named: (i32, i32), given: Option<(i32, i32)>) -> Option<String> 
          would leave the data to a device side that is not there",
         given.0, given.1, named.0, named.1
     ))
+}
+
+pub(super) const DEVICE_REGISTRATION: Point = Point::pair(
+    "device_registration",
+    "Where netDeviceType is not HOST, getDeviceMr gives what the device side knows a registration \
+     by.",
+    device_registration,
+    device_registration,
+);
+
+fn device_registration(side: &Side) -> Outcome {
+    let net = side.net()?;
+    if net.properties()?.device_type == DEVICE_HOST {
+        return skipped("netDeviceType is HOST: NCCL does not call getDeviceMr");
+    }
+    let link = Link::open(side, &net)?;
+    let memory = link.memory(1 << 16)?;
+    side.step("getDeviceMr");
+    match link.comm.device_registration(memory.registration) {
+        None => return failed("netDeviceType is not HOST, but getDeviceMr is NULL"),
+        Some(device) => {
+            demand(device? != 0, || "getDeviceMr returned ncclSuccess and gave nothing".to_owned())?
+        }
+    }
+    link.comm.deregister(memory.registration)?;
+    exchange(&link)
 }
 
 #[cfg(test)]
