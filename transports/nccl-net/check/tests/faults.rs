@@ -141,6 +141,11 @@ mod faults {
     }
 
     #[test]
+    fn a_place_that_is_none_is_found() {
+        finds("bus_id_as_path", "properties", "pciPath is 0000:3b:00.0");
+    }
+
+    #[test]
     fn a_device_side_that_is_not_there_is_found() {
         finds("device_handle", "device_handles", "connect gave a device handle");
         finds("claims_device", "device_registration", "getDeviceMr returned ncclSuccess and gave");

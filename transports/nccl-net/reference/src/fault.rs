@@ -53,12 +53,14 @@ pub(crate) enum Fault {
     ClosesDescriptor,
     /// Devices have a device side, says the plugin, but it gives nothing to it.
     ClaimsDevice,
+    /// Devices say by a bus id, and not by a path, where they are.
+    BusIdAsPath,
     /// Misspelt: `init` fails, for nothing is worse than a test without its fault.
     Unknown,
 }
 
 /// As `REFERENCE_NET_FAULT` has them.
-const NAMES: [(&str, Fault); 25] = [
+const NAMES: [(&str, Fault); 26] = [
     ("blocking_connect", Fault::BlockingConnect),
     ("blocking_accept", Fault::BlockingAccept),
     ("never_connects", Fault::NeverConnects),
@@ -84,6 +86,7 @@ const NAMES: [(&str, Fault); 25] = [
     ("any_descriptor", Fault::AnyDescriptor),
     ("closes_descriptor", Fault::ClosesDescriptor),
     ("claims_device", Fault::ClaimsDevice),
+    ("bus_id_as_path", Fault::BusIdAsPath),
 ];
 
 impl Fault {

@@ -1,10 +1,11 @@
 //! What there is to know of the device, in each version's words.
 
-use core::ffi::{CStr, c_int};
+use core::ffi::{CStr, c_char, c_int};
 
 use nccl_net_abi::{NcclResult, Parts, TRANSFER_BYTES_MAX, UNDEFINED, v8, v9, v11, v12};
 
 use crate::exports::{check_device, entry, place};
+use crate::fault::Fault;
 use crate::plugin::{GROUP_MAX, Outcome, Plugin};
 
 /// By number; the last one is made of the others.
@@ -22,6 +23,14 @@ fn name(plugin: &Plugin, device: c_int) -> Outcome<&'static CStr> {
     at.and_then(|at| NAMES.get(at)).copied().ok_or(NcclResult::INVALID_ARGUMENT)
 }
 
+/// Returns nothing without a fault: sockets are on no bus.
+fn pci_path(plugin: &Plugin) -> *const c_char {
+    match plugin.has(Fault::BusIdAsPath) {
+        true => c"0000:3b:00.0".as_ptr(),
+        false => std::ptr::null(),
+    }
+}
+
 pub(crate) unsafe extern "C" fn properties_v12(
     device: c_int,
     into: *mut v12::Properties,
@@ -32,7 +41,7 @@ pub(crate) unsafe extern "C" fn properties_v12(
         let into = unsafe { place(into) }?;
         into.write(v12::Properties {
             name: name.as_ptr(),
-            pci_path: std::ptr::null(),
+            pci_path: pci_path(plugin),
             guid: GUID + device as u64,
             memory_kinds: plugin.memory_kinds(),
             registration_is_global: 1,
@@ -65,7 +74,7 @@ pub(crate) unsafe extern "C" fn properties_v11(
         let into = unsafe { place(into) }?;
         into.write(v11::Properties {
             name: name.as_ptr(),
-            pci_path: std::ptr::null(),
+            pci_path: pci_path(plugin),
             guid: GUID + device as u64,
             memory_kinds: plugin.memory_kinds(),
             registration_is_global: 1,
@@ -96,7 +105,7 @@ pub(crate) unsafe extern "C" fn properties_v9(
         let into = unsafe { place(into) }?;
         into.write(v9::Properties {
             name: name.as_ptr(),
-            pci_path: std::ptr::null(),
+            pci_path: pci_path(plugin),
             guid: GUID + device as u64,
             memory_kinds: plugin.memory_kinds(),
             registration_is_global: 1,
@@ -126,7 +135,7 @@ pub(crate) unsafe extern "C" fn properties_v8(
         let into = unsafe { place(into) }?;
         into.write(v8::Properties {
             name: name.as_ptr(),
-            pci_path: std::ptr::null(),
+            pci_path: pci_path(plugin),
             guid: GUID + device as u64,
             memory_kinds: plugin.memory_kinds(),
             registration_is_global: 1,

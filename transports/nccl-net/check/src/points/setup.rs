@@ -1,5 +1,7 @@
 //! Before any connection.
 
+use std::path::Path;
+
 use nccl_net_abi::{
     Attributes, CUDA, DEVICE_HOST, DEVICE_UNPACK, DEVICE_UNPACK_VERSION, DMA_BUF, Fan, HOST,
     NcclResult,
@@ -133,7 +135,35 @@ pub(super) fn wrong_fields(device: i32, properties: &Properties) -> Vec<String> 
         (properties.rail >= -1, format!("railId is {}, expected -1 or more", properties.rail)),
         (properties.plane >= -1, format!("planeId is {}, expected -1 or more", properties.plane)),
     ];
-    fields.into_iter().filter(|(holds, _)| !holds).map(|(_, wrong)| wrong).collect()
+    let wrong = fields.into_iter().filter(|(holds, _)| !holds).map(|(_, wrong)| wrong);
+    wrong.chain(wrong_pci_path(properties.pci_path.as_deref())).collect()
+}
+
+/// Returns what is wrong with the path of a device. NCCL attaches what is not on the PCI bus to the
+/// first processor.
+fn wrong_pci_path(path: Option<&str>) -> Option<String> {
+    let path = path?;
+    let place = Path::new(path);
+    if !(place.is_absolute() && place.is_dir()) {
+        return Some(format!(
+            "pciPath is {path}, expected NULL or the directory of the device in /sys/devices"
+        ));
+    }
+    let subsystem = place.join("subsystem").canonicalize();
+    let is_pci = subsystem.is_ok_and(|subsystem| subsystem.ends_with("pci"));
+    let name = place.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    (is_pci && !is_bus_id(name)).then(|| {
+        format!("pciPath is {path}, expected an end as 0000:3b:00.0: there NCCL reads the bus id")
+    })
+}
+
+/// Returns whether a name is as `0000:3b:00.0`; domains may be longer.
+fn is_bus_id(name: &str) -> bool {
+    let parts: Vec<&str> = name.split([':', '.']).collect();
+    let is_hex = |part: &str| part.chars().all(|c| c.is_ascii_hexdigit());
+    parts.iter().all(|part| is_hex(part))
+        && matches!(*parts, [domain, bus, device, function]
+            if domain.len() >= 4 && (bus.len(), device.len(), function.len()) == (2, 2, 1))
 }
 
 pub(super) const DEVICES_STABLE: Point = Point::alone(
@@ -196,3 +226,38 @@ pub(super) const ATTRIBUTES_ACCEPTED: Point = Point::alone(
         Ok(())
     },
 );
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_pci_path_is_none_or_a_directory_that_ends_in_a_bus_id() {
+        let root = std::env::temp_dir().join(format!("netcheck-pci-{}", std::process::id()));
+        let device = |name: &str, subsystem: &str| {
+            let (place, bus) = (root.join(name), root.join("bus").join(subsystem));
+            fs::create_dir_all(&place).unwrap();
+            fs::create_dir_all(&bus).unwrap();
+            symlink(bus, place.join("subsystem")).unwrap();
+            wrong_pci_path(place.to_str())
+        };
+        let (function, other) = (device("0000:3b:00.0", "pci"), device("device", "pci"));
+        let is_virtual = device("lo", "net");
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!((wrong_pci_path(None), function, is_virtual), (None, None, None));
+        assert!(other.is_some_and(|wrong| wrong.contains("bus id")));
+        assert!(wrong_pci_path(Some("0000:3b:00.0")).is_some());
+        assert!(wrong_pci_path(root.to_str()).is_some());
+    }
+
+    #[test]
+    fn bus_ids_are_known() {
+        assert!(["0000:3b:00.0", "10000:e1:1f.7"].iter().all(|name| is_bus_id(name)));
+        for name in ["", "3b:00.0", "0000:3b:00", "0000:3b:00.00", "0000:3b:0g.0", "device"] {
+            assert!(!is_bus_id(name), "{name}");
+        }
+    }
+}
