@@ -58,6 +58,7 @@ const VERSIONS: [(&str, &[&str]); 3] = [
             "attributes_accepted",
             "no_such_parts",
             "optional_completion",
+            "profiled_requests",
             "init_finalize_cycles",
             "finalize_joins_threads",
         ],

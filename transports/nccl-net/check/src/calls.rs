@@ -13,7 +13,7 @@ use nccl_net_abi::{
     Accept, Attributes, Close, CommConfig, ConnectV9, ConnectV10, ConnectV12, DeregMr,
     DeviceHandle, Devices, Finalize, GetDeviceMr, HANDLE_BYTES, Iflush, InitV9, InitV10, InitV12,
     IrecvConsumed, IrecvV8, IrecvV9, IrecvV12, IsendV8, IsendV9, IsendV12, ListenV10, ListenV12,
-    NcclResult, Parts, RegMr, RegMrDmaBuf, SetAttributes, Test, v8, v9, v10, v11, v12,
+    NcclResult, Parts, Profiler, RegMr, RegMrDmaBuf, SetAttributes, Test, v8, v9, v10, v11, v12,
 };
 
 use crate::log::logger;
@@ -38,6 +38,8 @@ pub(crate) struct Part {
     pub(crate) registration: Opaque,
     /// Which send belongs to which receive.
     pub(crate) tag: i32,
+    /// The profiler's event for it, or 0; not known before version 10.
+    pub(crate) event: Opaque,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -188,17 +190,22 @@ impl Calls {
         self.finalize.is_some()
     }
 
-    /// The context, if it has any, else 0.
-    pub(crate) fn init(&self, hash: u64, traffic_class: i32) -> (NcclResult, Opaque) {
+    /// The context, if it has any, else 0. Before version 10 there is no profiler.
+    pub(crate) fn init(
+        &self,
+        hash: u64,
+        traffic_class: i32,
+        profiler: Profiler,
+    ) -> (NcclResult, Opaque) {
         let mut config = CommConfig { traffic_class };
         let mut context = ptr::null_mut();
         let result = match self.init {
             // SAFETY: the places live on the stack for the length of the call.
             Init::V12(init) => unsafe {
-                init(&raw mut context, hash, &raw mut config, logger(), None)
+                init(&raw mut context, hash, &raw mut config, logger(), profiler)
             },
-            // SAFETY: a logger, and no profiler, as before NCCL 2.26.
-            Init::V10(init) => unsafe { init(logger(), None) },
+            // SAFETY: a logger and a profiler, if there is one.
+            Init::V10(init) => unsafe { init(logger(), profiler) },
             // SAFETY: a logger.
             Init::V9(init) => unsafe { init(logger()) },
         };
@@ -357,9 +364,9 @@ impl Calls {
         let mut request = ptr::null_mut();
         let place = &raw mut request;
         let result = match self.isend {
-            // SAFETY: the memory is never freed; no event of a profiler that there is not.
+            // SAFETY: the memory is never freed; the event is only given back to the profiler.
             Isend::V12(isend) => unsafe {
-                isend(comm, address, bytes, tag, registration, ptr::null_mut(), place)
+                isend(comm, address, bytes, tag, registration, pointer(part.event), place)
             },
             // SAFETY: the memory is never freed.
             Isend::V9(isend) => unsafe { isend(comm, address, bytes, tag, registration, place) },
@@ -392,6 +399,7 @@ impl Calls {
             bytes[at] = part.memory.len();
             bytes_v8[at] = part.memory.len() as c_int;
             tags[at] = part.tag;
+            events[at] = pointer(part.event);
         }
         let (addresses, tags) = (addresses.as_mut_ptr(), tags.as_mut_ptr());
         let (registrations, events) = (registrations.as_mut_ptr(), events.as_mut_ptr());

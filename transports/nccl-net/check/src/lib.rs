@@ -26,6 +26,7 @@ mod pair;
 mod performance;
 mod points;
 mod process;
+mod profiler;
 mod properties;
 mod report;
 mod session;

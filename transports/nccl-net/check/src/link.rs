@@ -36,7 +36,7 @@ impl Registered {
     /// Some of it, as a buffer for a transfer.
     pub(crate) fn part(&self, start: usize, bytes: usize, tag: i32) -> Part {
         let memory = self.memory.part(start..start + bytes);
-        Part { memory, registration: self.registration, tag }
+        Part { memory, registration: self.registration, tag, event: 0 }
     }
 }
 

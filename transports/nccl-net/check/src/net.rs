@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::os::fd::RawFd;
 
-use nccl_net_abi::{Attributes, CUDA, HANDLE_BYTES, HOST, NcclResult};
+use nccl_net_abi::{Attributes, CUDA, HANDLE_BYTES, HOST, NcclResult, Profiler};
 
 use crate::calls::{Calls, GROUP_MAX, HandleBuffer, Opaque, Part};
 use crate::memory::Memory;
@@ -32,8 +32,9 @@ pub(crate) struct Net {
 
 impl Net {
     /// Calls `init`, and takes the first device.
-    pub(crate) fn init(calls: Calls) -> Result<Net, Refusal> {
-        let (result, context) = calls.init(0x0123_4567_89AB_CDEF, nccl_net_abi::UNDEFINED);
+    pub(crate) fn init(calls: Calls, profiler: Profiler) -> Result<Net, Refusal> {
+        let hash = 0x0123_4567_89AB_CDEF;
+        let (result, context) = calls.init(hash, nccl_net_abi::UNDEFINED, profiler);
         accepted("init", result)?;
         Ok(Net { calls, context, device: 0 })
     }

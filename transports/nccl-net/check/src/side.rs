@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nccl_net_abi::Profiler;
 use rustix::process::{Pid, Signal};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -111,16 +112,25 @@ impl Side {
 
     /// Opens the library for the life of the process, calls `init`, and takes the device.
     pub(crate) fn net(&self) -> Outcome<Net> {
+        self.net_with(None)
+    }
+
+    /// The same with a profiler for `init`.
+    pub(crate) fn net_with(&self, profiler: Profiler) -> Outcome<Net> {
         let plugin = self.plugin()?;
-        let net = self.init(&plugin);
+        let net = self.init_with(&plugin, profiler);
         OPEN.lock().unwrap_or_else(PoisonError::into_inner).push(plugin);
         net
     }
 
     /// Calls `init` and takes the device.
     pub(crate) fn init(&self, plugin: &Plugin) -> Outcome<Net> {
+        self.init_with(plugin, None)
+    }
+
+    fn init_with(&self, plugin: &Plugin, profiler: Profiler) -> Outcome<Net> {
         self.step("init");
-        let net = Net::init(plugin.calls)?;
+        let net = Net::init(plugin.calls, profiler)?;
         let device = match self.arguments.device[..] {
             [device] => device,
             ref parts => match net.make_device(parts) {

@@ -61,7 +61,8 @@ mod faults {
         assert_eq!(failures(&plugin(), "", &["--api", "v8"]), []);
         // Those between differ in a few calls.
         let only = "properties,attributes_accepted,send_receive,grouped_receives,\
-                    optional_completion,finalize_joins_threads,dlclose_is_harmless";
+                    optional_completion,finalize_joins_threads,dlclose_is_harmless,device_handles,\
+                    consumed_receives,flush,profiled_requests";
         for api in ["v11", "v10", "v9"] {
             assert_eq!(failures(&plugin(), "", &["--api", api, "--only", only]), [], "{api}");
         }
@@ -112,6 +113,8 @@ mod faults {
         finds("progress_only_in_test", "isend_progresses_without_test", "did not end");
         finds("registration_race", "registration_during_transfers", "returned nccl");
         finds("wrong_result_on_null", "null_arguments", "returned ncclSuccess");
+        finds("refuses_events", "profiled_requests", "returned ncclInvalidArgument");
+        finds("stray_events", "profiled_requests", "which came with no request");
         finds("flush_hangs", "flush", "test to say that the flush is done");
         finds("consumed_frees", "consumed_receives", "test returned ncclInvalidArgument");
     }

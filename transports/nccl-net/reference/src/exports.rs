@@ -86,9 +86,10 @@ pub(crate) unsafe extern "C" fn init(
     _comm: u64,
     _config: *mut CommConfig,
     _logger: Logger,
-    _profiler: Profiler,
+    profiler: Profiler,
 ) -> NcclResult {
     entry(|plugin| {
+        plugin.set_profiler(profiler);
         // SAFETY: the caller wants the context there.
         let context = unsafe { place(context) }?;
         context.write(pointer(Some(plugin.init()?)));
@@ -267,19 +268,35 @@ pub(crate) unsafe extern "C" fn device_registration(
     })
 }
 
+/// Does with an event for the profiler what a fault says; nothing without one.
+fn look_at(plugin: &Plugin, event: *mut c_void) -> Outcome<()> {
+    if plugin.has(Fault::RefusesEvents) && !event.is_null() {
+        return Err(NcclResult::INVALID_ARGUMENT);
+    }
+    if plugin.has(Fault::StrayEvents)
+        && let Some(tell) = plugin.profiler()
+    {
+        let mut begun = null_mut();
+        // SAFETY: the caller gave it to be called so; there is a place for the event.
+        let _ = unsafe { tell(&raw mut begun, 0, event, 0, null_mut()) };
+    }
+    Ok(())
+}
+
 pub(crate) unsafe extern "C" fn isend(
     comm: *mut c_void,
     data: *mut c_void,
     bytes: usize,
     tag: c_int,
     registration: *mut c_void,
-    _event: *mut c_void,
+    event: *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
     on(comm, |plugin| {
         // SAFETY: the caller wants the request there.
         let request = unsafe { place(request) }?;
         request.write(null_mut());
+        look_at(plugin, event)?;
         // SAFETY: the caller gives the bytes away until the request is done.
         let span = unsafe { plugin.span(data.cast(), bytes, number(registration)) }?;
         request.write(pointer(plugin.send(number(comm), span, tag)?));
@@ -294,7 +311,7 @@ pub(crate) unsafe extern "C" fn irecv(
     bytes: *mut usize,
     tags: *mut c_int,
     registrations: *mut *mut c_void,
-    _events: *mut *mut c_void,
+    events: *mut *mut c_void,
     request: *mut *mut c_void,
 ) -> NcclResult {
     on(comm, |plugin| {
@@ -308,6 +325,11 @@ pub(crate) unsafe extern "C" fn irecv(
         let tags = unsafe { values(tags, count) }?;
         // SAFETY: the caller has so many.
         let registrations = unsafe { values(registrations, count) }?;
+        if !events.is_null() {
+            // SAFETY: the caller has so many.
+            let events = unsafe { values(events, count) }?;
+            events.iter().try_for_each(|event| look_at(plugin, *event))?;
+        }
         // SAFETY: the caller wants the request there. What it says there is only a hint.
         let request = unsafe { place(request) }?;
         request.write(null_mut());

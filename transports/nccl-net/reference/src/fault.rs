@@ -55,12 +55,16 @@ pub(crate) enum Fault {
     ClaimsDevice,
     /// Devices say by a bus id, and not by a path, where they are.
     BusIdAsPath,
+    /// Requests that come with an event for the profiler are refused.
+    RefusesEvents,
+    /// The profiler is told of every send, whether it came with an event or not.
+    StrayEvents,
     /// Misspelt: `init` fails, for nothing is worse than a test without its fault.
     Unknown,
 }
 
 /// As `REFERENCE_NET_FAULT` has them.
-const NAMES: [(&str, Fault); 26] = [
+const NAMES: [(&str, Fault); 28] = [
     ("blocking_connect", Fault::BlockingConnect),
     ("blocking_accept", Fault::BlockingAccept),
     ("never_connects", Fault::NeverConnects),
@@ -87,6 +91,8 @@ const NAMES: [(&str, Fault); 26] = [
     ("closes_descriptor", Fault::ClosesDescriptor),
     ("claims_device", Fault::ClaimsDevice),
     ("bus_id_as_path", Fault::BusIdAsPath),
+    ("refuses_events", Fault::RefusesEvents),
+    ("stray_events", Fault::StrayEvents),
 ];
 
 impl Fault {

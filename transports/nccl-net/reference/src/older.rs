@@ -9,8 +9,11 @@ use crate::exports::{connect_anywhere, entry, irecv, isend, listen_anywhere};
 use crate::plugin::GROUP_MAX;
 
 /// Nobody finalizes: what is begun lasts as long as the process.
-pub(crate) unsafe extern "C" fn init_v10(_logger: Logger, _profiler: Profiler) -> NcclResult {
-    entry(|plugin| plugin.init().map(|_| ()))
+pub(crate) unsafe extern "C" fn init_v10(_logger: Logger, profiler: Profiler) -> NcclResult {
+    entry(|plugin| {
+        plugin.set_profiler(profiler);
+        plugin.init().map(|_| ())
+    })
 }
 
 pub(crate) unsafe extern "C" fn init_v9(_logger: Logger) -> NcclResult {

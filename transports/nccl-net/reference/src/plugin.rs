@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use ccl_wire::interface::{Filter, addresses};
 use nccl_net_abi::{
-    DEVICE_HOST, DEVICE_UNPACK, DEVICE_UNPACK_VERSION, DMA_BUF, HOST, NcclResult,
+    DEVICE_HOST, DEVICE_UNPACK, DEVICE_UNPACK_VERSION, DMA_BUF, HOST, NcclResult, Profiler,
     TRANSFER_BYTES_MAX,
 };
 
@@ -145,6 +145,8 @@ pub(crate) struct Plugin {
     links: Registry<Link>,
     registrations: Registry<Registration>,
     is_rebuilding: AtomicBool,
+    /// What the last `init` was given.
+    profiler: Mutex<Profiler>,
     /// Whether the two devices have been made one, too.
     has_made: AtomicBool,
     lingering: Mutex<Vec<Lingering>>,
@@ -205,6 +207,7 @@ impl Plugin {
             links: Registry::new(),
             registrations: Registry::new(),
             is_rebuilding: AtomicBool::new(false),
+            profiler: Mutex::new(None),
             has_made: AtomicBool::new(false),
             lingering: Mutex::new(Vec::new()),
             helper: Mutex::new(Helper::default()),
@@ -238,6 +241,16 @@ impl Plugin {
         }
         helper.wanted += 1;
         Ok(self.contexts.insert(()))
+    }
+
+    /// Takes what is told of events.
+    pub(crate) fn set_profiler(&self, profiler: Profiler) {
+        *lock(&self.profiler) = profiler;
+    }
+
+    /// Returns what is told of events, if anything is.
+    pub(crate) fn profiler(&self) -> Profiler {
+        *lock(&self.profiler)
     }
 
     /// The end of a context; with the last one, of the thread.

@@ -151,6 +151,7 @@ pub(crate) const ALL: &[Point] = &[
     requests::TEST_SEMANTICS,
     requests::CONSUMED_RECEIVES,
     requests::FLUSH,
+    requests::PROFILED,
     registration::DURING_TRANSFERS,
     registration::FROM_OTHER_COMM,
     registration::PARTS_AND_OVERLAPS,

@@ -12,6 +12,7 @@ use crate::link::{Link, TAG, received};
 use crate::memory::GUARD;
 use crate::messages::Role;
 use crate::net::{Net, accepted};
+use crate::profiler;
 use crate::side::Side;
 use crate::stop::{Outcome, demand, failed, skipped};
 use crate::stream::Stream;
@@ -334,4 +335,42 @@ fn finish_without_sizes(side: &Side, net: &Net, request: Opaque, what: &str) -> 
         accepted("test", result)?;
         Ok((done != 0).then_some(()))
     })
+}
+
+pub(super) const PROFILED: Point = Point::pair(
+    "profiled_requests",
+    "A profiler given to init, and events given to isend and irecv, do no harm; what the profiler \
+     is told belongs to these events.",
+    profiled,
+    profiled,
+);
+
+fn profiled(side: &Side) -> Outcome {
+    if side.plugin()?.api < Api::V10 {
+        return skipped("the profiler came with version 10");
+    }
+    let net = side.net_with(profiler::profiler())?;
+    let link = Link::open(side, &net)?;
+    let memory = link.memory(STRIDE)?;
+    // NCCL profiles some requests, and others not.
+    for (seed, event) in (0..16).zip([profiler::event(), 0].into_iter().cycle()) {
+        let kind = if event == 0 { "no event" } else { "an event" };
+        side.step(&format!("message {seed}, with {kind}"));
+        let part = Part { event, ..memory.part(0, BYTES, TAG) };
+        match side.role {
+            Role::Receiver => {
+                memory.memory.clear();
+                link.receive(part, "the message")?;
+                memory.memory.verify(seed, BYTES, BYTES)?;
+            }
+            Role::Sender => {
+                part.memory.fill(seed);
+                link.send(&part, "the message")?;
+            }
+        }
+        profiler::verify()?;
+    }
+    side.meet()?;
+    link.close()?;
+    profiler::verify()
 }

@@ -54,7 +54,7 @@ pub(super) const NULL_ARGUMENTS: Point = Point::alone(
         let net = side.net()?;
         let calls = net.calls;
         let memory = Memory::new(64);
-        let part = Part { memory, registration: 0, tag: TAG };
+        let part = Part { memory, registration: 0, tag: TAG, event: 0 };
         side.step("accept with NULL");
         refused("accept with a NULL listener", calls.accept(0).0)?;
         side.step("regMr with NULL");

@@ -196,7 +196,7 @@ pub(super) const ATTRIBUTES_ACCEPTED: Point = Point::alone(
         let net = side.net()?;
         if side.plugin()?.api >= Api::V11 {
             side.step("init with traffic class 104");
-            let (result, context) = net.calls.init(1, 104);
+            let (result, context) = net.calls.init(1, 104, None);
             demand(result == NcclResult::SUCCESS, || {
                 format!("init with traffic class 104 returned {}", result.name())
             })?;

@@ -1,0 +1,92 @@
+//! NCCL's profiler, as a plugin sees it: whatever it is told has to belong to an event that came
+//! with a request.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use nccl_net_abi::{NcclResult, Profiler};
+
+use crate::calls::Opaque;
+use crate::memory::Memory;
+use crate::stop::{Outcome, failed};
+
+/// The first and the last thing that a plugin says of an event: it begins, it ends, there is news,
+/// or both of these.
+const BEGINS: c_int = 0;
+const LAST: c_int = 3;
+
+/// The event that comes with requests. Nobody but NCCL looks into it.
+static EVENT: OnceLock<Memory> = OnceLock::new();
+/// The first thing that a plugin told wrongly.
+static WRONG: Mutex<Option<String>> = Mutex::new(None);
+
+/// Returns the event that comes with a request that NCCL profiles.
+pub(crate) fn event() -> Opaque {
+    EVENT.get_or_init(|| Memory::new(64)).address().expose_provenance()
+}
+
+/// Returns the profiler that is given to `init`.
+pub(crate) fn profiler() -> Profiler {
+    Some(observe)
+}
+
+/// Expects that nothing was told wrongly, and that the event is as it was.
+pub(crate) fn verify() -> Outcome {
+    if let Some(wrong) = WRONG.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        return failed(wrong);
+    }
+    EVENT.get().map_or(Ok(()), |event| event.verify(0, 0, 0))
+}
+
+/// Stands for NCCL: gives every event that begins a name, which those that follow have to bear.
+unsafe extern "C" fn observe(
+    name: *mut *mut c_void,
+    what: c_int,
+    parent: *mut c_void,
+    _kind: i64,
+    _description: *mut c_void,
+) -> NcclResult {
+    // SAFETY: the plugin has a place for the name.
+    let name = unsafe { name.as_mut() };
+    let own = ptr::with_exposed_provenance_mut(event());
+    let wrong = match (name, what) {
+        (None, _) => Some("NULL for the place of the event".to_owned()),
+        (Some(_), BEGINS) if parent != own => {
+            Some(format!("an event with the parent {parent:p}, which came with no request"))
+        }
+        (Some(name), BEGINS) => {
+            *name = own;
+            None
+        }
+        (Some(name), ..=LAST) if what > BEGINS && *name == own => None,
+        (Some(name), _) => Some(format!("{what} of {name:p}, an event that never began")),
+    };
+    if let Some(wrong) = wrong {
+        let mut first = WRONG.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(format!("the profiler was told {wrong}"));
+    }
+    NcclResult::SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_have_parents_that_came_with_requests_and_begin_before_they_end() {
+        let parent: *mut c_void = ptr::with_exposed_provenance_mut(event());
+        let mut name = ptr::null_mut();
+        let place = &raw mut name;
+        let tell = |what, parent| {
+            // SAFETY: there is a place for the name.
+            let result = unsafe { observe(place, what, parent, 0, ptr::null_mut()) };
+            assert_eq!(result, NcclResult::SUCCESS);
+            verify()
+        };
+        assert!(tell(1, ptr::null_mut()).is_err());
+        assert!(tell(BEGINS, ptr::null_mut()).is_err());
+        assert!([BEGINS, 2, 3, 1].iter().all(|what| tell(*what, parent).is_ok()));
+        assert!(tell(LAST + 1, parent).is_err() && tell(-1, parent).is_err());
+    }
+}
