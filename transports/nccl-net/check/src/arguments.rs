@@ -14,8 +14,8 @@ const USUAL_SECONDS: &str = "20";
 #[derive(Clone, Debug, clap::Parser)]
 #[command(after_help = "\
 Host memory only; no NCCL and no GPU is needed. The exit status is 0 if nothing failed, 1 if a point
-failed, 2 if nothing could be checked. What rests on a point that failed is not tried.
-A variable that the plugin reads is set as for NCCL.
+failed, 2 if nothing could be checked. What rests on a point that failed is not tried. A plugin that
+finds no device is skipped. A variable that the plugin reads is set as for NCCL.
 Examples:
   ferroccl netcheck ./libnccl-net-x.so
   ferroccl netcheck ./libnccl-net-x.so --only in_order,close_in_flight --api v10

@@ -122,8 +122,10 @@ pub(crate) struct Summary {
     pub(crate) points: Vec<Line>,
     /// One for each size.
     pub(crate) performance: Vec<Row>,
-    /// Why nothing was measured.
+    /// The failure that kept it from being measured.
     pub(crate) performance_failed: Option<String>,
+    /// The reason why there is nothing to measure.
+    pub(crate) performance_skipped: Option<String>,
 }
 
 impl Summary {

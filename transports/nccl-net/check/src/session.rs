@@ -98,16 +98,26 @@ fn check(
     if let Some(base) = Line::missing(&performance::POINT, &summary.points) {
         let why = base.as_reason();
         show(&format!("Nothing was measured: performance {why}\n"));
-        summary.performance_failed = Some(why);
+        match base.has_failed() {
+            true => summary.performance_failed = Some(why),
+            false => summary.performance_skipped = Some(why),
+        }
     } else {
         progress("measuring");
         let report = pair::run(&performance::POINT, arguments, again)?;
         progress("");
         show(&format!("\n{}", report::columns()));
         report.rows.iter().for_each(|row| show(&report::row(row)));
-        if let Verdict::Failed(why) | Verdict::Skipped(why) = report.verdict {
-            show(&format!("The rest was not measured: {why}\n"));
-            summary.performance_failed = Some(why);
+        match report.verdict {
+            Verdict::Failed(why) => {
+                show(&format!("The rest was not measured: {why}\n"));
+                summary.performance_failed = Some(why);
+            }
+            Verdict::Skipped(why) => {
+                show(&format!("Nothing was measured: {why}\n"));
+                summary.performance_skipped = Some(why);
+            }
+            Verdict::Passed | Verdict::PeerEnded => {}
         }
         summary.performance = report.rows;
     }

@@ -20,7 +20,7 @@ use crate::messages::{Down, Role, Up, Verdict};
 use crate::net::Net;
 use crate::pair;
 use crate::points::{Act, Point};
-use crate::stop::{Outcome, Stop, demand, failed};
+use crate::stop::{Outcome, Stop, demand, failed, skipped};
 use crate::watch::Watch;
 
 /// On most machines, calls that must not block return within this. One slower one is forgiven: the
@@ -131,6 +131,14 @@ impl Side {
     fn init_with(&self, plugin: &Plugin, profiler: Profiler) -> Outcome<Net> {
         self.step("init");
         let net = Net::init(plugin.calls, profiler)?;
+        if net.devices()? == 0 {
+            self.step("finalize, as there is no device");
+            net.finalize()?;
+            return skipped(
+                "devices gives 0: the plugin finds nothing to use on this machine, so NCCL goes on \
+                 to the next plugin",
+            );
+        }
         let device = match self.arguments.device[..] {
             [device] => device,
             ref parts => match net.make_device(parts) {

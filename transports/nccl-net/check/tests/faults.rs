@@ -155,6 +155,17 @@ mod faults {
     }
 
     #[test]
+    fn a_plugin_without_a_device_is_skipped_with_a_sentence() {
+        for only in [&[][..], &["--performance-only"], &["--only", "in_order"]] {
+            let output = netcheck(&plugin(), "no_devices", only);
+            let said = text(&output.stdout);
+            assert_eq!(output.status.code(), Some(0), "{only:?}: {said}");
+            assert!(said.contains("devices gives 0: "), "{only:?}: {said}");
+            assert!(!said.contains(" passed\n"), "{only:?}: {said}");
+        }
+    }
+
+    #[test]
     fn what_is_no_plugin_ends_at_once() {
         for (library, words) in [("/no/such.so", "No such file"), ("libc.so.6", "exports none")] {
             let failed = failures(Path::new(library), "", &[]);

@@ -59,12 +59,14 @@ pub(crate) enum Fault {
     RefusesEvents,
     /// The profiler is told of every send, whether it came with an event or not.
     StrayEvents,
+    /// There is no device, which is no violation.
+    NoDevices,
     /// Misspelt: `init` fails, for nothing is worse than a test without its fault.
     Unknown,
 }
 
 /// As `REFERENCE_NET_FAULT` has them.
-const NAMES: [(&str, Fault); 28] = [
+const NAMES: [(&str, Fault); 29] = [
     ("blocking_connect", Fault::BlockingConnect),
     ("blocking_accept", Fault::BlockingAccept),
     ("never_connects", Fault::NeverConnects),
@@ -93,6 +95,7 @@ const NAMES: [(&str, Fault); 28] = [
     ("bus_id_as_path", Fault::BusIdAsPath),
     ("refuses_events", Fault::RefusesEvents),
     ("stray_events", Fault::StrayEvents),
+    ("no_devices", Fault::NoDevices),
 ];
 
 impl Fault {

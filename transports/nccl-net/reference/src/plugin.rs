@@ -159,7 +159,10 @@ const DEVICES: i32 = 2;
 impl Plugin {
     /// How many devices there are, with the one that is made of both.
     pub(crate) fn devices(&self) -> i32 {
-        DEVICES + i32::from(self.has_made.load(Ordering::Acquire))
+        match self.has(Fault::NoDevices) {
+            true => 0,
+            false => DEVICES + i32::from(self.has_made.load(Ordering::Acquire)),
+        }
     }
 
     /// Returns the kinds of memory that can be registered.

@@ -16,7 +16,7 @@ use crate::stop::{Outcome, Stop, demand, skipped};
 pub(super) const LOADS_AND_NAMES: Point = Point::alone(
     LOADS,
     "dlopen finds a table of functions with a name and no mandatory function missing; init \
-     succeeds and there is a device.",
+     succeeds. Without a device, as devices may say, nothing more is tried.",
     loads_and_names,
 )
 .resting_on(None);
@@ -35,7 +35,6 @@ fn loads_and_names(side: &Side) -> Outcome {
     side.note(format!("{name} {}, exports {}", plugin.api, exported.join(" ")));
     let net = side.init(&plugin)?;
     let count = net.devices()?;
-    demand(count > 0, || format!("devices gives {count}, expected at least 1"))?;
     side.note(if count == 1 { "1 device".to_owned() } else { format!("{count} devices") });
     std::mem::forget(plugin);
     Ok(())
