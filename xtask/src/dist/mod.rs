@@ -1,27 +1,43 @@
 //! `cargo xtask dist`: what users install. A tarball with the plugin for NCCL and the `ferroccl`
 //! command, and a Python wheel that carries only the plugin and an entry that tells where it is.
 
+mod install;
 mod needs;
 mod wheel;
+mod zig;
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::workspace::{cargo, root, target_dir};
-use crate::{Outcome, process};
+use crate::Outcome;
+use crate::test::SKIPPED;
+use crate::workspace::{root, target_dir};
+use needs::Needs;
+pub(crate) use zig::Zig;
 
-const BUILD_WITHIN: Duration = Duration::from_secs(1800);
 /// What cargo calls the plugin, and what NCCL looks for.
 pub(crate) const BUILT: &str = "libnccl_net_ferroccl.so";
 pub(crate) const PLUGIN: &str = "libnccl-net-ferroccl.so";
 /// What NCCL looks for if nobody tells it anything.
 const BY_DEFAULT: &str = "libnccl-net.so";
+/// The oldest glibc, 2 and this, that everything packed runs with: that of PyTorch's own wheels.
+const GLIBC: u32 = 28;
+/// The plugin's symbols: a table of functions for each version of NCCL's interface.
+const TABLES: [&str; 5] = [
+    "ncclNetPlugin_v8",
+    "ncclNetPlugin_v9",
+    "ncclNetPlugin_v10",
+    "ncclNetPlugin_v11",
+    "ncclNetPlugin_v12",
+];
+/// What is built, as cargo is told.
+const PACKED: [&str; 7] =
+    ["--package", "ccl-nccl-net", "--package", "ferroccl", "--lib", "--bin", "ferroccl"];
 
 /// Flags of `cargo xtask dist`.
 #[derive(Debug, Args)]
@@ -32,50 +48,74 @@ pub(crate) struct Options {
     /// Take what was built with this profile, and build it so: `dist` is optimised as a whole
     #[arg(long, default_value = "dist")]
     profile: String,
+    /// Where the tools cannot be had (no Python, no network), say so and succeed
+    #[arg(long)]
+    or_skip: bool,
 }
 
-/// Builds, checks and packs.
+/// Builds, checks and packs, and installs what was packed as its users do.
 pub(crate) fn run(options: &Options) -> Outcome {
-    let mut build = cargo(&["build", "--profile", &options.profile, "--locked"]);
-    build.args([
-        "--package",
-        "ccl-nccl-net",
-        "--package",
-        "ferroccl",
-        "--lib",
-        "--bin",
-        "ferroccl",
-    ]);
-    println!("$ {}", process::typed(&build));
-    let end = process::run(&mut build, BUILD_WITHIN, |line| println!("{line}"))?;
-    if !end.success() {
-        return Err(format!("`{}`: {}", process::typed(&build), end.describe()));
-    }
-    let built =
-        target_dir()?.join(if options.profile == "dev" { "debug" } else { &options.profile });
-    let plugin = read(&built.join(BUILT))?;
-    let strangers = needs::strangers(&built.join(BUILT))?;
-    if !strangers.is_empty() {
-        return Err(format!(
-            "{PLUGIN} needs {}: nothing but the C library's own may be needed",
-            strangers.join(", ")
-        ));
-    }
-    let glibc = needs::glibc(&plugin);
-    println!("{PLUGIN} needs nothing but the C library, glibc 2.{glibc} or later");
+    let zig = match Zig::install() {
+        Err(why) if options.or_skip => {
+            println!("{SKIPPED}{why}");
+            return Ok(());
+        }
+        zig => zig?,
+    };
+    let built = zig.build(&options.profile, &PACKED)?;
+    let (plugin, command) = (built.join(BUILT), built.join("ferroccl"));
+    portable(&command)?;
+    keeps_its_word(&portable(&plugin)?)?;
     let out = root().join(&options.out);
     fs::create_dir_all(&out).map_err(|error| cannot("make", &out, &error))?;
     let version = env!("CARGO_PKG_VERSION");
     let arch = std::env::consts::ARCH;
-    let tarball = out.join(format!("ferroccl-{version}-linux-{arch}.tar.gz"));
-    pack(&tarball, &format!("ferroccl-{version}"), &plugin, &read(&built.join("ferroccl"))?)?;
-    let wheel = out.join(wheel::file_name(version, arch, glibc));
-    let bytes = wheel::pack(version, arch, glibc, &plugin)?;
+    let name = format!("ferroccl-{version}");
+    let tarball = out.join(format!("{name}-linux-{arch}.tar.gz"));
+    let plugin = read(&plugin)?;
+    pack(&tarball, &name, &plugin, &read(&command)?)?;
+    let wheel = out.join(wheel::file_name(version, arch));
+    let bytes = wheel::pack(version, arch, &plugin)?;
     fs::write(&wheel, bytes).map_err(|error| cannot("write", &wheel, &error))?;
+    install::check(&target_dir()?.join("dist-check"), &name, &tarball, &wheel)?;
     for made in [tarball, wheel] {
         let bytes = fs::metadata(&made).map_or(0, |file| file.len());
         println!("{} ({:.1} MiB)", made.display(), bytes as f64 / f64::from(1 << 20));
     }
+    Ok(())
+}
+
+/// Checks that a library or a program runs wherever there is the oldest glibc, or a later one.
+pub(crate) fn portable(file: &Path) -> Outcome<Needs> {
+    let needs = Needs::of(file)?;
+    let shown = file.file_name().unwrap_or_default().display();
+    if !needs.strangers.is_empty() {
+        let strangers = needs.strangers.join(", ");
+        return Err(format!("{shown} needs {strangers}: only the C library's own may be needed"));
+    }
+    if needs.glibc() == 0 {
+        return Err(format!("readelf shows no symbol of glibc in {shown}: it cannot be checked"));
+    }
+    let later = needs.later_than(GLIBC);
+    if !later.is_empty() {
+        let later = later.join(", ");
+        return Err(format!("{shown} needs {later}, which glibc 2.{GLIBC} does not have"));
+    }
+    println!("ok: {shown} needs nothing but the C library, glibc 2.{} or later", needs.glibc());
+    Ok(needs)
+}
+
+/// Checks what NCCL finds in the plugin, and that the plugin stays when NCCL unloads it.
+fn keeps_its_word(plugin: &Needs) -> Outcome {
+    let exported = |name: &&str| plugin.exports.iter().any(|export| export == name);
+    if plugin.exports.len() != TABLES.len() || !TABLES.iter().all(exported) {
+        let exports = plugin.exports.join(", ");
+        return Err(format!("{PLUGIN} exports {exports}; {} are expected", TABLES.join(", ")));
+    }
+    if !plugin.stays {
+        return Err(format!("{PLUGIN} is not linked with `-z nodelete`"));
+    }
+    println!("ok: {PLUGIN} exports its {} tables, and stays loaded (NODELETE)", TABLES.len());
     Ok(())
 }
 
@@ -109,4 +149,23 @@ fn pack(to: &Path, name: &str, plugin: &[u8], command: &[u8]) -> Outcome {
     tar.append_link(&mut link, format!("{name}/lib/{BY_DEFAULT}"), PLUGIN).map_err(failed)?;
     let mut file = tar.into_inner().and_then(GzEncoder::finish).map_err(failed)?;
     file.flush().map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_that_exports_more_or_can_be_unloaded_is_refused() {
+        let exports = TABLES.map(str::to_owned).to_vec();
+        let good = Needs { exports: exports.clone(), stays: true, ..Needs::default() };
+        assert_eq!(keeps_its_word(&good), Ok(()));
+        let unloaded = Needs { exports, stays: false, ..Needs::default() };
+        assert!(keeps_its_word(&unloaded).unwrap_err().contains("nodelete"));
+        let more = [good.exports.clone(), vec!["_Unwind_Resume".to_owned()]].concat();
+        let open = Needs { exports: more, stays: true, ..Needs::default() };
+        assert!(keeps_its_word(&open).unwrap_err().contains("_Unwind_Resume"));
+        let empty = Needs { stays: true, ..Needs::default() };
+        assert!(keeps_its_word(&empty).unwrap_err().contains("ncclNetPlugin_v12"));
+    }
 }

@@ -1,4 +1,4 @@
-//! What a library needs of the system that loads it.
+//! What a library or a program needs of the system that loads it, and what it offers.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,48 +9,120 @@ use crate::{Outcome, process};
 /// What belongs to the C library.
 const OF_LIBC: [&str; 7] =
     ["libc.so.", "libm.so.", "libdl.so.", "librt.so.", "libpthread.so.", "ld-linux", "ld64.so."];
+/// What `readelf` is asked for.
+const QUESTIONS: [&str; 4] = ["--wide", "--dynamic", "--dyn-syms", "--version-info"];
 
-/// The libraries that it needs beyond the C library's own.
-pub(super) fn strangers(library: &Path) -> Outcome<Vec<String>> {
-    let mut readelf = Command::new("readelf");
-    readelf.args(["--dynamic", "--wide"]).arg(library);
-    let said = process::capture(&mut readelf, Duration::from_secs(60))?;
-    let mut needed = needed(&said);
-    needed.retain(|name| !OF_LIBC.iter().any(|own| name.starts_with(own)));
-    Ok(needed)
+/// A library or a program, as the dynamic linker sees it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// The libraries that it needs beyond the C library's own.
+    pub(super) strangers: Vec<String>,
+    /// The versions of the C library's interface, such as `GLIBC_2.34`.
+    pub(super) versions: Vec<String>,
+    /// The symbols of other libraries, with their versions.
+    pub(super) symbols: Vec<String>,
+    /// The symbols that others find in it.
+    pub(super) exports: Vec<String>,
+    /// Whether it stays in memory after `dlclose`.
+    pub(super) stays: bool,
 }
 
-fn needed(readelf: &str) -> Vec<String> {
-    let lines = readelf.lines().filter(|line| line.contains("(NEEDED)"));
-    let names = lines.filter_map(|line| line.split_once('[')?.1.split_once(']'));
-    names.map(|(name, _)| name.to_owned()).collect()
+impl Needs {
+    /// Asks `readelf`, which comes with the C linker.
+    pub(super) fn of(file: &Path) -> Outcome<Needs> {
+        let mut readelf = Command::new("readelf");
+        readelf.env("LC_ALL", "C").args(QUESTIONS).arg(file);
+        Ok(parse(&process::capture(&mut readelf, Duration::from_secs(60))?))
+    }
+
+    /// The versions that a glibc of 2 and `most` lacks, each with the symbols that need it.
+    pub(super) fn later_than(&self, most: u32) -> Vec<String> {
+        let later =
+            self.versions.iter().filter(|version| glibc(version).is_none_or(|it| it > most));
+        let named = later.map(|version| {
+            let of = |symbol: &&String| symbol.split('@').next_back() == Some(version);
+            let symbols: Vec<&str> = self.symbols.iter().filter(of).map(String::as_str).collect();
+            if symbols.is_empty() { version.clone() } else { symbols.join(", ") }
+        });
+        named.collect()
+    }
+
+    /// The oldest glibc that has all: 2 and this.
+    pub(super) fn glibc(&self) -> u32 {
+        self.versions.iter().filter_map(|version| glibc(version)).max().unwrap_or(0)
+    }
 }
 
-/// The newest glibc whose symbols it names: 2 and this.
-pub(super) fn glibc(library: &[u8]) -> u32 {
-    const PREFIX: &[u8] = b"GLIBC_2.";
-    let places = library.windows(PREFIX.len()).enumerate().filter(|(_, bytes)| *bytes == PREFIX);
-    let numbers = places.map(|(at, _)| {
-        let digits = library[at + PREFIX.len()..].iter().take_while(|byte| byte.is_ascii_digit());
-        digits.take(3).fold(0, |number, digit| 10 * number + u32::from(digit - b'0'))
-    });
-    numbers.max().unwrap_or(0)
+/// 34 of `GLIBC_2.34`; none for what is no such version, as `GLIBC_ABI_DT_RELR`.
+fn glibc(version: &str) -> Option<u32> {
+    version.strip_prefix("GLIBC_2.")?.split('.').next()?.parse().ok()
+}
+
+fn parse(readelf: &str) -> Needs {
+    let mut needs = Needs::default();
+    for line in readelf.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match *words.as_slice() {
+            [_, "(NEEDED)", .., name] => {
+                let name = name.trim_matches(['[', ']']);
+                if !OF_LIBC.iter().any(|own| name.starts_with(own)) {
+                    needs.strangers.push(name.to_owned());
+                }
+            }
+            [_, "(FLAGS_1)", ..] => needs.stays |= words.contains(&"NODELETE"),
+            [_, "Name:", version, "Flags:", ..] if version.starts_with("GLIBC_") => {
+                needs.versions.push(version.to_owned());
+            }
+            [_, _, _, _, "GLOBAL" | "WEAK", _, "UND", name, ..] => {
+                needs.symbols.push(name.to_owned());
+            }
+            [_, _, _, _, "GLOBAL" | "WEAK", _, _, name, ..] => needs.exports.push(name.to_owned()),
+            _ => {}
+        }
+    }
+    needs.versions.sort();
+    needs.versions.dedup();
+    needs
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const SAID: &str = "\
+ 0x0000000000000001 (NEEDED)             Shared library: [libgcc_s.so.1]
+ 0x000000000000000e (SONAME)             Library soname: [libown.so.1]
+ 0x0000000000000001 (NEEDED)             Shared library: [libc.so.6]
+ 0x000000006ffffffb (FLAGS_1)            Flags: NOW NODELETE
+   Num:    Value          Size Type    Bind   Vis      Ndx Name
+     1: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND _dl_find_object@GLIBC_2.35 (5)
+     2: 0000000000000000     0 FUNC    WEAK   DEFAULT  UND gettid@GLIBC_2.30 (4)
+     3: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND memcpy@GLIBC_2.14 (3)
+     4: 0000000000000000     0 NOTYPE  WEAK   DEFAULT  UND __gmon_start__
+     5: 00000000000183e0  1527 OBJECT  GLOBAL DEFAULT   13 ncclNetPlugin_v8
+Version needs section '.gnu.version_r' contains 2 entries:
+  0x0010:   Name: GCC_3.0  Flags: none  Version: 7
+  0x0020:   Name: GLIBC_2.35  Flags: none  Version: 5
+  0x0030:   Name: GLIBC_2.30  Flags: WEAK  Version: 4
+  0x0040:   Name: GLIBC_2.14  Flags: none  Version: 3
+  0x0050:   Name: GLIBC_ABI_DT_RELR  Flags: none  Version: 2
+";
+
     #[test]
-    fn what_is_needed_is_read() {
-        let said = " 0x1 (NEEDED)  Shared library: [libgcc_s.so.1]\n 0xe (SONAME) x: [y]\n \
-                    0x1 (NEEDED)  Shared library: [libc.so.6]\n";
-        assert_eq!(needed(said), ["libgcc_s.so.1", "libc.so.6"]);
+    fn what_is_needed_and_offered_is_read() {
+        let needs = parse(SAID);
+        assert_eq!(needs.strangers, ["libgcc_s.so.1"]);
+        assert_eq!(needs.exports, ["ncclNetPlugin_v8"]);
+        assert!(needs.stays && !parse(&SAID.replace("NODELETE", "")).stays);
+        assert_eq!(needs.glibc(), 35);
     }
 
     #[test]
-    fn the_newest_glibc_counts() {
-        assert_eq!(glibc(b"..GLIBC_2.4.1\0GLIBC_2.34\0GLIBC_2.9\0GLIBC_PRIVATE"), 34);
-        assert_eq!(glibc(b"nothing"), 0);
+    fn what_an_older_glibc_lacks_is_named() {
+        let needs = parse(SAID);
+        let later = ["gettid@GLIBC_2.30", "_dl_find_object@GLIBC_2.35", "GLIBC_ABI_DT_RELR"];
+        assert_eq!(needs.later_than(28), later);
+        assert_eq!(needs.later_than(35), later[2..]);
+        assert_eq!(parse(""), Needs::default());
     }
 }

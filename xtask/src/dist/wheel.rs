@@ -9,10 +9,13 @@ use sha2::{Digest, Sha256};
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
-use super::PLUGIN;
+use super::{GLIBC, PLUGIN};
 use crate::Outcome;
 
 const NAME: &str = "ferroccl_nccl_net";
+
+/// The command that tells where the plugin is.
+pub(super) const COMMAND: &str = "ferroccl-nccl-net";
 
 const INIT: &str = r#""""The network plugin of ferroccl for NCCL: where its file is."""
 
@@ -34,16 +37,16 @@ def main() -> None:
 const MAIN: &str = "from ferroccl_nccl_net import main\n\nmain()\n";
 
 /// The file's name, which says where it can be installed.
-pub(super) fn file_name(version: &str, arch: &str, glibc: u32) -> String {
-    format!("{NAME}-{version}-{}.whl", tag(arch, glibc))
+pub(super) fn file_name(version: &str, arch: &str) -> String {
+    format!("{NAME}-{version}-{}.whl", tag(arch))
 }
 
-fn tag(arch: &str, glibc: u32) -> String {
-    format!("py3-none-manylinux_2_{glibc}_{arch}")
+fn tag(arch: &str) -> String {
+    format!("py3-none-manylinux_2_{GLIBC}_{arch}")
 }
 
 /// The wheel's bytes.
-pub(super) fn pack(version: &str, arch: &str, glibc: u32, plugin: &[u8]) -> Outcome<Vec<u8>> {
+pub(super) fn pack(version: &str, arch: &str, plugin: &[u8]) -> Outcome<Vec<u8>> {
     let info = format!("{NAME}-{version}.dist-info");
     let metadata = format!(
         "Metadata-Version: 2.1\nName: ferroccl-nccl-net\nVersion: {version}\n\
@@ -52,9 +55,9 @@ pub(super) fn pack(version: &str, arch: &str, glibc: u32, plugin: &[u8]) -> Outc
     );
     let wheel = format!(
         "Wheel-Version: 1.0\nGenerator: ferroccl xtask\nRoot-Is-Purelib: false\nTag: {}\n",
-        tag(arch, glibc)
+        tag(arch)
     );
-    let entries = format!("[console_scripts]\nferroccl-nccl-net = {NAME}:main\n");
+    let entries = format!("[console_scripts]\n{COMMAND} = {NAME}:main\n");
     let files: [(String, &[u8]); 6] = [
         (format!("{NAME}/__init__.py"), INIT.as_bytes()),
         (format!("{NAME}/__main__.py"), MAIN.as_bytes()),
@@ -91,10 +94,10 @@ mod tests {
     #[test]
     fn a_wheel_has_what_it_records() {
         assert_eq!(
-            file_name("1.2.3", "x86_64", 34),
-            "ferroccl_nccl_net-1.2.3-py3-none-manylinux_2_34_x86_64.whl"
+            file_name("1.2.3", "x86_64"),
+            "ferroccl_nccl_net-1.2.3-py3-none-manylinux_2_28_x86_64.whl"
         );
-        let bytes = pack("1.2.3", "x86_64", 34, b"a library").unwrap();
+        let bytes = pack("1.2.3", "x86_64", b"a library").unwrap();
         let mut zip = zip::ZipArchive::new(Cursor::new(bytes)).unwrap();
         let mut text = |name: &str| {
             let mut text = String::new();

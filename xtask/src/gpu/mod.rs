@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::Args;
 use serde::Deserialize;
 
-use crate::dist::{self, PLUGIN};
-use crate::workspace::{cargo, root, target_dir};
+use crate::dist::{self, PLUGIN, Zig};
+use crate::workspace::{root, target_dir};
 use crate::{Outcome, machine, process, report};
 
 const CHECKS: &str = include_str!("checks.py");
@@ -18,7 +18,6 @@ const SCRIPT: &str = "checks.py";
 const NETCHECK: &str = "netcheck";
 /// Where results are recorded, relative to the root.
 const RECORD: &str = "docs/gpu-results.md";
-const BUILD_WITHIN: Duration = Duration::from_secs(1800);
 const RUN_WITHIN: Duration = Duration::from_secs(600);
 
 /// Flags of `cargo xtask gpu`.
@@ -74,13 +73,12 @@ pub(crate) fn run(options: &Options) -> Outcome {
 
 /// Builds everything and puts it side by side.
 fn bundle(profile: &str) -> Outcome<PathBuf> {
-    let mut build = cargo(&["build", "--profile", profile]);
-    build.args(["--package", "ccl-nccl-net", "--package", "ccl-netcheck"]);
-    println!("$ {}", process::typed(&build));
-    process::capture(&mut build, BUILD_WITHIN)?;
-    let target = target_dir()?;
-    let built = target.join(if profile == "dev" { "debug" } else { profile });
-    let bundle = target.join("gpu");
+    let packages = ["--package", "ccl-nccl-net", "--package", "ccl-netcheck"];
+    let built = Zig::install()?.build(profile, &packages)?;
+    for file in [dist::BUILT, NETCHECK] {
+        dist::portable(&built.join(file))?;
+    }
+    let bundle = target_dir()?.join("gpu");
     let failed = |error: std::io::Error| format!("cannot make {}: {error}", bundle.display());
     fs::create_dir_all(&bundle).map_err(failed)?;
     for (from, to) in [(dist::BUILT, PLUGIN), (NETCHECK, NETCHECK)] {
