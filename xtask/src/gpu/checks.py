@@ -41,15 +41,35 @@ def main():
     options = parser.parse_args()
     if options.rank is not None:
         return work(options)
-    rows = [plugin_loads(), netcheck()]
+    # Whoever finds results after this finds this run's.
+    pathlib.Path(options.out).unlink(missing_ok=True)
     about = versions(options.backend)
-    rows += list(compared(options))
-    for name, result in rows:
-        print(f"{name:<58} {result}")
-    passed = all(result.startswith("ok") for _, result in rows)
-    about |= {"passed": passed, "rows": rows}
-    pathlib.Path(options.out).write_text(json.dumps(about, indent=1) + "\n")
-    return 0 if passed else 1
+    rows = []
+    for name, result in steps(options):
+        print(f"{name:<58} {result}", flush=True)
+        rows.append((name, result))
+        write(options.out, about, rows, complete=False)
+    write(options.out, about, rows, complete=True)
+    return 0 if all(is_ok(result) for _, result in rows) else 1
+
+
+def steps(options):
+    yield plugin_loads()
+    yield netcheck()
+    yield from compared(options)
+
+
+def is_ok(result):
+    return result.startswith("ok")
+
+
+def write(out, about, rows, complete):
+    """Replaces the results: whenever this process is killed, a whole file is there."""
+    passed = complete and all(is_ok(result) for _, result in rows)
+    results = about | {"complete": complete, "passed": passed, "rows": rows}
+    whole = pathlib.Path(f"{out}.new")
+    whole.write_text(json.dumps(results, indent=1) + "\n")
+    whole.replace(out)
 
 
 def versions(backend):
@@ -70,7 +90,10 @@ def versions(backend):
 
 def plugin_loads():
     """As NCCL loads it."""
-    library = ctypes.CDLL(str(PLUGIN), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    try:
+        library = ctypes.CDLL(str(PLUGIN), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as error:
+        return "the plugin loads", f"FAILED: {error}"
     tables = [f"v{number}" for number in range(8, 13)]
     missing = [table for table in tables if not hasattr(library, f"ncclNetPlugin_{table}")]
     return "the plugin loads", f"FAILED: no {missing}" if missing else f"ok: {', '.join(tables)}"

@@ -2,6 +2,7 @@
 //! PyTorch and no Rust; and the record of what was seen there.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -10,12 +11,14 @@ use clap::Args;
 use serde::Deserialize;
 
 use crate::dist::{self, PLUGIN, Zig};
+use crate::process::End;
 use crate::workspace::{root, target_dir};
 use crate::{Outcome, machine, process, report};
 
 const CHECKS: &str = include_str!("checks.py");
 const SCRIPT: &str = "checks.py";
 const NETCHECK: &str = "netcheck";
+const RESULTS: &str = "results.json";
 /// Where results are recorded, relative to the root.
 const RECORD: &str = "docs/gpu-results.md";
 const RUN_WITHIN: Duration = Duration::from_secs(600);
@@ -44,6 +47,8 @@ struct Results {
     nccl: Option<String>,
     gpu: Option<String>,
     cuda: Option<String>,
+    /// False in what a run leaves that is cut short.
+    complete: bool,
     passed: bool,
     rows: Vec<(String, String)>,
 }
@@ -63,12 +68,24 @@ pub(crate) fn run(options: &Options) -> Outcome {
         );
         return Ok(());
     }
-    let results = bundle.join("results.json");
+    let end = check(&bundle)?;
+    record(&bundle.join(RESULTS)).map_err(|error| format!("{error}; {}", end.describe()))?;
+    if end.success() { Ok(()) } else { Err(format!("some check failed: {}", end.describe())) }
+}
+
+/// Runs the checks, which write their results step by step. Those of an earlier run are gone then:
+/// they would pass for this one's.
+fn check(bundle: &Path) -> Outcome<End> {
+    let results = bundle.join(RESULTS);
+    match fs::remove_file(&results) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(format!("cannot remove {}: {error}", results.display()));
+        }
+        _ => {}
+    }
     let mut checks = Command::new("python3");
     checks.arg(bundle.join(SCRIPT)).arg("--out").arg(&results);
-    let end = process::run(&mut checks, RUN_WITHIN, |line| println!("{line}"))?;
-    record(&results)?;
-    if end.success() { Ok(()) } else { Err(format!("some check failed: {}", end.describe())) }
+    process::run(&mut checks, RUN_WITHIN, |line| println!("{line}"))
 }
 
 /// Builds everything and puts it side by side.
@@ -108,7 +125,11 @@ fn page(results: &Results) -> Outcome<String> {
     };
     let rows: Vec<Vec<String>> =
         results.rows.iter().map(|(check, result)| vec![check.clone(), oneline(result)]).collect();
-    let ended = if *passed { "All checks passed" } else { "Some check failed" };
+    let ended = match (results.complete, passed) {
+        (false, _) => "The run was cut short",
+        (true, true) => "All checks passed",
+        (true, false) => "Some check failed",
+    };
     Ok(format!(
         "# Seen on a GPU\n\nWritten by `cargo xtask gpu`: {date}, commit {commit}, {gpu}, PyTorch \
          {torch}, CUDA {cuda}, NCCL {nccl}. {ended}.\n\n{}",
@@ -123,18 +144,84 @@ fn oneline(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]
     fn what_a_gpu_gave_is_a_page_and_what_none_gave_is_none() {
         let seen = r#"{"date": "2026-11-22 10:00 UTC", "commit": "abc", "backend": "nccl",
-            "torch": "2.11.0", "nccl": "2.28.9", "gpu": "H100", "cuda": "13.0", "passed": false,
+            "torch": "2.11.0", "nccl": "2.28.9", "gpu": "H100", "cuda": "13.0",
+            "complete": true, "passed": false,
             "rows": [["loads", "ok: v8"], ["same bits", "FAILED: a\nb | c"]]}"#;
         let mut results: Results = serde_json::from_str(seen).unwrap();
         let text = page(&results).unwrap();
         assert!(text.contains("H100, PyTorch 2.11.0, CUDA 13.0, NCCL 2.28.9. Some check failed"));
         assert!(text.contains("| FAILED: a b / c |"), "{text}");
+        results.complete = false;
+        assert!(page(&results).unwrap().contains("The run was cut short"));
         results.gpu = None;
         assert!(page(&results).is_err());
+    }
+
+    /// A folder with these checks, this in the place of PyTorch, and results of an earlier run.
+    fn folder(name: &str, script: &str, torch: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("ferroccl-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join(SCRIPT), script).unwrap();
+        fs::write(folder.join("torch.py"), torch).unwrap();
+        fs::write(folder.join("commit"), "abc").unwrap();
+        fs::write(folder.join(RESULTS), "old").unwrap();
+        folder
+    }
+
+    /// The checks as somebody runs them by hand, without a GPU.
+    fn by_hand(folder: &Path) -> End {
+        let mut checks = Command::new("python3");
+        checks.current_dir(folder).args([SCRIPT, "--backend", "gloo", "--out", RESULTS]);
+        process::run(&mut checks, Duration::from_secs(60), |line| println!("{line}")).unwrap()
+    }
+
+    fn has_python() -> bool {
+        let has = process::is_installed("python3");
+        if !has {
+            println!("\nSKIPPED: there is no python3");
+        }
+        has
+    }
+
+    #[test]
+    fn a_run_that_is_cut_short_leaves_what_it_has() {
+        if !has_python() {
+            return;
+        }
+        let folder = folder("gpu-cut", CHECKS, "__version__ = '0'");
+        let netcheck = folder.join(NETCHECK);
+        fs::write(&netcheck, "#!/bin/sh\nkill -9 $PPID\n").unwrap();
+        fs::set_permissions(&netcheck, PermissionsExt::from_mode(0o755)).unwrap();
+        assert!(!by_hand(&folder).success());
+        let text = fs::read_to_string(folder.join(RESULTS)).unwrap();
+        let left: Results = serde_json::from_str(&text).unwrap();
+        assert!(!left.complete && !left.passed);
+        // There is no plugin in the folder.
+        let [(step, result)] = left.rows.as_slice() else { panic!("{:?}", left.rows) };
+        assert_eq!(step, "the plugin loads");
+        assert!(result.starts_with("FAILED: "), "{result}");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn results_of_an_earlier_run_do_not_pass_for_this_one() {
+        if !has_python() {
+            return;
+        }
+        let broken = folder("gpu-broken", CHECKS, "raise SystemExit(3)");
+        assert!(!by_hand(&broken).success());
+        let mute = folder("gpu-mute", "raise SystemExit(3)", "");
+        assert!(!check(&mute).unwrap().success());
+        for folder in [broken, mute] {
+            assert!(!folder.join(RESULTS).exists(), "{}", folder.display());
+            fs::remove_dir_all(folder).unwrap();
+        }
     }
 }
