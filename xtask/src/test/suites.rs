@@ -249,6 +249,18 @@ pub(crate) const SUITES: &[Suite] = &[
         covers: &["src", "ccl-core", "kernels", "transports/shm"],
     },
     Suite {
+        name: "dist",
+        what: "what users install: needs, exports, oldest glibc, `pip install` and netcheck",
+        needs: "needs python3, and PyPI once, for zig beside the build; skipped without them",
+        tiers: "deep: an optimised build of its own that zig links",
+        usual_s: [0, 400],
+        tests_min: 0,
+        waits: false,
+        quick: &[],
+        deep: &[Step::Xtask(&["dist", "--or-skip"])],
+        covers: &["transports", "xtask"],
+    },
+    Suite {
         name: "sanitizers",
         what: "AddressSanitizer and valgrind over what touches `unsafe`",
         needs: "needs the nightly toolchain and valgrind (`cargo xtask setup` installs both); \
