@@ -285,6 +285,29 @@ mod tests {
         }
     }
 
+    /// In every lap, and however many slots are given back at once.
+    #[test]
+    fn a_sender_is_never_ahead_by_more_than_the_slots() {
+        for slots in [1, 2, 3, 8] {
+            let (mut sender, mut receiver, _) = pair(slots, 64);
+            for round in 0..100 {
+                while sender.ready() {
+                    let number = sender.sent();
+                    put(&mut sender, &number.to_le_bytes());
+                    let ahead = sender.sent() - receiver.received();
+                    assert!(ahead <= u64::from(slots), "{ahead} of {slots} in round {round}");
+                }
+                assert!(receiver.ready(), "the receiver grants nothing in round {round}");
+                for _ in 0..=round % slots {
+                    let number = receiver.received();
+                    if receiver.ready() {
+                        assert_eq!(take(&mut receiver), number.to_le_bytes());
+                    }
+                }
+            }
+        }
+    }
+
     #[test]
     fn short_and_long_messages_arrive_in_order_over_many_laps() {
         let (mut sender, mut receiver, _) = pair(3, 200);
