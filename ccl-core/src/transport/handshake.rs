@@ -329,6 +329,20 @@ mod tests {
         assert!(connector.closed().1);
     }
 
+    /// A shorter one would be easier to guess.
+    #[test]
+    fn a_proof_is_32_bytes_and_none_of_them_may_lack() {
+        let (mut connector, mut listener, hello) = pair(b"", &SECRET);
+        let challenge = listener.take(&hello).unwrap().send.unwrap();
+        let proof = connector.take(&challenge).unwrap().send.unwrap();
+        let head = proof.len() - 32;
+        for length in [0, head, head + 1, head + 16, head + 31] {
+            assert!(listener.take(&proof[..length]).is_err(), "{length} of {}", proof.len());
+        }
+        assert!(listener.take(&[&proof[..], &[0]].concat()).is_err(), "one byte more");
+        assert!(listener.take(&proof).unwrap().proved);
+    }
+
     #[test]
     fn proofs_cannot_be_reflected_or_replayed() {
         let (mut connector, mut listener, hello) = pair(b"a", &SECRET);
