@@ -251,3 +251,101 @@ pub(crate) enum End {
     /// The peer does not keep to the protocol.
     Nonsense(String),
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::os::fd::OwnedFd;
+
+    use ccl_core::transport::MrKey;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    use super::*;
+
+    const BYTES: usize = 4096;
+
+    /// A connection, and memory that the other end may write to.
+    struct End {
+        theirs: OwnedFd,
+        wire: Wire,
+        inbox: Inbox,
+        memory: Region,
+        incoming: Incoming,
+    }
+
+    impl End {
+        fn new() -> End {
+            let (theirs, wire) = connection();
+            let (mut inbox, memory) = (Inbox::default(), Region::private(BYTES));
+            assert_eq!(inbox.share(MrKey(0), memory.clone()), 0);
+            End { theirs, wire, inbox, memory, incoming: Incoming::new() }
+        }
+
+        /// What is told when these bytes have come, in this many.
+        fn take(&mut self, bytes: &[u8]) -> Vec<Arrival> {
+            let sent = ccl_wire::socket::write(&self.theirs, &[IoSlice::new(bytes)]);
+            assert!(matches!(sent, Got::Bytes(count) if count == bytes.len()));
+            let mut arrivals = Vec::new();
+            while self.incoming.read(&mut self.wire, &mut self.inbox, &mut arrivals).unwrap() {}
+            arrivals.retain(|arrival| !matches!(arrival, Arrival::Acknowledged(_)));
+            arrivals
+        }
+
+        fn memory(&self) -> Vec<u8> {
+            let mut bytes = vec![0; BYTES];
+            self.memory.read(0, &mut bytes).unwrap();
+            bytes
+        }
+    }
+
+    fn connection() -> (OwnedFd, Wire) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+        let (theirs, ours) = pair.unwrap();
+        (theirs, Wire::plain(ours))
+    }
+
+    /// A put of all of the memory, and a note of these bytes, each as it travels.
+    fn frames(text: &[u8]) -> [(Vec<u8>, Arrival); 2] {
+        let bytes = text.len() as u32;
+        let note = Header { bytes, ..Header::bare(Kind::Note, 0) };
+        let put = Header { kind: Kind::Put, immediate: Some(5), ..note };
+        let frame = |header: Header| [&header.encode()[..], text].concat();
+        let arrived = Arrival::Put { immediate: 5, bytes: text.len() };
+        [(frame(put), arrived), (frame(note), Arrival::Note(text.to_vec()))]
+    }
+
+    #[test]
+    fn nothing_is_told_of_a_frame_before_its_last_byte() {
+        let text: Vec<u8> = (0..BYTES).map(|at| at as u8).collect();
+        for (frame, arrival) in frames(&text) {
+            for cut in [1, HEADER_BYTES - 1, HEADER_BYTES, HEADER_BYTES + 1, frame.len() - 1] {
+                let mut end = End::new();
+                assert_eq!(end.take(&frame[..cut]), [], "{cut} bytes of {}", frame.len());
+                assert_eq!((end.incoming.received(), end.incoming.received_bytes()), (0, 0));
+                assert_eq!(end.take(&frame[cut..]), std::slice::from_ref(&arrival), "cut at {cut}");
+                let whole = (end.incoming.received(), end.incoming.received_bytes());
+                assert_eq!(whole, (1, BYTES as u64));
+                let is_put = matches!(arrival, Arrival::Put { .. });
+                assert!(!is_put || end.memory() == text, "cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_that_a_break_has_cut_is_received_anew_as_a_whole() {
+        let (old, new) = (vec![1; BYTES], vec![2; BYTES]);
+        for at in [0, 1] {
+            let (cut, (whole, arrival)) = (frames(&old)[at].0.clone(), frames(&new)[at].clone());
+            for count in [1, HEADER_BYTES, HEADER_BYTES + BYTES / 2, cut.len() - 1] {
+                let mut end = End::new();
+                assert_eq!(end.take(&cut[..count]), []);
+                (end.theirs, end.wire) = connection();
+                end.incoming.restart();
+                assert_eq!(end.take(&whole), std::slice::from_ref(&arrival), "after {count} bytes");
+                assert_eq!(end.incoming.received(), 1);
+                assert!(at == 1 || end.memory() == new, "after {count} bytes");
+            }
+        }
+    }
+}
