@@ -810,6 +810,31 @@ mod tests {
         check_overlap(&call, &buffers, 16, 16)
     }
 
+    /// Ranks that choose differently wait for each other for ever.
+    #[test]
+    fn ranks_of_hosts_that_are_unevenly_filled_choose_alike() {
+        let config = Config::default();
+        let chosen = |hosts: &Hosts, rank, call: &Call<'_>| {
+            let segment = Segment::new(hosts, rank, &config);
+            let chosen = choice(&config, &segment, hosts, call, &mut Foreseen::default()).unwrap();
+            (chosen.algorithm.name, chosen.division.to_string())
+        };
+        for places in [&[0, 0, 0, 1][..], &[0, 1, 1, 1], &[0, 1, 1, 2, 2, 2]] {
+            let hosts = Hosts::of(places);
+            let collectives = Collective::ALL.into_iter().filter(|it| *it != Collective::SendRecv);
+            for collective in collectives {
+                for count in (0..20).flat_map(|power| [1, 3].map(|factor| factor << power)) {
+                    let call = Call::even(collective, DataType::Float32, count);
+                    let first = chosen(&hosts, 0, &call);
+                    for rank in 1..hosts.ranks() {
+                        let other = chosen(&hosts, rank, &call);
+                        assert_eq!(other, first, "rank {rank} on {places:?}: {call:?}");
+                    }
+                }
+            }
+        }
+    }
+
     /// The safe interface cannot make such buffers; others can.
     #[test]
     fn buffers_that_overlap_must_be_the_in_place_form() {

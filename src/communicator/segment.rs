@@ -165,6 +165,28 @@ mod tests {
         }
     }
 
+    /// A sender fills the slots that the receiver has made, whichever host that is on.
+    #[test]
+    fn slots_are_alike_on_hosts_that_are_unevenly_filled() {
+        let mut config = Config::default();
+        for (places, budget_bytes) in
+            [([0, 0, 0, 1], 256 << 10), ([0, 0, 0, 1], 1 << 20), ([0, 1, 1, 1], 512 << 10)]
+        {
+            config.budget_bytes = Bytes(budget_bytes);
+            let hosts = Hosts::of(&places);
+            let slots = |rank| {
+                let segment = Segment::new(&hosts, rank, &config);
+                (segment.channels, segment.shape)
+            };
+            let first = slots(0);
+            let wanted = config.slot_bytes.0;
+            assert!(first.1.slot_bytes < wanted, "the budget must be what decides: {first:?}");
+            for rank in 1..hosts.ranks() {
+                assert_eq!(slots(rank), first, "rank {rank} on {places:?}, {budget_bytes} bytes");
+            }
+        }
+    }
+
     #[test]
     fn many_ranks_stay_within_the_budget() {
         let mut config = Config::default();
