@@ -3,7 +3,7 @@
 use ccl_core::transport::{Event, LocalSlice};
 
 use crate::late::NOT_CLAIMED;
-use crate::pair::{End, Pair, bytes_of, join};
+use crate::pair::{End, Pair, bytes_of, join, pattern};
 use crate::{Fixture, Outcome, PASSED, Point, ensure, failed};
 
 /// What nothing was written over.
@@ -153,12 +153,14 @@ fn withdrawn(fixture: &dyn Fixture) -> Outcome {
         return NOT_CLAIMED;
     }
     let bytes = BYTES.min(caps.message_bytes_max);
+    let text = pattern(1, bytes);
     // Of memory that is shared, and of memory that is named in its place.
     for (elsewhere, polls) in (0..6).flat_map(|polls| [(false, polls), (true, polls)]) {
         if elsewhere && !caps.redirects {
             continue;
         }
         let pair = &mut Pair::new(fixture, bytes)?;
+        pair.ends[0].source.write(0, &text).map_err(failed("writing"))?;
         let put = pair.ends[0].put(bytes, Some(1), 1);
         let End { endpoint, inbox_key, source_key, .. } = pair.ends[1];
         if elsewhere {
@@ -175,10 +177,17 @@ fn withdrawn(fixture: &dyn Fixture) -> Outcome {
         let (key, which) = other[usize::from(elsewhere)];
         end.device.deregister(key).map_err(failed("giving back"))?;
         let memory = [&end.inbox, &end.source][which].clone();
+        let had_come = bytes_of(&memory)? == text;
         memory.write(0, &vec![UNTOUCHED; bytes]).map_err(failed("writing"))?;
         pair.settle(fixture)?;
         let clean = bytes_of(&memory)?.iter().all(|byte| *byte == UNTOUCHED);
         ensure!(clean, "after {polls} polls, elsewhere: {elsewhere}: written to afterwards");
+        // What the peer wanted elsewhere, and then nowhere, it has had.
+        if caps.acknowledged && !elsewhere && !had_come {
+            let (done, told) = (pair.ends[0].done(), pair.ends[1].arrived(endpoint));
+            ensure!(done.is_empty(), "after {polls} polls: done, and the peer never had it");
+            ensure!(told.is_empty(), "after {polls} polls: the peer is told of what never came");
+        }
     }
     PASSED
 }

@@ -86,6 +86,14 @@ fn one_queue_pair_passes_the_suite() {
     passes(|| Verbs::new(&options, &Limits::default()));
 }
 
+/// As rails need it.
+#[test]
+fn puts_that_are_done_when_the_peer_has_them_pass_the_suite() {
+    let policy = "3".parse().unwrap();
+    let options = local(Options { policy, acknowledged: true, ..Options::default() });
+    passes(|| Verbs::new(&options, &Limits::default()));
+}
+
 #[test]
 fn several_queue_pairs_that_overtake_each_other_pass_the_suite() {
     let options = local(Options { policy: "5".parse().unwrap(), ..Options::default() });
