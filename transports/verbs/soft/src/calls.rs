@@ -376,7 +376,7 @@ unsafe extern "C" fn create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_attr)
     // SAFETY: and has this to itself.
     let init = unsafe { &mut *init };
     // SAFETY: the caller has it open.
-    let (device, _) = unsafe { opened(pd.context) };
+    let (device, context) = unsafe { opened(pd.context) };
     let mut network = lock();
     let pairs = network.in_use(device).0;
     let Some(found) = network.devices.get(&device) else { return refuse(ENODEV) };
@@ -395,10 +395,24 @@ unsafe extern "C" fn create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_attr)
     // SAFETY: and this one.
     let recv_queue = unsafe { (*recv_cq).handle };
     let traffic = Traffic { number, ..Traffic::default() };
+    let made = hand_out(ibv_qp {
+        context: pd.context,
+        qp_context: init.qp_context,
+        pd: domain,
+        send_cq,
+        recv_cq,
+        srq: null_mut(),
+        handle: number,
+        qp_num: number,
+        state: IBV_QPS_RESET,
+        qp_type,
+    });
     let pair = Pair {
         device,
+        context,
         domain: pd.handle,
         number,
+        address: made.expose_provenance(),
         send_queue,
         recv_queue,
         cap,
@@ -411,18 +425,7 @@ unsafe extern "C" fn create_qp(domain: *mut ibv_pd, init: *mut ibv_qp_init_attr)
         traffic,
     };
     network.pairs.insert(number, pair);
-    hand_out(ibv_qp {
-        context: pd.context,
-        qp_context: init.qp_context,
-        pd: domain,
-        send_cq,
-        recv_cq,
-        srq: null_mut(),
-        handle: number,
-        qp_num: number,
-        state: IBV_QPS_RESET,
-        qp_type,
-    })
+    made
 }
 
 /// What each state needs to be told, and from which it is reached.
@@ -530,10 +533,16 @@ unsafe extern "C" fn get_async_event(
     }
     let mut network = lock();
     let found = network.devices.get_mut(&device).and_then(|device| device.opened.get_mut(&id));
-    let Some((event_type, port)) = found.and_then(|(_, events)| events.pop_front()) else {
+    let Some(raised) = found.and_then(|(_, events)| events.pop_front()) else {
         return -1;
     };
-    let element = ibv_async_event_element { port_num: port as c_int };
+    let element = match raised.pair {
+        Some((_, address)) => {
+            ibv_async_event_element { qp: std::ptr::with_exposed_provenance_mut(address) }
+        }
+        None => ibv_async_event_element { port_num: c_int::from(PORT) },
+    };
+    let event_type = raised.event;
     // SAFETY: the caller has room for it.
     unsafe { event.write(ibv_async_event { element, event_type }) };
     0

@@ -16,7 +16,10 @@ mod wire;
 use rdma_sys::{IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, ibv_event_type, ibv_wc_status};
 
 pub use calls::functions;
+use network::Fault;
 pub use network::Traffic;
+/// What the statuses and events are called that a device can be told to have.
+pub use rdma_sys as sys;
 
 /// What a device is like.
 #[derive(Clone, Debug)]
@@ -93,12 +96,18 @@ impl SoftDevice {
         network::lock().set_gids(self.id, gids);
     }
 
-    /// The next write of this device fails so.
+    /// The next write of this device fails so: nothing of it arrives.
     pub fn fail_next(&self, status: ibv_wc_status) {
-        network::lock().fail_next(self.id, status);
+        network::lock().fail_next(self.id, Fault { status, arrives: false });
     }
 
-    /// Tells those who have it open of an event of the whole port or device.
+    /// The same of a write that has arrived: what is lost is that the peer says so.
+    pub fn fail_next_late(&self, status: ibv_wc_status) {
+        network::lock().fail_next(self.id, Fault { status, arrives: true });
+    }
+
+    /// Tells those who have it open of an event: of each of its queue pairs, which fail with that,
+    /// or else of the whole port or device.
     pub fn raise(&self, event: ibv_event_type) {
         network::lock().raise(self.id, event);
     }

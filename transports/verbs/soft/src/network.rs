@@ -28,6 +28,22 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
+/// How a write fails.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fault {
+    pub(crate) status: ibv_wc_status,
+    /// Whether the peer has it nevertheless.
+    pub(crate) arrives: bool,
+}
+
+/// An event, and the number and the address of the queue pair that it is of; without one it is of
+/// the port or the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Raised {
+    pub(crate) event: ibv_event_type,
+    pub(crate) pair: Option<(u32, usize)>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) name: CString,
@@ -36,10 +52,10 @@ pub(crate) struct Device {
     pub(crate) listed: bool,
     pub(crate) link: bool,
     /// How its next write fails.
-    pub(crate) fails: Option<ibv_wc_status>,
+    pub(crate) fails: Option<Fault>,
     /// Contexts that have it open: what they have not heard of yet, and the descriptor that says
     /// so.
-    pub(crate) opened: BTreeMap<u32, (c_int, VecDeque<(ibv_event_type, u32)>)>,
+    pub(crate) opened: BTreeMap<u32, (c_int, VecDeque<Raised>)>,
     /// Pairs that are gone.
     past: Vec<Traffic>,
 }
@@ -98,8 +114,12 @@ impl Payload {
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(crate) device: u32,
+    /// Who has made it.
+    pub(crate) context: u32,
     pub(crate) domain: u32,
     pub(crate) number: u32,
+    /// Where its maker knows it.
+    pub(crate) address: usize,
     pub(crate) send_queue: u32,
     pub(crate) recv_queue: u32,
     pub(crate) cap: ibv_qp_cap,
@@ -195,16 +215,33 @@ impl Network {
         }
     }
 
-    pub(crate) fn fail_next(&mut self, id: u32, status: ibv_wc_status) {
+    pub(crate) fn fail_next(&mut self, id: u32, fault: Fault) {
         if let Some(device) = self.devices.get_mut(&id) {
-            device.fails = Some(status);
+            device.fails = Some(fault);
         }
     }
 
     pub(crate) fn raise(&mut self, id: u32, event: ibv_event_type) {
+        if !matches!(event, IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR) {
+            return self.tell(id, |_| true, Raised { event, pair: None });
+        }
+        let pairs = self.pairs.values().filter(|pair| pair.device == id);
+        let numbers: Vec<u32> = pairs.map(|pair| pair.number).collect();
+        for number in numbers {
+            let Some(mut pair) = self.pairs.remove(&number) else { continue };
+            self.fail(&mut pair);
+            let raised = Raised { event, pair: Some((number, pair.address)) };
+            self.tell(id, |context| context == pair.context, raised);
+            self.pairs.insert(number, pair);
+        }
+    }
+
+    /// Tells of an event those who have the device open.
+    fn tell(&mut self, id: u32, whom: impl Fn(u32) -> bool, raised: Raised) {
         let Some(device) = self.devices.get_mut(&id) else { return };
-        for (descriptor, events) in device.opened.values_mut() {
-            events.push_back((event, 1));
+        let opened = device.opened.iter_mut().filter(|(context, _)| whom(**context));
+        for (descriptor, events) in opened.map(|(_, opened)| opened) {
+            events.push_back(raised);
             crate::objects::wake(*descriptor);
         }
     }
@@ -227,6 +264,9 @@ impl Network {
         let Some(pair) = self.pairs.remove(&number) else { return };
         if let Some(device) = self.devices.get_mut(&pair.device) {
             device.past.push(pair.traffic);
+            // Nobody hears of one that is gone.
+            let is_other = |raised: &Raised| raised.pair.is_none_or(|(of, _)| of != number);
+            device.opened.values_mut().for_each(|(_, events)| events.retain(is_other));
         }
         for queue in [pair.send_queue, pair.recv_queue] {
             if let Some(queue) = self.queues.get_mut(&queue) {

@@ -75,8 +75,8 @@ impl Network {
         if !device.link {
             return Outcome::Waits;
         }
-        if let Some(status) = device.fails.take() {
-            return Outcome::Failed(status);
+        if let Some(fault) = device.fails.take_if(|fault| !fault.arrives) {
+            return Outcome::Failed(fault.status);
         }
         let bytes = match &send.what {
             Payload::Taken(bytes) => bytes.clone(),
@@ -102,6 +102,10 @@ impl Network {
         objects::store(send.to, &bytes);
         if let Some(immediate) = send.immediate {
             self.arrive(peer, immediate, bytes.len());
+        }
+        let late = self.devices.get_mut(&pair.device).and_then(|device| device.fails.take());
+        if let Some(fault) = late {
+            return Outcome::Failed(fault.status);
         }
         Outcome::Arrived(bytes.len() as u64)
     }

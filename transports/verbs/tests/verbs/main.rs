@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod conformance;
 #[cfg(test)]
+mod failing;
+#[cfg(test)]
 mod joining;
 #[cfg(test)]
 mod memory;
