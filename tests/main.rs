@@ -59,6 +59,8 @@ mod place;
 #[cfg(feature = "cli")]
 mod plan;
 #[cfg(test)]
+mod rails;
+#[cfg(test)]
 mod rdma;
 #[cfg(test)]
 mod recovery;

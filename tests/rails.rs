@@ -1,0 +1,352 @@
+//! Rails over RDMA devices in software, which fail on demand: nothing is lost or doubled, and what
+//! works again is used again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Connected, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RailState, RemoteMr,
+    Secret, Transport, WorkRequest,
+};
+use ccl_memory::Region;
+use ccl_transport_conformance::{Fixture, run};
+use ccl_transport_rails::RailsDevice;
+use ccl_transport_verbs::{Options, VerbsTransport};
+use ccl_verbs_soft::sys::{
+    IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_FATAL, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RETRY_EXC_ERR,
+};
+use ccl_verbs_soft::{Limits, SoftDevice, functions};
+
+const SECRET: Secret = Secret([9; 32]);
+/// Bytes of each put: more than is handed to a device with the request.
+const BYTES: usize = 512;
+/// Puts that there are places for.
+const PUTS: u32 = 2000;
+/// Of which so many are posted at a time.
+const AT_ONCE: u32 = 8;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the link of a port may be away.
+const LINK_WITHIN: Duration = Duration::from_millis(100);
+/// A rail that has failed is tried again after less, and after twice as long when it has failed
+/// again.
+const PAUSE: Duration = Duration::from_millis(2100);
+
+/// Two sides, each with a device for each of two rails.
+struct House {
+    softs: [[SoftDevice; 2]; 2],
+    devices: [Arc<dyn Device>; 2],
+}
+
+impl House {
+    fn new() -> House {
+        let options = Options {
+            interfaces: "127.0.0.1".to_owned(),
+            acknowledged: true,
+            link_within: LINK_WITHIN,
+            ..Options::default()
+        };
+        let transport = VerbsTransport::over(functions(), options);
+        let soft = |seed| SoftDevice::new(Limits { seed, ..Limits::default() });
+        let softs = [[1, 2], [3, 4]].map(|seeds| seeds.map(soft));
+        let devices = softs.each_ref().map(|softs| -> Arc<dyn Device> {
+            let open = |soft: &SoftDevice| {
+                let name = format!("{}:1", soft.name());
+                (name.clone(), transport.open(&DeviceId(name)).unwrap())
+            };
+            Arc::new(RailsDevice::new(softs.iter().map(open).collect()).unwrap())
+        });
+        House { softs, devices }
+    }
+
+    /// A link between the two sides, whose listener is gone.
+    fn meet(&self) -> [Connected; 2] {
+        let deadline = ccl_wire::now() + PATIENCE;
+        let [accepting, dialling] = &self.devices;
+        let mut listener = accepting.listen(&SECRET).unwrap();
+        let mut connecting =
+            dialling.connect(&listener.address(), &SECRET, b"who", deadline).unwrap();
+        let (mut accepted, mut connected) = (None, None);
+        loop {
+            let now = ccl_wire::now();
+            assert!(now < deadline);
+            accepted = accepted.or_else(|| listener.poll(now).unwrap());
+            connected = connected.or_else(|| connecting.poll(now).unwrap());
+            match (accepted, connected) {
+                (Some(accepted), Some(connected)) => return [accepted, connected],
+                both => (accepted, connected) = both,
+            }
+        }
+    }
+}
+
+/// One end of a link, which puts to the other one.
+struct End {
+    lane: Box<dyn Lane>,
+    endpoint: EndpointId,
+    key: MrKey,
+    inbox: Region,
+    remote: RemoteMr,
+    posted: u32,
+    /// How often each put was done, and how often each of the other end's has come.
+    done: BTreeMap<u64, u32>,
+    arrived: BTreeMap<u32, u32>,
+    lost: Option<String>,
+}
+
+fn byte(side: usize, number: u32) -> u8 {
+    (number * 7 + side as u32 * 101 + 1) as u8
+}
+
+impl End {
+    /// Posts up to `allowed`, and takes in what has happened.
+    fn go_on(&mut self, now: Instant, allowed: u32) {
+        let put = |number: u32| WorkRequest::Put {
+            endpoint: self.endpoint,
+            local: LocalSlice { key: self.key, offset: number as usize * BYTES, bytes: BYTES },
+            tail: None,
+            grant: false,
+            remote: self.remote,
+            remote_offset: number as usize * BYTES,
+            immediate: Some(number),
+            id: number.into(),
+        };
+        let work: Vec<_> = (self.posted..allowed.min(self.posted + AT_ONCE)).map(put).collect();
+        self.posted += self.lane.post(now, &work).unwrap() as u32;
+        let mut events = Vec::new();
+        self.lane.poll(now, &mut events).unwrap();
+        for event in events {
+            match event {
+                Event::Done { id } => *self.done.entry(id).or_default() += 1,
+                Event::Arrived { immediate, bytes, .. } => {
+                    assert_eq!(bytes, BYTES);
+                    *self.arrived.entry(immediate).or_default() += 1;
+                }
+                Event::Note { .. } => {}
+                Event::Lost { reason, .. } => self.lost = Some(reason),
+            }
+        }
+    }
+
+    fn rail(&self, rail: usize) -> RailState {
+        self.lane.rails(self.endpoint).swap_remove(rail)
+    }
+}
+
+/// Both ends of a link, and a clock that can be put forward.
+struct Pair {
+    house: House,
+    ends: [End; 2],
+    ahead: Duration,
+    allowed: u32,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let house = House::new();
+        let mut connected = house.meet().into_iter();
+        let mut parts = house.devices.each_ref().map(|device| {
+            let mut lane = device.lane().unwrap();
+            let endpoint = lane.attach(connected.next().unwrap()).unwrap();
+            let [source, inbox] = [(); 2].map(|()| device.allocate(PUTS as usize * BYTES).unwrap());
+            let shared = lane.share(endpoint, inbox.1).unwrap();
+            (lane, endpoint, source, inbox.0, shared)
+        });
+        let keys = parts.each_ref().map(|part| part.4.clone());
+        let remotes = [0, 1].map(|side| {
+            let (lane, endpoint, ..) = &mut parts[side];
+            lane.import(*endpoint, &keys[1 - side]).unwrap()
+        });
+        let mut parts = parts.into_iter().zip(remotes);
+        let ends = [0, 1].map(|side| {
+            let ((lane, endpoint, (source, key), inbox, _), remote) = parts.next().unwrap();
+            for number in 0..PUTS {
+                source.write(number as usize * BYTES, &[byte(side, number); BYTES]).unwrap();
+            }
+            let (done, arrived) = (BTreeMap::new(), BTreeMap::new());
+            End { lane, endpoint, key, inbox, remote, posted: 0, done, arrived, lost: None }
+        });
+        Pair { house, ends, ahead: Duration::ZERO, allowed: 0 }
+    }
+
+    /// Lets both ends go on until something is so.
+    fn until(&mut self, what: &str, is_so: impl Fn(&Pair) -> bool) {
+        let end = ccl_wire::now() + PATIENCE;
+        while !is_so(self) {
+            for end in &mut self.ends {
+                end.go_on(ccl_wire::now() + self.ahead, self.allowed);
+            }
+            let states = || self.ends.each_ref().map(|end| end.lane.rails(end.endpoint));
+            assert!(ccl_wire::now() < end, "{what}: never; {:#?}", states());
+        }
+    }
+
+    /// Has each end put some more, and sees all of them arrive.
+    fn carry(&mut self, puts: u32, context: &str) {
+        self.allowed += puts;
+        let all = self.allowed as usize;
+        self.until(context, |pair| {
+            let lost = |end: &End| end.lost.clone();
+            assert_eq!(pair.ends.each_ref().map(lost), [None, None], "{context}");
+            pair.ends.iter().all(|end| end.arrived.len() == all && end.done.len() == all)
+        });
+        for (side, end) in self.ends.iter().enumerate() {
+            assert!(end.arrived.values().all(|times| *times == 1), "{context}: arrived twice");
+            assert!(end.done.values().all(|times| *times == 1), "{context}: done twice");
+            let mut inbox = vec![0; all * BYTES];
+            end.inbox.read(0, &mut inbox).unwrap();
+            for (number, put) in (0..).zip(inbox.chunks(BYTES)) {
+                let right = put.iter().all(|seen| *seen == byte(1 - side, number));
+                assert!(right, "{context}: put {number} is wrong");
+            }
+        }
+    }
+
+    fn has_failed(&self, rail: usize) -> bool {
+        self.failures(rail) > 0
+    }
+
+    /// How often a rail has failed for both ends.
+    fn failures(&self, rail: usize) -> u64 {
+        self.ends.each_ref().map(|end| end.rail(rail).failures).into_iter().min().unwrap()
+    }
+
+    fn is_up(&self, rail: usize) -> bool {
+        self.ends.iter().all(|end| end.rail(rail).is_up)
+    }
+
+    /// Sees a rail that has failed come back after this pause, and carry something.
+    fn comes_back(&mut self, rail: usize, pause: Duration, context: &str) {
+        self.ahead += pause;
+        self.until(context, |pair| pair.is_up(rail));
+        let carried = |pair: &Pair| pair.ends.each_ref().map(|end| end.rail(rail).puts);
+        let before = carried(self);
+        self.carry(200, context);
+        let after = carried(self);
+        assert!((0..2).all(|side| after[side] > before[side]), "{context}: {before:?} {after:?}");
+    }
+}
+
+#[test]
+fn a_write_that_fails_goes_over_the_other_rail_and_its_own_comes_back() {
+    for (side, rail) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        for late in [false, true] {
+            let context = format!("device {rail} of side {side}, late: {late}");
+            let mut pair = Pair::new();
+            pair.carry(100, &context);
+            let soft = &pair.house.softs[side][rail];
+            match late {
+                false => soft.fail_next(IBV_WC_RETRY_EXC_ERR),
+                // The peer has it, and must not get it again.
+                true => soft.fail_next_late(IBV_WC_LOC_QP_OP_ERR),
+            }
+            pair.carry(200, &context);
+            pair.until(&context, |pair| pair.has_failed(rail));
+            let failure = pair.ends[side].rail(rail).failure.unwrap();
+            assert!(failure.contains("a write to"), "{context}: {failure}");
+            pair.comes_back(rail, PAUSE, &context);
+            let other = pair.ends.each_ref().map(|end| end.rail(1 - rail).failures);
+            assert_eq!(other, [0, 0], "{context}");
+        }
+    }
+}
+
+#[test]
+fn a_rail_whose_queue_pairs_fail_comes_back() {
+    for side in [0, 1] {
+        let context = format!("side {side}");
+        let mut pair = Pair::new();
+        pair.carry(100, &context);
+        pair.house.softs[side][1].raise(IBV_EVENT_QP_FATAL);
+        pair.carry(200, &context);
+        pair.until(&context, |pair| pair.has_failed(1));
+        pair.comes_back(1, PAUSE, &context);
+    }
+}
+
+#[test]
+fn a_port_that_loses_its_link_is_out_until_it_has_it_again() {
+    for side in [0, 1] {
+        let context = format!("side {side}");
+        let mut pair = Pair::new();
+        pair.carry(100, &context);
+        pair.house.softs[side][0].set_link(false);
+        pair.allowed += 100;
+        pair.until(&context, |pair| pair.ends.iter().all(|end| end.posted == pair.allowed));
+        pair.until(&context, |pair| pair.has_failed(0));
+        let failure = pair.ends[side].rail(0).failure.unwrap();
+        assert!(failure.contains("the port lost its link"), "{context}: {failure}");
+        pair.carry(200, &context);
+        pair.ahead += PAUSE;
+        pair.until("it is tried in vain", |pair| pair.failures(0) == 2);
+        pair.carry(200, &context);
+        pair.house.softs[side][0].set_link(true);
+        pair.comes_back(0, 2 * PAUSE, &context);
+    }
+}
+
+#[test]
+fn a_device_that_fails_is_not_used_again_and_the_others_are() {
+    for side in [0, 1] {
+        let context = format!("side {side}");
+        let mut pair = Pair::new();
+        pair.carry(100, &context);
+        pair.house.softs[side][0].raise(IBV_EVENT_DEVICE_FATAL);
+        pair.carry(200, &context);
+        pair.until(&context, |pair| pair.has_failed(0));
+        let failure = pair.ends[side].rail(0).failure.unwrap();
+        assert!(failure.contains("the device failed"), "{context}: {failure}");
+        pair.ahead += PAUSE;
+        pair.until("it is tried in vain", |pair| pair.failures(0) == 2);
+        pair.carry(200, &context);
+        assert!(!pair.is_up(0) && pair.is_up(1), "{context}");
+    }
+}
+
+#[test]
+fn a_link_whose_devices_all_fail_is_lost_with_the_reason_of_each() {
+    for (first, second) in [(0, 0), (0, 1), (1, 0)] {
+        let mut pair = Pair::new();
+        pair.carry(100, "before");
+        pair.allowed = PUTS;
+        pair.house.softs[first][0].raise(IBV_EVENT_DEVICE_FATAL);
+        pair.house.softs[second][1].raise(IBV_EVENT_DEVICE_FATAL);
+        pair.until("the end", |pair| pair.ends.iter().all(|end| end.lost.is_some()));
+        let reasons = pair.ends.each_ref().map(|end| end.lost.as_deref().unwrap());
+        for reason in reasons {
+            assert!(reason.contains("rail 0: ") && reason.contains("rail 1: "), "{reason}");
+        }
+        for (rail, side) in [(0, first), (1, second)] {
+            let name = pair.house.softs[side][rail].name();
+            let own = format!("rail {rail}: {name}:1: the device failed");
+            assert!(reasons[side].contains(&own), "{own}: {}", reasons[side]);
+        }
+        for (from, to) in [(0, 1), (1, 0)] {
+            let [from, to] = [&pair.ends[from], &pair.ends[to]];
+            let known = from.done.keys().all(|id| to.arrived.contains_key(&(*id as u32)));
+            assert!(known, "something is done that never came");
+        }
+    }
+}
+
+impl Fixture for House {
+    fn device(&self, side: usize) -> Arc<dyn Device> {
+        Arc::clone(&self.devices[side])
+    }
+
+    fn now(&self) -> Instant {
+        ccl_wire::now()
+    }
+
+    fn idle(&self) {
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
+#[test]
+fn rails_over_rdma_pass_the_suite_of_transports() {
+    let report = run(|| Box::new(House::new()));
+    println!("{report}");
+    assert!(report.passed(), "{report}");
+}
