@@ -722,12 +722,18 @@ impl Lane for RailsLane {
 
     fn say_farewell(&mut self, only: Option<EndpointId>) -> bool {
         let RailsLane { links, lanes, .. } = self;
+        let mut is_over = true;
         let Some(EndpointId(number)) = only else {
-            return lanes.iter_mut().fold(true, |over, lane| lane.say_farewell(None) && over);
+            lanes.iter_mut().for_each(|lane| is_over &= lane.say_farewell(None));
+            return is_over;
         };
         let Some(Some(link)) = links.get(number as usize) else { return true };
-        let rails = link.rails.iter().filter_map(|rail| Some((rail.lane, rail.endpoint()?)));
-        rails.fold(true, |over, (lane, at)| lanes[lane].say_farewell(Some(at)) && over)
+        for rail in &link.rails {
+            if let Some(at) = rail.endpoint() {
+                is_over &= lanes[rail.lane].say_farewell(Some(at));
+            }
+        }
+        is_over
     }
 
     fn cut(&mut self, endpoint: EndpointId) {

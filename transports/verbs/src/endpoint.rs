@@ -423,9 +423,13 @@ impl Endpoint {
 
     /// Loses it if it has failed.
     pub(crate) fn lose_failed(&mut self) {
-        if let Some(reason) = self.failed.take() {
-            self.lose(reason);
+        let Some(mut reason) = self.failed.take() else { return };
+        let numbers = self.lines.iter().map(Line::number);
+        let failure = |pair| self.port.take_failure(pair).map(|how| (pair, how));
+        if let Some((pair, how)) = numbers.filter_map(failure).next() {
+            reason = format!("{reason}; an event of queue pair {pair} says that {how}");
         }
+        self.lose(reason);
     }
 
     /// Takes in a completion of its own. Ids of puts that are done are appended.

@@ -7,16 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crossbeam::utils::CachePadded;
 
+/// A number of bytes that several threads count, in a cache line of its own.
+type Bytes = CachePadded<AtomicUsize>;
+
 /// What is under way from a port, of all lanes of a process, by the process and the port's name:
 /// the child of a fork has none of what its parent has.
-static PORTS: Mutex<BTreeMap<(u32, String), Weak<CachePadded<AtomicUsize>>>> =
-    Mutex::new(BTreeMap::new());
+static PORTS: Mutex<BTreeMap<(u32, String), Weak<Bytes>>> = Mutex::new(BTreeMap::new());
 
 /// What one lane has under way, beside all others of its port.
 #[derive(Debug)]
 pub(crate) struct Load {
     own: usize,
-    port: Arc<CachePadded<AtomicUsize>>,
+    port: Arc<Bytes>,
     /// Whether a put was refused since it was looked last: then none goes before it is its turn.
     is_awaited: bool,
 }

@@ -1,5 +1,6 @@
 //! A port of an open device, and what has become of it.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ccl_core::time::Instant;
@@ -10,6 +11,9 @@ use crate::Options;
 use crate::gid::{self, Choice};
 use crate::native::{Context, Domain};
 use crate::status;
+
+/// Failures of queue pairs that are remembered until somebody asks.
+const PAIRS_MAX: usize = 256;
 
 /// A port that is used.
 #[derive(Debug)]
@@ -44,6 +48,8 @@ struct Health {
     down_since: Option<Instant>,
     /// What nothing comes back from.
     fatal: Option<&'static str>,
+    /// Queue pairs that have failed lately, and how: their completions say only that they have.
+    pairs: VecDeque<(u32, &'static str)>,
 }
 
 impl Port {
@@ -146,10 +152,23 @@ impl Port {
                 IBV_EVENT_DEVICE_FATAL | IBV_EVENT_CQ_ERR => {
                     health.fatal.get_or_insert(status::event(happening.event));
                 }
-                // What becomes of a queue pair, its completions tell.
+                IBV_EVENT_QP_FATAL | IBV_EVENT_QP_REQ_ERR | IBV_EVENT_QP_ACCESS_ERR => {
+                    if health.pairs.len() == PAIRS_MAX {
+                        health.pairs.pop_front();
+                    }
+                    let how = status::event(happening.event);
+                    health.pairs.extend(happening.pair.map(|pair| (pair, how)));
+                }
                 _ => {}
             }
         }
+    }
+
+    /// Takes what an event has told of a queue pair, if one has.
+    pub(crate) fn take_failure(&self, pair: u32) -> Option<&'static str> {
+        let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = health.pairs.iter().position(|(known, _)| *known == pair)?;
+        health.pairs.remove(at).map(|(_, how)| how)
     }
 
     /// Why nothing passes here any more, if so: a link may be away for `patience`.

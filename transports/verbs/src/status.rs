@@ -13,9 +13,7 @@ pub(crate) fn meaning(status: ibv_wc_status) -> (&'static str, &'static str) {
         IBV_WC_LOC_PROT_ERR => {
             ("local protection error", "memory of this process was not registered, or no longer")
         }
-        IBV_WC_WR_FLUSH_ERR => {
-            ("flushed", "the queue pair had failed before; another message tells of what")
-        }
+        IBV_WC_WR_FLUSH_ERR => ("flushed", "the queue pair had failed before"),
         IBV_WC_BAD_RESP_ERR => ("bad response", "the peer's device or the network is faulty"),
         IBV_WC_LOC_ACCESS_ERR => {
             ("local access error", "memory of this process is registered for other uses")
@@ -49,9 +47,9 @@ pub(crate) fn meaning(status: ibv_wc_status) -> (&'static str, &'static str) {
 pub(crate) fn event(event: ibv_event_type) -> &'static str {
     match event {
         IBV_EVENT_CQ_ERR => "a completion queue overflowed",
-        IBV_EVENT_QP_FATAL => "a queue pair failed",
-        IBV_EVENT_QP_REQ_ERR => "a queue pair received what it could not understand",
-        IBV_EVENT_QP_ACCESS_ERR => "a queue pair received what is not allowed",
+        IBV_EVENT_QP_FATAL => "it failed",
+        IBV_EVENT_QP_REQ_ERR => "it received what it could not understand",
+        IBV_EVENT_QP_ACCESS_ERR => "it received what is not allowed",
         IBV_EVENT_DEVICE_FATAL => "the device failed",
         IBV_EVENT_PORT_ACTIVE => "the port has its link again",
         IBV_EVENT_PORT_ERR => "the port lost its link",

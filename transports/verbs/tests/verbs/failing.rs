@@ -147,7 +147,11 @@ fn of_puts_that_are_spread_those_are_done_that_the_peer_has() {
 
 #[test]
 fn a_queue_pair_that_fails_ends_its_link() {
-    for event in [IBV_EVENT_QP_FATAL, IBV_EVENT_QP_REQ_ERR, IBV_EVENT_QP_ACCESS_ERR] {
+    for (event, meaning) in [
+        (IBV_EVENT_QP_FATAL, "says that it failed"),
+        (IBV_EVENT_QP_REQ_ERR, "it received what it could not understand"),
+        (IBV_EVENT_QP_ACCESS_ERR, "it received what is not allowed"),
+    ] {
         for side in [0, 1] {
             let mut ends = working(&options("2", true), 2);
             ends[side].soft.raise(event);
@@ -156,6 +160,7 @@ fn a_queue_pair_that_fails_ends_its_link() {
             assert_eq!((done(&ends[0]), arrived(&ends[1])), (vec![0], vec![0]));
             let (own, name) = (lost(&ends[side]).unwrap(), ends[side].soft.name());
             assert!(own.contains("the queue pair had failed") && own.contains(&name), "{own}");
+            assert!(own.contains(meaning), "{own}");
         }
     }
 }

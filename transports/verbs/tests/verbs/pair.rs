@@ -165,7 +165,7 @@ impl Between {
         let (listener, open) = (self.listener.try_clone().unwrap(), Arc::clone(&self.open));
         std::thread::spawn(move || {
             while let Ok((before, _)) = listener.accept() {
-                let Ok(after) = TcpStream::connect(behind) else { continue };
+                let Ok(after) = TcpStream::connect_timeout(&behind, PATIENCE) else { continue };
                 for (mut from, mut to) in [
                     (before.try_clone().unwrap(), after.try_clone().unwrap()),
                     (after.try_clone().unwrap(), before.try_clone().unwrap()),

@@ -153,7 +153,8 @@ fn no_more_are_under_way_than_the_rule_in_force_says() {
             one.events.len() + other.events.len() == all
         });
         assert!(seen <= most, "{in_flight}: {seen}");
-        assert!(in_flight > 3 || at.unwrap() <= in_flight as usize, "the grant waited: {at:?}");
+        // Who goes first is drawn; behind all others it would have waited for them.
+        assert!(in_flight > 3 || at.unwrap() < puts.len(), "the grant waited: {at:?}");
         ends.iter_mut().for_each(|end| end.events.clear());
     }
 }
