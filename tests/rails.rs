@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Connected, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RailState, RemoteMr,
-    Secret, Transport, WorkRequest,
+    Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RailState, RemoteMr, Transport,
+    WorkRequest,
 };
 use ccl_memory::Region;
-use ccl_transport_conformance::{Fixture, run};
+use ccl_transport_conformance::{Fixture, join, run};
 use ccl_transport_rails::RailsDevice;
 use ccl_transport_verbs::{Options, VerbsTransport};
 use ccl_verbs_soft::sys::{
@@ -19,7 +19,6 @@ use ccl_verbs_soft::sys::{
 };
 use ccl_verbs_soft::{Limits, SoftDevice, functions};
 
-const SECRET: Secret = Secret([9; 32]);
 /// Bytes of each put: more than is handed to a device with the request.
 const BYTES: usize = 512;
 /// Puts that there are places for.
@@ -58,26 +57,6 @@ impl House {
             Arc::new(RailsDevice::new(softs.iter().map(open).collect()).unwrap())
         });
         House { softs, devices }
-    }
-
-    /// A link between the two sides, whose listener is gone.
-    fn meet(&self) -> [Connected; 2] {
-        let deadline = ccl_wire::now() + PATIENCE;
-        let [accepting, dialling] = &self.devices;
-        let mut listener = accepting.listen(&SECRET).unwrap();
-        let mut connecting =
-            dialling.connect(&listener.address(), &SECRET, b"who", deadline).unwrap();
-        let (mut accepted, mut connected) = (None, None);
-        loop {
-            let now = ccl_wire::now();
-            assert!(now < deadline);
-            accepted = accepted.or_else(|| listener.poll(now).unwrap());
-            connected = connected.or_else(|| connecting.poll(now).unwrap());
-            match (accepted, connected) {
-                (Some(accepted), Some(connected)) => return [accepted, connected],
-                both => (accepted, connected) = both,
-            }
-        }
     }
 }
 
@@ -145,7 +124,7 @@ struct Pair {
 impl Pair {
     fn new() -> Pair {
         let house = House::new();
-        let mut connected = house.meet().into_iter();
+        let mut connected = join(&house, b"who").unwrap().into_iter();
         let mut parts = house.devices.each_ref().map(|device| {
             let mut lane = device.lane().unwrap();
             let endpoint = lane.attach(connected.next().unwrap()).unwrap();

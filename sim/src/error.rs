@@ -9,7 +9,7 @@ pub enum SimError {
     Number {
         /// What it is the number of.
         what: String,
-        /// What was given.
+        /// The value given.
         given: String,
         /// What to give.
         remedy: String,

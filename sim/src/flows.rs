@@ -378,7 +378,7 @@ mod tests {
         }
     }
 
-    /// What is left is what all flows together leave.
+    /// A new flow gets the capacity that all flows together leave.
     #[test]
     fn what_is_left_is_less_all_that_was_shared() {
         let mut flows = Flows::new(&network(), 100.0);

@@ -104,7 +104,7 @@ pub struct Finding {
     pub what: String,
     /// Its unit.
     pub unit: Unit,
-    /// What came out: of several seeds, the mean.
+    /// The result; the mean of several seeds.
     pub measured: f64,
     /// The standard error of that mean; none of a single seed.
     pub standard_error: Option<f64>,
@@ -168,7 +168,7 @@ pub struct Report {
     pub parameters: Vec<(String, f64)>,
     /// The seed of all that was random; of several, the first.
     pub seed: u64,
-    /// How many seeds there were.
+    /// Number of seeds.
     pub seeds: u32,
     /// What it found.
     #[serde(flatten)]

@@ -16,15 +16,15 @@ use crate::bootstrap::ControlPlane;
 /// The greatest number of a processor in Linux.
 const CPU_MAX: usize = 8191;
 
-/// The most of a reason that is told to all ranks.
+/// The longest reason that a rank tells the others.
 const REASON_CHARS_MAX: usize = 160;
 
-/// What a rank has told of RDMA.
+/// A rank's report on its RDMA devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Surveyed {
-    /// It has devices: where it runs, and whether all of them are InfiniBand's.
+    /// It has devices. Holds where the rank runs, and whether all devices are InfiniBand's.
     Has { place: Place, is_infiniband: bool },
-    /// It has none, for this reason.
+    /// It has none. Holds the reason.
     Lacks(String),
 }
 
@@ -55,14 +55,14 @@ impl Surveyed {
     }
 }
 
-/// What all ranks have told, by rank; nothing where it does not matter.
+/// The reports of all ranks, by rank; empty if the transport needs none.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     pub(super) ranks: Vec<Surveyed>,
 }
 
 impl Survey {
-    /// The places of the ranks.
+    /// Returns the places of the ranks.
     pub(super) fn places(&self) -> Vec<Place> {
         let place = |own: &Surveyed| match own {
             Surveyed::Has { place, .. } => place.clone(),
@@ -71,7 +71,7 @@ impl Survey {
         self.ranks.iter().map(place).collect()
     }
 
-    /// Whether the devices of each rank that has some are InfiniBand's.
+    /// Iterates over the ranks that have devices: true if all of a rank's are InfiniBand's.
     pub(super) fn layers(&self) -> impl Iterator<Item = bool> {
         self.ranks.iter().filter_map(|own| match own {
             Surveyed::Has { is_infiniband, .. } => Some(*is_infiniband),
@@ -79,7 +79,7 @@ impl Survey {
         })
     }
 
-    /// Whether all devices of all ranks are InfiniBand's.
+    /// Returns whether all devices of all ranks are InfiniBand's.
     pub(super) fn is_infiniband(&self) -> bool {
         !self.ranks.is_empty() && self.layers().all(|is_infiniband| is_infiniband)
     }

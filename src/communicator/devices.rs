@@ -1,6 +1,5 @@
 //! Which transports join the ranks, and their devices.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +30,7 @@ pub(super) const OVER_TCP: &str = "shm+tcp";
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) devices: Vec<DeviceInfo>,
-    /// Why there are none.
+    /// The reason why there are none.
     pub(super) lacks: String,
 }
 
@@ -114,19 +113,17 @@ pub(super) fn found(config: &Config, hosts: usize) -> Result<Found, Error> {
     if !config.is_over_verbs() && !is_auto {
         return Ok(Found::default());
     }
-    if is_auto && config.tls {
-        let lacks = "FERROCCL_TLS=1 encrypts what goes over tcp alone".to_owned();
-        return Ok(Found { devices: Vec::new(), lacks });
-    }
-    let transport = verbs(config, config.dead_after)?;
+    let transport = match verbs(config, config.dead_after) {
+        Ok(transport) => transport,
+        Err(error) if is_auto => {
+            return Ok(Found { devices: Vec::new(), lacks: error.to_string() });
+        }
+        Err(error) => return Err(error),
+    };
     let all = transport.devices();
     if !is_auto {
-        let lacks = String::new();
-        return if all.is_empty() {
-            Err(none(&transport))
-        } else {
-            Ok(Found { devices: all, lacks })
-        };
+        let found = Found { devices: all, lacks: String::new() };
+        return if found.devices.is_empty() { Err(none(&transport)) } else { Ok(found) };
     }
     let is_named = !config.ib_devices.is_empty();
     let (devices, soft): (Vec<DeviceInfo>, Vec<DeviceInfo>) =
@@ -149,7 +146,9 @@ pub(super) fn settle(config: &Config, survey: &Survey) -> Option<(&'static str, 
         Surveyed::Lacks(why) => Some((rank, why)),
         Surveyed::Has { .. } => None,
     });
-    let layers: BTreeSet<bool> = survey.layers().collect();
+    let mut layers = survey.layers();
+    let first = layers.next();
+    let is_mixed = layers.any(|layer| Some(layer) != first);
     Some(match lacking {
         Some((rank, why)) => (
             OVER_TCP,
@@ -157,7 +156,7 @@ pub(super) fn settle(config: &Config, survey: &Survey) -> Option<(&'static str, 
                 "tcp between hosts, since rank {rank} has no RDMA device that auto takes: {why}"
             ),
         ),
-        None if layers.len() > 1 => (
+        None if is_mixed => (
             OVER_TCP,
             "tcp between hosts, since the RDMA devices of some ranks are InfiniBand's and those \
              of others are not"

@@ -27,7 +27,7 @@ use super::error::Error;
 use super::foreseen::Foreseen;
 use super::group::Messages;
 use super::segment::Segment;
-use super::wait::{Manners, Pause, Wait};
+use super::wait::{Pause, Wait, WaitPolicy};
 use super::watch::{Lookout, Lost};
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
@@ -127,7 +127,7 @@ pub(super) struct Engine {
     pub(super) timed: Option<Box<Timed>>,
     pub(super) segment: Segment,
     pub(super) ports: CpuPorts<MixedLinks>,
-    pub(super) manners: Manners,
+    pub(super) wait_policy: WaitPolicy,
     pub(super) own_record: Option<Region>,
     /// By rank; none for this rank.
     pub(super) peer_records: Vec<Option<Region>>,
@@ -234,7 +234,7 @@ impl Engine {
         hosts: Hosts,
         segment: Segment,
         links: MixedLinks,
-        manners: Manners,
+        wait_policy: WaitPolicy,
     ) -> Engine {
         let (rank, ranks) = (control.rank(), control.ranks());
         let timed = control.recorder().timed();
@@ -248,7 +248,7 @@ impl Engine {
             control,
             segment,
             ports: CpuPorts::new(links, ranks as usize),
-            manners,
+            wait_policy,
             own_record: None,
             peer_records: Vec::new(),
             wiring: None,
@@ -269,9 +269,9 @@ impl Engine {
     /// An engine of one rank, which has no links.
     pub(super) fn alone(control: Arc<ControlPlane>, config: Config) -> Engine {
         let segment = Segment::of_one_host(1, &config);
-        let manners = Manners::new(&config, 1, false, None);
+        let wait_policy = WaitPolicy::new(&config, 1, false, None);
         let links = MixedLinks::new(MappedLinks::new(1, Vec::new(), Vec::new()), None);
-        Engine::new(control, config, Hosts::one(1), segment, links, manners)
+        Engine::new(control, config, Hosts::one(1), segment, links, wait_policy)
     }
 
     /// Checks, plans and binds a call. Nothing is sent.
@@ -460,17 +460,17 @@ impl Engine {
         loop {
             match self.advance(running.plan)? {
                 Progress::Done => {
-                    wait.over(&mut self.manners);
+                    wait.over(&mut self.wait_policy);
                     self.confirm(running)?;
                     self.record_end();
                     return Ok(());
                 }
                 Progress::Moved => {
                     self.record_moved(running);
-                    wait.over(&mut self.manners);
+                    wait.over(&mut self.wait_policy);
                 }
                 Progress::Blocked => {
-                    let stalled = match wait.pause(&self.manners) {
+                    let stalled = match wait.pause(&self.wait_policy) {
                         Pause::Over => continue,
                         Pause::Look(stalled) => stalled,
                         Pause::Sleep(stalled) => {
@@ -533,8 +533,8 @@ impl Engine {
     /// Sleeps until a peer has done something, but never for long.
     #[cold]
     fn sleep(&mut self, plan: usize) {
-        let Engine { plans, ports, manners, .. } = self;
-        match (ports.links().messages(), &manners.doorbell) {
+        let Engine { plans, ports, wait_policy, .. } = self;
+        match (ports.links().messages(), &wait_policy.doorbell) {
             (Some(messages), None) => messages.sleep(SLEEP_MAX),
             // Nothing wakes it for peers on both sides.
             (Some(messages), Some(_)) => messages.sleep(SLEEP_MIXED),

@@ -45,7 +45,7 @@ pub struct Explanation {
     pub expected: Vec<Expected>,
     /// The transport that joins the ranks.
     pub transport: String,
-    /// Why it was taken between hosts, where the configuration left that open.
+    /// The reason for the transport between hosts, if `auto` chose it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport_reason: Option<String>,
     /// How messages are spread over the queue pairs of a link, and the rule that says so; none over

@@ -18,9 +18,9 @@ const LOOKS_PER_TICK: u32 = 64;
 /// The same where a look is a system call, which takes longer than a look at the clock.
 const CALLS_PER_TICK: u32 = 2;
 
-/// The manners of waiting, fixed when the communicator is made.
+/// The wait_policy of waiting, fixed when the communicator is made.
 #[derive(Debug)]
-pub(super) struct Manners {
+pub(super) struct WaitPolicy {
     /// How long to spin now.
     spin: Duration,
     spin_max: Duration,
@@ -30,7 +30,7 @@ pub(super) struct Manners {
     pub(super) doorbell: Option<Doorbell>,
 }
 
-impl Manners {
+impl WaitPolicy {
     /// Ranks that share cores with each other do not spin. `calls` says that a look at the links
     /// makes system calls.
     pub(super) fn new(
@@ -38,12 +38,12 @@ impl Manners {
         local_ranks: usize,
         calls: bool,
         doorbell: Option<Doorbell>,
-    ) -> Manners {
+    ) -> WaitPolicy {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spin_max = if local_ranks > cores { Duration::ZERO } else { config.spin };
         let (park_after, spin) = (config.park_after, spin_max);
         let looks_per_tick = if calls { CALLS_PER_TICK } else { LOOKS_PER_TICK };
-        Manners { spin, spin_max, park_after, looks_per_tick, doorbell }
+        WaitPolicy { spin, spin_max, park_after, looks_per_tick, doorbell }
     }
 
     /// A wait has ended with an answer, after yielding or not.
@@ -64,33 +64,33 @@ pub(super) struct Wait {
 impl Wait {
     /// Something moved: the wait, if there was one, is over. No clock is read.
     #[inline]
-    pub(super) fn over(&mut self, manners: &mut Manners) {
+    pub(super) fn over(&mut self, wait_policy: &mut WaitPolicy) {
         if self.since.is_some() {
-            manners.learn(self.yielded);
+            wait_policy.learn(self.yielded);
             *self = Wait::default();
         }
     }
 
     /// Nothing moved: spins, yields, or says what else to do.
     #[inline]
-    pub(super) fn pause(&mut self, manners: &Manners) -> Pause {
+    pub(super) fn pause(&mut self, wait_policy: &WaitPolicy) -> Pause {
         self.looks += 1;
-        if !self.looks.is_multiple_of(manners.looks_per_tick)
+        if !self.looks.is_multiple_of(wait_policy.looks_per_tick)
             && !self.yielded
-            && !manners.spin_max.is_zero()
+            && !wait_policy.spin_max.is_zero()
         {
             std::hint::spin_loop();
             return Pause::Over;
         }
-        self.tick(manners)
+        self.tick(wait_policy)
     }
 
     #[cold]
-    fn tick(&mut self, manners: &Manners) -> Pause {
+    fn tick(&mut self, wait_policy: &WaitPolicy) -> Pause {
         let now = Instant::now();
         let waited = now - *self.since.get_or_insert(now);
-        self.yielded |= waited >= manners.spin;
-        if waited > manners.park_after {
+        self.yielded |= waited >= wait_policy.spin;
+        if waited > wait_policy.park_after {
             return Pause::Sleep(waited);
         }
         if self.yielded {

@@ -26,7 +26,7 @@ use super::engine::Engine;
 use super::error::Error;
 use super::exchange::{Topic, exchange};
 use super::segment::Segment;
-use super::wait::Manners;
+use super::wait::WaitPolicy;
 use crate::bootstrap::{ControlPlane, random_bytes};
 
 /// How long to pause between looks at connections in the making.
@@ -58,7 +58,7 @@ pub(super) struct Wiring {
     pub(super) config: Config,
     /// What there is to say of that.
     pub(super) note: Option<String>,
-    /// Why the transport between hosts was taken, where that was left open.
+    /// The reason for the transport between hosts, if `auto` chose it.
     pub(super) why: Option<String>,
 }
 
@@ -259,13 +259,14 @@ impl Wiring {
         }
         let own_doorbell = doorbells[rank as usize].take();
         let own_record = records[rank as usize].take();
-        let manners =
-            Manners::new(&config, self.locals.len(), self.messages.is_some(), own_doorbell);
+        let wait_policy =
+            WaitPolicy::new(&config, self.locals.len(), self.messages.is_some(), own_doorbell);
         let mapped = MappedLinks::new(segment.channels, duplexes, doorbells);
         let links = MixedLinks::new(mapped, self.messages.take());
         let control = Arc::clone(&self.control);
         exchange(&control, Topic::Ready, &[], self.timeout)?;
-        let mut engine = Engine::new(control, config, self.hosts.clone(), segment, links, manners);
+        let mut engine =
+            Engine::new(control, config, self.hosts.clone(), segment, links, wait_policy);
         engine.own_record = own_record;
         engine.peer_records = records;
         engine.wiring = Some(self);

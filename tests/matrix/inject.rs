@@ -56,7 +56,7 @@ pub(super) struct Draw {
     /// To whom.
     pub(super) victim: Rank,
     seed: u64,
-    /// How often the cell has shown nothing so far: then the job lasts longer.
+    /// Attempts that have shown nothing; with each the job lasts longer.
     before: u32,
 }
 

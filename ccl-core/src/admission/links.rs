@@ -251,7 +251,7 @@ impl MessageLinks {
         let staging = self.slots(self.config.slots)?;
         let attached = self.lane.attach(connected).and_then(|endpoint| {
             let shared = self.lane.share(endpoint, inbound.key);
-            let key = shared.inspect_err(|_| self.lane.detach(endpoint))?;
+            let key = shared.inspect_err(|_| self.lane.cut(endpoint))?;
             Ok((endpoint, key))
         });
         let (endpoint, key) = attached.inspect_err(|_| self.give_back(&staging))?;

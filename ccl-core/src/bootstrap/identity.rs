@@ -16,7 +16,7 @@ pub enum IdentityError {
     /// Not `host:port`.
     #[error("`{text}` is not HOST:PORT (an IPv6 address is written in brackets: [::1]:29400)")]
     Endpoint {
-        /// What was given.
+        /// The value given.
         text: String,
     },
     /// Not a secret in hexadecimal.

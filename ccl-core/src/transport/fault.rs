@@ -22,27 +22,27 @@ pub trait Faults: Send + fmt::Debug {
         posted.push(work);
     }
 
-    /// Whether endpoints are really detached when they should be.
+    /// Returns whether the lane detaches endpoints.
     fn detaches(&self) -> bool {
         true
     }
 
-    /// Whether tails of puts really move when they should ([`Lane::relocate`]).
+    /// Returns whether the lane moves tails of puts ([`Lane::relocate`]).
     fn relocates(&self) -> bool {
         true
     }
 
-    /// Whether a farewell that the lane below has said is over, too.
+    /// Returns whether a farewell is over when the lane below says so.
     fn leaves(&mut self) -> bool {
         true
     }
 
-    /// Whether memory is shared when it should be.
+    /// Returns whether the lane shares memory.
     fn shares(&self) -> bool {
         true
     }
 
-    /// Whether work is taken now.
+    /// Returns whether the lane takes work now.
     fn takes(&self) -> bool {
         true
     }
@@ -233,27 +233,56 @@ impl<F: Faults> Lane for FaultInjector<F> {
     }
 }
 
-/// Makes a lane of another one.
+/// The secret of devices that accept every one.
+const ANY_SECRET: Secret = Secret([0; 32]);
+
+/// Wraps a lane in another one.
 type Wrap = dyn Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync;
-/// Says whether memory is refused.
+/// Refuses memory with its error.
 type Refuse = dyn Fn() -> Result<(), TransportError> + Send + Sync;
 
-/// A device around another, with faults in between.
+/// A device around another, with faults in between. A new one has none.
 pub struct FaultyDevice {
     inner: Arc<dyn Device>,
+    /// The capabilities that it claims.
+    pub caps: Caps,
+    /// Whether it accepts every secret, and heeds no deadline.
+    pub gullible: bool,
     wrap: Box<Wrap>,
     refuse: Box<Refuse>,
 }
 
 impl FaultyDevice {
-    /// Wraps `inner`: its lanes are given to `wrap`, and memory is made and registered while
-    /// `refuse` says nothing against it.
-    pub fn new(
-        inner: Arc<dyn Device>,
-        wrap: impl Fn(Box<dyn Lane>) -> Box<dyn Lane> + Send + Sync + 'static,
+    /// Wraps `inner`.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Device>) -> FaultyDevice {
+        let (caps, gullible) = (inner.caps().clone(), false);
+        FaultyDevice {
+            inner,
+            caps,
+            gullible,
+            wrap: Box::new(|lane| lane),
+            refuse: Box::new(|| Ok(())),
+        }
+    }
+
+    /// Puts faults around its lanes.
+    #[must_use]
+    pub fn with_lanes<F: Faults + 'static>(
+        self,
+        faults: impl Fn() -> F + Send + Sync + 'static,
+    ) -> FaultyDevice {
+        let wrap: Box<Wrap> = Box::new(move |lane| Box::new(FaultInjector::new(lane, faults())));
+        FaultyDevice { wrap, ..self }
+    }
+
+    /// Makes and registers memory only while `refuse` returns no error.
+    #[must_use]
+    pub fn with_memory(
+        self,
         refuse: impl Fn() -> Result<(), TransportError> + Send + Sync + 'static,
     ) -> FaultyDevice {
-        FaultyDevice { inner, wrap: Box::new(wrap), refuse: Box::new(refuse) }
+        FaultyDevice { refuse: Box::new(refuse), ..self }
     }
 }
 
@@ -265,7 +294,7 @@ impl fmt::Debug for FaultyDevice {
 
 impl Device for FaultyDevice {
     fn caps(&self) -> &Caps {
-        self.inner.caps()
+        &self.caps
     }
 
     fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
@@ -281,7 +310,7 @@ impl Device for FaultyDevice {
     }
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
-        self.inner.listen(secret)
+        self.inner.listen(if self.gullible { &ANY_SECRET } else { secret })
     }
 
     fn connect(
@@ -291,6 +320,8 @@ impl Device for FaultyDevice {
         hello: &[u8],
         deadline: Instant,
     ) -> Result<Box<dyn Connecting>, TransportError> {
+        let secret = if self.gullible { &ANY_SECRET } else { secret };
+        let deadline = if self.gullible { Instant::from_nanos(u64::MAX) } else { deadline };
         self.inner.connect(address, secret, hello, deadline)
     }
 

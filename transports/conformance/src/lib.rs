@@ -23,7 +23,11 @@ mod links;
 mod memory;
 mod notes;
 mod pair;
+mod proxy;
 mod putting;
+
+pub use pair::join;
+pub use proxy::Proxy;
 
 use std::fmt;
 use std::sync::Arc;

@@ -132,8 +132,13 @@ pub(crate) fn meet(
     Err("two willing sides do not find together".to_owned())
 }
 
-/// One more connection between the two sides.
-pub(crate) fn join(fixture: &dyn Fixture, hello: &[u8]) -> Result<[Connected; 2], String> {
+/// Makes one more connection between the two sides, whose listener is gone then: that side's end
+/// comes first.
+///
+/// # Errors
+///
+/// When they do not find each other in the fixture's patience.
+pub fn join(fixture: &dyn Fixture, hello: &[u8]) -> Result<[Connected; 2], String> {
     let deadline = fixture.now() + fixture.patience();
     let mut listener = fixture.device(0).listen(&SECRET).map_err(failed("listening"))?;
     let connecting = fixture.device(1).connect(&listener.address(), &SECRET, hello, deadline);

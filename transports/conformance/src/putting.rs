@@ -23,7 +23,7 @@ pub(crate) const POINTS: &[Point] = &[
 /// The most that one put is tried with.
 const LARGE: usize = 4 << 20;
 
-/// What memory holds where nothing has been put.
+/// The content of memory where nothing has been put.
 const BLANK: u8 = 0x77;
 
 fn sizes(fixture: &dyn Fixture) -> Outcome {

@@ -30,12 +30,12 @@ const HOST_MEMORY: &str = "; GPUDirect is off: this plugin offers memory of the 
 
 /// What all connections have in common.
 #[derive(Clone, Debug)]
-pub(crate) struct Manners {
+pub(crate) struct ConnectOptions {
     pub(crate) settings: Settings,
     /// How messages are spread over queue pairs.
     pub(crate) policy: Arc<Policy>,
-    /// Whether a class of the environment's, which is for RDMA, counts there whatever communicators
-    /// want.
+    /// True if the environment sets a traffic class for RDMA, which there overrides that of a
+    /// communicator.
     pub(crate) has_class: bool,
     /// How long the two sides may take.
     pub(crate) join_within: Duration,
@@ -48,7 +48,7 @@ pub(crate) struct Manners {
 pub(crate) struct Listening {
     /// With what each is listened, and how that is called.
     listeners: Vec<(Way, String, Box<dyn Listener>)>,
-    manners: Manners,
+    options: ConnectOptions,
     joining: Vec<(Instant, String, Box<Receiver>)>,
     /// Since when NCCL asks for a connection that has not come; none before it asks.
     asked: Option<Instant>,
@@ -56,7 +56,7 @@ pub(crate) struct Listening {
     told: u64,
 }
 
-impl Manners {
+impl ConnectOptions {
     fn way(&self, device: &Arc<dyn Device>, home: &Arc<dyn Device>, context: &Context) -> Way {
         let way = Way { device: Arc::clone(device), home: Arc::clone(home), traffic_class: None };
         let is_set = self.has_class && way.has_queue_pairs();
@@ -69,21 +69,21 @@ impl Listening {
         device: &NetDevice,
         handle: &mut Handle,
         context: &Context,
-        manners: Manners,
+        options: ConnectOptions,
     ) -> Result<Listening, NetError> {
         let home = device.open()?;
         let secret = handle.secret();
         let listener = home.listen(&secret)?;
         handle.address = listener.address();
-        let way = manners.way(&home, &home, context);
+        let way = options.way(&home, &home, context);
         let mut listeners = vec![(way, device.title(), listener)];
         if let Some((tag, near)) = &device.near {
             let listener = near.listen(&secret)?;
             handle.near = Some((*tag, listener.address()));
-            let way = manners.way(near, &home, context);
+            let way = options.way(near, &home, context);
             listeners.push((way, SHARED_MEMORY.to_owned(), listener));
         }
-        Ok(Listening { listeners, manners, joining: Vec::new(), asked: None, told: 0 })
+        Ok(Listening { listeners, options, joining: Vec::new(), asked: None, told: 0 })
     }
 
     /// Returns a connection that is ready, if there is one.
@@ -97,8 +97,8 @@ impl Listening {
         let accepted = self.accept_in_time(now)?;
         if accepted.is_some() {
             self.asked = None;
-        } else if now.since(asked) >= self.manners.join_within {
-            let after = self.manners.join_within;
+        } else if now.since(asked) >= self.options.join_within {
+            let after = self.options.join_within;
             return Err(NetError::remote(format!(
                 "no peer has connected within {after:?}: look at its log, at NCCL_SOCKET_IFNAME \
                  and at firewalls, or raise FERROCCL_JOIN_TIMEOUT"
@@ -116,12 +116,12 @@ impl Listening {
                 }
                 // Who goes away before it has begun, or cannot be had, is nobody's loss: it tries
                 // another way, or says so itself.
-                match Receiver::new(way, connected, self.manners.settings, now) {
+                match Receiver::new(way, connected, self.options.settings, now) {
                     Ok(receiver) => {
                         let mut receiver = Box::new(receiver);
                         // That it cannot be told is noticed at the next look.
-                        let _ = receiver.line().note(&Note::Peer(self.manners.who.clone()));
-                        let until = now + self.manners.join_within;
+                        let _ = receiver.line().note(&Note::Peer(self.options.who.clone()));
+                        let until = now + self.options.join_within;
                         self.joining.push((until, name.clone(), receiver));
                     }
                     Err(error) => tracing::warn!("a connection over {name} failed: {error}"),
@@ -136,7 +136,7 @@ impl Listening {
             }
             if receiver.is_ready() {
                 let line = receiver.line();
-                let how = line.describe(&self.manners.policy);
+                let how = line.describe(&self.options.policy);
                 tracing::info!("receiving from {} over {name}{how}", line.peer);
                 return Ok(Some(self.joining.swap_remove(at).2));
             }
@@ -180,7 +180,7 @@ pub(crate) struct Attempt {
     /// Over the last of the ways.
     connecting: Option<Box<dyn Connecting>>,
     sender: Option<Box<Sender>>,
-    manners: Manners,
+    options: ConnectOptions,
     began: Instant,
 }
 
@@ -189,7 +189,7 @@ impl Attempt {
         device: &NetDevice,
         handle: &Handle,
         context: &Arc<Context>,
-        manners: Manners,
+        options: ConnectOptions,
         now: Instant,
     ) -> Result<Attempt, NetError> {
         if handle.transport != device.kind as u8 {
@@ -200,23 +200,23 @@ impl Attempt {
             )));
         }
         let home = device.open()?;
-        let way = manners.way(&home, &home, context);
+        let way = options.way(&home, &home, context);
         let mut ways = vec![(way, device.title(), handle.address.clone())];
         if let (Some((own, near)), Some((tag, address))) = (&device.near, &handle.near)
             && own == tag
         {
-            let way = manners.way(near, &home, context);
+            let way = options.way(near, &home, context);
             ways.push((way, SHARED_MEMORY.to_owned(), address.clone()));
         }
         let secret = handle.secret();
         let (connecting, sender) = (None, None);
         let context = Arc::clone(context);
-        Ok(Attempt { ways, context, secret, connecting, sender, manners, began: now })
+        Ok(Attempt { ways, context, secret, connecting, sender, options, began: now })
     }
 
     /// Goes on connecting, over the next way if one leads nowhere.
     fn connect(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
-        let until = self.began + self.manners.join_within;
+        let until = self.began + self.options.join_within;
         loop {
             let connecting = match &mut self.connecting {
                 Some(connecting) => connecting,
@@ -246,7 +246,7 @@ impl Attempt {
 
     /// Whether nobody has asked for it for long.
     pub(crate) fn is_forgotten(&self, now: Instant) -> bool {
-        now.since(self.began) > 2 * self.manners.join_within
+        now.since(self.began) > 2 * self.options.join_within
     }
 
     /// Returns the connection, once it is ready. Shared memory that fails after its handshake, as
@@ -268,9 +268,9 @@ impl Attempt {
             let Some(connected) = self.connect(now)? else { return Ok(None) };
             self.connecting = None;
             let Some((way, ..)) = self.ways.last() else { return Ok(None) };
-            let policy = Some(Arc::clone(&self.manners.policy));
+            let policy = Some(Arc::clone(&self.options.policy));
             let does = (Arc::clone(&self.context), policy.filter(|_| way.has_queue_pairs()));
-            let sender = match Sender::new(way, connected, self.manners.settings, does, now) {
+            let sender = match Sender::new(way, connected, self.options.settings, does, now) {
                 Ok(sender) => self.sender.insert(Box::new(sender)),
                 Err(error) if self.ways.len() > 1 => {
                     tracing::info!("shared memory is not used: {error}");
@@ -279,22 +279,22 @@ impl Attempt {
                 }
                 Err(error) => return Err(error),
             };
-            sender.line().note(&Note::Peer(self.manners.who.clone()))?;
+            sender.line().note(&Note::Peer(self.options.who.clone()))?;
         }
         let Some(sender) = &mut self.sender else { return Ok(None) };
         sender.pump(now)?;
         if sender.is_ready() {
             let name = self.ways.last().map_or("", |(_, name, _)| name);
             let line = sender.line();
-            let how = line.describe(&self.manners.policy);
+            let how = line.describe(&self.options.policy);
             tracing::info!("sending to {} over {name}{how}{HOST_MEMORY}", line.peer);
             return Ok(self.sender.take());
         }
         sender.line().check()?;
-        if now.since(self.began) >= self.manners.join_within {
+        if now.since(self.began) >= self.options.join_within {
             let (what, peer) = ("joining", sender.line().peer.clone());
             return Err(
-                TransportError::Deadline { what, peer, after: self.manners.join_within }.into()
+                TransportError::Deadline { what, peer, after: self.options.join_within }.into()
             );
         }
         Ok(None)
@@ -303,7 +303,7 @@ impl Attempt {
 
 #[cfg(test)]
 mod tests {
-    use ccl_core::transport::{FaultInjector, Faults, FaultyDevice, Lane};
+    use ccl_core::transport::{Faults, FaultyDevice};
     use ccl_transport_rails::RailsDevice;
     use ccl_transport_sim::{Conditions, World};
 
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    fn manners(has_class: bool) -> Manners {
+    fn options(has_class: bool) -> ConnectOptions {
         let long = Duration::from_secs(600);
         let settings = Settings {
             slots: 8,
@@ -329,7 +329,7 @@ mod tests {
             warn_after: long,
         };
         let (policy, who) = (Arc::default(), "a rank".to_owned());
-        Manners { settings, policy, has_class, join_within: long, who }
+        ConnectOptions { settings, policy, has_class, join_within: long, who }
     }
 
     /// The handshake is done by then: one side has another view of the memory.
@@ -339,22 +339,21 @@ mod tests {
             let world = World::new(4, Conditions::default(), 7);
             let device = |side: u32, is_near: bool| -> Arc<dyn Device> {
                 let device = world.device(side + if is_near { 2 } else { 0 });
-                let wrap = |lane| -> Box<dyn Lane> { Box::new(FaultInjector::new(lane, Mean)) };
                 match is_near && side == mean {
-                    true => Arc::new(FaultyDevice::new(device, wrap, || Ok(()))),
+                    true => Arc::new(FaultyDevice::new(device).with_lanes(|| Mean)),
                     false => device,
                 }
             };
             let (context, secret) = (Arc::new(Context::default()), Secret([3; 32]));
             let ways = |side: u32| {
                 let home = device(side, false);
-                let near = manners(false).way(&device(side, true), &home, &context);
-                let far = manners(false).way(&home, &home, &context);
+                let near = options(false).way(&device(side, true), &home, &context);
+                let far = options(false).way(&home, &home, &context);
                 [(far, "the network"), (near, SHARED_MEMORY)]
             };
             let mut listening = Listening {
                 listeners: Vec::new(),
-                manners: manners(false),
+                options: options(false),
                 joining: Vec::new(),
                 asked: None,
                 told: 0,
@@ -365,7 +364,7 @@ mod tests {
                 secret: secret.clone(),
                 connecting: None,
                 sender: None,
-                manners: manners(false),
+                options: options(false),
                 began: world.now(),
             };
             for ((here, name), (there, _)) in ways(0).into_iter().zip(ways(1)) {
@@ -399,7 +398,7 @@ mod tests {
         let rdma: Arc<dyn Device> =
             Arc::new(RailsDevice::new(vec![("sim0".to_owned(), world.device(0))]).unwrap());
         let class = |device: &Arc<dyn Device>, has_class| {
-            manners(has_class).way(device, device, &context).traffic_class
+            options(has_class).way(device, device, &context).traffic_class
         };
         assert_eq!((class(&rdma, true), class(&rdma, false)), (None, Some(40)));
         assert_eq!(class(&like_tcp.device(0), true), Some(40));

@@ -20,7 +20,7 @@ use crate::context::{Context, Known};
 use crate::device::{self, Devices};
 use crate::error::NetError;
 use crate::handle::Handle;
-use crate::meeting::{Attempt, Listening, Manners};
+use crate::meeting::{Attempt, ConnectOptions, Listening};
 use crate::memory::Mr;
 use crate::progress::Progress;
 use crate::table::{Id, Kind, RequestId, Table};
@@ -36,7 +36,7 @@ const RELEASE_WITHIN: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct Plugin {
     pub(crate) devices: Devices,
-    manners: Manners,
+    connect_options: ConnectOptions,
     /// Which process of a family of forks this is.
     generation: u32,
     /// Communicators of NCCL that have been initialised and not finalised.
@@ -129,7 +129,7 @@ impl Plugin {
         };
         Ok(Plugin {
             devices,
-            manners: Manners {
+            connect_options: ConnectOptions {
                 settings,
                 policy: Arc::new(config.policy()),
                 has_class: config.ib_traffic_class != 0,
@@ -192,7 +192,8 @@ impl Plugin {
         let transport = device.kind as u8;
         let mut handle = Handle { transport, seed, address, near: None, attempt: None };
         let context = self.context(known)?;
-        let listening = Listening::new(&device, &mut handle, &context, self.manners.clone())?;
+        let listening =
+            Listening::new(&device, &mut handle, &context, self.connect_options.clone())?;
         let bytes =
             handle.fit(|address, least| device.kind.shorten(address, least)).ok_or_else(|| {
                 let text = "this host's address does not fit a handle of NCCL's: choose interfaces \
@@ -218,7 +219,8 @@ impl Plugin {
             Some(id) => id,
             None => {
                 let context = self.context(known)?;
-                let attempt = Attempt::new(&device, &handle, &context, self.manners.clone(), now)?;
+                let attempt =
+                    Attempt::new(&device, &handle, &context, self.connect_options.clone(), now)?;
                 let id = self.attempts.add(Box::new(attempt)).ok_or_else(too_many)?;
                 handle.attempt = Some(id);
                 *bytes = handle.encode().unwrap_or(*bytes);

@@ -29,7 +29,7 @@ struct Closed {
     comm: Comm,
     /// Then its peer has had its time.
     until: Instant,
-    /// Whether all of it is handed over, and farewell is being said.
+    /// True once all of it is handed over and farewell is being said.
     leaves: bool,
 }
 

@@ -25,7 +25,7 @@ const CHECK_EVERY: Duration = Duration::from_millis(5);
 const NAP: Duration = Duration::from_micros(250);
 /// How long a rail may take to come back.
 const RETURN_WITHIN: Duration = Duration::from_secs(5);
-/// How long peers are left in peace between two looks at farewells.
+/// Pause between two looks at farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 /// Pieces of memory that a peer may share at a time.
 const IMPORTS_MAX: usize = 1 << 20;

@@ -152,7 +152,7 @@ pub(crate) struct Rail {
     /// is known here.
     proved: bool,
     informed: bool,
-    /// Whether its device took no proof so far.
+    /// True while its device has not taken the proof.
     pub(crate) owes_proof: bool,
     /// When it was given something to carry first, since it was connected last.
     carries_since: Option<Instant>,

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use ccl_core::time::Instant;
 use ccl_core::transport::{
-    Address, Caps, Connecting, Device, DeviceId, Event, FaultInjector, Faults, Lane, Listener,
-    LocalSlice, MrKey, Secret, Transport, TransportError, WorkRequest,
+    Address, Device, DeviceId, Event, FaultInjector, Faults, FaultyDevice, Lane, LocalSlice,
+    Secret, Transport, WorkRequest,
 };
-use ccl_memory::Region;
 use ccl_transport_conformance::{Fixture, Report, Verdict, run};
 use ccl_transport_sim::{Conditions, World};
 
@@ -267,57 +266,8 @@ fn a_detach_that_fences_nothing_is_noticed() {
     is_noticed(&with!(Clinging), "after detach");
 }
 
-/// A device that claims or accepts what is not so.
-#[derive(Debug)]
-struct Lying {
-    device: Arc<dyn Device>,
-    caps: Caps,
-    /// Takes every secret for the right one.
-    gullible: bool,
-}
-
-impl Device for Lying {
-    fn caps(&self) -> &Caps {
-        &self.caps
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<(Region, MrKey), TransportError> {
-        self.device.allocate(bytes)
-    }
-
-    fn register(&self, region: &Region) -> Result<MrKey, TransportError> {
-        self.device.register(region)
-    }
-
-    fn deregister(&self, key: MrKey) -> Result<(), TransportError> {
-        self.device.deregister(key)
-    }
-
-    fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
-        self.device.listen(if self.gullible { &Secret([0; 32]) } else { secret })
-    }
-
-    fn connect(
-        &self,
-        address: &Address,
-        secret: &Secret,
-        hello: &[u8],
-        deadline: Instant,
-    ) -> Result<Box<dyn Connecting>, TransportError> {
-        let secret = if self.gullible { &Secret([0; 32]) } else { secret };
-        // One that takes no deadline seriously takes none.
-        let deadline = if self.gullible { Instant::from_nanos(u64::MAX) } else { deadline };
-        self.device.connect(address, secret, hello, deadline)
-    }
-
-    fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {
-        self.device.lane()
-    }
-}
-
-fn lying(device: Arc<dyn Device>, change: fn(&mut Lying)) -> Arc<dyn Device> {
-    let caps = device.caps().clone();
-    let mut lying = Lying { device, caps, gullible: false };
+fn lying(device: Arc<dyn Device>, change: fn(&mut FaultyDevice)) -> Arc<dyn Device> {
+    let mut lying = FaultyDevice::new(device);
     change(&mut lying);
     Arc::new(lying)
 }

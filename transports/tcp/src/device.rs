@@ -3,19 +3,20 @@
 use std::sync::Arc;
 
 use ccl_core::time::Instant;
+use ccl_core::transport::handshake::Protocol;
 use ccl_core::transport::{
     Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
 };
 use ccl_memory::Region;
-use ccl_wire::{Place, Setup, Tls, socket};
+use ccl_wire::{LinkConnecting, LinkListener, Place, Setup, Tls, protocol, socket};
 
 use crate::Options;
-use crate::acceptor::TcpListener;
-use crate::connecting::TcpConnecting;
 use crate::lane::{DEPTH_MAX, MESSAGE_BYTES_MAX, TcpLane};
-use crate::link::PROTOCOL;
 use crate::memory;
 use crate::writers::Writers;
+
+/// Its version changes with every change of what is sent on a stripe.
+pub(crate) const PROTOCOL: Protocol = protocol("ferroccl-tcp", 4);
 
 /// The most connections per pair.
 const SOCKETS_MAX: u32 = 64;
@@ -97,8 +98,9 @@ impl Device for TcpDevice {
     }
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
-        let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
-        Ok(Box::new(TcpListener::new(device, interfaces, &self.setup(secret))?))
+        let device = self.registry.device();
+        let (interfaces, setup) = (&self.options.interfaces, self.setup(secret));
+        Ok(Box::new(LinkListener::new(device, interfaces, &setup, None)?))
     }
 
     fn connect(
@@ -109,9 +111,8 @@ impl Device for TcpDevice {
         deadline: Instant,
     ) -> Result<Box<dyn Connecting>, TransportError> {
         let (device, place) = (self.registry.device(), Place::decode(address)?);
-        let stripes = self.options.sockets as u16;
-        let setup = self.setup(secret);
-        Ok(Box::new(TcpConnecting::new(device, place, &setup, hello, stripes, deadline)?))
+        let (setup, stripes) = (self.setup(secret), self.options.sockets as u16);
+        Ok(Box::new(LinkConnecting::new(device, place, &setup, hello, stripes, deadline)?))
     }
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {

@@ -7,13 +7,13 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, EndpointId, Event, Lane, Registry, Secret};
 use ccl_memory::Region;
-use ccl_wire::{Got, Place, Setup, Tls, Wire};
+use ccl_wire::{Got, Link, Place, Remake, Setup, Tls, Wire};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::Options;
+use crate::device::PROTOCOL;
 use crate::frame::{Header, Kind};
 use crate::lane::TcpLane;
-use crate::link::{Link, PROTOCOL, Way};
 use crate::outgoing::Put;
 use crate::stripe::Stripe;
 use crate::writers::Writer;
@@ -137,9 +137,9 @@ fn lane(stripes: Vec<Wire>) -> TcpLane {
     let secret = Secret([7; 32]);
     let setup = Setup { protocol: PROTOCOL, secret, tls: None, congestion: None };
     let place = Place { token: [0; 16], addresses: Vec::new() };
-    let way = Way::Dialled { place, setup };
-    let link =
-        Link { device: registry.device(), id: [0; 16], peer: "a test".to_owned(), stripes, way };
+    let remake = Remake::dialled(place, setup);
+    let (peer, wires) = ("a test".to_owned(), stripes);
+    let link = Link { device: registry.device(), id: [0; 16], peer, wires, remake };
     let options = Options { resume_within: Duration::MAX, ..Options::default() };
     let mut lane = TcpLane::new(registry, Writer::default(), &options, true).unwrap();
     lane.attach(Connected { hello: Vec::new(), inner: Box::new(link) }).unwrap();

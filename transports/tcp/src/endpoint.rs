@@ -1,6 +1,5 @@
 //! A peer: its stripes, what it may write to, and how its breaks are mended.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use ccl_core::time::Instant;
@@ -8,13 +7,11 @@ use ccl_core::transport::{
     EndpointId, Event, Imported, LocalSlice, MrKey, RemoteKey, TransportError,
 };
 use ccl_memory::Region;
-use ccl_wire::{Dialler, Wire};
+use ccl_wire::{Intent, Link, LinkId, Remake};
 
-use crate::acceptor::{self, Acceptor};
 use crate::frame::Kind;
 use crate::inbox::{Inbox, Other};
 use crate::incoming::{Arrival, End, LONG_BYTES};
-use crate::link::{Intent, Link, LinkId, Way};
 use crate::outgoing::Put;
 use crate::stripe::Stripe;
 
@@ -67,7 +64,7 @@ impl Shared {
 pub(crate) struct Endpoint {
     pub(crate) id: LinkId,
     pub(crate) peer: String,
-    way: Way,
+    remake: Remake,
     pub(crate) stripes: Vec<Stripe>,
     /// The stripe of the next put.
     turn: usize,
@@ -76,7 +73,7 @@ pub(crate) struct Endpoint {
     gives_back: bool,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
-    /// Whether its farewell is being said.
+    /// True while its farewell is being said.
     pub(crate) leaves: bool,
     arrivals: Vec<Arrival>,
     done: Vec<u64>,
@@ -89,8 +86,8 @@ impl Endpoint {
         Endpoint {
             id: link.id,
             peer: link.peer,
-            way: link.way,
-            stripes: link.stripes.into_iter().map(stripe).collect(),
+            remake: link.remake,
+            stripes: link.wires.into_iter().map(stripe).collect(),
             turn: 0,
             inbox: Inbox::default(),
             gives_back,
@@ -126,7 +123,7 @@ impl Endpoint {
     }
 
     fn has_dialled(&self) -> bool {
-        matches!(self.way, Way::Dialled { .. })
+        self.remake.is_dialled()
     }
 
     /// Whether memory is the peer's, shared over this link.
@@ -267,63 +264,33 @@ impl Endpoint {
 
     /// Brings broken stripes back, or gives the peer up.
     pub(crate) fn mend(&mut self, now: Instant, within: Duration) {
-        match &self.way {
-            Way::Accepted(acceptor) => {
-                for (index, wire) in take_resumed(acceptor, self.id, now) {
-                    if let Some(stripe) = self.stripes.get_mut(usize::from(index)) {
-                        tracing::info!(self.peer, index, "a connection is back");
-                        stripe.comes_back(wire);
-                    }
-                }
-            }
-            Way::Dialled { .. } => {
-                (0..self.stripes.len()).for_each(|index| self.redial(index, now))
+        for (index, wire) in self.remake.take_resumed(&self.id, now) {
+            if let Some(stripe) = self.stripes.get_mut(usize::from(index)) {
+                tracing::info!(self.peer, index, "a connection is back");
+                stripe.comes_back(wire);
             }
         }
-        let late = self.stripes.iter().find_map(|stripe| {
-            stripe.broken.as_ref().filter(|broken| now.since(broken.since) >= within)
-        });
-        if let Some(broken) = late {
-            let reason = &broken.reason;
-            self.lose(format!(
-                "the connection to {} broke ({reason}) and did not come back within {within:?}",
-                self.peer
-            ));
+        (0..self.stripes.len()).for_each(|index| self.redial(index, now));
+        let mut broken = self.stripes.iter().filter_map(|stripe| stripe.broken.as_ref());
+        if let Some(broken) = broken.find(|broken| broken.lasts(within, now)) {
+            self.lose(broken.tell(&self.peer, &format!("did not come back within {within:?}")));
         }
     }
 
     fn redial(&mut self, index: usize, now: Instant) {
-        let Way::Dialled { place, setup } = &self.way else { return };
-        let stripes = self.stripes.len() as u16;
-        let Some(broken) = &mut self.stripes[index].broken else { return };
-        if now < broken.redial_at {
-            return;
-        }
-        let dialler = broken.dialler.get_or_insert_with(|| {
-            let intent = Intent { link: self.id, stripe: index as u16, stripes, text: Vec::new() };
-            Dialler::new(place.clone(), setup, true, &intent.encode())
-        });
-        match dialler.poll(now) {
+        let count = self.stripes.len() as u16;
+        let Endpoint { id, remake, stripes, peer, .. } = self;
+        let Some(broken) = &mut stripes[index].broken else { return };
+        let intent = || Intent { link: *id, number: index as u16, count, text: Vec::new() };
+        match broken.redial(remake, intent, now) {
             Ok(None) => {}
-            Ok(Some((_, wire))) => {
-                tracing::info!(self.peer, index, "a connection is back");
-                self.stripes[index].comes_back(wire);
+            Ok(Some(wire)) => {
+                tracing::info!(peer, index, "a connection is back");
+                stripes[index].comes_back(wire);
             }
-            Err(error @ TransportError::Refused { .. }) => {
-                let reason = broken.reason.clone();
-                self.lose(format!(
-                    "the connection to {} broke ({reason}) and could not be made anew: {error}",
-                    self.peer
-                ));
-            }
-            Err(_) if dialler.has_hope() => self.stripes[index].redial_later(now),
-            Err(_) => {
-                let reason = broken.reason.clone();
-                self.lose(format!(
-                    "the connection to {} broke ({reason}) and nobody listens there any more: its \
-                     process has ended",
-                    self.peer
-                ));
+            Err(outcome) => {
+                let text = broken.tell(peer, &outcome);
+                self.lose(text);
             }
         }
     }
@@ -348,13 +315,6 @@ impl Endpoint {
         }
         self.inbox.clear();
     }
-}
-
-fn take_resumed(acceptor: &Mutex<Acceptor>, link: LinkId, now: Instant) -> Vec<(u16, Wire)> {
-    let mut acceptor = acceptor::lock(acceptor);
-    // What is wrong with the listening socket keeps nobody from waiting for the end.
-    let _ = acceptor.pump(now);
-    std::iter::from_fn(|| acceptor.take_resumed(link)).collect()
 }
 
 /// Takes in something that has come; whether it was the farewell.

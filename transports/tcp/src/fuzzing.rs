@@ -5,13 +5,12 @@ use std::io::IoSlice;
 
 use ccl_core::transport::{LocalSlice, MrKey, RemoteKey};
 use ccl_memory::Region;
-use ccl_wire::{Got, Wire, socket};
+use ccl_wire::{Got, Intent, Wire, socket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::endpoint::Shared;
 use crate::inbox::{Inbox, Other};
 use crate::incoming::{Arrival, End, Incoming};
-use crate::link::Intent;
 
 /// What the connecting side says of a stripe: what is read is written to the same bytes.
 pub fn tcp_intent(data: &[u8]) {

@@ -12,7 +12,7 @@ use ccl_core::transport::{
     RemoteMr, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_wire::{DESCRIPTORS, Farewell, Got, Wire, os, socket};
+use ccl_wire::{DESCRIPTORS, Farewell, Got, Link, Wire, os, socket};
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 
@@ -21,7 +21,6 @@ use crate::device::caps;
 use crate::endpoint::{Endpoint, Shared, TELL_AFTER};
 use crate::frame::{Header, Kind};
 use crate::inbox::Other;
-use crate::link::Link;
 use crate::memory;
 use crate::outgoing::Put;
 use crate::stripe::Stripe;
@@ -43,7 +42,7 @@ const READ_EVERY: u32 = 8;
 const UNHEARD_READS: usize = 64;
 /// How long a farewell may take to reach the peer's kernel.
 const FAREWELL: Duration = Duration::from_millis(500);
-/// How long a peer is left in peace between two looks meanwhile.
+/// Pause between two looks at farewells.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
 
 /// A lane of TCP.
@@ -272,7 +271,7 @@ impl Lane for TcpLane {
         )?;
         let number = u32::try_from(self.endpoints.len())
             .map_err(|_| TransportError::Usage("a lane has 2^32 endpoints at most".to_owned()))?;
-        self.sockets += link.stripes.len();
+        self.sockets += link.wires.len();
         self.endpoints.push(Some(Endpoint::new(*link, self.gives_back, self.traffic_class)));
         self.watch();
         Ok(EndpointId(number))

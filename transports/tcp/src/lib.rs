@@ -26,8 +26,6 @@
 //! answers for is gone at once; one that does not come back within [`Options::resume_within`] is
 //! too.
 
-mod acceptor;
-mod connecting;
 mod device;
 #[cfg(test)]
 #[cfg(feature = "tls")]
@@ -40,7 +38,6 @@ pub mod fuzzing;
 mod inbox;
 mod incoming;
 mod lane;
-mod link;
 mod memory;
 mod outgoing;
 mod stripe;

@@ -1,27 +1,12 @@
 //! One connection of an endpoint, through its breaks.
 
-use std::time::Duration;
-
 use ccl_core::time::Instant;
-use ccl_wire::{Dialler, Wire};
+use ccl_wire::{Break, Wire};
 use rustix::net::sockopt;
 
 use crate::frame::Kind;
 use crate::incoming::Incoming;
 use crate::outgoing::Outgoing;
-
-/// Pause between two attempts to connect again.
-const REDIAL_PAUSE: Duration = Duration::from_millis(20);
-
-/// A break that is not mended yet.
-#[derive(Debug)]
-pub(crate) struct Break {
-    pub(crate) since: Instant,
-    pub(crate) reason: String,
-    /// On the side that had connected.
-    pub(crate) dialler: Option<Dialler>,
-    pub(crate) redial_at: Instant,
-}
 
 /// A stripe.
 #[derive(Debug)]
@@ -110,8 +95,7 @@ impl Stripe {
     pub(crate) fn breaks(&mut self, reason: String, now: Instant) {
         self.wire = None;
         (self.unheard, self.watches_room) = (false, false);
-        let dialler = None;
-        self.broken.get_or_insert(Break { since: now, reason, dialler, redial_at: now });
+        self.broken.get_or_insert_with(|| Break::new(reason, now));
     }
 
     /// A new connection takes the place of the old one, whether that was known to be broken or not.
@@ -124,13 +108,6 @@ impl Stripe {
         self.outgoing.restart();
         self.is_new = true;
         self.outgoing.say(Kind::Resume, self.incoming.received());
-    }
-
-    /// It failed to come back this time.
-    pub(crate) fn redial_later(&mut self, now: Instant) {
-        if let Some(broken) = &mut self.broken {
-            (broken.dialler, broken.redial_at) = (None, now + REDIAL_PAUSE);
-        }
     }
 }
 

@@ -3,20 +3,23 @@
 use std::sync::Arc;
 
 use ccl_core::time::Instant;
+use ccl_core::transport::handshake::Protocol;
 use ccl_core::transport::{
     Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
 };
 use ccl_memory::Region;
-use ccl_wire::{Place, Setup};
+use ccl_wire::{LinkConnecting, LinkListener, Place, Setup, protocol};
 
 use crate::Options;
 use crate::endpoint::DEPTH_MAX;
 use crate::gid;
 use crate::lane::VerbsLane;
 use crate::listing::bytes_per_s;
-use crate::meeting::{PROTOCOL, VerbsConnecting, VerbsListener};
 use crate::native::Memory;
 use crate::port::Port;
+
+/// Its version changes with every change of what the two sides tell each other.
+const PROTOCOL: Protocol = protocol("ferroccl-verbs", 3);
 
 /// The most bytes of one put, wherever a port takes more.
 const MESSAGE_BYTES_MAX: u32 = 1 << 30;
@@ -90,7 +93,9 @@ impl Device for VerbsDevice {
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
         let (device, interfaces) = (self.registry.device(), &self.options.interfaces);
         let own = gid::ip(self.port.locate(&self.options.gid)?.choice.row.gid);
-        Ok(Box::new(VerbsListener::new(device, interfaces, own, &self.setup(secret))?))
+        // What ends with the device should take no other way with it.
+        let setup = self.setup(secret);
+        Ok(Box::new(LinkListener::new(device, interfaces, &setup, Some(own))?))
     }
 
     fn connect(
@@ -102,7 +107,7 @@ impl Device for VerbsDevice {
     ) -> Result<Box<dyn Connecting>, TransportError> {
         let (device, place) = (self.registry.device(), Place::decode(address)?);
         let setup = self.setup(secret);
-        Ok(Box::new(VerbsConnecting::new(device, place, &setup, hello, deadline)?))
+        Ok(Box::new(LinkConnecting::new(device, place, &setup, hello, 1, deadline)?))
     }
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {

@@ -1,22 +1,20 @@
 //! A link between two lanes: its queue pairs, the connection beside them, and what is under way.
 
-use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::spread::{Flow, Spread};
 use ccl_core::time::Instant;
-use ccl_core::transport::{IMMEDIATE_MAX, Inner, NOTE_BYTES_MAX, TransportError};
-use ccl_wire::{Dialler, Wire};
+use ccl_core::transport::{IMMEDIATE_MAX, NOTE_BYTES_MAX, TransportError};
+use ccl_wire::{Break, Intent, Link, LinkId, Remake};
 use rdma_sys::{IBV_QPF_GRH_REQUIRED, ibv_wc};
 
 use crate::gid;
 use crate::group::{self, Groups, Need, Place};
 use crate::line::{Line, Put};
 use crate::load::Load;
-use crate::meeting;
-use crate::memory::{LinkId, Shared};
+use crate::memory::Shared;
 use crate::native::{Memory, Pair, Queue, Room, Way};
 use crate::offer::Offer;
 use crate::open::OpenPuts;
@@ -30,33 +28,10 @@ pub(crate) const DEPTH_MAX: usize = 1024;
 const PARTS_SHIFT: u32 = IMMEDIATE_MAX.count_ones();
 /// What a peer is told of a failure: no more than fits a word.
 const REASON_CHARS_MAX: usize = NOTE_BYTES_MAX / 4;
-/// How often it is looked whether the peer has made the connection beside the queue pairs anew,
-/// while it is not known to be broken.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How long a connection that failed to come back is left alone.
-const REDIAL_PAUSE: Duration = Duration::from_millis(20);
 /// The UDP port of RoCE, version 2.
 const ROCE_PORT: u16 = 4791;
 /// A flow label has so many bits.
 const FLOW_LABEL_BITS: u32 = 20;
-
-/// Two sides that have proved the secret, before a lane takes one over.
-#[derive(Debug)]
-pub(crate) struct Link {
-    /// The device that it was made by.
-    pub(crate) device: u64,
-    pub(crate) id: LinkId,
-    pub(crate) way: meeting::Way,
-    /// The peer's address, for messages.
-    pub(crate) peer: String,
-    pub(crate) wire: Wire,
-}
-
-impl Inner for Link {
-    fn into_any(self: Box<Self>) -> Box<dyn Any> {
-        self
-    }
-}
 
 /// How far the two sides are with their queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,12 +61,10 @@ pub(crate) struct Endpoint {
     pub(crate) dialled: bool,
     pub(crate) peer: String,
     pub(crate) side: Side,
-    /// How the connection beside the queue pairs is made anew.
-    beside: meeting::Way,
-    /// Since it is broken.
+    /// The way to make the connection beside the queue pairs anew.
+    remake: Remake,
+    /// The break of that connection, if it is broken.
     broken: Option<Break>,
-    /// When it was looked last whether the peer has made it anew.
-    looked: Instant,
     port: Arc<Port>,
     stage: Stage,
     /// Since when it is not live.
@@ -114,7 +87,7 @@ pub(crate) struct Endpoint {
     staged: Vec<usize>,
     /// Whether the lane knows that it has something to [pump](Endpoint::pump).
     pub(crate) is_active: bool,
-    /// Those that the device has.
+    /// Puts that the device has.
     open: OpenPuts,
     /// Puts of the peer that have come in part.
     partial: Vec<Partial>,
@@ -124,7 +97,7 @@ pub(crate) struct Endpoint {
     failed: Option<String>,
     pub(crate) lost: Option<String>,
     pub(crate) reported: bool,
-    /// Whether its farewell is being said.
+    /// True while its farewell is being said.
     pub(crate) leaves: bool,
 }
 
@@ -151,15 +124,6 @@ impl Name {
             number: id as u32,
         }
     }
-}
-
-/// A break of the connection beside the queue pairs.
-#[derive(Debug)]
-struct Break {
-    since: Instant,
-    reason: String,
-    dialler: Option<Dialler>,
-    redial_at: Instant,
 }
 
 /// A put that has come in part.
@@ -205,16 +169,16 @@ impl Endpoint {
             first_packet: u32::from_be_bytes([0, a, b ^ d, c]),
             pairs: lines.iter().map(Line::number).collect(),
         };
-        let mut side = Side::new(link.wire);
+        let gone = || TransportError::Usage("a link without a connection".to_owned());
+        let mut side = Side::new(link.wires.into_iter().next().ok_or_else(gone)?);
         side.say(&Word::Offer(own.encode()));
         Ok(Endpoint {
             id: link.id,
-            dialled: matches!(link.way, meeting::Way::Dialled { .. }),
+            dialled: link.remake.is_dialled(),
             peer: link.peer,
             side,
-            beside: link.way,
+            remake: link.remake,
             broken: None,
-            looked: Instant::ZERO,
             port: Arc::clone(port),
             stage: Stage::Offered,
             joining_since: None,
@@ -252,8 +216,8 @@ impl Endpoint {
         self.stage == Stage::Live || self.lost.is_some()
     }
 
-    /// Whether it takes one more put. What waits is bounded here, what the device has by the rule
-    /// that is in force (`write_now`): credits and CTS count for neither.
+    /// Returns whether it takes one more put. This bounds what waits; the rule in force bounds what
+    /// the device has (`write_now`). Credits and CTS count for neither.
     pub(crate) fn takes(&self, put: &Put) -> bool {
         let outstanding = match put.grant {
             true => self.grants.len(),
@@ -544,8 +508,7 @@ impl Endpoint {
             Err(End::Broken(reason)) if self.stage == Stage::Live => {
                 tracing::info!(self.peer, reason, "the connection beside the queue pairs broke");
                 self.side.breaks();
-                let dialler = None;
-                self.broken = Some(Break { since: now, reason, dialler, redial_at: now });
+                self.broken = Some(Break::new(reason, now));
                 Ok(())
             }
             Err(End::Broken(reason) | End::Final(reason)) => {
@@ -555,57 +518,30 @@ impl Endpoint {
         }
     }
 
-    /// Makes the connection beside the queue pairs anew, if it is broken, or the peer has found it
-    /// so. Returns whether there is another one now.
+    /// Makes the connection beside the queue pairs anew, if this side or the peer has found it
+    /// broken. Returns whether there is another one now.
     fn mend(&mut self, now: Instant, within: Duration) -> bool {
-        let wire = match &self.beside {
-            meeting::Way::Accepted(acceptor) => {
-                if self.broken.is_none() && now.since(self.looked) < LOOK_EVERY {
-                    return false;
-                }
-                self.looked = now;
-                meeting::take_resumed(acceptor, self.id, now)
+        let resumed = self.remake.take_resumed(&self.id, now).pop();
+        let mut mended = Ok(resumed.map(|(_, wire)| wire));
+        if let (Ok(None), Some(broken)) = (&mended, &mut self.broken) {
+            let intent = || Intent { link: self.id, number: 0, count: 1, text: Vec::new() };
+            mended = broken.redial(&self.remake, intent, now);
+            if matches!(mended, Ok(None)) && broken.lasts(within, now) {
+                mended = Err(format!("did not come back within {within:?}"));
             }
-            meeting::Way::Dialled { place, setup } => {
-                let Some(broken) = self.broken.as_mut() else { return false };
-                if now < broken.redial_at {
-                    return false;
-                }
-                let dialler = broken
-                    .dialler
-                    .get_or_insert_with(|| Dialler::new(place.clone(), setup, true, &self.id));
-                match dialler.poll(now) {
-                    Ok(wire) => wire.map(|(_, wire)| wire),
-                    Err(error) if dialler.has_hope() && !is_refusal(&error) => {
-                        (broken.dialler, broken.redial_at) = (None, now + REDIAL_PAUSE);
-                        None
-                    }
-                    Err(error) => {
-                        let text = format!(
-                            "the connection to {} broke ({}) and could not be made anew, as when \
-                             its process has ended: {error}",
-                            self.peer, broken.reason
-                        );
-                        self.fail(text);
-                        return false;
-                    }
-                }
-            }
-        };
-        if let Some(wire) = wire {
-            tracing::info!(self.peer, "the connection beside the queue pairs is back");
-            self.side.comes_back(wire);
-            self.broken = None;
-            return true;
         }
-        if let Some(broken) =
-            self.broken.as_ref().filter(|broken| now.since(broken.since) >= within)
-        {
-            let text = format!(
-                "the connection to {} broke ({}) and did not come back within {within:?}",
-                self.peer, broken.reason
-            );
-            self.fail(text);
+        match mended {
+            Ok(None) => return false,
+            Ok(Some(wire)) => {
+                tracing::info!(self.peer, "the connection beside the queue pairs is back");
+                self.side.comes_back(wire);
+                self.broken = None;
+                return true;
+            }
+            Err(outcome) => {
+                let text = self.broken.take().map(|broken| broken.tell(&self.peer, &outcome));
+                self.fail(text.unwrap_or(outcome));
+            }
         }
         false
     }
@@ -698,11 +634,6 @@ impl Endpoint {
         self.open.clear();
         self.side.close();
     }
-}
-
-/// Whether the peer has said that it will not have this connection.
-fn is_refusal(error: &TransportError) -> bool {
-    matches!(error, TransportError::Refused { .. })
 }
 
 /// What a queue pair is asked to have room for: its share of the link's, as far as the device can.

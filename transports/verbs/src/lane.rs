@@ -12,12 +12,12 @@ use ccl_core::transport::{
     TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_wire::{DESCRIPTORS, Farewell, now, os};
+use ccl_wire::{DESCRIPTORS, Farewell, Link, now, os};
 use rdma_sys::ibv_wc;
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 
-use crate::endpoint::{Endpoint, Link, Name, Told, completions};
+use crate::endpoint::{Endpoint, Name, Told, completions};
 use crate::line::Put;
 use crate::load::Load;
 use crate::memory::Shared;
@@ -40,7 +40,7 @@ const READY_MAX: usize = 64;
 const FAREWELL: Duration = Duration::from_secs(4);
 /// And how long it is left in peace between two looks.
 const FAREWELL_PAUSE: Duration = Duration::from_micros(50);
-/// How long a lane sleeps that waits for its port's budget.
+/// Longest sleep of a lane that waits for its port's budget.
 const BUDGET_NAP: Duration = Duration::from_micros(100);
 /// How long queue pairs that have failed may take to tell what came before.
 const LAST_WORDS: Duration = Duration::from_millis(20);

@@ -33,7 +33,6 @@ mod lane;
 mod line;
 mod listing;
 mod load;
-mod meeting;
 mod memory;
 mod native;
 mod offer;

@@ -1,9 +1,7 @@
 //! Memory keys as they travel.
 
 use ccl_core::transport::{Imported, RemoteKey};
-
-/// Names a link in both processes; random.
-pub(crate) type LinkId = [u8; 16];
+use ccl_wire::LinkId;
 
 /// Memory that a peer may write to, over one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@ struct Open {
     id: u64,
     /// Parts that are not done.
     missing: usize,
-    /// Whether it carries data; credits and CTS are not counted.
+    /// True for data, false for credits and CTS.
     is_data: bool,
 }
 

@@ -22,9 +22,9 @@ pub(crate) struct Port {
     pub(crate) domain: Arc<Domain>,
     /// From 1.
     pub(crate) number: u8,
-    /// As it was opened: what of it stays as it is.
+    /// Attributes at opening, for those that do not change.
     pub(crate) attr: ibv_port_attr,
-    /// What may change.
+    /// Properties that may change.
     located: Mutex<Located>,
     pub(crate) limits: ibv_device_attr,
     /// The row of the table of partitions.
@@ -32,8 +32,8 @@ pub(crate) struct Port {
     health: Mutex<Health>,
 }
 
-/// Where a port is to be found: an interface may get another address, a subnet manager gives
-/// another LID, and a table of addresses is filled again when a link comes back.
+/// The addresses of a port, which may change: an interface gets another address, a subnet manager
+/// gives another LID, and a table of addresses is filled again when a link comes back.
 #[derive(Clone, Debug)]
 pub(crate) struct Located {
     pub(crate) choice: Choice,
@@ -87,13 +87,13 @@ impl Port {
         format!("{}:{}", self.context.name(), self.number)
     }
 
-    /// Where it was found last.
+    /// Returns its addresses as they were looked up last.
     pub(crate) fn located(&self) -> Located {
         self.located.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Where it is to be found now, by what its tables say. Whoever connects asks: an address may
-    /// have changed since the last time, with or without an event.
+    /// Looks its addresses up again. Each connection does so, since an address may change with or
+    /// without an event.
     ///
     /// # Errors
     ///

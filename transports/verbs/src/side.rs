@@ -71,7 +71,7 @@ impl Word {
     }
 }
 
-/// How the connection beside the queue pairs ended.
+/// The end of the connection beside the queue pairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     /// It broke: it can be made anew, and nothing that was said is lost with it.
@@ -84,7 +84,7 @@ pub(crate) enum End {
 /// so that a connection which breaks can be replaced by another one.
 #[derive(Debug)]
 pub(crate) struct Side {
-    /// None while the connection is broken.
+    /// The connection; none while it is broken.
     wire: Option<Wire>,
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
@@ -95,7 +95,7 @@ pub(crate) struct Side {
     /// Words heard, and how many of them the peer was told of.
     heard: u32,
     told: u32,
-    /// Whether the connection is new, and the peer has not said yet what it has heard.
+    /// True on a new connection until the peer says what it has heard.
     resumes: bool,
 }
 

@@ -10,6 +10,12 @@
 //! the gate's random token, before anything else is read. A stranger costs a place among those who
 //! have proved nothing yet, for a bounded time, and nothing else.
 //!
+//! # Links
+//!
+//! A [`LinkListener`] and a [`LinkConnecting`] make a [`Link`] of one connection or several. A
+//! connection that breaks is made anew ([`Break`], [`Remake`]); what was under way on it is the
+//! transport's to send again.
+//!
 //! # Encryption
 //!
 //! With [`Setup::tls`], TLS 1.3 begins on each connection when both sides have proved the secret,
@@ -29,6 +35,7 @@ pub mod fuzzing;
 mod gate;
 mod hello;
 pub mod interface;
+mod links;
 mod shake;
 pub mod socket;
 #[cfg(test)]
@@ -52,6 +59,7 @@ pub use farewell::Farewell;
 pub use gate::{BUSY_MAX, Gate, Proven};
 pub use hello::{Hello, TEXT_BYTES_MAX};
 pub use interface::interfaces;
+pub use links::{Break, Intent, Link, LinkConnecting, LinkId, LinkListener, Remake};
 pub use shake::{Setup, Shake, protocol};
 pub use socket::Got;
 pub use tls::{Session, Tls};

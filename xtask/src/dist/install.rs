@@ -1,5 +1,5 @@
-//! What users do with what is packed: the wheel goes into an empty Python environment, the tarball
-//! is unpacked, and its command drives the plugin that the environment names.
+//! Does with the packages what users do: the wheel goes into an empty Python environment, the
+//! tarball is unpacked, and its command drives the plugin that the environment names.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

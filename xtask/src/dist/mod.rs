@@ -35,7 +35,7 @@ const TABLES: [&str; 5] = [
     "ncclNetPlugin_v11",
     "ncclNetPlugin_v12",
 ];
-/// What is built, as cargo is told.
+/// The packages to build, as cargo's arguments.
 const PACKED: [&str; 7] =
     ["--package", "ccl-nccl-net", "--package", "ferroccl", "--lib", "--bin", "ferroccl"];
 

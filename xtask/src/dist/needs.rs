@@ -1,4 +1,4 @@
-//! What a library or a program needs of the system that loads it, and what it offers.
+//! Reads what a library or a program needs of the system that loads it, and what it offers.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::{Outcome, process};
 /// What belongs to the C library.
 const OF_LIBC: [&str; 7] =
     ["libc.so.", "libm.so.", "libdl.so.", "librt.so.", "libpthread.so.", "ld-linux", "ld64.so."];
-/// What `readelf` is asked for.
+/// The arguments of `readelf`.
 const QUESTIONS: [&str; 4] = ["--wide", "--dynamic", "--dyn-syms", "--version-info"];
 
 /// A library or a program, as the dynamic linker sees it.
@@ -23,7 +23,7 @@ pub(crate) struct Needs {
     pub(super) symbols: Vec<String>,
     /// The symbols that others find in it.
     pub(super) exports: Vec<String>,
-    /// Whether it stays in memory after `dlclose`.
+    /// True if it stays in memory after `dlclose`.
     pub(super) stays: bool,
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct Suite {
     pub(crate) usual_s: [u64; 2],
     /// The fewest tests that either part must run: a filter that matches nothing must not pass.
     pub(crate) tests_min: usize,
-    /// Whether its quick part waits more than it computes: it runs beside the other suites.
+    /// True if the quick part runs beside the other suites: it waits more than it computes.
     pub(crate) waits: bool,
     pub(crate) quick: &'static [Step],
     pub(crate) deep: &'static [Step],

@@ -58,7 +58,7 @@ pub enum InputError {
     Negative {
         /// The input.
         name: &'static str,
-        /// What was given.
+        /// The value given.
         given: f64,
     },
     /// A part of a thing, or none of it.
@@ -66,7 +66,7 @@ pub enum InputError {
     Fraction {
         /// The input.
         name: &'static str,
-        /// What was given.
+        /// The value given.
         given: f64,
     },
     /// Fewer than there must be.
@@ -74,11 +74,11 @@ pub enum InputError {
     Fewer {
         /// The input.
         name: &'static str,
-        /// What was given.
+        /// The value given.
         given: f64,
         /// The input that counts the fewest.
         of: &'static str,
-        /// How many these are.
+        /// Their number.
         least: f64,
     },
 }

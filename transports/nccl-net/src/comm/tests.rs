@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use ccl_core::transport::{Device, FaultInjector, Faults, FaultyDevice, Lane, Secret};
+use ccl_core::transport::{Device, Faults, FaultyDevice, Secret};
 use ccl_memory::Region;
 use ccl_transport_rails::{RailsDevice, shorten};
 use ccl_transport_sim::{Conditions, Random, World};
@@ -378,10 +378,9 @@ fn farewells_of_closed_communicators_are_said_together() {
     for seed in 0..COUNT as u64 {
         let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, seed);
         let slow = slow.clone();
-        let wrap =
-            move |lane| -> Box<dyn Lane> { Box::new(FaultInjector::new(lane, slow.clone())) };
         let [accepting, dialling] = [0, 1].map(|side| device(&world, 1, side));
-        let dialling = Arc::new(FaultyDevice::new(dialling, wrap, || Ok(())));
+        let dialling = FaultyDevice::new(dialling).with_lanes(move || slow.clone());
+        let dialling = Arc::new(dialling);
         let house = House::over(world, 1, &[accepting, dialling], SETTINGS);
         receivers.push(house.receiver);
         progress.close_sender(Box::new(house.sender));

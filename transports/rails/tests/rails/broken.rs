@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ccl_core::transport::{
-    Device, Event, FaultInjector, Faults, FaultyDevice, Lane, LocalSlice, TransportError,
-    WorkRequest,
+    Device, Event, Faults, FaultyDevice, Lane, LocalSlice, TransportError, WorkRequest,
 };
 use ccl_memory::Region;
 use ccl_transport_rails::RailsDevice;
@@ -76,11 +75,9 @@ fn house() -> (House, [Knobs; 2]) {
     let faulty = |at: u32| -> (String, Arc<dyn Device>) {
         let knobs = knobs[at as usize].clone();
         let code = Arc::clone(&knobs.code);
-        let wrap = move |lane| -> Box<dyn Lane> {
-            Box::new(FaultInjector::new(lane, Faulty(at as usize, knobs.clone())))
-        };
-        let refuse = move || refused(code.load(Ordering::Relaxed));
-        let device = FaultyDevice::new(house.world.device(2 * at), wrap, refuse);
+        let device = FaultyDevice::new(house.world.device(2 * at))
+            .with_lanes(move || Faulty(at as usize, knobs.clone()))
+            .with_memory(move || refused(code.load(Ordering::Relaxed)));
         (format!("sim{at}"), Arc::new(device))
     };
     house.devices[0] = Arc::new(RailsDevice::new([0, 1].map(faulty).to_vec()).unwrap());

@@ -7,5 +7,3 @@ mod channel;
 mod conformance;
 #[cfg(test)]
 mod mending;
-#[cfg(test)]
-mod proxy;

@@ -9,9 +9,8 @@ use ccl_core::transport::{
     Transport, WorkRequest,
 };
 use ccl_memory::Region;
+use ccl_transport_conformance::Proxy;
 use ccl_transport_tcp::{DEVICE, Options, TcpTransport, now};
-
-use crate::proxy::Proxy;
 
 const SECRET: Secret = Secret([3; 32]);
 const SLOT_BYTES: usize = 70_000;

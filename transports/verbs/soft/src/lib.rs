@@ -18,7 +18,7 @@ use rdma_sys::{IBV_GID_TYPE_ROCE_V2, IBV_LINK_LAYER_ETHERNET, ibv_event_type, ib
 pub use calls::functions;
 use network::Fault;
 pub use network::Traffic;
-/// What the statuses and events are called that a device can be told to have.
+/// Names of the statuses and events that a device can be told to have.
 pub use rdma_sys as sys;
 
 /// What a device is like.

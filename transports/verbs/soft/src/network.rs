@@ -32,7 +32,7 @@ pub struct Traffic {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) status: ibv_wc_status,
-    /// Whether the peer has it nevertheless.
+    /// True if the peer has it nevertheless.
     pub(crate) arrives: bool,
 }
 

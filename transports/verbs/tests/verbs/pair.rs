@@ -1,8 +1,6 @@
 //! Two lanes that are joined.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::transport::{
@@ -10,6 +8,7 @@ use ccl_core::transport::{
     Secret, Transport, WorkRequest,
 };
 use ccl_memory::Region;
+use ccl_transport_conformance::Proxy;
 use ccl_transport_verbs::{Options, VerbsTransport};
 use ccl_verbs_soft::{Limits, SoftDevice, functions};
 use ccl_wire::Place;
@@ -95,9 +94,19 @@ pub(crate) fn joined_after(
     joined_by(options, traffic_class, change, |address| address)
 }
 
-/// The same through something in between.
-pub(crate) fn joined_through(options: &Options, between: &Between) -> [End; 2] {
-    joined_by(options, None, |_| (), |address| between.to(&address))
+/// The same through a proxy, which comes with them.
+pub(crate) fn joined_through_proxy(options: &Options) -> ([End; 2], Proxy) {
+    let mut proxy = None;
+    let ends = joined_by(
+        options,
+        None,
+        |_| (),
+        |address| {
+            let behind = Place::decode(&address).unwrap().addresses[0];
+            proxy.insert(Proxy::new(behind)).instead_of(&address)
+        },
+    );
+    (ends, proxy.unwrap())
 }
 
 fn joined_by(
@@ -140,56 +149,5 @@ pub(crate) fn go_on(ends: &mut [End; 2], mut done: impl FnMut(&mut [End; 2]) -> 
         ends.iter_mut().for_each(End::poll);
         let events = ends.each_ref().map(|end| end.events.len());
         assert!(ccl_wire::now() < deadline, "{events:?} events came");
-    }
-}
-
-/// A middlebox: it passes connections on, and can end all of them.
-pub(crate) struct Between {
-    at: SocketAddr,
-    listener: TcpListener,
-    open: Arc<Mutex<Vec<TcpStream>>>,
-}
-
-impl Between {
-    pub(crate) fn new() -> Between {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let at = listener.local_addr().unwrap();
-        Between { at, listener, open: Arc::default() }
-    }
-
-    /// The address of what is behind it, as those before it see it.
-    fn to(&self, address: &Address) -> Address {
-        let mut place = Place::decode(address).unwrap();
-        let behind = place.addresses[0];
-        place.addresses = vec![self.at];
-        let (listener, open) = (self.listener.try_clone().unwrap(), Arc::clone(&self.open));
-        std::thread::spawn(move || {
-            while let Ok((before, _)) = listener.accept() {
-                let Ok(after) = TcpStream::connect_timeout(&behind, PATIENCE) else { continue };
-                for (mut from, mut to) in [
-                    (before.try_clone().unwrap(), after.try_clone().unwrap()),
-                    (after.try_clone().unwrap(), before.try_clone().unwrap()),
-                ] {
-                    std::thread::spawn(move || {
-                        let mut bytes = [0; 4096];
-                        while let Ok(count @ 1..) = from.read(&mut bytes) {
-                            if to.write_all(&bytes[..count]).is_err() {
-                                break;
-                            }
-                        }
-                        let _ = to.shutdown(Shutdown::Both);
-                    });
-                }
-                open.lock().unwrap().extend([before, after]);
-            }
-        });
-        place.encode()
-    }
-
-    /// Ends all connections; returns how many there were.
-    pub(crate) fn reset(&self) -> usize {
-        let open = std::mem::take(&mut *self.open.lock().unwrap());
-        open.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
-        open.len() / 2
     }
 }

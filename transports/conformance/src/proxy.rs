@@ -1,4 +1,5 @@
-//! Something between two peers that breaks their connections.
+//! A proxy between two peers, which breaks their connections.
+#![expect(clippy::unwrap_used, reason = "it serves tests, which fail with it")]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,14 +10,16 @@ use std::time::Duration;
 
 use ccl_core::transport::Address;
 
-/// Passes bytes on between whoever connects and a listener.
-pub(crate) struct Proxy {
-    pub(crate) address: SocketAddr,
+/// A proxy between the peers that connect to it and a listener.
+#[derive(Debug)]
+pub struct Proxy {
+    /// Its address.
+    pub address: SocketAddr,
     state: Arc<State>,
     thread: Option<JoinHandle<()>>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     open: Mutex<Vec<TcpStream>>,
     refuses: AtomicBool,
@@ -32,7 +35,9 @@ struct State {
 }
 
 impl Proxy {
-    pub(crate) fn new(to: SocketAddr) -> Proxy {
+    /// Begins to pass connections on.
+    #[must_use]
+    pub fn new(to: SocketAddr) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         listener.set_nonblocking(true).unwrap();
@@ -55,53 +60,56 @@ impl Proxy {
     }
 
     /// Breaks all connections.
-    pub(crate) fn cut(&self) {
+    pub fn cut(&self) {
         self.state.cut();
     }
 
     /// Breaks each connection, from now on, after about so many bytes.
-    pub(crate) fn cut_after(&self, bytes: u64) {
+    pub fn cut_after(&self, bytes: u64) {
         self.state.cut_after.store(bytes, Ordering::Relaxed);
     }
 
     /// Hangs up at once on everybody who connects, or no longer.
-    pub(crate) fn refuse(&self, refuses: bool) {
+    pub fn refuse(&self, refuses: bool) {
         self.state.refuses.store(refuses, Ordering::Relaxed);
     }
 
-    /// Connections so far.
-    pub(crate) fn made(&self) -> u64 {
+    /// Returns the number of connections so far.
+    #[must_use]
+    pub fn made(&self) -> u64 {
         self.state.made.load(Ordering::Relaxed)
     }
 
-    /// The address of a listener with the proxy's in place of its own first one.
-    pub(crate) fn instead_of(&self, address: &Address) -> Address {
+    /// Returns the address of a listener with the proxy's in place of its own first one.
+    #[must_use]
+    pub fn instead_of(&self, address: &Address) -> Address {
         let mut bytes = address.0[..27].to_vec();
         bytes[25..27].copy_from_slice(&self.address.port().to_le_bytes());
         Address(bytes)
     }
 }
 
-/// What encryption is to guard against.
-#[cfg(feature = "tls")]
+/// Attacks that encryption guards against.
 impl Proxy {
     /// Changes one bit, when a connection has passed on about so many bytes.
-    pub(crate) fn spoil_after(&self, bytes: u64) {
+    pub fn spoil_after(&self, bytes: u64) {
         self.state.spoil_after.store(bytes, Ordering::Relaxed);
     }
 
-    /// Whether the bit was changed.
-    pub(crate) fn has_spoilt(&self) -> bool {
+    /// Returns whether the bit was changed.
+    #[must_use]
+    pub fn has_spoilt(&self) -> bool {
         self.state.spoil_after.load(Ordering::Relaxed) == 0
     }
 
     /// Records what is passed on from now on.
-    pub(crate) fn record(&self) {
+    pub fn record(&self) {
         self.state.records.store(true, Ordering::Relaxed);
     }
 
-    /// What was recorded.
-    pub(crate) fn recorded(&self) -> Vec<u8> {
+    /// Returns what was recorded.
+    #[must_use]
+    pub fn recorded(&self) -> Vec<u8> {
         self.state.record.lock().unwrap().clone()
     }
 }

@@ -1,0 +1,188 @@
+//! The listening side: peers that prove the secret are let in, for a new link or to mend an old
+//! one.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{Address, Connected, Listener, TransportError};
+
+use super::{Intent, Link, LinkId, Remake, Way};
+use crate::gate::{BUSY_MAX, Gate, Proven};
+use crate::shake::Setup;
+use crate::wire::Wire;
+
+/// The most connections made anew that wait for their links.
+const RESUMED_MAX: usize = 1024;
+/// How often links have the gate looked at, however many there are.
+const PUMP_EVERY: Duration = Duration::from_millis(1);
+
+/// A link whose connections have not all come yet.
+#[derive(Debug)]
+struct Joining {
+    id: LinkId,
+    text: Vec<u8>,
+    peer: String,
+    wires: Vec<Option<Wire>>,
+    until: Instant,
+}
+
+/// Takes connections for a listener, and later for its links.
+#[derive(Debug)]
+pub(super) struct Acceptor {
+    gate: Gate,
+    /// True while the listener lives and wants new links.
+    listens: bool,
+    proven: Vec<Proven>,
+    joining: Vec<Joining>,
+    ready: VecDeque<Joining>,
+    resumed: VecDeque<(LinkId, u16, Wire)>,
+    /// When links had the gate looked at last.
+    pumped: Instant,
+}
+
+impl Acceptor {
+    /// Takes in all that have come.
+    fn pump(&mut self, now: Instant) -> Result<(), TransportError> {
+        let pumped = self.gate.pump(now, &mut self.proven);
+        for proven in std::mem::take(&mut self.proven) {
+            self.admit(proven, now);
+        }
+        self.joining.retain(|joining| now < joining.until);
+        pumped
+    }
+
+    /// Lets in a peer that has proved the secret.
+    fn admit(&mut self, proven: Proven, now: Instant) {
+        let Proven { hello, peer, wire } = proven;
+        let reason = match Intent::decode(&hello.text) {
+            Some(intent) if hello.resumes => return self.resume(&intent, wire),
+            Some(intent) if self.listens => return self.join(intent, peer, wire, now),
+            Some(_) => "this listener has been closed",
+            None => "it does not say which link it wants",
+        };
+        self.gate.reject(&TransportError::Refused { peer, reason: reason.to_owned() });
+    }
+
+    fn resume(&mut self, intent: &Intent, wire: Wire) {
+        let (link, number) = (intent.link, intent.number);
+        self.resumed.retain(|(id, other, _)| (*id, *other) != (link, number));
+        if self.resumed.len() == RESUMED_MAX {
+            self.resumed.pop_front();
+        }
+        self.resumed.push_back((link, number, wire));
+    }
+
+    fn join(&mut self, intent: Intent, peer: String, wire: Wire, now: Instant) {
+        let known = self.joining.iter().position(|joining| joining.id == intent.link);
+        let index = known.unwrap_or_else(|| {
+            let wires = (0..intent.count).map(|_| None).collect();
+            let until = now + BUSY_MAX;
+            let text = intent.text;
+            self.joining.push(Joining { id: intent.link, text, peer, wires, until });
+            self.joining.len() - 1
+        });
+        let joining = &mut self.joining[index];
+        if let Some(place) = joining.wires.get_mut(usize::from(intent.number)) {
+            *place = Some(wire);
+        }
+        if joining.wires.iter().all(Option::is_some) {
+            let joined = self.joining.swap_remove(index);
+            self.ready.push_back(joined);
+        }
+    }
+}
+
+fn lock(acceptor: &Mutex<Acceptor>) -> MutexGuard<'_, Acceptor> {
+    // Whatever thread died with it: connections are in one list or another.
+    acceptor.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes the connections of a link that its peer has made anew.
+pub(super) fn take_resumed(
+    acceptor: &Mutex<Acceptor>,
+    link: &LinkId,
+    now: Instant,
+) -> Vec<(u16, Wire)> {
+    let mut acceptor = lock(acceptor);
+    if now.since(acceptor.pumped) >= PUMP_EVERY {
+        acceptor.pumped = now;
+        // What is wrong with the listening socket keeps no link from its deadline.
+        let _ = acceptor.pump(now);
+    }
+    let mut taken = Vec::new();
+    while let Some(at) = acceptor.resumed.iter().position(|(id, ..)| id == link) {
+        taken.extend(acceptor.resumed.remove(at).map(|(_, number, wire)| (number, wire)));
+    }
+    taken
+}
+
+/// A listener for the links of a device.
+#[derive(Debug)]
+pub struct LinkListener {
+    device: u64,
+    address: Address,
+    acceptor: Arc<Mutex<Acceptor>>,
+}
+
+impl LinkListener {
+    /// Listens on the interfaces that the filter takes, and names `preferred` first, if it has one,
+    /// of the addresses that peers are told.
+    ///
+    /// # Errors
+    ///
+    /// When no socket can be opened.
+    pub fn new(
+        device: u64,
+        interfaces: &str,
+        setup: &Setup,
+        preferred: Option<IpAddr>,
+    ) -> Result<LinkListener, TransportError> {
+        let mut gate = Gate::open(interfaces, setup)?;
+        preferred.into_iter().for_each(|address| gate.prefer(address));
+        let address = gate.address();
+        let acceptor = Acceptor {
+            gate,
+            listens: true,
+            proven: Vec::new(),
+            joining: Vec::new(),
+            ready: VecDeque::new(),
+            resumed: VecDeque::new(),
+            pumped: Instant::ZERO,
+        };
+        Ok(LinkListener { device, address, acceptor: Arc::new(Mutex::new(acceptor)) })
+    }
+}
+
+impl Listener for LinkListener {
+    fn address(&self) -> Address {
+        self.address.clone()
+    }
+
+    fn poll(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
+        let mut acceptor = lock(&self.acceptor);
+        acceptor.pump(now)?;
+        let Some(Joining { id, text, peer, wires, .. }) = acceptor.ready.pop_front() else {
+            return Ok(None);
+        };
+        let wires = wires.into_iter().flatten().collect();
+        let remake = Remake(Way::Accepted(Arc::clone(&self.acceptor)));
+        let link = Link { device: self.device, id, peer, wires, remake };
+        Ok(Some(Connected { hello: text, inner: Box::new(link) }))
+    }
+
+    fn rejected(&self) -> u64 {
+        lock(&self.acceptor).gate.rejected()
+    }
+}
+
+impl Drop for LinkListener {
+    fn drop(&mut self) {
+        let mut acceptor = lock(&self.acceptor);
+        acceptor.listens = false;
+        acceptor.joining.clear();
+        acceptor.ready.clear();
+    }
+}

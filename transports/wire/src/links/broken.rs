@@ -1,0 +1,74 @@
+//! A connection that broke, until another one takes its place.
+
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::TransportError;
+
+use super::{Intent, Remake, Way};
+use crate::dialler::Dialler;
+use crate::wire::Wire;
+
+/// Pause between two attempts to connect again.
+const REDIAL_PAUSE: Duration = Duration::from_millis(20);
+
+/// A break that is not mended yet.
+#[derive(Debug)]
+pub struct Break {
+    since: Instant,
+    reason: String,
+    dialler: Option<Dialler>,
+    redial_at: Instant,
+}
+
+impl Break {
+    /// Begins when the connection is found broken.
+    #[must_use]
+    pub fn new(reason: String, now: Instant) -> Break {
+        Break { since: now, reason, dialler: None, redial_at: now }
+    }
+
+    /// Connects again, on the side that connects. Returns the new connection once it stands.
+    ///
+    /// # Errors
+    ///
+    /// When there will be none: the peer refuses it, or nobody listens there. The text continues
+    /// "the connection broke and".
+    pub fn redial(
+        &mut self,
+        remake: &Remake,
+        intent: impl FnOnce() -> Intent,
+        now: Instant,
+    ) -> Result<Option<Wire>, String> {
+        let Way::Dialled { place, setup } = &remake.0 else { return Ok(None) };
+        if now < self.redial_at {
+            return Ok(None);
+        }
+        let dialler = self
+            .dialler
+            .get_or_insert_with(|| Dialler::new(place.clone(), setup, true, &intent().encode()));
+        match dialler.poll(now) {
+            Ok(wire) => Ok(wire.map(|(_, wire)| wire)),
+            Err(error @ TransportError::Refused { .. }) => {
+                Err(format!("could not be made anew: {error}"))
+            }
+            Err(_) if dialler.has_hope() => {
+                (self.dialler, self.redial_at) = (None, now + REDIAL_PAUSE);
+                Ok(None)
+            }
+            Err(_) => Err("nobody listens there any more: its process has ended".to_owned()),
+        }
+    }
+
+    /// Returns whether it has lasted for so long.
+    #[must_use]
+    pub fn lasts(&self, within: Duration, now: Instant) -> bool {
+        now.since(self.since) >= within
+    }
+
+    /// Says that the connection to a peer broke, why, and what came of it.
+    #[must_use]
+    pub fn tell(&self, peer: &str, outcome: &str) -> String {
+        format!("the connection to {peer} broke ({}) and {outcome}", self.reason)
+    }
+}

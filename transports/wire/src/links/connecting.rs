@@ -1,0 +1,92 @@
+//! A link in the making, on the connecting side: one connection after the other.
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{Connected, Connecting, HELLO_BYTES_MAX, TransportError};
+
+use super::{Intent, Link, Remake};
+use crate::address::Place;
+use crate::dialler::Dialler;
+use crate::shake::Setup;
+use crate::socket;
+use crate::wire::Wire;
+
+/// A link in the making.
+#[derive(Debug)]
+pub struct LinkConnecting {
+    device: u64,
+    place: Place,
+    setup: Setup,
+    intent: Intent,
+    dialler: Option<Dialler>,
+    wires: Vec<Wire>,
+    started: Option<Instant>,
+    deadline: Instant,
+}
+
+impl LinkConnecting {
+    /// Begins a link of so many connections with a text for the other side's user.
+    ///
+    /// # Errors
+    ///
+    /// When the text is too long.
+    pub fn new(
+        device: u64,
+        place: Place,
+        setup: &Setup,
+        text: &[u8],
+        count: u16,
+        deadline: Instant,
+    ) -> Result<LinkConnecting, TransportError> {
+        if text.len() > HELLO_BYTES_MAX {
+            let bytes = text.len();
+            return Err(TransportError::Usage(format!(
+                "a hello of {bytes} bytes; at most {HELLO_BYTES_MAX} are allowed"
+            )));
+        }
+        let intent = Intent { link: socket::random()?, number: 0, count, text: text.to_vec() };
+        let dialler = Some(Dialler::new(place.clone(), setup, false, &intent.encode()));
+        let setup = setup.clone();
+        let (wires, started) = (Vec::new(), None);
+        Ok(LinkConnecting { device, place, setup, intent, dialler, wires, started, deadline })
+    }
+
+    fn advance(&mut self, now: Instant) -> Result<Option<Link>, TransportError> {
+        let Some(mut dialler) = self.dialler.take() else {
+            let text = "this connection has already been handed out, or has failed".to_owned();
+            return Err(TransportError::Usage(text));
+        };
+        let Some((address, wire)) = dialler.poll(now)? else {
+            self.dialler = Some(dialler);
+            return Ok(None);
+        };
+        self.wires.push(wire);
+        // All connections take the address that the first has found, and so will those that replace
+        // them.
+        self.place.addresses = vec![address];
+        if self.wires.len() < usize::from(self.intent.count) {
+            self.intent.number += 1;
+            let (place, text) = (self.place.clone(), self.intent.encode());
+            self.dialler = Some(Dialler::new(place, &self.setup, false, &text));
+            return Ok(None);
+        }
+        let remake = Remake::dialled(self.place.clone(), self.setup.clone());
+        let (id, peer) = (self.intent.link, address.to_string());
+        let wires = std::mem::take(&mut self.wires);
+        Ok(Some(Link { device: self.device, id, peer, wires, remake }))
+    }
+}
+
+impl Connecting for LinkConnecting {
+    fn poll(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
+        let started = *self.started.get_or_insert(now);
+        if let Some(link) = self.advance(now)? {
+            return Ok(Some(Connected { hello: Vec::new(), inner: Box::new(link) }));
+        }
+        if now < self.deadline {
+            return Ok(None);
+        }
+        self.dialler = None;
+        let (peer, after) = (self.place.text(), now.since(started));
+        Err(TransportError::Deadline { what: "connecting", peer, after })
+    }
+}

@@ -1,0 +1,85 @@
+//! Links between two processes: one connection or several, made anew when they break.
+//!
+//! The side that connects dials again; the side that listens keeps its gate open for as long as a
+//! link lives, though nobody listens for new ones any more.
+
+mod acceptor;
+mod broken;
+mod connecting;
+mod intent;
+
+use std::any::Any;
+use std::sync::{Arc, Mutex};
+
+use ccl_core::time::Instant;
+use ccl_core::transport::Inner;
+
+use acceptor::Acceptor;
+pub use acceptor::LinkListener;
+pub use broken::Break;
+pub use connecting::LinkConnecting;
+pub use intent::Intent;
+
+use crate::address::Place;
+use crate::shake::Setup;
+use crate::wire::Wire;
+
+/// Identifies a link in both processes; random.
+pub type LinkId = [u8; 16];
+
+/// The connections of a pair of processes.
+#[derive(Debug)]
+pub struct Link {
+    /// The device that it was made by.
+    pub device: u64,
+    /// The link.
+    pub id: LinkId,
+    /// The peer's address, for messages.
+    pub peer: String,
+    /// Its connections, in the order of their numbers.
+    pub wires: Vec<Wire>,
+    /// The way to make them anew.
+    pub remake: Remake,
+}
+
+impl Inner for Link {
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+/// The way to make a link's connections anew.
+#[derive(Clone, Debug)]
+pub struct Remake(Way);
+
+#[derive(Clone, Debug)]
+enum Way {
+    /// The peer connects again, to this.
+    Accepted(Arc<Mutex<Acceptor>>),
+    /// This side connects again, there.
+    Dialled { place: Place, setup: Setup },
+}
+
+impl Remake {
+    /// Makes them anew by connecting to a place again.
+    #[must_use]
+    pub fn dialled(place: Place, setup: Setup) -> Remake {
+        Remake(Way::Dialled { place, setup })
+    }
+
+    /// Returns whether this side connects.
+    #[must_use]
+    pub fn is_dialled(&self) -> bool {
+        matches!(self.0, Way::Dialled { .. })
+    }
+
+    /// Takes the connections of a link that its peer has made anew, with their numbers; none on the
+    /// side that connects.
+    #[must_use]
+    pub fn take_resumed(&self, link: &LinkId, now: Instant) -> Vec<(u16, Wire)> {
+        match &self.0 {
+            Way::Accepted(acceptor) => acceptor::take_resumed(acceptor, link, now),
+            Way::Dialled { .. } => Vec::new(),
+        }
+    }
+}
