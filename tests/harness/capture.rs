@@ -15,6 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Of the file and of each packet in it, by pcap-savefile(5).
 const FILE_HEADER: usize = 24;
 const PACKET_HEADER: usize = 16;
+/// The opcode of an acknowledgement.
+const ACKNOWLEDGEMENT: u8 = 0x11;
 /// UDP's port of RoCE v2.
 const ROCE: u16 = 4791;
 
@@ -66,7 +68,7 @@ impl Packet {
     /// Whether it says nothing to the peer's program: an acknowledgement, or a write of nothing
     /// without immediate, by which a link sees that all before it has come.
     pub(crate) fn is_mute(&self) -> bool {
-        self.opcode == 0x11 || (self.opcode == 0x0a && self.payload == 0)
+        self.opcode == ACKNOWLEDGEMENT || (self.opcode == 0x0a && self.payload == 0)
     }
 }
 
@@ -110,7 +112,11 @@ impl Capture {
         let bytes = fs::read(&self.file).unwrap();
         let mut seen = BTreeSet::new();
         let packets = packets(&bytes).into_iter();
-        packets.filter(|packet| seen.insert((packet.from, packet.pair, packet.number))).collect()
+        // An acknowledgement has the number of what it acknowledges, in the other side's count.
+        let key = |packet: &Packet| {
+            (packet.from, packet.pair, packet.number, packet.opcode == ACKNOWLEDGEMENT)
+        };
+        packets.filter(|packet| seen.insert(key(packet))).collect()
     }
 }
 

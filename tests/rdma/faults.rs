@@ -26,6 +26,8 @@ fn a_rank_is_killed_over_rdma() {
         ("FERROCCL_IB_HCA", names.as_str()),
         ("FERROCCL_IB_POLICY", "4"),
         ("FERROCCL_SOCKET_IFNAME", "lo"),
+        // The end of its connections tells of a rank that is killed; the others may be slow.
+        ("FERROCCL_DEAD_AFTER", "20s"),
     ];
     for (work, victim) in [("all_reduce 300000", 1), ("all_to_all 60000", 0), ("broadcast 8", 2)] {
         let ranks = working(3, work, &variables);

@@ -75,7 +75,7 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
         "{} packets, {grants} and {transfers} grants; bytes and ports by queue pair: {pairs:?}",
         packets.len()
     );
-    // Which of them come, and how many, depends on who is late.
+    // Which of them come, and how many, depends on how late each side is.
     assert!(grants + transfers > 0);
     assert_eq!(words, 16 + 1, "the word by which they met goes by a rule of its own");
     assert_eq!(pairs.len(), 4, "queue pairs that carried data");
