@@ -215,7 +215,8 @@ impl Engine {
         })
     }
 
-    /// Finds the links that the call waits for.
+    /// Finds the links that the call waits for: for a message, for room, or for the peer to
+    /// acknowledge what is sent from the call's memory.
     fn find_awaited(&mut self, running: &Running) {
         let Engine { plans, ports, lookout, .. } = self;
         plans[running.plan].execution.waits_for(&mut lookout.awaited);
@@ -224,6 +225,8 @@ impl Engine {
             true => !links.readable(*link),
             false => !links.writable(*link),
         });
+        let unacknowledged = links.messages().into_iter().flat_map(|links| links.unacknowledged());
+        lookout.awaited.extend(unacknowledged.map(|link| (link, false)));
     }
 
     fn mismatch(&self, running: &Running, mismatch: Mismatch) -> Error {
@@ -305,6 +308,9 @@ impl Engine {
             .map(|(link, receive)| match (links.joins(*link), receive) {
                 (false, _) => format!("a connection with rank {}", link.peer),
                 (true, true) => format!("a message from rank {}", link.peer),
+                (true, false) if links.writable(*link) => {
+                    format!("an acknowledgement from rank {}", link.peer)
+                }
                 (true, false) => format!("room at rank {}", link.peer),
             })
             .collect();

@@ -203,6 +203,14 @@ impl MessageLinks {
         !self.loans.lent.is_empty()
     }
 
+    /// Returns the links whose messages hardware still reads from the call's memory: the call
+    /// cannot write that memory, nor end, before the peers acknowledge. Empty where a lane moves
+    /// bytes late, because memory can be recalled there.
+    pub fn unacknowledged(&self) -> impl Iterator<Item = Link> {
+        let late = self.device.caps().redirects;
+        self.loans.lent.iter().filter(move |_| !late).map(|lent| lent.link)
+    }
+
     /// Whether the call may end as far as what is lent goes: it is acknowledged, or, where it can
     /// be copied after all, that was waited for as long as its copies would take.
     pub fn is_settled(&mut self, now: Instant) -> bool {

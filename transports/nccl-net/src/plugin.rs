@@ -26,11 +26,9 @@ use crate::progress::Progress;
 use crate::table::{Id, Kind, RequestId, Table};
 use crate::{config, log};
 
-/// How long closing may wait for memory of the caller's that is still being sent: a peer that lives
-/// takes it at once.
-const CLOSE_WITHIN: Duration = Duration::from_millis(250);
-/// And how long deregistering may.
-const RELEASE_WITHIN: Duration = Duration::from_millis(50);
+/// How long closing and deregistering may wait for memory that is still being sent, which NCCL has
+/// only when it aborts. Its thread that waits here serves other communicators too.
+const RELEASE_WITHIN: Duration = Duration::from_millis(10);
 
 /// Everything that there is in this process.
 #[derive(Debug)]
@@ -382,7 +380,7 @@ impl Plugin {
     /// Closes a sending communicator. What is under way still arrives.
     pub(crate) fn close_sender(&self, comm: Id) -> Result<(), NetError> {
         let mut sender = self.senders.remove(comm).ok_or_else(|| gone("a sending communicator"))?;
-        sender.close(CLOSE_WITHIN);
+        sender.close(RELEASE_WITHIN);
         self.progress.close_sender(sender);
         Ok(())
     }

@@ -22,13 +22,14 @@ const IDLE_EVERY: Duration = Duration::from_millis(100);
 const AWAKE: Duration = Duration::from_millis(50);
 /// How long what is closed may take to reach the peer.
 const DRAIN_WITHIN: Duration = Duration::from_secs(4);
+/// A closed receiver discards what still comes for this long, unless its peer closes too.
+const LINGER: Duration = Duration::from_secs(1);
 
 /// A communicator that NCCL has closed.
 #[derive(Debug)]
 struct Closed {
     comm: Comm,
-    /// Then its peer has had its time.
-    until: Instant,
+    since: Instant,
     /// True once all of it is handed over and farewell is being said.
     leaves: bool,
 }
@@ -41,7 +42,7 @@ enum Comm {
 
 impl Closed {
     fn new(comm: Comm) -> Closed {
-        Closed { comm, until: ccl_wire::now() + DRAIN_WITHIN, leaves: false }
+        Closed { comm, since: ccl_wire::now(), leaves: false }
     }
 
     fn line(&mut self) -> &mut Line {
@@ -51,9 +52,10 @@ impl Closed {
         }
     }
 
-    /// Goes on with it. Returns whether it may be dropped, which then takes no time.
-    fn is_over(&mut self, now: Instant) -> bool {
-        if now >= self.until {
+    /// Goes on with it; in haste, a receiver waits for no messages to discard. Returns whether it
+    /// may be dropped, which then takes no time.
+    fn is_over(&mut self, now: Instant, in_haste: bool) -> bool {
+        if now.since(self.since) >= DRAIN_WITHIN {
             self.line().cut("it did not take in time what was sent before this side closed");
             return true;
         }
@@ -62,7 +64,9 @@ impl Closed {
                 Comm::Sender(sender) => (sender.pump(now), sender.is_drained()),
                 Comm::Receiver(receiver) => {
                     let pumped = receiver.pump(now);
-                    (pumped, receiver.line().is_drained())
+                    let lingers = !in_haste && now.since(self.since) < LINGER;
+                    let line = receiver.line();
+                    (pumped, line.is_drained() && (line.lost.is_some() || !lingers))
                 }
             };
             self.leaves = pumped.is_err() || drained;
@@ -122,7 +126,8 @@ impl Progress {
         self.wake();
     }
 
-    pub(crate) fn close_receiver(&self, receiver: Box<Receiver>) {
+    pub(crate) fn close_receiver(&self, mut receiver: Box<Receiver>) {
+        receiver.close();
         lock(&self.closed).push(Closed::new(Comm::Receiver(receiver)));
         self.wake();
     }
@@ -157,7 +162,8 @@ impl Progress {
         // Farewells are said together: none of them holds up another, nor those who still work.
         let mut closed = lock(&self.closed);
         let any = !closed.is_empty();
-        let over: Vec<Closed> = closed.extract_if(.., |one| one.is_over(now)).collect();
+        let in_haste = self.stops.load(Ordering::Relaxed);
+        let over: Vec<Closed> = closed.extract_if(.., |one| one.is_over(now, in_haste)).collect();
         drop(closed);
         drop(over);
         any

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ccl_core::admission::MessageLinks;
-use ccl_core::execution::{Execution, Ports, Progress};
+use ccl_core::execution::{Execution, Link, Ports, Progress};
 use ccl_core::time::Instant;
 
 use crate::world::World;
@@ -124,12 +124,22 @@ impl<P: Ports> Process for Operation<P> {
         if self.done {
             return Ok(());
         }
-        let (mut links, mut waits) = (Vec::new(), String::new());
-        self.execution.waits_for(&mut links);
-        for (link, receive) in links {
-            let what = if receive { "a message from" } else { "room at" };
-            waits += &format!(", waits for {what} rank {} on channel {}", link.peer, link.channel);
-        }
+        let mut waits = Vec::new();
+        self.execution.waits_for(&mut waits);
+        let links = self.links();
+        waits.retain(|(link, receive)| match receive {
+            true => !links.readable(*link),
+            false => !links.writable(*link),
+        });
+        let named = |(link, receive): (Link, bool)| match receive {
+            true => ("a message from", link),
+            false => ("room at", link),
+        };
+        let unacknowledged = links.unacknowledged().map(|link| ("an acknowledgement from", link));
+        let waits = waits.into_iter().map(named).chain(unacknowledged);
+        let waits = waits.fold(String::new(), |text, (what, link)| {
+            text + &format!(", waits for {what} rank {} on channel {}", link.peer, link.channel)
+        });
         Err(format!("no end in time after {} folds{waits}", self.execution.folds()))
     }
 }

@@ -118,6 +118,8 @@ pub(crate) struct Receiver {
     is_mixed: bool,
     /// Whether messages came past the slots since the peer was told of them for certain.
     has_landed: bool,
+    /// Whether messages without a grant are discarded, because nobody will ask for them.
+    is_closed: bool,
     tags: Tags,
     known: Vec<Known>,
     numbers: u32,
@@ -167,6 +169,7 @@ impl Receiver {
             freed: 0,
             freed_turn: 0,
             has_landed: false,
+            is_closed: false,
             tags: Tags::default(),
             known: Vec::new(),
             numbers: 0,
@@ -185,6 +188,26 @@ impl Receiver {
     /// Whether somebody waits for something.
     pub(crate) fn has_work(&self) -> bool {
         self.waiting != 0 || !self.line.is_drained()
+    }
+
+    /// Ends all receives. Messages that still come are discarded from now on, so that sends which
+    /// need no grant succeed: the sender may not have closed yet.
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
+        let untold = std::mem::take(&mut self.untold);
+        self.waiting &= !untold;
+        self.unexpected = 0;
+        for (at, group) in self.groups.iter_mut().enumerate() {
+            if untold >> at & 1 == 1 {
+                group.stage = Stage::Vacant;
+            }
+            group.entries.iter_mut().for_each(|entry| entry.is_expected = false);
+        }
+        // A line that fails here has no messages to discard.
+        let cleared = self.expected.clear(&mut self.line, None).and_then(|_| self.settle());
+        if let Err(error) = cleared {
+            self.line.cut(&error.text);
+        }
     }
 
     /// Receives into so many buffers, at most [`GROUP_MAX`] and at least one; none if there are too
@@ -407,6 +430,11 @@ impl Receiver {
     /// All events have been taken: looks whose pieces are there now, and what to expect next.
     fn settle(&mut self) -> Result<(), NetError> {
         self.take_held()?;
+        if self.is_closed {
+            self.freed |= std::mem::take(&mut self.held);
+            self.tell_freed();
+            return Ok(());
+        }
         if let Some(slot) = self.astray.take() {
             self.expect_nothing(Some(slot))?;
         }

@@ -391,3 +391,39 @@ fn farewells_of_closed_communicators_are_said_together() {
     assert!(progress.drain(ccl_wire::now()));
     assert!(!progress.drain(ccl_wire::now()), "they are gone");
 }
+
+/// The ranks of a communicator do not close at the same time.
+#[test]
+fn a_closed_receiver_discards_what_still_comes() {
+    const STEP: Duration = Duration::from_micros(100);
+    let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, 1);
+    let devices = [0, 1].map(|side| device(&world, 1, side));
+    let House { mut sender, receiver, .. } = House::over(world, 1, &devices, SETTINGS);
+    let source = Arc::new(ok(Mr::new(&sender.line().home, Region::private(70_000))));
+    let progress = Progress::default();
+    let closed = ccl_wire::now();
+    progress.close_receiver(Box::new(receiver));
+    let (mut now, mut sends) = (closed, Vec::new());
+    // Several times as many as there are slots.
+    for _ in 0..5 * SETTINGS.slots {
+        sends.push(ok(sender.isend(now, Some(Arc::clone(&source)), 0, 1000, 1)).unwrap());
+        while sends.len() >= 4 {
+            now = now + STEP;
+            assert!(progress.drain(now), "it is gone after {:?}", now.since(closed));
+            sends.retain(|send| ok(sender.test(now, *send)).is_none());
+        }
+    }
+    // It needs a grant, which nobody will give.
+    let long = ok(sender.isend(now, Some(source), 0, 70_000, 1)).unwrap();
+    let error = loop {
+        now = now + STEP;
+        progress.drain(now);
+        match sender.test(now, long) {
+            Ok(done) => assert_eq!(done, None, "nobody has received it"),
+            Err(error) => break error.text,
+        }
+        assert!(now.since(closed) < PATIENCE, "it is not given up");
+    };
+    assert!(now.since(closed) >= Duration::from_millis(900), "{:?}", now.since(closed));
+    assert!(error.contains("closed the connection"), "{error}");
+}

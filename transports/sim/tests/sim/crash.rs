@@ -97,6 +97,31 @@ fn the_deadline_ends_what_a_silent_crash_leaves() {
     assert!(stuck > 50 || std::env::var("FERROCCL_SIM_SEED").is_ok(), "{stuck}");
 }
 
+/// A ring writes where it still sends from: its next step waits until the peer has acknowledged.
+#[test]
+fn a_rank_that_must_acknowledge_is_named() {
+    let mut acknowledgements = 0;
+    for things in 1..80 {
+        let mut job = Job::new(3, find("ring"), 700);
+        job.in_place = true;
+        let silent = Conditions { silent_crashes: true, ..Conditions::default() };
+        let world = World::new(3, Conditions { redirects: false, ..silent }, 1);
+        let links = connect(&job, &world, &mut |_, lane| lane);
+        world.crash_after(1, things);
+        let simulated = operate(&job, &job.inputs(1), &world, links);
+        let errors = simulated.outcomes.iter().filter_map(|outcome| match outcome {
+            Outcome::Failed { error, .. } => Some(error.as_str()),
+            _ => None,
+        });
+        let errors: Vec<&str> = errors.collect();
+        let named = errors.iter().any(|error| error.contains("rank 1 "));
+        assert!(errors.is_empty() || named, "after {things}: {errors:?}");
+        let waits = errors.iter().filter(|error| error.contains("acknowledgement from rank 1 "));
+        acknowledgements += waits.count();
+    }
+    assert!(acknowledgements > 0, "nobody had to wait for an acknowledgement");
+}
+
 #[test]
 fn a_crash_before_the_start_names_the_dead_at_once() {
     let job = Job::new(4, find("direct"), 1000);
