@@ -8,7 +8,7 @@ use ccl_core::config::Config;
 use ccl_core::transport::{DeviceInfo, LinkLayer, Place, pci_address};
 
 use super::call::usage;
-use super::devices::Found;
+use super::devices::{Found, nearest};
 use super::error::Error;
 use super::exchange::{Topic, exchange};
 use crate::bootstrap::ControlPlane;
@@ -22,8 +22,9 @@ const REASON_CHARS_MAX: usize = 160;
 /// A rank's report on its RDMA devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Surveyed {
-    /// It has devices. Holds where the rank runs, and whether all devices are InfiniBand's.
-    Has { place: Place, is_infiniband: bool },
+    /// It has devices. Holds those that are nearest to the rank, a bit for each that its host has,
+    /// and whether all devices are InfiniBand's.
+    Has { nearest: u64, is_infiniband: bool },
     /// It has none. Holds the reason.
     Lacks(String),
 }
@@ -31,8 +32,8 @@ pub(super) enum Surveyed {
 impl Surveyed {
     fn encode(&self) -> Vec<u8> {
         match self {
-            Surveyed::Has { place, is_infiniband } => {
-                [&[1 + u8::from(*is_infiniband)][..], &place.to_bytes()].concat()
+            Surveyed::Has { nearest, is_infiniband } => {
+                [&[1 + u8::from(*is_infiniband)][..], &nearest.to_le_bytes()].concat()
             }
             Surveyed::Lacks(reason) => {
                 let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
@@ -43,8 +44,8 @@ impl Surveyed {
 
     fn decode(bytes: &[u8]) -> Surveyed {
         match bytes.split_first() {
-            Some((kind @ 1..=2, place)) => Surveyed::Has {
-                place: Place::from_bytes(place).unwrap_or_default(),
+            Some((kind @ 1..=2, nearest)) => Surveyed::Has {
+                nearest: nearest.try_into().map(u64::from_le_bytes).unwrap_or_default(),
                 is_infiniband: *kind == 2,
             },
             told => {
@@ -62,13 +63,12 @@ pub(super) struct Survey {
 }
 
 impl Survey {
-    /// Returns the places of the ranks.
-    pub(super) fn places(&self) -> Vec<Place> {
-        let place = |own: &Surveyed| match own {
-            Surveyed::Has { place, .. } => place.clone(),
-            Surveyed::Lacks(_) => Place::default(),
-        };
-        self.ranks.iter().map(place).collect()
+    /// Iterates over the ranks: the devices that are nearest to each, a bit for each.
+    pub(super) fn nearest(&self) -> impl Iterator<Item = u64> {
+        self.ranks.iter().map(|own| match own {
+            Surveyed::Has { nearest, .. } => *nearest,
+            Surveyed::Lacks(_) => 0,
+        })
     }
 
     /// Iterates over the ranks that have devices: true if all of a rank's are InfiniBand's.
@@ -85,8 +85,8 @@ impl Survey {
     }
 }
 
-/// Tells all ranks what was `found` on this one's host, and where it runs, where RDMA is asked for
-/// or may be chosen. All ranks call it.
+/// Tells all ranks what was `found` on this one's host, and which of it is nearest to this rank,
+/// where RDMA is asked for or may be chosen. All ranks call it.
 pub(super) fn survey(
     control: &ControlPlane,
     config: &Config,
@@ -100,8 +100,8 @@ pub(super) fn survey(
     let own = match &found.devices[..] {
         [] => Surveyed::Lacks(found.lacks.clone()),
         devices => {
-            let place = place(&config.near_pci)?;
-            Surveyed::Has { place, is_infiniband: devices.iter().all(is) }
+            let nearest = nearest(&place(&config.near_pci)?, devices);
+            Surveyed::Has { nearest, is_infiniband: devices.iter().all(is) }
         }
     };
     let all = exchange(control, Topic::Places, &own.encode(), config.join_timeout)?;
@@ -176,10 +176,9 @@ mod tests {
 
     #[test]
     fn what_a_rank_has_is_told_to_all() {
-        let place = Place { numa_node: Some(3), pci_path: Some("/sys/devices/x".to_owned()) };
         for told in [
-            Surveyed::Has { place: place.clone(), is_infiniband: true },
-            Surveyed::Has { place, is_infiniband: false },
+            Surveyed::Has { nearest: 1 << 63 | 5, is_infiniband: true },
+            Surveyed::Has { nearest: 1, is_infiniband: false },
             Surveyed::Lacks("no library".to_owned()),
         ] {
             assert_eq!(Surveyed::decode(&told.encode()), told);

@@ -1,5 +1,6 @@
 //! Which transports join the ranks, and their devices.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,13 +50,12 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// For a rank of the roster; `places` are the ranks' places, where they matter, and `rdma` the
-    /// devices that were [`found`].
+    /// Opens those of a rank of the roster; `rdma` are the devices that were [`found`].
     pub(super) fn open(
         config: &Config,
         roster: &Roster,
         rank: Rank,
-        places: &[Place],
+        survey: &Survey,
         rdma: &[DeviceInfo],
     ) -> Result<Devices, Error> {
         let ranks = roster.members.len() as Rank;
@@ -87,10 +87,16 @@ impl Devices {
         let network = match (networked, config.is_over_verbs()) {
             (false, _) => None,
             (true, true) => {
-                let place = |peer: &Rank| places.get(*peer as usize).cloned().unwrap_or_default();
-                let places: Vec<Place> = near.iter().map(place).collect();
                 let index = near.iter().position(|peer| *peer == rank).unwrap_or(0);
-                Some(("verbs", rails(config, &places, index, rdma)?))
+                let mut by_host: BTreeMap<_, Vec<u64>> = BTreeMap::new();
+                for (member, nearest) in roster.members.iter().zip(survey.nearest()) {
+                    by_host.entry(member.host).or_default().push(nearest);
+                }
+                let local = own(rank).and_then(|host| by_host.get(&host)).map_or(&[][..], |v| v);
+                let most = rails_max(config)?;
+                let taken = share(local, index, most);
+                let single = by_host.values().all(|host| have_one_each(host, most));
+                Some(("verbs", rails(config, &taken, single, rdma)?))
             }
             (true, false) => {
                 let options = ccl_transport_tcp::Options::from_config(config);
@@ -171,34 +177,35 @@ fn verbs(config: &Config, link_within: Duration) -> Result<VerbsTransport, Error
     Ok(VerbsTransport::new(ccl_transport_verbs::Options::from_config(config, link_within)?))
 }
 
-/// A rank's share of the RDMA devices of its host, which were `found`: `ranks` are the places of
-/// all ranks there, and `index` is which of them this one is.
-fn rails(
-    config: &Config,
-    ranks: &[Place],
-    index: usize,
-    found: &[DeviceInfo],
-) -> Result<Arc<dyn Device>, Error> {
+/// Returns how many devices a rank may take.
+fn rails_max(config: &Config) -> Result<usize, Error> {
     let most = usize::from(config.ib_rails);
     if !(1..=RAILS_MAX).contains(&most) {
         return Err(usage(format!("FERROCCL_IB_RAILS={most} is not 1 to {RAILS_MAX}")));
     }
-    let place = |device: &DeviceInfo| Place {
-        numa_node: device.numa_node,
-        pci_path: device.pci_path.clone(),
-    };
-    let places: Vec<Place> = found.iter().map(place).collect();
-    let own = share(&places, ranks, index, most);
+    Ok(most)
+}
+
+/// Opens those of the RDMA devices that a rank takes. Where every rank of the communicator takes a
+/// `single` one there is nothing to fail over to, so no message is tracked for that.
+fn rails(
+    config: &Config,
+    taken: &[usize],
+    single: bool,
+    found: &[DeviceInfo],
+) -> Result<Arc<dyn Device>, Error> {
     // Where there are other ways, there is less to wait for.
-    let link_within = if own.len() > 1 { LINK_WITHIN } else { config.dead_after };
-    let transport = verbs(config, link_within)?;
-    let open = |at: usize| Ok((found[at].id.0.clone(), transport.open(&found[at].id)?));
+    let link_within = if taken.len() > 1 { LINK_WITHIN } else { config.dead_after };
+    let options = ccl_transport_verbs::Options::from_config(config, link_within)?;
+    let acknowledged = !single;
+    let transport = VerbsTransport::new(ccl_transport_verbs::Options { acknowledged, ..options });
+    let named = taken.iter().filter_map(|at| found.get(*at));
+    let open = |device: &DeviceInfo| Ok((device.id.0.clone(), transport.open(&device.id)?));
     let mut devices: Vec<(String, Arc<dyn Device>)> =
-        own.into_iter().map(open).collect::<Result<_, Error>>()?;
+        named.map(open).collect::<Result<_, Error>>()?;
     tracing::debug!(devices = ?devices.iter().map(|(name, _)| name).collect::<Vec<_>>());
     match devices.pop() {
-        // All ranks do so, or none.
-        Some((_, device)) if most == 1 => Ok(device),
+        Some((_, device)) if single => Ok(device),
         last => {
             devices.extend(last);
             Ok(Arc::new(RailsDevice::new(devices)?))
@@ -206,23 +213,40 @@ fn rails(
     }
 }
 
-/// Which of a host's devices a rank takes, by the places of the devices and of the host's ranks, of
-/// which it is one: of those that are nearest to it. Who chooses from the same devices gets as many
-/// as the others, at most `most`, and at least one.
-fn share(devices: &[Place], ranks: &[Place], index: usize, most: usize) -> Vec<usize> {
-    let choice = |rank: &Place| -> Vec<usize> {
-        let distances = Vec::from_iter(devices.iter().map(|device| rank.distance(device)));
-        let least = distances.iter().min();
-        (0..devices.len()).filter(|at| distances.get(*at) == least).collect()
+/// Returns the devices that are nearest to a place, a bit for each; those after the 64th are left
+/// out.
+pub(super) fn nearest(place: &Place, devices: &[DeviceInfo]) -> u64 {
+    let near = |device: &DeviceInfo| Place {
+        numa_node: device.numa_node,
+        pci_path: device.pci_path.clone(),
     };
-    let choices: Vec<Vec<usize>> = ranks.iter().map(choice).collect();
-    let Some(candidates) = choices.get(index) else { return Vec::new() };
-    let alike = |rank: &usize| choices[*rank] == *candidates;
-    let sharing: Vec<usize> = (0..ranks.len()).filter(alike).collect();
-    let turn = sharing.iter().position(|rank| *rank == index).unwrap_or(0);
-    let count = (candidates.len() / sharing.len().max(1)).clamp(1, most);
+    nearest_of(place, &devices.iter().map(near).collect::<Vec<_>>())
+}
+
+fn nearest_of(place: &Place, devices: &[Place]) -> u64 {
+    let devices = &devices[..devices.len().min(u64::BITS as usize)];
+    let distances = Vec::from_iter(devices.iter().map(|device| place.distance(device)));
+    let least = distances.iter().min();
+    let bits = distances.iter().enumerate().filter(|(_, distance)| Some(*distance) == least);
+    bits.fold(0, |bits, (at, _)| bits | 1 << at)
+}
+
+/// Returns which of a host's devices its rank `index` takes. `nearest` are the devices that are
+/// nearest to each of the host's ranks, a bit for each. Ranks that choose from the same devices get
+/// as many as each other, at most `most`, and at least one.
+fn share(nearest: &[u64], index: usize, most: usize) -> Vec<usize> {
+    let Some(own) = nearest.get(index) else { return Vec::new() };
+    let candidates: Vec<usize> = (0..u64::BITS as usize).filter(|at| own >> at & 1 == 1).collect();
+    let turn = nearest[..index].iter().filter(|other| *other == own).count();
+    let sharing = nearest.iter().filter(|other| *other == own).count();
+    let count = (candidates.len() / sharing.max(1)).clamp(1, most);
     let taken = turn * count..(turn + 1) * count;
     taken.filter_map(|at| candidates.get(at % candidates.len().max(1)).copied()).collect()
+}
+
+/// Returns whether each rank of a host takes one device at most.
+fn have_one_each(nearest: &[u64], most: usize) -> bool {
+    (0..nearest.len()).all(|index| share(nearest, index, most).len() <= 1)
 }
 
 /// Opens one of a transport's devices; beyond the last one they begin again.
@@ -246,7 +270,7 @@ mod tests {
     #[test]
     fn auto_takes_the_best_that_all_ranks_have_and_says_why() {
         let auto = Config::default();
-        let has = |is_infiniband| Surveyed::Has { place: Place::default(), is_infiniband };
+        let has = |is_infiniband| Surveyed::Has { nearest: 1, is_infiniband };
         let lacks = || Surveyed::Lacks("there is no libibverbs".to_owned());
         let settle = |ranks| settle(&auto, &Survey { ranks });
         let (name, why) = settle(vec![has(false), has(false)]).unwrap();
@@ -266,7 +290,11 @@ mod tests {
 
     /// What each rank takes.
     fn taken(devices: &[Place], ranks: &[Place], most: usize) -> Vec<Vec<usize>> {
-        (0..ranks.len()).map(|index| share(devices, ranks, index, most)).collect()
+        let nearest = Vec::from_iter(ranks.iter().map(|rank| nearest_of(rank, devices)));
+        let taken = (0..ranks.len()).map(|index| share(&nearest, index, most));
+        let taken = Vec::from_iter(taken);
+        assert_eq!(have_one_each(&nearest, most), taken.iter().all(|own| own.len() == 1));
+        taken
     }
 
     fn on(nodes: &[Option<u32>]) -> Vec<Place> {

@@ -27,7 +27,7 @@ use super::error::Error;
 use super::foreseen::Foreseen;
 use super::group::Messages;
 use super::segment::Segment;
-use super::wait::{Pause, Wait, WaitPolicy};
+use super::wait::{Look, Pause, Wait, WaitPolicy};
 use super::watch::{Lookout, Lost};
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
@@ -269,7 +269,7 @@ impl Engine {
     /// An engine of one rank, which has no links.
     pub(super) fn alone(control: Arc<ControlPlane>, config: Config) -> Engine {
         let segment = Segment::of_one_host(1, &config);
-        let wait_policy = WaitPolicy::new(&config, 1, false, None);
+        let wait_policy = WaitPolicy::new(&config, 1, Look::Memory, None);
         let links = MixedLinks::new(MappedLinks::new(1, Vec::new(), Vec::new()), None);
         Engine::new(control, config, Hosts::one(1), segment, links, wait_policy)
     }

@@ -226,8 +226,7 @@ impl Communicator {
             });
             let more = measured.as_ref().is_some_and(|measured| measured.more_flows);
             let (flows, note) = assumptions::flows(&taken, survey.is_infiniband(), more);
-            let places = survey.places();
-            let devices = Devices::open(&flows, roster, rank, &places, &found.devices)?;
+            let devices = Devices::open(&flows, roster, rank, &survey, &found.devices)?;
             let control = Arc::clone(&control);
             let mut wiring = Wiring::connect(control, devices, &secret, (&flows, note))?;
             wiring.why = why;

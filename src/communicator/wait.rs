@@ -13,37 +13,52 @@ use ccl_memory::doorbell::Doorbell;
 
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
-/// Empty looks between two looks at the clock, where a look reads memory.
-const LOOKS_PER_TICK: u32 = 64;
-/// The same where a look is a system call, which takes longer than a look at the clock.
-const CALLS_PER_TICK: u32 = 2;
 
-/// The wait_policy of waiting, fixed when the communicator is made.
+/// What a look for progress does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// It reads memory that peers write.
+    Memory,
+    /// It polls a device too, which takes longer.
+    Device,
+    /// It makes system calls.
+    Calls,
+}
+
+impl Look {
+    /// Empty looks between two looks at the clock: a system call takes longer than that.
+    fn per_tick(self) -> u32 {
+        match self {
+            Look::Memory | Look::Device => 64,
+            Look::Calls => 2,
+        }
+    }
+}
+
+/// The policy of waiting, fixed when the communicator is made.
 #[derive(Debug)]
 pub(super) struct WaitPolicy {
     /// How long to spin now.
     spin: Duration,
     spin_max: Duration,
     park_after: Duration,
-    looks_per_tick: u32,
+    look: Look,
     /// Rung by the peers on this host.
     pub(super) doorbell: Option<Doorbell>,
 }
 
 impl WaitPolicy {
-    /// Ranks that share cores with each other do not spin. `calls` says that a look at the links
-    /// makes system calls.
+    /// Ranks that share cores with each other do not spin.
     pub(super) fn new(
         config: &Config,
         local_ranks: usize,
-        calls: bool,
+        look: Look,
         doorbell: Option<Doorbell>,
     ) -> WaitPolicy {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spin_max = if local_ranks > cores { Duration::ZERO } else { config.spin };
         let (park_after, spin) = (config.park_after, spin_max);
-        let looks_per_tick = if calls { CALLS_PER_TICK } else { LOOKS_PER_TICK };
-        WaitPolicy { spin, spin_max, park_after, looks_per_tick, doorbell }
+        WaitPolicy { spin, spin_max, park_after, look, doorbell }
     }
 
     /// A wait has ended with an answer, after yielding or not.
@@ -75,11 +90,14 @@ impl Wait {
     #[inline]
     pub(super) fn pause(&mut self, wait_policy: &WaitPolicy) -> Pause {
         self.looks += 1;
-        if !self.looks.is_multiple_of(wait_policy.looks_per_tick)
+        if !self.looks.is_multiple_of(wait_policy.look.per_tick())
             && !self.yielded
             && !wait_policy.spin_max.is_zero()
         {
-            std::hint::spin_loop();
+            // Other looks take longer than what the hint is for.
+            if wait_policy.look == Look::Memory {
+                std::hint::spin_loop();
+            }
             return Pause::Over;
         }
         self.tick(wait_policy)

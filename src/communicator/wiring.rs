@@ -26,7 +26,7 @@ use super::engine::Engine;
 use super::error::Error;
 use super::exchange::{Topic, exchange};
 use super::segment::Segment;
-use super::wait::WaitPolicy;
+use super::wait::{Look, WaitPolicy};
 use crate::bootstrap::{ControlPlane, random_bytes};
 
 /// How long to pause between looks at connections in the making.
@@ -259,8 +259,12 @@ impl Wiring {
         }
         let own_doorbell = doorbells[rank as usize].take();
         let own_record = records[rank as usize].take();
-        let wait_policy =
-            WaitPolicy::new(&config, self.locals.len(), self.messages.is_some(), own_doorbell);
+        let look = match &self.messages {
+            None => Look::Memory,
+            Some(messages) if messages.makes_calls() => Look::Calls,
+            Some(_) => Look::Device,
+        };
+        let wait_policy = WaitPolicy::new(&config, self.locals.len(), look, own_doorbell);
         let mapped = MappedLinks::new(segment.channels, duplexes, doorbells);
         let links = MixedLinks::new(mapped, self.messages.take());
         let control = Arc::clone(&self.control);

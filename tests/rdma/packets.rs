@@ -10,6 +10,9 @@ use crate::harness::{ranks_with, stretched};
 use ccl_core::spread::Flow;
 use ferroccl::Config;
 
+/// The record of a transfer grant, with the key of a device's memory.
+const RECORD_BYTES: usize = 72;
+
 /// The address that a device sends from.
 fn address(device: &str) -> Ipv4Addr {
     let (device, port) = device.split_once(':').unwrap();
@@ -60,7 +63,7 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
             assert!(packet.payload > 0 && [16, 8].contains(&packet.dscp), "{packet:?}");
         } else {
             // A count, which is in the immediate, or the record of a transfer grant.
-            assert!([0, 88].contains(&packet.payload) && packet.dscp == 46, "{packet:?}");
+            assert!([0, RECORD_BYTES].contains(&packet.payload) && packet.dscp == 46, "{packet:?}");
             grants += usize::from(packet.payload == 0);
             transfers += usize::from(packet.payload > 0);
         }
@@ -149,7 +152,7 @@ fn a_policy_is_changed_between_operations() {
     });
     let packets = capture.end();
     let data = packets.iter().filter(|packet| packet.from == address && !packet.is_mute());
-    let data: Vec<_> = data.filter(|packet| packet.payload > 64).collect();
+    let data: Vec<_> = data.filter(|packet| packet.payload > RECORD_BYTES).collect();
     for packet in &data {
         let is_it = |(to, flow): &(_, Flow)| {
             (flow.queue_pair, flow.source_port) == (packet.pair, packet.source_port)

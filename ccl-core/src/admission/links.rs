@@ -622,6 +622,13 @@ impl MessageLinks {
         self.meeting.as_ref().is_some_and(|meeting| !meeting.is_idle())
     }
 
+    /// Returns whether a look at these links makes system calls.
+    #[must_use]
+    pub fn makes_calls(&self) -> bool {
+        // Processors move bytes through sockets, devices report in memory.
+        self.device.caps().redirects
+    }
+
     /// Whether a peer is connected.
     #[must_use]
     pub fn joins(&self, rank: Rank) -> bool {

@@ -172,8 +172,12 @@ impl MessageLinks {
         let MessageLinks { config, device, loans, keeper, .. } = self;
         let least = config.lend_bytes_min.max(device.caps().register_bytes_min);
         loans.polled = false;
+        let mut memory = memory.filter(|region| region.bytes() >= config.lend_bytes_min).peekable();
+        if memory.peek().is_none() {
+            return;
+        }
         keeper.begin();
-        for memory in memory.filter(|region| region.bytes() >= config.lend_bytes_min) {
+        for memory in memory {
             let kept = keeper.find(&memory);
             if kept.is_some() || memory.bytes() >= least {
                 let registered_from = memory.start().addr();

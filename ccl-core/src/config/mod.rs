@@ -251,7 +251,7 @@ config! {
         "How often a rank tells that it lives.";
     dead_after: Duration = Duration::from_secs(3), "FERROCCL_DEAD_AFTER", None, true,
         "A rank that is silent for so long is dead.";
-    spin: Duration = Duration::from_micros(50), "FERROCCL_SPIN", None, false,
+    spin: Duration = Duration::from_micros(100), "FERROCCL_SPIN", None, false,
         "How long a waiting rank spins before it gives its core away, when each rank has a core.";
     park_after: Duration = Duration::from_micros(2000), "FERROCCL_PARK_AFTER", None, false,
         "How long a waiting rank yields before it sleeps until it is woken.";

@@ -3,9 +3,6 @@
 
 use std::ops::RangeInclusive;
 
-/// The longest path that ranks tell each other.
-const PCI_PATH_BYTES_MAX: usize = 512;
-
 /// Where on its host a device is, or an accelerator, or a process; by default, nobody knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
@@ -26,38 +23,6 @@ impl Place {
         let functions: Vec<&str> =
             functions.into_iter().take_while(|part| pci_address(part).is_some()).collect();
         (!functions.is_empty()).then_some((root, functions))
-    }
-
-    /// For other ranks: whether the NUMA node is known, the node if so, the path. One that is too
-    /// long is left out.
-    #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = vec![u8::from(self.numa_node.is_some())];
-        bytes.extend(self.numa_node.into_iter().flat_map(u32::to_le_bytes));
-        let path = self.pci_path.as_deref().filter(|path| path.len() <= PCI_PATH_BYTES_MAX);
-        bytes.extend(path.unwrap_or_default().as_bytes());
-        bytes
-    }
-
-    /// Reads what [`Place::to_bytes`] wrote; none if it is anything else.
-    #[must_use]
-    pub fn from_bytes(bytes: &[u8]) -> Option<Place> {
-        let (known, rest) = bytes.split_first()?;
-        let (numa_node, path) = match *known {
-            0 => (None, rest),
-            1 => {
-                let (node, path) = rest.split_first_chunk::<4>()?;
-                (Some(u32::from_le_bytes(*node)), path)
-            }
-            _ => return None,
-        };
-        let path = std::str::from_utf8(path).ok()?;
-        let pci_path = match path {
-            "" => None,
-            _ if path.len() <= PCI_PATH_BYTES_MAX && path.starts_with('/') => Some(path.to_owned()),
-            _ => return None,
-        };
-        Some(Place { numa_node, pci_path })
     }
 }
 
@@ -95,14 +60,6 @@ fn hexadecimal(text: &str, digits: RangeInclusive<usize>) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// Below a switch, as accelerators are in servers for them.
-    const ACCELERATOR: &str =
-        "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0";
-
-    fn place(numa_node: Option<u32>, path: &str) -> Place {
-        Place { numa_node, pci_path: Some(path.to_owned()) }
-    }
-
     #[test]
     fn addresses_as_tools_write_them() {
         let same = Some("0000:c1:00.0".to_owned());
@@ -128,37 +85,6 @@ mod tests {
         ];
         for text in wrong {
             assert_eq!(pci_address(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn places_survive_the_exchange() {
-        let places = [
-            Place::default(),
-            Place { numa_node: Some(3), pci_path: None },
-            place(None, ACCELERATOR),
-            place(Some(u32::MAX), ACCELERATOR),
-        ];
-        for known in places {
-            assert_eq!(Place::from_bytes(&known.to_bytes()), Some(known));
-        }
-        let long = "/".repeat(PCI_PATH_BYTES_MAX);
-        let known = place(Some(1), &long);
-        assert_eq!(Place::from_bytes(&known.to_bytes()), Some(known));
-        let longer = place(Some(1), &format!("{long}/"));
-        let rest = Place { numa_node: Some(1), pci_path: None };
-        assert_eq!(Place::from_bytes(&longer.to_bytes()), Some(rest));
-    }
-
-    #[test]
-    fn what_is_no_place_is_none() {
-        let long = [&[0][..], &[b'/'; PCI_PATH_BYTES_MAX + 1]].concat();
-        for bytes in [&b""[..], b"\x02", b"\x01\0\0\0", b"\0x", b"\0/\xff", &long[..]] {
-            assert_eq!(Place::from_bytes(bytes), None, "{bytes:02x?}");
-        }
-        let whole = place(Some(1), ACCELERATOR).to_bytes();
-        for end in 0..5 {
-            assert_eq!(Place::from_bytes(&whole[..end]), None, "{end}");
         }
     }
 }

@@ -183,7 +183,6 @@ impl Options {
             not_ready_retries: config.ib_not_ready_retries,
             mtu_bytes: config.ib_mtu,
             relaxed_ordering: config.ib_relaxed_ordering > 0,
-            acknowledged: config.ib_rails > 1,
             // A peer may be busy with other things.
             join_within: config.timeout,
             link_within,
