@@ -50,7 +50,7 @@ const HOST_ONLY: [&str; 3] = ["consumed_receives", "dma_buf_registration", "devi
 
 /// Versions whose calls differ from those of the newest one, which is taken if none is named; with
 /// what they do not have.
-const VERSIONS: [(&str, &[&str]); 3] = [
+const VERSIONS: [(&str, &[&str]); 4] = [
     (
         "v8",
         &[
@@ -63,6 +63,7 @@ const VERSIONS: [(&str, &[&str]); 3] = [
             "finalize_joins_threads",
         ],
     ),
+    ("v9", &["attributes_accepted", "init_finalize_cycles", "finalize_joins_threads"]),
     ("v10", &["attributes_accepted", "init_finalize_cycles", "finalize_joins_threads"]),
     ("v11", &[]),
 ];
@@ -102,6 +103,31 @@ fn over_each_transport_in_short() {
     for transport in ["tcp", "shm"] {
         keeps_the_contract(&["--only", SHORT], &[("FERROCCL_TRANSPORT", transport)], &[]);
     }
+}
+
+#[test]
+fn a_connection_takes_little_memory() {
+    for transport in ["tcp", "shm"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+        command.arg("netcheck").arg(plugin()).args(["--performance-only", "--sizes", "8"]);
+        let output = command.args(["--json", "-"]).env("FERROCCL_TRANSPORT", transport).output();
+        let said: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
+        for end in ["sender", "receiver"] {
+            let bytes = said["connection_bytes"][end].as_u64().unwrap();
+            assert!((1..512 << 10).contains(&bytes), "{transport}, {end}: {bytes} bytes");
+        }
+    }
+}
+
+/// NCCL takes its own transport where a plugin has no device.
+#[test]
+fn a_host_without_devices_has_a_plugin_that_offers_none() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+    command.arg("netcheck").arg(plugin()).args(["--only", "loads_and_names"]);
+    let nothing = [("FERROCCL_TRANSPORT", "verbs"), ("FERROCCL_IB_HCA", "none")];
+    let Output { status, stdout, .. } = command.envs(nothing).output().unwrap();
+    let said = String::from_utf8_lossy(&stdout);
+    assert!(status.success() && said.contains("devices gives 0"), "{said}");
 }
 
 #[test]

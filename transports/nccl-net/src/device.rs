@@ -21,8 +21,6 @@ use crate::handle::HostTag;
 /// How long the link of a port may be away, and how long if there are others.
 const LINK_WITHIN: Duration = Duration::from_secs(3);
 const LINK_WITHIN_OF_SEVERAL: Duration = Duration::from_millis(500);
-/// Room of a completion queue: more than a connection can have with any policy.
-const COMPLETIONS: u32 = 1 << 13;
 /// What NCCL assumes of a card of which nothing is known.
 const SPEED_MBPS: i32 = 10_000;
 /// The most devices that are one for NCCL.
@@ -257,7 +255,7 @@ pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
         let options = ccl_transport_verbs::Options::from_config(config, link_within)?;
         let options = ccl_transport_verbs::Options {
             // Each lane has one connection.
-            completions: COMPLETIONS,
+            completions: options.completions_of_link(),
             // As rails need it.
             acknowledged: true,
             ..options

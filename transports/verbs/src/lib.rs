@@ -190,6 +190,13 @@ impl Options {
         })
     }
 
+    /// Returns the completions that one link may cause: what a lane's queue has to hold if no other
+    /// link ever shares it.
+    #[must_use]
+    pub fn completions_of_link(&self) -> u32 {
+        group::needs(self).map(|need| need.writes.max(2) + need.immediates.max(1)).sum()
+    }
+
     /// Whether a port of a device, from 1, is among those that are asked for.
     #[must_use]
     pub fn takes(&self, device: &str, port: u8) -> bool {

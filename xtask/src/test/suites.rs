@@ -112,6 +112,7 @@ const GUEST_RDMA: Guest = Guest {
     programs: &[
         Program::Test("verbs", &["devices_of_this_machine"]),
         Program::Test("integration", &["rdma::", "nccl_net::over_rdma"]),
+        Program::Test("plugin_allocations", &[]),
     ],
 };
 

@@ -45,6 +45,8 @@ pub(crate) enum Up {
     Note(String),
     /// Something measured.
     Measured(Row),
+    /// The memory that a connection takes in this process, in bytes.
+    Held(Role, usize),
     /// It is about to be killed, on purpose.
     Doomed,
     /// The end.
@@ -84,4 +86,13 @@ pub(crate) struct Row {
     pub(crate) latency_p99_us: f64,
     /// 10^9 bytes a second, one way, with 8 in flight.
     pub(crate) bandwidth_gbps: f64,
+}
+
+/// The memory that a connection takes, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Held {
+    /// At its receiver.
+    pub(crate) receiver: usize,
+    /// At its sender.
+    pub(crate) sender: usize,
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::arguments::Arguments;
-use crate::messages::{Down, Role, Row, Up, Verdict};
+use crate::messages::{Down, Held, Role, Row, Up, Verdict};
 use crate::points::{Act, Point};
 
 /// How long the others may take on most machines when one has failed: they may have seen something
@@ -32,6 +32,7 @@ pub(crate) struct Report {
     pub(crate) log: Vec<String>,
     /// What was measured.
     pub(crate) rows: Vec<Row>,
+    pub(crate) held: Option<Held>,
     /// How long it took.
     pub(crate) took: Duration,
 }
@@ -73,6 +74,7 @@ pub(crate) fn run(point: &Point, arguments: &Arguments, again: &[&str]) -> std::
             notes: Vec::new(),
             log: Vec::new(),
             rows: Vec::new(),
+            held: None,
             took: Duration::ZERO,
         },
         deadline: start + arguments.timeout(point) + exit,
@@ -128,6 +130,13 @@ impl Pair {
             Up::Log(line) => self.report.log.push(line),
             Up::Note(note) => self.report.notes.push(note),
             Up::Measured(row) => self.report.rows.push(row),
+            Up::Held(role, bytes) => {
+                let held = self.report.held.get_or_insert_default();
+                match role {
+                    Role::Receiver => held.receiver = bytes,
+                    Role::Sender => held.sender = bytes,
+                }
+            }
             Up::Doomed => self.processes[at].is_doomed = true,
             Up::Done(verdict) => {
                 self.processes[at].verdict.get_or_insert(verdict);

@@ -4,9 +4,11 @@
 use std::time::{Duration, Instant};
 
 use crate::link::{Flight, Link, Registered, TAG};
+use crate::memory::Memory;
 use crate::messages::{Role, Row, Up};
 use crate::net::Net;
 use crate::points::{Act, Kind, ONE_MESSAGE, Point};
+use crate::process::share_of_memory_bytes;
 use crate::side::Side;
 use crate::stop::{Outcome, skipped};
 
@@ -25,6 +27,11 @@ const IN_FLIGHT: usize = 8;
 /// The bytes that are moved for one figure, as far as the number of messages allows.
 const LATENCY_BYTES: usize = 64 << 20;
 const BANDWIDTH_BYTES: usize = 512 << 20;
+/// Connections whose memory is measured, the bytes of each message on them, and how long a receive
+/// comes after its message.
+const CONNECTIONS: usize = 16;
+const EARLY_BYTES: usize = 64 << 10;
+const LATE: Duration = Duration::from_millis(5);
 
 fn measure(side: &Side) -> Outcome {
     let net = side.net()?;
@@ -32,6 +39,7 @@ fn measure(side: &Side) -> Outcome {
     if bytes_max > net.properties()?.transfer_bytes_max {
         return skipped("the largest size is more than the plugin takes in one transfer");
     }
+    measure_memory(side, &net)?;
     let both = Both::open(side, &net, bytes_max)?;
     for &bytes in &side.arguments.sizes {
         side.step(&format!("round trips of {bytes} bytes"));
@@ -52,6 +60,53 @@ fn measure(side: &Side) -> Outcome {
     side.meet()?;
     both.there.close()?;
     both.back.close()
+}
+
+/// Finds what a connection takes in this process, once messages have come before their receives.
+fn measure_memory(side: &Side, net: &Net) -> Outcome {
+    let memory = Memory::new(IN_FLIGHT * EARLY_BYTES);
+    memory.fill(1);
+    let used = || -> Outcome<Link<'_>> {
+        let link = Link::open(side, net)?;
+        exchange_early(&link, &link.registered(memory)?)?;
+        Ok(link)
+    };
+    side.step("the memory of connections");
+    // The first one brings what a process needs once.
+    let mut links = vec![used()?];
+    let before = share_of_memory_bytes();
+    for _ in 0..CONNECTIONS {
+        links.push(used()?);
+    }
+    let held = share_of_memory_bytes().saturating_sub(before) / CONNECTIONS;
+    side.write(&Up::Held(side.role, held));
+    side.meet()?;
+    links.into_iter().try_for_each(Link::close)?;
+    side.meet()
+}
+
+/// Sends messages some time before they are received.
+fn exchange_early(link: &Link<'_>, memory: &Registered) -> Outcome {
+    let mut flight = Flight::new(*link);
+    let part = |at: usize| memory.part(at * EARLY_BYTES, EARLY_BYTES, TAG);
+    if link.side.role == Role::Receiver {
+        link.side.hear::<()>()?;
+        std::thread::sleep(LATE);
+        for at in 0..IN_FLIGHT {
+            flight.post("an early message", |comm| comm.irecv(&[part(at)]))?;
+        }
+    } else {
+        for at in 0..IN_FLIGHT {
+            if !flight.try_post(|comm| comm.isend(&part(at)))? {
+                break;
+            }
+        }
+        link.side.tell(&())?;
+        for at in flight.len()..IN_FLIGHT {
+            flight.post("an early message", |comm| comm.isend(&part(at)))?;
+        }
+    }
+    (0..IN_FLIGHT).try_for_each(|_| flight.finish_oldest("an early message").map(drop))
 }
 
 /// A connection in each direction, and its memory.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use crate::messages::{Row, Verdict};
+use crate::messages::{Held, Row, Verdict};
 use crate::pair::Report;
 use crate::points::{self, Kind, Point};
 
@@ -122,6 +122,8 @@ pub(crate) struct Summary {
     pub(crate) points: Vec<Line>,
     /// One for each size.
     pub(crate) performance: Vec<Row>,
+    /// The memory of a connection.
+    pub(crate) connection_bytes: Option<Held>,
     /// The failure that kept it from being measured.
     pub(crate) performance_failed: Option<String>,
     /// The reason why there is nothing to measure.
@@ -158,6 +160,13 @@ pub(crate) fn columns() -> String {
 pub(crate) fn row(row: &Row) -> String {
     let Row { bytes, latency_us, latency_p99_us, bandwidth_gbps } = row;
     format!("{bytes:>12}  {latency_us:>12.2}  {latency_p99_us:>12.2}  {bandwidth_gbps:>12.3}\n")
+}
+
+/// The memory of a connection.
+pub(crate) fn held(held: Held) -> String {
+    let Held { receiver, sender } = held;
+    let [receiver, sender] = [receiver, sender].map(|bytes| bytes.div_ceil(1 << 10));
+    format!("\nA connection takes {sender} KiB at its sender and {receiver} KiB at its receiver.\n")
 }
 
 /// The points, and what each demands.

@@ -108,6 +108,7 @@ fn check(
         progress("");
         show(&format!("\n{}", report::columns()));
         report.rows.iter().for_each(|row| show(&report::row(row)));
+        report.held.iter().for_each(|held| show(&report::held(*held)));
         match report.verdict {
             Verdict::Failed(why) => {
                 show(&format!("The rest was not measured: {why}\n"));
@@ -120,6 +121,7 @@ fn check(
             Verdict::Passed | Verdict::PeerEnded => {}
         }
         summary.performance = report.rows;
+        summary.connection_bytes = report.held;
     }
     Ok(summary)
 }

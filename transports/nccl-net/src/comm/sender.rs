@@ -139,7 +139,9 @@ impl Sender {
         let mut line = Line::new(way, connected, now)?;
         let settings = settings.on(&line);
         let ring = Own::new(&way.device, GROUPS * RECORD_BYTES)?;
-        let staging = Own::new(&way.device, settings.slots() * settings.stride())?;
+        // Slots that this process maps are filled where they are.
+        let staged = if way.device.caps().mapped { 1 } else { settings.slots() };
+        let staging = Own::new(&way.device, staged * settings.stride())?;
         let key = line.share(ring.key)?;
         line.note(&Note::Ring(key))?;
         let request = |slot: usize| Request {
@@ -592,7 +594,10 @@ impl Sender {
             }
             let staged = if tail.is_some() { 0 } else { bytes };
             // What was written there itself is only announced.
-            let put_bytes = if slots.mapped.is_some() { 0 } else { HEADER_BYTES + staged };
+            let (here, put_bytes) = match slots.mapped {
+                Some(_) => (0, 0),
+                None => (offset, HEADER_BYTES + staged),
+            };
             slots.free &= !(1 << to);
             self.pieces = self.pieces.wrapping_add(1);
             if self.line.redirects() {
@@ -604,7 +609,7 @@ impl Sender {
             let key = self.staging.key;
             self.line.post(WorkRequest::Put {
                 endpoint: self.line.endpoint,
-                local: LocalSlice { key, offset, bytes: put_bytes },
+                local: LocalSlice { key, offset: here, bytes: put_bytes },
                 tail,
                 grant: false,
                 remote,

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use nccl_net_abi::{HANDLE_BYTES, NcclResult};
+use nccl_net_abi::{HANDLE_BYTES, LogLevel, NcclResult};
 
 use super::pair::{self, NET, Pair, both, init, ok, tested, until};
 
@@ -36,6 +36,29 @@ fn devices_are_described() {
     // SAFETY: the context is never followed.
     let twice = unsafe { (NET.finalize.unwrap())(context) };
     assert_eq!(twice, NcclResult::INVALID_ARGUMENT);
+}
+
+#[test]
+fn the_log_has_a_line_for_each_end_of_a_connection() {
+    let _turn = ONE_AT_A_TIME.lock();
+    pair::LOG.lock().unwrap().clear();
+    for _ in 0..3 {
+        let mut pair = joined(100);
+        let (wanted, sent) = (pair.irecv(&[(0, 8, 1)]), pair.isend(0, 8, 1));
+        assert_eq!(both(sent, wanted), [8]);
+        pair.close();
+    }
+    let log = pair::LOG.lock().unwrap();
+    let lines = |what: &str| {
+        let line = |(level, line): &&(LogLevel, String)| {
+            *level == LogLevel::INFO && line.contains(what) && line.contains(" over ")
+        };
+        log.iter().filter(line).count()
+    };
+    let process = format!("process {} on host ", std::process::id());
+    let [sending, receiving] =
+        ["sending to ", "receiving from "].map(|end| end.to_owned() + &process);
+    assert_eq!((lines(&sending), lines(&receiving)), (3, 3), "{log:?}");
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Both sides of a connection.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::ptr::null_mut;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use nccl_net_abi::v12::{Net, Properties};
-use nccl_net_abi::{HANDLE_BYTES, HOST, NcclResult};
+use nccl_net_abi::{HANDLE_BYTES, HOST, LogLevel, NcclResult};
 use nccl_net_ferroccl::NCCL_NET_PLUGIN_V12;
 
 pub(crate) const NET: &Net = &NCCL_NET_PLUGIN_V12.0;
@@ -39,10 +40,38 @@ pub(crate) struct Pair {
     pub(crate) back: *mut c_void,
 }
 
+/// The lines that the plugin has logged, beside their levels.
+pub(crate) static LOG: Mutex<Vec<(LogLevel, String)>> = Mutex::new(Vec::new());
+
+/// NCCL's logger, as far as this plugin calls it: with one string.
+type Fixed =
+    unsafe extern "C" fn(LogLevel, c_ulong, *const c_char, c_int, *const c_char, *const c_char);
+
+unsafe extern "C" fn log(
+    level: LogLevel,
+    _: c_ulong,
+    _: *const c_char,
+    _: c_int,
+    format: *const c_char,
+    text: *const c_char,
+) {
+    // SAFETY: the plugin gives two strings.
+    let [format, text] = [format, text].map(|text| unsafe { CStr::from_ptr(text) });
+    assert_eq!(format, c"NET/ferroccl: %s");
+    LOG.lock().unwrap().push((level, text.to_string_lossy().into_owned()));
+}
+
 pub(crate) fn init() -> *mut c_void {
     let mut context = null_mut();
-    // SAFETY: without a logger or a profiler.
-    ok(unsafe { (NET.init.unwrap())(&mut context, 7, null_mut(), None, None) });
+    // SAFETY: a pointer behind the dots is passed where one before them would be.
+    let logger = unsafe {
+        std::mem::transmute::<
+            Fixed,
+            unsafe extern "C" fn(LogLevel, c_ulong, *const c_char, c_int, *const c_char, ...),
+        >(log as Fixed)
+    };
+    // SAFETY: without a profiler.
+    ok(unsafe { (NET.init.unwrap())(&mut context, 7, null_mut(), Some(logger), None) });
     assert!(!context.is_null());
     context
 }

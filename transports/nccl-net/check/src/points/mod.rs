@@ -165,6 +165,8 @@ pub(crate) const ALL: &[Point] = &[
     endings::CLOSE_WITH_REQUESTS,
     endings::RECEIVER_KILLED,
     endings::SENDER_KILLED,
+    endings::RECEIVER_KILLED_WITHIN,
+    endings::SENDER_KILLED_WITHIN,
     strangers::STRANGER_ON_PORT,
     strangers::BAD_HANDLE,
     cycles::LISTEN_CLOSE,

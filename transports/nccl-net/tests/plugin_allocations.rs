@@ -73,8 +73,12 @@ mod tests {
     fn messages_allocate_nothing() {
         const CHOICE: &str = "FERROCCL_TRANSPORT";
         if std::env::var_os(CHOICE).is_none() {
-            for transport in ["tcp", "shm", "auto"] {
+            // RDMA devices that this machine has for tests.
+            let devices = std::env::var("FERROCCL_TEST_RDMA").ok();
+            let verbs = devices.is_some().then_some("verbs");
+            for transport in ["tcp", "shm", "auto"].into_iter().chain(verbs) {
                 let mut own = std::process::Command::new(std::env::current_exe().unwrap());
+                own.env("FERROCCL_IB_HCA", devices.as_deref().unwrap_or_default());
                 let output = own.env(CHOICE, transport).arg("--nocapture").output().unwrap();
                 let said = String::from_utf8_lossy(&output.stdout);
                 assert!(output.status.success(), "{transport}: {said}");
