@@ -63,7 +63,15 @@ const VERSIONS: [(&str, &[&str]); 4] = [
             "finalize_joins_threads",
         ],
     ),
-    ("v9", &["attributes_accepted", "init_finalize_cycles", "finalize_joins_threads"]),
+    (
+        "v9",
+        &[
+            "attributes_accepted",
+            "profiled_requests",
+            "init_finalize_cycles",
+            "finalize_joins_threads",
+        ],
+    ),
     ("v10", &["attributes_accepted", "init_finalize_cycles", "finalize_joins_threads"]),
     ("v11", &[]),
 ];

@@ -31,7 +31,7 @@ pub(super) struct Failure {
     pub(super) at_ms: u64,
     /// So soon after it every survivor has its error.
     pub(super) within_ms: u64,
-    /// Ranks that the survivors must find dead.
+    /// Ranks that the survivors must find dead. Where none is, each error names some rank.
     pub(super) dead: Vec<Rank>,
     /// Those of them whose processes live on: they end with errors, too, and agree to nothing.
     pub(super) outcasts: Vec<Rank>,
@@ -86,6 +86,7 @@ fn completes(reports: &[Option<Report>]) -> Result<String, String> {
 
 fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String> {
     let survivors: Vec<Rank> = (0..RANKS).filter(|rank| !failure.dead.contains(rank)).collect();
+    let blamed = if failure.dead.is_empty() { &survivors } else { &failure.dead };
     let mut agreed: Option<&Agreed> = None;
     let (mut latest_ms, mut least) = (0, u64::MAX);
     for &rank in &survivors {
@@ -97,8 +98,8 @@ fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String
             return Err(format!("rank {rank}: the agreement took {took_ms} ms"));
         }
         let error = report.error.as_deref().unwrap_or_default();
-        if !named(error).is_some_and(|name| failure.dead.contains(&name)) {
-            return Err(format!("rank {rank} names none of {:?}: {error}", failure.dead));
+        if !named(error).is_some_and(|name| blamed.contains(&name)) {
+            return Err(format!("rank {rank} names none of {blamed:?}: {error}"));
         }
         let Some(own) = &report.agreed else {
             return Err(format!("rank {rank} has no verdict: {:?}", report.disagreed));
@@ -112,8 +113,8 @@ fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String
     if agreed.dead != failure.dead || agreed.survivors != survivors {
         return Err(format!("the dead are {:?}, not {agreed:?}", failure.dead));
     }
-    if !failure.dead.iter().any(|dead| agreed.cause.contains(&format!("rank {dead} "))) {
-        return Err(format!("the cause is none of {:?}: {}", failure.dead, agreed.cause));
+    if !blamed.iter().any(|rank| agreed.cause.contains(&format!("rank {rank} "))) {
+        return Err(format!("the cause is none of {blamed:?}: {}", agreed.cause));
     }
     if agreed.last_completed != least {
         return Err(format!("all completed {least}, not {}", agreed.last_completed));
@@ -127,7 +128,7 @@ fn fails(failure: &Failure, reports: &[Option<Report>]) -> Result<String, String
         }
     }
     outcasts(failure, &survivors, reports)?;
-    let dead: Vec<String> = failure.dead.iter().map(ToString::to_string).collect();
+    let dead: Vec<String> = blamed.iter().map(ToString::to_string).collect();
     let dead = dead.join(", ");
     Ok(format!("errors name {dead} within {:.1} s, same L", latest_ms as f64 / 1000.0))
 }

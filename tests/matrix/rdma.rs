@@ -13,8 +13,8 @@ use std::thread;
 
 /// What can happen to processes, packets and one of two links; the others happen to connections of
 /// TCP.
-pub(super) const FAULTS: [Fault; 5] =
-    [Fault::Kill, Fault::LongStop, Fault::ShortStop, Fault::ShortCut, Fault::Loss];
+pub(super) const FAULTS: [Fault; 6] =
+    [Fault::Kill, Fault::LongStop, Fault::ShortStop, Fault::LongCut, Fault::ShortCut, Fault::Loss];
 const PORT: u16 = 7300;
 /// Processors may be emulated.
 const ENDED_MS: u64 = 15_000;
@@ -47,9 +47,16 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
         command
     }));
     await_fault(&cell, &draw, &job)?;
+    let mut down = None;
     let expected = match cell.fault {
-        Fault::Kill | Fault::LongStop => {
-            Expected::Fails(lasting(&cell, &draw, &job, ENDED_MS, || ()))
+        Fault::Kill | Fault::LongStop | Fault::LongCut => {
+            let cut = || down = Some(Down::new(&first[1]));
+            let mut failure = lasting(&cell, &draw, &job, ENDED_MS, cut);
+            if cell.fault == Fault::LongCut {
+                // All are still joined by the control plane.
+                (failure.dead, failure.outcasts) = (Vec::new(), Vec::new());
+            }
+            Expected::Fails(failure)
         }
         Fault::ShortStop => {
             job.signal(draw.victim as usize, Signal::STOP);
@@ -66,6 +73,7 @@ fn run(cells: &[Cell], attempt: Attempt, sides: &[Vec<String>; 2]) -> Result<Str
         _ => Expected::Completes,
     };
     let ended = job.end(LONG);
+    drop(down);
     if lossy.is_some_and(|lossy| lossy.lost() == lost_before) {
         return Err("nothing was lost".to_owned());
     }

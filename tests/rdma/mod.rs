@@ -8,6 +8,7 @@ pub(crate) mod faults;
 mod nccl;
 mod packets;
 mod rails;
+mod setup;
 #[cfg(feature = "cli")]
 mod topo;
 
@@ -75,11 +76,19 @@ fn families_over_rdma() {
 #[test]
 fn every_algorithm_over_rdma() {
     let Some((devices, _turn)) = devices() else { return };
-    for (n, counts) in [(2, &[0, 1, 1009, 40_009][..]), (3, &[1, 1009])] {
-        ranks_with(n, over(&devices, |_| ()), move |communicator| {
-            assert_eq!(communicator.transport(), "verbs");
-            sweep(communicator, counts);
-        });
+    for n in 2..=8 {
+        let counts = match n {
+            2 => &[0, 1, 1009, 40_009][..],
+            3 => &[1, 1009],
+            _ => &[1009],
+        };
+        for policy in ["qps=2 order=split chunk=1K", "qps=2 order=round_robin"] {
+            let config = over(&devices, |config| config.ib_policy = policy.parse().unwrap());
+            ranks_with(n, config, move |communicator| {
+                assert_eq!(communicator.transport(), "verbs");
+                sweep(communicator, counts);
+            });
+        }
     }
 }
 

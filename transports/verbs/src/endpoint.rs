@@ -70,8 +70,8 @@ pub(crate) struct Endpoint {
     /// Since when it is not live.
     joining_since: Option<Instant>,
     own: Offer,
-    /// The row of the port's table of addresses that the offer is of.
-    row: u32,
+    /// The rows of the port's table of addresses that the offer names.
+    rows: Vec<u32>,
     /// As [`group::needs`] lists them.
     lines: Vec<Line>,
     groups: Groups,
@@ -160,9 +160,11 @@ impl Endpoint {
             lines.push(made);
         }
         let [a, b, c, d] = ccl_wire::socket::random::<4>()?;
-        let Located { choice, lid, mtu: active } = port.locate(&options.gid)?;
+        let Located { choice, others, lid, mtu: active } = port.locate(&options.gid)?;
+        let rows = std::iter::once(&choice.row).chain(&others).map(|row| row.index).collect();
         let own = Offer {
             gid: choice.row.gid,
+            others: others.iter().map(|row| row.gid).collect(),
             lid,
             link_layer: port.attr.link_layer,
             mtu: options.mtu().map_or(active, |mtu| mtu.min(active)),
@@ -182,7 +184,7 @@ impl Endpoint {
             port: Arc::clone(port),
             stage: Stage::Offered,
             joining_since: None,
-            row: choice.row.index,
+            rows,
             own,
             lines,
             groups: Groups::new(options),
@@ -548,7 +550,7 @@ impl Endpoint {
 
     /// Connects the queue pairs with those that the peer offers.
     fn connect(&mut self, offer: &[u8], options: &Options) -> Result<(), String> {
-        let theirs = Offer::decode(offer).ok_or("it offers queue pairs that cannot be")?;
+        let mut theirs = Offer::decode(offer).ok_or("it offers queue pairs that cannot be")?;
         if theirs.pairs.len() != self.lines.len() {
             return Err(format!(
                 "it offers {} queue pairs against {} here; configure all ranks alike",
@@ -559,6 +561,16 @@ impl Endpoint {
         if theirs.link_layer != self.own.link_layer {
             return Err("one side is on InfiniBand and the other on Ethernet".to_owned());
         }
+        let (mine, their) = (self.own.gids(), theirs.gids());
+        let (at, to) = match self.dialled {
+            true => gid::meet(&mine, &their),
+            false => {
+                let (to, at) = gid::meet(&their, &mine);
+                (at, to)
+            }
+        };
+        // What is said of this link from now on names the address that it has.
+        (self.own.gid, theirs.gid) = (mine[at], their[to]);
         let (own, their) = (gid::ip(self.own.gid), gid::ip(theirs.gid));
         if self.port.is_ethernet() && own.is_ipv4() != their.is_ipv4() {
             return Err(format!(
@@ -566,7 +578,7 @@ impl Endpoint {
                  FERROCCL_IB_ADDR_FAMILY alike on all ranks"
             ));
         }
-        let row = self.row;
+        let row = self.rows.get(at).copied().unwrap_or_default();
         let row = u8::try_from(row).map_err(|_| format!("row {row} of addresses is beyond 255"))?;
         let dialler = if self.dialled { &self.own } else { &theirs };
         let ethernet = self.port.is_ethernet();

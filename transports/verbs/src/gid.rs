@@ -61,6 +61,37 @@ pub(crate) fn ip(gid: [u8; 16]) -> IpAddr {
     ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), |ip: Ipv4Addr| IpAddr::V4(ip))
 }
 
+/// Addresses that a side offers beside the one that it would take.
+const OTHERS_MAX: usize = 7;
+
+/// Returns which address of the side that dialled meets which one of the other side. Both sides
+/// call this with the same arguments, and so agree. Two addresses of one subnet come first, then
+/// those that are routed; of equals the first.
+pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
+    let mut best = None;
+    for (at, one) in dialler.iter().enumerate() {
+        for (to, another) in other.iter().enumerate() {
+            let merit = meeting(*one, *another);
+            if best.is_none_or(|(known, _)| merit > known) {
+                best = Some((merit, (at, to)));
+            }
+        }
+    }
+    best.map_or((0, 0), |(_, found)| found)
+}
+
+/// Ranks a pair of addresses: of one family, of one subnet and the bits that they share if so, and
+/// the merit of the worse one. How long the subnet's prefix is, a port does not tell: 24 bits for
+/// IPv4 and 64 for IPv6 are assumed.
+fn meeting(one: [u8; 16], other: [u8; 16]) -> (bool, u32, Merit) {
+    let (first, second) = (ip(one), ip(other));
+    let merit = merit(first).min(merit(second));
+    let shared = (u128::from_be_bytes(one) ^ u128::from_be_bytes(other)).leading_zeros();
+    let subnet = if first.is_ipv4() { 96 + 24 } else { 64 };
+    let near = merit > Merit::LinkLocal && shared >= subnet;
+    (first.is_ipv4() == second.is_ipv4(), if near { shared } else { 0 }, merit)
+}
+
 /// The best last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Merit {
@@ -126,10 +157,7 @@ impl Rule {
             let row = rows.first().ok_or("the port has no address; is its subnet managed?")?;
             return Ok(Choice { row: *row, why: "the port's own".to_owned() });
         }
-        let fits = |row: &&GidRow| row.kind == IBV_GID_TYPE_ROCE_V2 && self.takes(ip(row.gid));
-        // Of equals the first, which is the interface's oldest address.
-        let best = rows.iter().rev().filter(fits).max_by_key(|row| merit(ip(row.gid)));
-        let row = best.ok_or_else(|| self.nothing(rows))?;
+        let row = *self.fitting(rows).first().ok_or_else(|| self.nothing(rows))?;
         let ip = ip(row.gid);
         let reach = match merit(ip) {
             Merit::LinkLocal => {
@@ -139,6 +167,25 @@ impl Rule {
             Merit::V6 | Merit::V4 => "which is routed",
         };
         Ok(Choice { row: *row, why: format!("RoCE v2 over {ip}, {reach}") })
+    }
+
+    /// Returns the addresses that would do as well as the chosen one where the peer is nearer to
+    /// them, the best first.
+    pub(crate) fn others(&self, rows: &[GidRow], link_layer: u8, chosen: GidRow) -> Vec<GidRow> {
+        if self.index.is_some() || link_layer != IBV_LINK_LAYER_ETHERNET {
+            return Vec::new();
+        }
+        let others = self.fitting(rows).into_iter().filter(|row| **row != chosen);
+        others.copied().take(OTHERS_MAX).collect()
+    }
+
+    /// The addresses of RoCE v2 that are asked for, the best first; of equals that of the first
+    /// row, which is the interface's oldest.
+    fn fitting<'r>(&self, rows: &'r [GidRow]) -> Vec<&'r GidRow> {
+        let fits = |row: &&GidRow| row.kind == IBV_GID_TYPE_ROCE_V2 && self.takes(ip(row.gid));
+        let mut rows: Vec<&GidRow> = rows.iter().filter(fits).collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(merit(ip(row.gid))));
+        rows
     }
 
     fn takes(&self, ip: IpAddr) -> bool {
@@ -209,6 +256,27 @@ mod tests {
         let networks = vec!["192.168.0.0/16".parse().unwrap()];
         assert_eq!(chosen(&Rule { networks, ..Rule::default() }), 9);
         assert_eq!(chosen(&Rule { index: Some(4), ..Rule::default() }), 4);
+    }
+
+    #[test]
+    fn the_subnet_of_the_peer_decides_between_addresses() {
+        let gids = |ips: &[&str]| Vec::from_iter(ips.iter().map(|ip| row(0, ip, 0).gid));
+        let met = |one: &[&str], other: &[&str]| {
+            let (at, to) = meet(&gids(one), &gids(other));
+            (one[at].to_owned(), other[to].to_owned())
+        };
+        let pair = |one: &str, other: &str| (one.to_owned(), other.to_owned());
+        let own = ["10.0.0.1", "192.168.7.1", "fd00:7::1", "fe80::1"];
+        assert_eq!(met(&own, &["192.168.7.2"]), pair("192.168.7.1", "192.168.7.2"));
+        assert_eq!(met(&own, &["172.16.0.2", "fd00:7::2"]), pair("fd00:7::1", "fd00:7::2"));
+        // Behind routers all subnets are alike.
+        assert_eq!(met(&own, &["172.16.0.2", "10.0.9.2"]), pair("10.0.0.1", "172.16.0.2"));
+        assert_eq!(met(&own, &["fe80::2"]), pair("fd00:7::1", "fe80::2"));
+        assert_eq!(met(&["fe80::1"], &["10.0.0.1", "fe80::2"]), pair("fe80::1", "fe80::2"));
+        let others = Rule::default().others(&table(), IBV_LINK_LAYER_ETHERNET, table()[3]);
+        assert_eq!(Vec::from_iter(others.iter().map(|row| row.index)), [9, 7, 1]);
+        let asked = Rule { index: Some(5), ..Rule::default() };
+        assert_eq!(asked.others(&table(), IBV_LINK_LAYER_ETHERNET, table()[3]), []);
     }
 
     #[test]

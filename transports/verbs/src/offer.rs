@@ -5,13 +5,14 @@ use rdma_sys::{IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
 
 /// The most queue pairs of a link.
 pub(crate) const PAIRS_MAX: usize = 256;
-const FIXED_BYTES: usize = 16 + 2 + 1 + 1 + 4 + 2;
+const FIXED_BYTES: usize = 16 + 2 + 1 + 1 + 4 + 2 + 1;
 
 /// One side of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// Its port's address.
+    /// Its port's address, and others that it has.
     pub(crate) gid: [u8; 16],
+    pub(crate) others: Vec<[u8; 16]>,
     /// The same in its InfiniBand subnet.
     pub(crate) lid: u16,
     /// `IBV_LINK_LAYER_...`.
@@ -25,6 +26,11 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
+    /// Returns all addresses, that of the port first.
+    pub(crate) fn gids(&self) -> Vec<[u8; 16]> {
+        std::iter::once(self.gid).chain(self.others.iter().copied()).collect()
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = self.gid.to_vec();
         bytes.extend_from_slice(&self.lid.to_le_bytes());
@@ -32,6 +38,8 @@ impl Offer {
         bytes.push(self.mtu as u8);
         bytes.extend_from_slice(&self.first_packet.to_le_bytes());
         bytes.extend_from_slice(&(self.pairs.len() as u16).to_le_bytes());
+        bytes.push(self.others.len() as u8);
+        self.others.iter().for_each(|gid| bytes.extend_from_slice(gid));
         self.pairs.iter().for_each(|pair| bytes.extend_from_slice(&pair.to_le_bytes()));
         bytes
     }
@@ -42,15 +50,18 @@ impl Offer {
         let (lid, fixed) = fixed.split_first_chunk()?;
         let ([link_layer, mtu], fixed) = fixed.split_first_chunk()?;
         let (first_packet, fixed) = fixed.split_first_chunk()?;
-        let count: [u8; 2] = fixed.try_into().ok()?;
+        let (count, others) = fixed.split_first_chunk::<2>()?;
+        let (others, rest) = rest.split_at_checked(16 * usize::from(*others.first()?))?;
+        let others = others.as_chunks().0.to_vec();
         let pairs: Vec<u32> =
             rest.as_chunks().0.iter().map(|number| u32::from_le_bytes(*number)).collect();
-        let plausible = pairs.len() == usize::from(u16::from_le_bytes(count))
+        let plausible = pairs.len() == usize::from(u16::from_le_bytes(*count))
             && rest.len() == 4 * pairs.len()
             && (1..=PAIRS_MAX).contains(&pairs.len())
             && (IBV_MTU_256..=IBV_MTU_4096).contains(&u32::from(*mtu));
         plausible.then(|| Offer {
             gid: *gid,
+            others,
             lid: u16::from_le_bytes(*lid),
             link_layer: *link_layer,
             mtu: u32::from(*mtu),
@@ -68,6 +79,7 @@ mod tests {
     fn offers_survive_their_journey_and_nonsense_does_not() {
         let offer = Offer {
             gid: [4; 16],
+            others: vec![[5; 16], [6; 16]],
             lid: 9,
             link_layer: 2,
             mtu: IBV_MTU_4096,

@@ -9,7 +9,7 @@ use rdma_sys::*;
 
 use crate::Options;
 use crate::gid::{self, Choice};
-use crate::native::{Context, Domain};
+use crate::native::{Context, Domain, GidRow};
 use crate::status;
 
 /// Failures of queue pairs that are remembered until somebody asks.
@@ -37,6 +37,8 @@ pub(crate) struct Port {
 #[derive(Clone, Debug)]
 pub(crate) struct Located {
     pub(crate) choice: Choice,
+    /// Rows that would do too, the best first.
+    pub(crate) others: Vec<GidRow>,
     pub(crate) lid: u16,
     pub(crate) mtu: ibv_mtu,
 }
@@ -68,8 +70,9 @@ impl Port {
                 attr.state
             )));
         }
-        let choice = choose(&context, number, &attr, &options.gid).map_err(usage)?;
-        let located = Mutex::new(Located { choice, lid: attr.lid, mtu: attr.active_mtu });
+        let (choice, others) = choose(&context, number, &attr, &options.gid).map_err(usage)?;
+        let (lid, mtu) = (attr.lid, attr.active_mtu);
+        let located = Mutex::new(Located { choice, others, lid, mtu });
         let wanted = options.partition;
         if context.partition(number, wanted).is_none_or(|key| key == 0) {
             return Err(usage(format!(
@@ -105,7 +108,7 @@ impl Port {
         // One row is soon read, all of them are not.
         if self.context.gid(self.number, row.index) != Some(row) {
             let choice = choose(&self.context, self.number, &attr, rule);
-            let choice = choice.map_err(|problem| {
+            let (choice, others) = choice.map_err(|problem| {
                 let name = self.name();
                 TransportError::Usage(format!(
                     "{name}: its address {} is gone, and {problem}",
@@ -114,7 +117,7 @@ impl Port {
             })?;
             let (old, new) = (gid::ip(row.gid), gid::ip(choice.row.gid));
             tracing::info!(port = self.name(), %old, %new, "a port has another address");
-            located.choice = choice;
+            (located.choice, located.others) = (choice, others);
         }
         (located.lid, located.mtu) = (attr.lid, attr.active_mtu);
         Ok(located.clone())
@@ -188,13 +191,15 @@ impl Port {
     }
 }
 
-/// The address that the rule takes now.
+/// The address that the rule takes now, and others that it would take.
 fn choose(
     context: &Context,
     number: u8,
     attr: &ibv_port_attr,
     rule: &gid::Rule,
-) -> Result<Choice, String> {
+) -> Result<(Choice, Vec<GidRow>), String> {
     let rows = context.gids(number, attr.gid_tbl_len.max(0) as u32);
-    rule.choose(&rows, attr.link_layer)
+    let choice = rule.choose(&rows, attr.link_layer)?;
+    let others = rule.others(&rows, attr.link_layer, choice.row);
+    Ok((choice, others))
 }

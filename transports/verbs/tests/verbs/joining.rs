@@ -27,6 +27,24 @@ fn an_address_that_has_changed_is_looked_up_again() {
 }
 
 #[test]
+fn of_several_addresses_those_of_one_subnet_meet() {
+    let gids = |ips: [[u8; 4]; 2]| {
+        let gid = |ip| Ipv4Addr::from(ip).to_ipv6_mapped().octets();
+        Vec::from_iter(ips.iter().map(|ip| Some((gid(*ip), IBV_GID_TYPE_ROCE_V2))))
+    };
+    let mut ends = joined_after(&Options::default(), None, |[one, other]| {
+        one.set_gids(gids([[10, 79, 1, 1], [192, 168, 9, 1]]));
+        other.set_gids(gids([[172, 16, 0, 2], [192, 168, 9, 2]]));
+    });
+    let put = ends[0].put(0, 4096, Some(3));
+    ends[0].lane.post(ccl_wire::now(), &[put]).unwrap();
+    go_on(&mut ends, |[_, other]| !other.events.is_empty());
+    let flow = &ends[0].lane.flows(ends[0].endpoint)[0];
+    let expected = [[192, 168, 9, 1], [192, 168, 9, 2]].map(|ip| IpAddr::from(Ipv4Addr::from(ip)));
+    assert_eq!([flow.from, flow.to], expected);
+}
+
+#[test]
 fn a_peer_that_talks_and_does_not_connect_is_lost_in_time() {
     let join_within = Duration::from_secs(20);
     let [one, other] = &mut joined(&Options { join_within, ..Options::default() });
