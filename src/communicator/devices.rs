@@ -47,6 +47,8 @@ pub(super) struct Devices {
     pub(super) network: Option<(&'static str, Arc<dyn Device>)>,
     /// Ranks on the host of this one, whether they share memory or not.
     pub(super) near: Vec<Rank>,
+    /// The RDMA devices that this rank takes, each described for people.
+    pub(super) rdma: Vec<String>,
 }
 
 impl Devices {
@@ -84,6 +86,7 @@ impl Devices {
         let networked = hosts.count() > 1;
         let near: Vec<Rank> = (0..ranks).filter(|peer| own(*peer) == own(rank)).collect();
         let shared = if sharing { Some(open(&ShmTransport::new(), 0)?) } else { None };
+        let mut described = Vec::new();
         let network = match (networked, config.is_over_verbs()) {
             (false, _) => None,
             (true, true) => {
@@ -95,6 +98,8 @@ impl Devices {
                 let local = own(rank).and_then(|host| by_host.get(&host)).map_or(&[][..], |v| v);
                 let most = rails_max(config)?;
                 let taken = share(local, index, most);
+                let devices = taken.iter().filter_map(|at| rdma.get(*at));
+                described = devices.map(|device| device.description.clone()).collect();
                 let single = by_host.values().all(|host| have_one_each(host, most));
                 Some(("verbs", rails(config, &taken, single, rdma)?))
             }
@@ -103,7 +108,7 @@ impl Devices {
                 Some(("tcp", open(&TcpTransport::new(options), 0)?))
             }
         };
-        Ok(Devices { hosts, shared, network, near })
+        Ok(Devices { hosts, shared, network, near, rdma: described })
     }
 }
 

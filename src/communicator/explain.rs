@@ -48,6 +48,10 @@ pub struct Explanation {
     /// The reason for the transport between hosts, if `auto` chose it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub transport_reason: Option<String>,
+    /// The RDMA devices that this rank takes: address, packets, and the traffic class of credits
+    /// and CTS, with the reason for it. Known to a communicator only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<String>,
     /// How messages are spread over the queue pairs of a link, and the rule that says so; none over
     /// other transports than verbs.
     pub spread: Option<Spreading>,
@@ -109,6 +113,7 @@ impl Communicator {
         Ok(Explanation {
             note: self.note(),
             transport_reason: wiring.and_then(|wiring| wiring.why.clone()),
+            devices: wiring.map_or_else(Vec::new, |wiring| wiring.rdma.clone()),
             ..explain(config, self.rank(), &self.engine.hosts, call)?
         })
     }
@@ -172,6 +177,7 @@ pub fn explain(
         hosts: hosts.count(),
         transport: transports(hosts, config).to_owned(),
         transport_reason: None,
+        devices: Vec::new(),
         spread,
         channels: segment.channels,
         slots: segment.shape.slots,
@@ -256,6 +262,9 @@ impl fmt::Display for Explanation {
         )?;
         if let Some(why) = &self.transport_reason {
             writeln!(f, "             {why}")?;
+        }
+        for device in &self.devices {
+            writeln!(f, "  device     {device}")?;
         }
         if let Some(Spreading { spread, rule, fan_out }) = &self.spread {
             writeln!(f, "  spread     {spread}, sending to {fan_out}, by the rule \"{rule}\"")?;

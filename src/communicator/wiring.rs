@@ -60,6 +60,8 @@ pub(super) struct Wiring {
     pub(super) note: Option<String>,
     /// The reason for the transport between hosts, if `auto` chose it.
     pub(super) why: Option<String>,
+    /// The RDMA devices that this rank takes, each described for people.
+    pub(super) rdma: Vec<String>,
 }
 
 /// What it takes to find the peers of one transport.
@@ -89,7 +91,7 @@ impl Wiring {
         let round_trip = round_trips.map(u64::from_le_bytes).max().unwrap_or(0);
         let meeting = Meeting { control: &control, key, timeout };
         let (rank, ranks) = (control.rank(), control.ranks());
-        let Devices { hosts, shared, network, near } = devices;
+        let Devices { hosts, shared, network, near, rdma } = devices;
         let round_trip = Duration::from_nanos(round_trip);
         let (config, slots) = assumptions::adjusted(config, &hosts, round_trip);
         let notes = Vec::from_iter(flows.into_iter().chain(slots));
@@ -121,8 +123,20 @@ impl Wiring {
                 Some(links)
             }
         };
-        let (network, why) = (name, None);
-        Ok(Wiring { local, messages, network, hosts, locals, control, timeout, config, note, why })
+        let network = name;
+        Ok(Wiring {
+            local,
+            messages,
+            network,
+            hosts,
+            locals,
+            control,
+            timeout,
+            config,
+            note,
+            rdma,
+            why: None,
+        })
     }
 
     /// The transports that join the ranks.

@@ -165,9 +165,11 @@ config! {
          (within NCCL: of neither).";
     ib_traffic_class: u8 = 0, "FERROCCL_IB_TC", Some("NCCL_IB_TC"), false,
         "Traffic class (DSCP and ECN) of what verbs sends.";
-    ib_grant_traffic_class: u8 = 0, "FERROCCL_IB_GRANT_TC", Some("NCCL_IB_FIFO_TC"), false,
-        "Traffic class of grants, which have a queue pair of their own: one with priority keeps \
-         data from holding up the leave to send more.";
+    ib_grant_traffic_class: Option<u8> = None, "FERROCCL_IB_GRANT_TC", Some("NCCL_IB_FIFO_TC"),
+        false,
+        "Traffic class of credits and CTS, which have a queue pair of their own: one with priority \
+         keeps data from holding up the leave to send more. -1: that of the fabric's congestion \
+         notifications, where the driver tells it, else FERROCCL_IB_TC.";
     ib_service_level: u8 = 0, "FERROCCL_IB_SL", Some("NCCL_IB_SL"), false,
         "Service level of what verbs sends.";
     ib_timeout: u8 = 18, "FERROCCL_IB_TIMEOUT", Some("NCCL_IB_TIMEOUT"), false,

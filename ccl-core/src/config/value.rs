@@ -132,6 +132,22 @@ impl Value for u8 {
     }
 }
 
+/// Also in base 16; nothing, or -1, leaves the choice.
+impl Value for Option<u8> {
+    const KIND: &'static str = "a number from 0 to 255, or -1";
+
+    fn read(text: &str) -> Option<Option<u8>> {
+        match text {
+            "" | "-1" => Some(None),
+            _ => u8::read(text).map(Some),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.map_or_else(|| "-1".to_owned(), |number| number.to_string())
+    }
+}
+
 /// The row of a table; nothing, or -1, leaves the choice.
 impl Value for Option<u32> {
     const KIND: &'static str = "a number from 0 on, or -1";

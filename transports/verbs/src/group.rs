@@ -31,7 +31,8 @@ pub(crate) fn needs(options: &Options) -> impl Iterator<Item = Need> + '_ {
         writes: options.writes.div_ceil(sharers.clamp(1, SHARES_MAX)),
         immediates: options.immediates.div_ceil(sharers.clamp(1, SHARES_MAX)),
     };
-    let first = need(options.grant_traffic_class, SHARES_MAX);
+    let control = options.grant_traffic_class.unwrap_or(options.traffic_class);
+    let first = need(control, SHARES_MAX);
     let others = options.policy.groups().into_iter().flat_map(move |group| {
         let traffic_class = group.traffic_class.unwrap_or(options.traffic_class);
         (0..group.pairs).map(move |_| need(traffic_class, group.pairs))

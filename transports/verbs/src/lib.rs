@@ -24,6 +24,7 @@
 //! queue pair, the status and what it usually means. Completions do not tell of everything: a port
 //! that has lost its link may say nothing but an asynchronous event, so those are read too.
 
+mod control;
 mod device;
 mod endpoint;
 mod gid;
@@ -89,8 +90,9 @@ pub struct Options {
     pub acknowledged: bool,
     /// DSCP and ECN of what is sent.
     pub traffic_class: u8,
-    /// The same of grants, which have a queue pair of their own.
-    pub grant_traffic_class: u8,
+    /// The same of credits and CTS, which have a queue pair of their own. By default the class of
+    /// the fabric's congestion notifications, where the driver tells it, else that of data.
+    pub grant_traffic_class: Option<u8>,
     /// The service level of what is sent.
     pub service_level: u8,
     /// An acknowledgement is waited for 4.096 µs times two to this.
@@ -123,7 +125,7 @@ impl Default for Options {
             inline_bytes: 220,
             acknowledged: false,
             traffic_class: 0,
-            grant_traffic_class: 0,
+            grant_traffic_class: None,
             service_level: 0,
             timeout: 18,
             retries: 6,

@@ -8,6 +8,7 @@ use ccl_core::transport::TransportError;
 use rdma_sys::*;
 
 use crate::Options;
+use crate::control::Control;
 use crate::gid::{self, Choice};
 use crate::native::{Context, Domain, GidRow};
 use crate::status;
@@ -29,6 +30,7 @@ pub(crate) struct Port {
     pub(crate) limits: ibv_device_attr,
     /// The row of the table of partitions.
     pub(crate) partition: u16,
+    pub(crate) control: Control,
     health: Mutex<Health>,
 }
 
@@ -72,17 +74,21 @@ impl Port {
         }
         let (choice, others) = choose(&context, number, &attr, &options.gid).map_err(usage)?;
         let (lid, mtu) = (attr.lid, attr.active_mtu);
-        let located = Mutex::new(Located { choice, others, lid, mtu });
         let wanted = options.partition;
         if context.partition(number, wanted).is_none_or(|key| key == 0) {
             return Err(usage(format!(
                 "row {wanted} of its table of partitions is empty (FERROCCL_IB_PKEY)"
             )));
         }
+        let Options { grant_traffic_class, traffic_class, .. } = *options;
+        let place = (context.name(), number, choice.row.index);
+        let read = |file: &str| std::fs::read_to_string(file).ok();
+        let control = Control::choose(grant_traffic_class, traffic_class, place, read);
         let domain = Domain::new(Arc::clone(&context))?;
+        let located = Mutex::new(Located { choice, others, lid, mtu });
         let health = Mutex::default();
         let partition = wanted;
-        Ok(Port { context, domain, number, attr, located, limits, partition, health })
+        Ok(Port { context, domain, number, attr, located, limits, partition, control, health })
     }
 
     /// The device's name and the port: `mlx5_0:1`.
@@ -128,11 +134,14 @@ impl Port {
         let Located { choice, mtu, .. } = self.located();
         let (mtu, gid) = (128 << mtu, choice.row);
         format!(
-            "{} of {}, packets of {mtu} bytes, address {} ({})",
+            "{} of {}, packets of {mtu} bytes, address {} ({}), credits and CTS of traffic class {} \
+             ({})",
             if self.is_ethernet() { "RoCE" } else { "InfiniBand" },
             self.name(),
             gid::ip(gid.gid),
             choice.why,
+            self.control.traffic_class,
+            self.control.why,
         )
     }
 

@@ -13,7 +13,7 @@ const GRANTS: u8 = 184;
 
 fn options(policy: &str) -> Options {
     let policy = policy.parse().unwrap();
-    Options { policy, traffic_class: 8, grant_traffic_class: GRANTS, ..Options::default() }
+    Options { policy, traffic_class: 8, grant_traffic_class: Some(GRANTS), ..Options::default() }
 }
 
 /// Puts from the first side to the second, each when the one before is done and has arrived.
