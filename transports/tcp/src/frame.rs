@@ -10,6 +10,7 @@
 //! 24  acknowledged: frames that the sender of this header has received on the stripe, modulo 2^32
 //! ```
 
+use bytemuck::{Pod, Zeroable};
 use ccl_core::transport::NOTE_BYTES_MAX;
 
 /// Bytes of a header.
@@ -27,6 +28,22 @@ pub(crate) enum Kind {
     /// A few bytes for the peer to read.
     Note,
 }
+
+/// A header as it travels; all hosts are little-endian.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Layout {
+    kind: u8,
+    flags: u8,
+    zero: u16,
+    immediate: u32,
+    offset: u64,
+    memory: u32,
+    bytes: u32,
+    acknowledged: u32,
+    end: u32,
+}
+const _: () = assert!(cfg!(target_endian = "little"), "records travel as they lie in memory");
 
 /// A header, understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,28 +63,29 @@ impl Header {
     }
 
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[0] = match self.kind {
+        let kind = match self.kind {
             Kind::Put => 1,
             Kind::Acknowledge => 2,
             Kind::Farewell => 3,
             Kind::Resume => 4,
             Kind::Note => 5,
         };
-        bytes[1] = u8::from(self.immediate.is_some());
-        bytes[4..8].copy_from_slice(&self.immediate.unwrap_or(0).to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.offset.to_le_bytes());
-        bytes[16..20].copy_from_slice(&self.memory.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.bytes.to_le_bytes());
-        bytes[24..28].copy_from_slice(&self.acknowledged.to_le_bytes());
-        bytes
+        bytemuck::must_cast(Layout {
+            kind,
+            flags: u8::from(self.immediate.is_some()),
+            zero: 0,
+            immediate: self.immediate.unwrap_or(0),
+            offset: self.offset,
+            memory: self.memory,
+            bytes: self.bytes,
+            acknowledged: self.acknowledged,
+            end: 0,
+        })
     }
 
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
-        let word = |at: usize| {
-            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let kind = match bytes[0] {
+        let layout: Layout = bytemuck::must_cast(*bytes);
+        let kind = match layout.kind {
             1 => Kind::Put,
             2 => Kind::Acknowledge,
             3 => Kind::Farewell,
@@ -75,20 +93,21 @@ impl Header {
             5 => Kind::Note,
             _ => return None,
         };
-        let header = Header {
-            kind,
-            immediate: (bytes[1] == 1).then(|| word(4)),
-            offset: u64::from(word(8)) | u64::from(word(12)) << 32,
-            memory: word(16),
-            bytes: word(20),
-            acknowledged: word(24),
-        };
+        let Layout { immediate, offset, memory, bytes, acknowledged, .. } = layout;
+        let immediate = (layout.flags == 1).then_some(immediate);
         let bytes_max = match kind {
             Kind::Put => u32::MAX,
             Kind::Note => NOTE_BYTES_MAX as u32,
             _ => 0,
         };
-        (header.bytes <= bytes_max).then_some(header)
+        (bytes <= bytes_max).then_some(Header {
+            kind,
+            immediate,
+            offset,
+            memory,
+            bytes,
+            acknowledged,
+        })
     }
 }
 

@@ -134,8 +134,8 @@ impl Port {
         let Located { choice, mtu, .. } = self.located();
         let (mtu, gid) = (128 << mtu, choice.row);
         format!(
-            "{} of {}, packets of {mtu} bytes, address {} ({}), credits and CTS of traffic class {} \
-             ({})",
+            "{} of {}, packets of {mtu} bytes, address {} ({}), credits and CTS of traffic class \
+             {} ({})",
             if self.is_ethernet() { "RoCE" } else { "InfiniBand" },
             self.name(),
             gid::ip(gid.gid),

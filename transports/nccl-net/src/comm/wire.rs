@@ -1,6 +1,7 @@
 //! What the two ends of a connection tell each other, as bytes: records of grants, headers of
 //! pieces, immediates, notes.
 
+use bytemuck::{Pod, Zeroable};
 use ccl_core::transport::{GRANT_BYTES_MAX, IMMEDIATE_MAX, RemoteKey};
 use ccl_transport_rails::TURNS;
 
@@ -19,8 +20,6 @@ pub(crate) const THROUGH_SLOTS: u32 = u32::MAX;
 
 /// The longest name of a peer that is shown.
 const PEER_CHARS_MAX: usize = 200;
-const ENTRY_BYTES: usize = 24;
-const _: () = assert!(8 + GROUP_MAX * ENTRY_BYTES <= RECORD_BYTES);
 /// Numbers of groups travel in so many bits.
 const NUMBER_BITS: u32 = 26;
 pub(crate) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
@@ -51,50 +50,67 @@ pub(crate) struct Record {
 impl Record {
     /// With how many of its bytes matter.
     pub(crate) fn encode(&self) -> ([u8; RECORD_BYTES], usize) {
-        let mut bytes = [0; RECORD_BYTES];
-        let word = (self.group & NUMBER_MASK) | (self.count as u32) << NUMBER_BITS;
-        bytes[..4].copy_from_slice(&word.to_le_bytes());
-        let entries = bytes[8..].chunks_exact_mut(ENTRY_BYTES);
-        for (entry, wanted) in entries.zip(&self.wanted[..self.count]) {
-            entry[..4].copy_from_slice(&wanted.tag.to_le_bytes());
-            entry[4..8].copy_from_slice(&wanted.ordinal.to_le_bytes());
-            entry[8..12].copy_from_slice(&wanted.memory.to_le_bytes());
-            entry[12..18].copy_from_slice(&wanted.offset.to_le_bytes()[..6]);
-            entry[18..24].copy_from_slice(&wanted.bytes.to_le_bytes()[..6]);
+        let mut layout = RecordLayout::zeroed();
+        layout.word = (self.group & NUMBER_MASK) | (self.count as u32) << NUMBER_BITS;
+        for (entry, wanted) in layout.entries.iter_mut().zip(&self.wanted[..self.count]) {
+            let Wanted { tag, ordinal, memory, offset, bytes } = *wanted;
+            *entry = Entry { tag, ordinal, memory, offset: low48(offset), bytes: low48(bytes) };
         }
-        let used = 8 + self.count * ENTRY_BYTES;
-        let sum = sum(&bytes[..used]);
-        bytes[4..8].copy_from_slice(&sum.to_le_bytes());
+        let used = 8 + self.count * size_of::<Entry>();
+        layout.sum = sum(&bytemuck::bytes_of(&layout)[..used]);
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[..size_of::<RecordLayout>()].copy_from_slice(bytemuck::bytes_of(&layout));
         (bytes, used)
     }
 
     /// None if the bytes are no record, or not all of one record.
     pub(crate) fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
-        let (word, rest) = bytes.split_first_chunk()?;
-        let (told, rest) = rest.split_first_chunk()?;
-        let word = u32::from_le_bytes(*word);
-        let (group, count) = (word & NUMBER_MASK, (word >> NUMBER_BITS) as usize);
-        if !(1..=GROUP_MAX).contains(&count)
-            || u32::from_le_bytes(*told) != sum(&bytes[..8 + count * ENTRY_BYTES])
-        {
+        let layout: RecordLayout =
+            bytemuck::pod_read_unaligned(bytes.get(..size_of::<RecordLayout>())?);
+        let (group, count) = (layout.word & NUMBER_MASK, (layout.word >> NUMBER_BITS) as usize);
+        let is_whole = || layout.sum == sum(&bytes[..8 + count * size_of::<Entry>()]);
+        if !(1..=GROUP_MAX).contains(&count) || !is_whole() {
             return None;
         }
         let mut wanted = [Wanted::default(); GROUP_MAX];
-        for (wanted, entry) in wanted.iter_mut().zip(rest.chunks_exact(ENTRY_BYTES)).take(count) {
-            *wanted = Wanted {
-                tag: i32::from_le_bytes(*entry.first_chunk()?),
-                ordinal: u32::from_le_bytes(*entry[4..].first_chunk()?),
-                memory: u32::from_le_bytes(*entry[8..].first_chunk()?),
-                offset: u48(&entry[12..18]),
-                bytes: u48(&entry[18..24]),
-            };
+        for (wanted, entry) in wanted.iter_mut().zip(&layout.entries).take(count) {
+            let Entry { tag, ordinal, memory, offset, bytes } = *entry;
+            *wanted = Wanted { tag, ordinal, memory, offset: u48(offset), bytes: u48(bytes) };
         }
         Some(Record { group, count, wanted })
     }
 }
 
-fn u48(bytes: &[u8]) -> u64 {
-    bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
+/// A record as it travels; all hosts are little-endian.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct RecordLayout {
+    /// Number and count of the group.
+    word: u32,
+    sum: u32,
+    entries: [Entry; GROUP_MAX],
+}
+const _: () = assert!(size_of::<RecordLayout>() <= RECORD_BYTES);
+const _: () = assert!(cfg!(target_endian = "little"), "records travel as they lie in memory");
+
+/// A [`Wanted`] as it travels.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Entry {
+    tag: i32,
+    ordinal: u32,
+    memory: u32,
+    offset: [u8; 6],
+    bytes: [u8; 6],
+}
+
+fn low48(value: u64) -> [u8; 6] {
+    let [a, b, c, d, e, f, ..] = value.to_le_bytes();
+    [a, b, c, d, e, f]
+}
+
+fn u48([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
 }
 
 /// The sum over a record's bytes but its own. A record may be overwritten while it is read: then
@@ -110,8 +126,9 @@ fn sum(record: &[u8]) -> u32 {
     (sum >> 32) as u32
 }
 
-/// What a piece in a slot says of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a piece in a slot says of itself, as it travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub(crate) struct Header {
     pub(crate) tag: i32,
     /// Which of all messages with that tag it belongs to, modulo 2^32.
@@ -127,24 +144,12 @@ pub(crate) struct Header {
 impl Header {
     pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
-        bytes[..4].copy_from_slice(&self.tag.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.ordinal.to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.at.to_le_bytes());
-        bytes[16..24].copy_from_slice(&self.bytes.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.total.to_le_bytes());
+        bytes[..size_of::<Header>()].copy_from_slice(bytemuck::bytes_of(&self));
         bytes
     }
 
     pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Header {
-        let word = |at: usize| bytes[at..].first_chunk().copied().map_or(0, u64::from_le_bytes);
-        let first = word(0);
-        Header {
-            tag: first as i32,
-            ordinal: (first >> 32) as u32,
-            at: word(8),
-            bytes: word(16),
-            total: word(24),
-        }
+        bytemuck::pod_read_unaligned(&bytes[..size_of::<Header>()])
     }
 }
 
