@@ -7,7 +7,7 @@
 //!       channel, slots
 //! ```
 
-use ccl_core::admission;
+use ccl_core::admission::{self, HEADER_BYTES};
 use ccl_core::config::Config;
 use ccl_core::topology::Hosts;
 use ccl_core::types::Rank;
@@ -17,7 +17,10 @@ use ccl_memory::{Region, RegionError, doorbell};
 use crate::recorder::CallRecord;
 
 const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
+/// With so many peers that slots would be shorter, each has fewer of them.
 const SLOT_BYTES_MIN: usize = 4 << 10;
+/// The shortest slots, where even one of those for each peer is beyond the budget.
+const SLOT_BYTES_LEAST: usize = 1 << 10;
 
 /// How a rank's segment is divided; equal on all ranks of a host. The slots are equal everywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,19 +39,22 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// The division on the host of `rank`: slots as large as configured, or as the budget allows.
-    /// Where no two ranks share a host they are twice that: a system call costs more than a look
-    /// at a slot, and what is lent and lands stays in no cache.
+    /// The division on the host of `rank`: slots as large and as many as configured, or as the
+    /// budget allows, which holds for 32,000 peers if it is the usual one. Where no two ranks share
+    /// a host slots are twice as large: a system call costs more than a look at a slot, and what is
+    /// lent and lands stays in no cache.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
         let (ranks, locals) = (hosts.ranks(), hosts.members(hosts.seat(rank).0));
         let apart = ranks > 1 && hosts.count() == ranks;
         // A program may have written a zero, which the environment cannot.
-        let (channels, slots) = (config.channels.max(1), config.slots.max(1));
-        let links = u64::from(ranks.saturating_sub(1).max(1)) * u64::from(channels);
-        let share = config.budget_bytes.0 as u64 / links / u64::from(slots);
-        let share = usize::try_from(share).unwrap_or(usize::MAX);
+        let channels = config.channels.max(1);
+        let links = ranks.saturating_sub(1).max(1) as usize * channels as usize;
+        let link_bytes = config.budget_bytes.0 / links;
+        let most = u32::try_from(link_bytes / (SLOT_BYTES_MIN + HEADER_BYTES)).unwrap_or(u32::MAX);
+        let slots = config.slots.max(1).min(most.max(1));
+        let share = (link_bytes / slots as usize).saturating_sub(HEADER_BYTES);
         let wanted = config.slot_bytes.0.saturating_mul(if apart { 2 } else { 1 });
-        let slot_bytes = wanted.min(share).max(SLOT_BYTES_MIN) / 64 * 64;
+        let slot_bytes = wanted.min(share).max(SLOT_BYTES_LEAST) / 64 * 64;
         let (locals, shape) = (Vec::from_iter(locals), Shape { slots, slot_bytes });
         Segment {
             ranks,
@@ -188,11 +194,23 @@ mod tests {
     }
 
     #[test]
-    fn many_ranks_stay_within_the_budget() {
-        let mut config = Config::default();
-        config.budget_bytes = Bytes(8 << 20);
-        let segment = Segment::of_one_host(64, &config);
-        let in_flight = 63 * segment.shape.slots as usize * segment.shape.slot_bytes;
-        assert!(in_flight <= 8 << 20, "{in_flight}");
+    fn any_number_of_ranks_stays_within_the_budget() {
+        for (ranks, budget_bytes) in [
+            (64, 8 << 20),
+            (1025, 32 << 20),
+            (3000, 32 << 20),
+            (9000, 32 << 20),
+            (24_576, 32 << 20),
+        ] {
+            let mut config = Config::default();
+            config.budget_bytes = Bytes(budget_bytes);
+            let places = Vec::from_iter(0..ranks);
+            let segment = Segment::new(&Hosts::of(&places), 0, &config);
+            let in_flight = segment.message_config().in_flight_bytes_max(ranks as usize - 1);
+            assert!(in_flight <= budget_bytes, "{ranks} ranks: {in_flight} bytes in flight");
+            assert!(in_flight * 2 > budget_bytes, "{ranks} ranks: {in_flight} bytes in flight");
+        }
+        let usual = Segment::of_one_host(8, &Config::default());
+        assert_eq!(usual.shape.slots, Config::default().slots);
     }
 }

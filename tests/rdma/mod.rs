@@ -269,6 +269,32 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
     }
 }
 
+/// Whatever they have to send, and however they are grouped.
+#[test]
+fn seven_senders_keep_to_the_budget_of_their_receiver() {
+    const BUDGET: usize = 1 << 20;
+    const COUNT: usize = 256 << 10;
+    let Some((devices, _turn)) = devices() else { return };
+    let config = over(&devices, |config| {
+        config.budget_bytes = Bytes(BUDGET);
+        config.ib_policy = "2".parse().unwrap();
+    });
+    let under_way = ranks_with(8, config, |communicator| {
+        let own = vec![communicator.rank(); COUNT];
+        let mut all = vec![0; if communicator.rank() == 0 { 8 * COUNT } else { 0 }];
+        for _ in 0..3 {
+            communicator.gather(&own, &mut all, 0).unwrap();
+            assert!(all.iter().enumerate().all(|(at, value)| *value as usize == at / COUNT));
+        }
+        let mut accounts = communicator.accounts();
+        accounts.find(|(rank, _)| *rank == 0).map_or(0, |(_, own)| own.in_flight_bytes_max)
+    });
+    println!("bytes under way to rank 0, at most: {under_way:?}");
+    let all: u64 = under_way.iter().sum();
+    assert!(all <= BUDGET as u64, "{all} bytes");
+    assert!(under_way[1..].iter().all(|own| *own > 0), "{under_way:?}");
+}
+
 #[test]
 fn up_to_8_ranks_over_rdma() {
     let Some((devices, _turn)) = devices() else { return };
