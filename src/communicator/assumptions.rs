@@ -140,16 +140,24 @@ pub(super) fn adjusted(
     (config, Some(said))
 }
 
-/// That slots are shorter than they should be, as the ranks are many: the more of them there are,
-/// the less each link may have under way, and nobody should have to find that out by measuring.
+/// Says that slots are shorter or fewer than they should be, as the ranks are many: the more of
+/// them there are, the less each link may have under way, and nobody should have to find that out
+/// by measuring.
 fn shrunk(config: &Config, hosts: &Hosts) -> Option<String> {
-    let slot_bytes = |hosts: &Hosts| Segment::new(hosts, 0, config).shape.slot_bytes;
+    let shape = |hosts: &Hosts| Segment::new(hosts, 0, config).shape;
     let two: &[u32] = if hosts.count() == hosts.ranks() { &[0, 1] } else { &[0, 0, 1] };
-    let (is, would_be) = (slot_bytes(hosts), slot_bytes(&Hosts::of(two)));
-    let said = (is < would_be).then(|| {
+    let (is, would_be) = (shape(hosts), shape(&Hosts::of(two)));
+    let fewer = if is.slots < would_be.slots {
+        format!(", and each link has {} of them in the place of {}", is.slots, would_be.slots)
+    } else {
+        String::new()
+    };
+    let said = (is.slot_bytes < would_be.slot_bytes).then(|| {
         format!(
-            "slots hold {is} bytes in the place of {would_be}, so that what {} ranks may have \
-             under way stays within FERROCCL_BUDGET_BYTES={}; channels stay as many",
+            "slots hold {} bytes in the place of {}{fewer}, so that what {} ranks may have under \
+             way stays within FERROCCL_BUDGET_BYTES={}; channels stay as many",
+            is.slot_bytes,
+            would_be.slot_bytes,
             hosts.ranks(),
             config.budget_bytes.show()
         )
@@ -242,6 +250,9 @@ mod tests {
             assert_eq!(said.is_none(), is_whole, "{ranks}: {said:?}");
             assert!(said.is_none_or(|said| said.contains("FERROCCL_BUDGET_BYTES=33554432")));
         }
+        let hosts = Hosts::of(&(0..3000).collect::<Vec<_>>());
+        let said = adjusted(&config, &hosts, Duration::from_micros(10)).1.unwrap();
+        assert!(said.contains("each link has 1 of them in the place of 8"), "{said}");
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl Segment {
         let channels = config.channels.max(1);
         let links = ranks.saturating_sub(1).max(1) as usize * channels as usize;
         let link_bytes = config.budget_bytes.0 / links;
-        let most = u32::try_from(link_bytes / (SLOT_BYTES_MIN + HEADER_BYTES)).unwrap_or(u32::MAX);
+        let most = u32::try_from(link_bytes / SLOT_BYTES_MIN).unwrap_or(u32::MAX);
         let slots = config.slots.max(1).min(most.max(1));
         let share = (link_bytes / slots as usize).saturating_sub(HEADER_BYTES);
         let wanted = config.slot_bytes.0.saturating_mul(if apart { 2 } else { 1 });

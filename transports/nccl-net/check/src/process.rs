@@ -73,12 +73,21 @@ fn entries(directory: &str) -> usize {
 }
 
 /// This process's share of the memory that is there for it, in bytes: what others map too counts
-/// in parts. All of it, on systems that do not tell.
+/// in parts, and programs and libraries do not count.
 pub(crate) fn share_of_memory_bytes() -> usize {
-    let smaps = fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
-    let kib = smaps.lines().find_map(|line| line.strip_prefix("Pss:")?.strip_suffix("kB"));
-    let kib = kib.and_then(|kib| kib.trim().parse::<usize>().ok());
-    kib.map_or_else(resident_bytes, |kib| kib << 10)
+    let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let (mut counts, mut kib) = (false, 0);
+    for line in smaps.lines() {
+        if let Some(pss) = line.strip_prefix("Pss:") {
+            let pss = pss.trim().strip_suffix(" kB").and_then(|kib| kib.parse::<usize>().ok());
+            kib += pss.filter(|_| counts).unwrap_or(0);
+        } else if line.split(' ').next().is_some_and(|range| range.contains('-')) {
+            let file = line.split_whitespace().nth(5).filter(|name| name.starts_with('/'));
+            let in_memory = |name: &str| name.starts_with("/dev/") || name.starts_with("/memfd:");
+            counts = file.is_none_or(in_memory);
+        }
+    }
+    kib << 10
 }
 
 fn resident_bytes() -> usize {
