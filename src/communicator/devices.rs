@@ -49,6 +49,8 @@ pub(super) struct Devices {
     pub(super) near: Vec<Rank>,
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
+    /// How much of a network device's budget each rank has at least; the same on all ranks.
+    pub(super) budget_share: f64,
 }
 
 impl Devices {
@@ -86,29 +88,23 @@ impl Devices {
         let networked = hosts.count() > 1;
         let near: Vec<Rank> = (0..ranks).filter(|peer| own(*peer) == own(rank)).collect();
         let shared = if sharing { Some(open(&ShmTransport::new(), 0)?) } else { None };
-        let mut described = Vec::new();
+        let (mut described, mut budget_share) = (Vec::new(), 1.0);
         let network = match (networked, config.is_over_verbs()) {
             (false, _) => None,
             (true, true) => {
                 let index = near.iter().position(|peer| *peer == rank).unwrap_or(0);
-                let mut by_host: BTreeMap<_, Vec<u64>> = BTreeMap::new();
-                for (member, nearest) in roster.members.iter().zip(survey.nearest()) {
-                    by_host.entry(member.host).or_default().push(nearest);
-                }
-                let local = own(rank).and_then(|host| by_host.get(&host)).map_or(&[][..], |v| v);
-                let most = rails_max(config)?;
-                let taken = share(local, index, most);
-                let devices = taken.iter().filter_map(|at| rdma.get(*at));
+                let sharing = Sharing::new(config, roster, survey, (rank, index))?;
+                let devices = sharing.taken.iter().filter_map(|at| rdma.get(*at));
                 described = devices.map(|device| device.description.clone()).collect();
-                let single = by_host.values().all(|host| have_one_each(host, most));
-                Some(("verbs", rails(config, &taken, single, rdma)?))
+                budget_share = sharing.budget_share;
+                Some(("verbs", rails(config, &sharing, rdma)?))
             }
             (true, false) => {
                 let options = ccl_transport_tcp::Options::from_config(config);
                 Some(("tcp", open(&TcpTransport::new(options), 0)?))
             }
         };
-        Ok(Devices { hosts, shared, network, near, rdma: described })
+        Ok(Devices { hosts, shared, network, near, rdma: described, budget_share })
     }
 }
 
@@ -191,18 +187,51 @@ fn rails_max(config: &Config) -> Result<usize, Error> {
     Ok(most)
 }
 
+/// How the RDMA devices of the hosts are shared out among their ranks.
+#[derive(Clone, Debug, PartialEq)]
+struct Sharing {
+    /// The devices of this rank's host that it takes.
+    taken: Vec<usize>,
+    /// True if every rank of the communicator takes one at most.
+    single: bool,
+    /// How much of a device's budget each rank has at least.
+    budget_share: f64,
+}
+
+impl Sharing {
+    /// For the rank that is `index` among those of its host.
+    fn new(
+        config: &Config,
+        roster: &Roster,
+        survey: &Survey,
+        (rank, index): (Rank, usize),
+    ) -> Result<Sharing, Error> {
+        let most = rails_max(config)?;
+        let mut by_host: BTreeMap<_, Vec<u64>> = BTreeMap::new();
+        for (member, nearest) in roster.members.iter().zip(survey.nearest()) {
+            by_host.entry(member.host).or_default().push(nearest);
+        }
+        let own = roster.members.get(rank as usize).and_then(|own| by_host.get(&own.host));
+        let taken = share(own.map_or(&[], |own| own), index, most);
+        let single = by_host.values().all(|host| have_one_each(host, most));
+        let shares = by_host.values().flat_map(|host| budget_shares(host, most));
+        let least = shares.fold(f64::INFINITY, f64::min);
+        let budget_share = if least.is_finite() { least } else { 1.0 };
+        Ok(Sharing { taken, single, budget_share })
+    }
+}
+
 /// Opens those of the RDMA devices that a rank takes. Where every rank of the communicator takes a
-/// `single` one there is nothing to fail over to, so no message is tracked for that.
+/// single one there is nothing to fail over to, so no message is tracked for that.
 fn rails(
     config: &Config,
-    taken: &[usize],
-    single: bool,
+    Sharing { taken, single, .. }: &Sharing,
     found: &[DeviceInfo],
 ) -> Result<Arc<dyn Device>, Error> {
     // Where there are other ways, there is less to wait for.
     let link_within = if taken.len() > 1 { LINK_WITHIN } else { config.dead_after };
     let options = ccl_transport_verbs::Options::from_config(config, link_within)?;
-    let acknowledged = !single;
+    let acknowledged = !*single;
     let transport = VerbsTransport::new(ccl_transport_verbs::Options { acknowledged, ..options });
     let named = taken.iter().filter_map(|at| found.get(*at));
     let open = |device: &DeviceInfo| Ok((device.id.0.clone(), transport.open(&device.id)?));
@@ -210,7 +239,7 @@ fn rails(
         named.map(open).collect::<Result<_, Error>>()?;
     tracing::debug!(devices = ?devices.iter().map(|(name, _)| name).collect::<Vec<_>>());
     match devices.pop() {
-        Some((_, device)) if single => Ok(device),
+        Some((_, device)) if *single => Ok(device),
         last => {
             devices.extend(last);
             Ok(Arc::new(RailsDevice::new(devices)?))
@@ -247,6 +276,15 @@ fn share(nearest: &[u64], index: usize, most: usize) -> Vec<usize> {
     let count = (candidates.len() / sharing.max(1)).clamp(1, most);
     let taken = turn * count..(turn + 1) * count;
     taken.filter_map(|at| candidates.get(at % candidates.len().max(1)).copied()).collect()
+}
+
+/// Returns the number of devices whose budgets each rank of a host has: ranks that take the same
+/// device share its budget.
+fn budget_shares(nearest: &[u64], most: usize) -> Vec<f64> {
+    let taken = Vec::from_iter((0..nearest.len()).map(|index| share(nearest, index, most)));
+    let sharers = |device: &usize| taken.iter().filter(|own| own.contains(device)).count();
+    let share = |own: &Vec<usize>| own.iter().map(|device| 1.0 / sharers(device) as f64).sum();
+    taken.iter().map(share).collect()
 }
 
 /// Returns whether each rank of a host takes one device at most.
@@ -341,6 +379,19 @@ mod tests {
             taken(&devices, &[Some(7), None, Some(0)], 4),
             [vec![0, 1], vec![2, 3], vec![0, 1]]
         );
+    }
+
+    #[test]
+    fn ranks_share_the_budget_of_a_device() {
+        let shares = |devices: usize, ranks: usize| {
+            let nearest = nearest_of(&Place::default(), &on(&vec![None; devices]));
+            budget_shares(&vec![nearest; ranks], 4)
+        };
+        assert_eq!(shares(1, 1), [1.0]);
+        assert_eq!(shares(4, 1), [4.0]);
+        assert_eq!(shares(1, 4), [0.25; 4]);
+        assert_eq!(shares(2, 4), [0.5; 4]);
+        assert_eq!(shares(2, 3), [0.5, 1.0, 0.5], "the first and the third share one");
     }
 
     #[test]

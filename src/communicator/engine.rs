@@ -612,7 +612,7 @@ impl Engine {
         alias: Alias,
         (input, output): (Layout, Layout),
     ) -> Result<usize, Error> {
-        let program = lower_for_slots(schedule, alias, self.segment.shape.slots);
+        let program = lower_for_slots(schedule, alias, self.segment.slots_least());
         let slot_bytes = self.segment.shape.slot_bytes;
         check_message(&program, slot_bytes)?;
         let numbers = Numbers { input, output, element_bytes: 1, slot_bytes };

@@ -148,7 +148,7 @@ pub fn explain(
     let choice = choice(config, &segment, hosts, call, &mut Foreseen::default())?;
     let params = Params { rank, ranks, root: call.root, hosts };
     let schedule = (choice.algorithm.schedule)(&params);
-    let program = lower_for_slots(&schedule, Alias::APART, segment.shape.slots);
+    let program = lower_for_slots(&schedule, Alias::APART, segment.slots_least());
     check_message(&program, segment.shape.slot_bytes)?;
     let slot_bytes = message_bytes(choice.division, segment.shape.slot_bytes, &program);
     let numbers = numbers(call, rank, slot_bytes, &schedule)?;

@@ -29,7 +29,9 @@ pub(super) struct Segment {
     pub(super) ranks: u32,
     /// Those on the host of the segment's owner, itself among them, ascending.
     locals: Vec<Rank>,
+    /// Towards one rank, and the part of it that may come over the network.
     budget_bytes: usize,
+    network_budget_bytes: usize,
     zero_copy_bytes: usize,
     registered_bytes: usize,
     /// Channels per pair.
@@ -60,10 +62,39 @@ impl Segment {
             ranks,
             locals,
             budget_bytes: config.budget_bytes.0,
+            network_budget_bytes: config.budget_bytes.0,
             zero_copy_bytes: config.zero_copy_bytes.0,
             registered_bytes: config.registered_bytes.0,
             channels,
             shape,
+        }
+    }
+
+    /// Lets a rank have this share of a network device's budget, which is the configured one. More
+    /// than all of it, where a rank has several devices, changes nothing.
+    pub(super) fn on_network(mut self, share: f64) -> Segment {
+        self.network_budget_bytes = (self.budget_bytes as f64 * share.clamp(0.0, 1.0)) as usize;
+        self
+    }
+
+    /// Says that links between hosts have fewer slots than others, because ranks share the budget
+    /// of a network device.
+    pub(super) fn shared(&self) -> Option<String> {
+        let (least, slots) = (self.slots_least(), self.shape.slots);
+        (least < slots).then(|| {
+            format!(
+                "ranks that share a network device share its FERROCCL_BUDGET_BYTES={}: each link \
+                 between hosts has {least} slots in the place of {slots}",
+                self.budget_bytes
+            )
+        })
+    }
+
+    /// Returns the slots that every link of every rank has at least.
+    pub(super) fn slots_least(&self) -> u32 {
+        match self.locals.len() < self.ranks as usize {
+            true => self.message_config().granted_slots(self.ranks as usize - 1),
+            false => self.shape.slots,
         }
     }
 
@@ -75,12 +106,12 @@ impl Segment {
     /// The sizes of links by messages, whose slots are like those of the segment.
     pub(super) fn message_config(&self) -> admission::Config {
         let Shape { slots, slot_bytes } = self.shape;
-        let (channels, budget_bytes) = (self.channels, self.budget_bytes);
+        let (channels, budget_bytes) = (self.channels, self.network_budget_bytes);
         admission::Config {
             channels,
             slots,
             slot_bytes,
-            slots_min: slots,
+            slots_min: 1,
             budget_bytes,
             lend_bytes_min: self.zero_copy_bytes,
             registered_bytes_max: self.registered_bytes,
@@ -212,5 +243,23 @@ mod tests {
         }
         let usual = Segment::of_one_host(8, &Config::default());
         assert_eq!(usual.shape.slots, Config::default().slots);
+        assert_eq!(usual.slots_least(), Config::default().slots);
+    }
+
+    #[test]
+    fn ranks_that_share_a_device_share_its_budget() {
+        let config = Config::default();
+        // 8 ranks on each of 64 hosts.
+        let hosts = Hosts::of(&Vec::from_iter((0..512).map(|rank| rank / 8)));
+        let whole = Segment::new(&hosts, 9, &config);
+        assert_eq!(whole.slots_least(), config.slots);
+        for (share, slots) in [(4.0, 8), (1.0, 8), (0.5, 4), (0.125, 1)] {
+            let segment = whole.clone().on_network(share);
+            assert_eq!(segment.shape, whole.shape, "memory is shared as before");
+            assert_eq!(segment.slots_least(), slots, "{share}");
+            let in_flight = segment.message_config().in_flight_bytes_max(511);
+            let budget = config.budget_bytes.0 as f64 * share.min(1.0);
+            assert!(in_flight as f64 <= budget, "{share}: {in_flight} bytes in flight");
+        }
     }
 }

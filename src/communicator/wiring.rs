@@ -62,6 +62,8 @@ pub(super) struct Wiring {
     pub(super) why: Option<String>,
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
+    /// How much of a network device's budget each rank has at least.
+    budget_share: f64,
 }
 
 /// What it takes to find the peers of one transport.
@@ -91,10 +93,11 @@ impl Wiring {
         let round_trip = round_trips.map(u64::from_le_bytes).max().unwrap_or(0);
         let meeting = Meeting { control: &control, key, timeout };
         let (rank, ranks) = (control.rank(), control.ranks());
-        let Devices { hosts, shared, network, near, rdma } = devices;
+        let Devices { hosts, shared, network, near, rdma, budget_share } = devices;
         let round_trip = Duration::from_nanos(round_trip);
         let (config, slots) = assumptions::adjusted(config, &hosts, round_trip);
-        let notes = Vec::from_iter(flows.into_iter().chain(slots));
+        let fewer = Segment::new(&hosts, rank, &config).on_network(budget_share).shared();
+        let notes = Vec::from_iter(flows.into_iter().chain(slots).chain(fewer));
         let note = (!notes.is_empty()).then(|| notes.join("; "));
         let locals = Vec::from_iter(hosts.members(hosts.seat(rank).0));
         let local = match shared {
@@ -114,7 +117,7 @@ impl Wiring {
             None => None,
             Some((_, device)) => {
                 let peers: Vec<Rank> = (0..ranks).filter(|r| !locals.contains(r)).collect();
-                let segment = Segment::new(&hosts, rank, &config);
+                let segment = Segment::new(&hosts, rank, &config).on_network(budget_share);
                 let mut links = meeting.message_links(device, &peers, &segment, config.timeout)?;
                 // Others have no queue pairs to spread over.
                 if name == "verbs" {
@@ -135,6 +138,7 @@ impl Wiring {
             config,
             note,
             rdma,
+            budget_share,
             why: None,
         })
     }
@@ -236,7 +240,7 @@ impl Wiring {
     /// Makes the engine: links over shared segments, and messages to other hosts.
     pub(super) fn engine(mut self, config: Config, parking: Parking) -> Result<Engine, Error> {
         let (rank, ranks) = (self.control.rank(), self.control.ranks());
-        let segment = Segment::new(&self.hosts, rank, &self.config);
+        let segment = Segment::new(&self.hosts, rank, &self.config).on_network(self.budget_share);
         let mut receivers: Vec<Option<Receiver>> = Vec::new();
         let regions = self.share(segment.bytes(), |own| {
             for (peer, channel) in links(ranks, segment.channels) {

@@ -269,10 +269,10 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
     }
 }
 
-/// Whatever they have to send, and however they are grouped.
+/// Four ranks share each of two devices, and so its budget.
 #[test]
 fn seven_senders_keep_to_the_budget_of_their_receiver() {
-    const BUDGET: usize = 1 << 20;
+    const BUDGET: usize = 4 << 20;
     const COUNT: usize = 256 << 10;
     let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| {
@@ -291,7 +291,7 @@ fn seven_senders_keep_to_the_budget_of_their_receiver() {
     });
     println!("bytes under way to rank 0, at most: {under_way:?}");
     let all: u64 = under_way.iter().sum();
-    assert!(all <= BUDGET as u64, "{all} bytes");
+    assert!(all <= BUDGET as u64 / 4, "{all} bytes");
     assert!(under_way[1..].iter().all(|own| *own > 0), "{under_way:?}");
 }
 

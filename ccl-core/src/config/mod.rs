@@ -220,8 +220,9 @@ config! {
         "Most payload of a slot; less where the budget demands it, twice that where no two ranks \
          share a host. Should stay well inside a core's second-level cache.";
     budget_bytes: Bytes = Bytes(32 << 20), "FERROCCL_BUDGET_BYTES", None, true,
-        "Most bytes that all peers together may have under way towards one rank. Slots shrink \
-         to fit, to 4 KiB; where that is not enough each link has fewer of them.";
+        "Most bytes that all peers together may have under way towards one rank, and towards one \
+         RDMA device, whose ranks share it. Slots shrink to fit, to 4 KiB; where that is not \
+         enough each link has fewer of them.";
     zero_copy_bytes: Bytes = Bytes(16 << 10), "FERROCCL_ZERO_COPY_BYTES", None, false,
         "Messages over a network from so many bytes on are sent from the caller's buffers and \
          received into them, where the algorithm and the transport allow; shorter ones are copied \
