@@ -1,7 +1,7 @@
 //! What a process holds: to see whether a plugin gives back what it took.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -10,6 +10,9 @@ use crate::stop::{Outcome, failed};
 
 /// Growth of memory that no single object explains: allocators keep some.
 const MEMORY_SLACK_BYTES: usize = 16 << 20;
+
+/// How long what ends by itself may take: a plugin may wait for the other side to close.
+const MOMENT: Duration = Duration::from_secs(4);
 
 /// What this process holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,10 +35,8 @@ impl Holdings {
     /// Expects that no more is held than now, after a moment for what ends by itself.
     pub(crate) fn demand_no_growth(self, side: &Side, after: &str) -> Outcome {
         let mut growth = self.growth();
-        for _ in 0..100 {
-            if growth.is_none() || side.watch.is_over() {
-                break;
-            }
+        let until = Instant::now() + side.arguments.on_this_machine(MOMENT);
+        while growth.is_some() && Instant::now() < until && !side.watch.is_over() {
             std::thread::sleep(Duration::from_millis(20));
             growth = self.growth();
         }
