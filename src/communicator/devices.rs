@@ -49,7 +49,7 @@ pub(super) struct Devices {
     pub(super) near: Vec<Rank>,
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
-    /// How much of a network device's budget each rank has at least; the same on all ranks.
+    /// The least share of a network device's budget that a rank has; the same on all ranks.
     pub(super) budget_share: f64,
 }
 
@@ -187,14 +187,14 @@ fn rails_max(config: &Config) -> Result<usize, Error> {
     Ok(most)
 }
 
-/// How the RDMA devices of the hosts are shared out among their ranks.
+/// The division of each host's RDMA devices among its ranks.
 #[derive(Clone, Debug, PartialEq)]
 struct Sharing {
     /// The devices of this rank's host that it takes.
     taken: Vec<usize>,
     /// True if every rank of the communicator takes one at most.
     single: bool,
-    /// How much of a device's budget each rank has at least.
+    /// The least share of a device's budget that a rank has.
     budget_share: f64,
 }
 
@@ -213,8 +213,9 @@ impl Sharing {
         }
         let own = roster.members.get(rank as usize).and_then(|own| by_host.get(&own.host));
         let taken = share(own.map_or(&[], |own| own), index, most);
-        let single = by_host.values().all(|host| have_one_each(host, most));
-        let shares = by_host.values().flat_map(|host| budget_shares(host, most));
+        let hosts = Vec::from_iter(by_host.values().map(|host| share_all(host, most)));
+        let single = hosts.iter().flatten().all(|taken| taken.len() <= 1);
+        let shares = hosts.iter().flat_map(|host| budget_shares(host));
         let least = shares.fold(f64::INFINITY, f64::min);
         let budget_share = if least.is_finite() { least } else { 1.0 };
         Ok(Sharing { taken, single, budget_share })
@@ -280,16 +281,15 @@ fn share(nearest: &[u64], index: usize, most: usize) -> Vec<usize> {
 
 /// Returns the number of devices whose budgets each rank of a host has: ranks that take the same
 /// device share its budget.
-fn budget_shares(nearest: &[u64], most: usize) -> Vec<f64> {
-    let taken = Vec::from_iter((0..nearest.len()).map(|index| share(nearest, index, most)));
+fn budget_shares(taken: &[Vec<usize>]) -> Vec<f64> {
     let sharers = |device: &usize| taken.iter().filter(|own| own.contains(device)).count();
     let share = |own: &Vec<usize>| own.iter().map(|device| 1.0 / sharers(device) as f64).sum();
     taken.iter().map(share).collect()
 }
 
-/// Returns whether each rank of a host takes one device at most.
-fn have_one_each(nearest: &[u64], most: usize) -> bool {
-    (0..nearest.len()).all(|index| share(nearest, index, most).len() <= 1)
+/// Returns the devices that each rank of a host takes, as [`share`] does for one.
+fn share_all(nearest: &[u64], most: usize) -> Vec<Vec<usize>> {
+    (0..nearest.len()).map(|index| share(nearest, index, most)).collect()
 }
 
 /// Opens one of a transport's devices; beyond the last one they begin again.
@@ -334,10 +334,7 @@ mod tests {
     /// What each rank takes.
     fn taken(devices: &[Place], ranks: &[Place], most: usize) -> Vec<Vec<usize>> {
         let nearest = Vec::from_iter(ranks.iter().map(|rank| nearest_of(rank, devices)));
-        let taken = (0..ranks.len()).map(|index| share(&nearest, index, most));
-        let taken = Vec::from_iter(taken);
-        assert_eq!(have_one_each(&nearest, most), taken.iter().all(|own| own.len() == 1));
-        taken
+        share_all(&nearest, most)
     }
 
     fn on(nodes: &[Option<u32>]) -> Vec<Place> {
@@ -385,7 +382,7 @@ mod tests {
     fn ranks_share_the_budget_of_a_device() {
         let shares = |devices: usize, ranks: usize| {
             let nearest = nearest_of(&Place::default(), &on(&vec![None; devices]));
-            budget_shares(&vec![nearest; ranks], 4)
+            budget_shares(&share_all(&vec![nearest; ranks], 4))
         };
         assert_eq!(shares(1, 1), [1.0]);
         assert_eq!(shares(4, 1), [4.0]);

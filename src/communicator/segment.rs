@@ -79,7 +79,7 @@ impl Segment {
 
     /// Says that links between hosts have fewer slots than others, because ranks share the budget
     /// of a network device.
-    pub(super) fn shared(&self) -> Option<String> {
+    pub(super) fn budget_note(&self) -> Option<String> {
         let (least, slots) = (self.slots_least(), self.shape.slots);
         (least < slots).then(|| {
             format!(

@@ -14,7 +14,7 @@ use ccl_memory::doorbell::Doorbell;
 /// The shortest spin.
 const SPIN_MIN: Duration = Duration::from_micros(1);
 
-/// What a look for progress does.
+/// The kind of work that one look for progress takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     /// It reads memory that peers write.

@@ -62,7 +62,7 @@ pub(super) struct Wiring {
     pub(super) why: Option<String>,
     /// The RDMA devices that this rank takes, each described for people.
     pub(super) rdma: Vec<String>,
-    /// How much of a network device's budget each rank has at least.
+    /// The least share of a network device's budget that a rank has.
     budget_share: f64,
 }
 
@@ -96,7 +96,7 @@ impl Wiring {
         let Devices { hosts, shared, network, near, rdma, budget_share } = devices;
         let round_trip = Duration::from_nanos(round_trip);
         let (config, slots) = assumptions::adjusted(config, &hosts, round_trip);
-        let fewer = Segment::new(&hosts, rank, &config).on_network(budget_share).shared();
+        let fewer = Segment::new(&hosts, rank, &config).on_network(budget_share).budget_note();
         let notes = Vec::from_iter(flows.into_iter().chain(slots).chain(fewer));
         let note = (!notes.is_empty()).then(|| notes.join("; "));
         let locals = Vec::from_iter(hosts.members(hosts.seat(rank).0));

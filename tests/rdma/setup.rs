@@ -1,4 +1,4 @@
-//! What keeps ranks from being joined by RDMA, each with the sentence that names it.
+//! RDMA configurations that cannot work: each ends in an error that names the problem.
 
 use std::fs;
 use std::path::PathBuf;

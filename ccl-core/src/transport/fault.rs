@@ -246,7 +246,7 @@ pub struct FaultyDevice {
     inner: Arc<dyn Device>,
     /// The capabilities that it claims.
     pub caps: Caps,
-    /// Whether it accepts every secret, and heeds no deadline.
+    /// True for a device that accepts every secret and ignores every deadline.
     pub gullible: bool,
     wrap: Box<Wrap>,
     refuse: Box<Refuse>,

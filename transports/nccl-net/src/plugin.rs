@@ -26,7 +26,7 @@ use crate::progress::Progress;
 use crate::table::{Id, Kind, RequestId, Table};
 use crate::{config, log};
 
-/// How long closing and deregistering may wait for memory that is still being sent, which NCCL has
+/// Longest wait of `closeSend` and `deregMr` for memory that is still being sent, which NCCL has
 /// only when it aborts. Its thread that waits here serves other communicators too.
 const RELEASE_WITHIN: Duration = Duration::from_millis(10);
 

@@ -11,7 +11,7 @@ use crate::stop::{Outcome, failed};
 /// Growth of memory that no single object explains: allocators keep some.
 const MEMORY_SLACK_BYTES: usize = 16 << 20;
 
-/// How long what ends by itself may take: a plugin may wait for the other side to close.
+/// Time for a plugin to release what it holds until the peer closes.
 const MOMENT: Duration = Duration::from_secs(4);
 
 /// What this process holds.

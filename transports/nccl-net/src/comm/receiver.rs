@@ -118,7 +118,7 @@ pub(crate) struct Receiver {
     is_mixed: bool,
     /// Whether messages came past the slots since the peer was told of them for certain.
     has_landed: bool,
-    /// Whether messages without a grant are discarded, because nobody will ask for them.
+    /// True after [`Receiver::close`]: messages without a grant are discarded.
     is_closed: bool,
     tags: Tags,
     known: Vec<Known>,

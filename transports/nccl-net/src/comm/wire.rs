@@ -126,7 +126,7 @@ fn sum(record: &[u8]) -> u32 {
     (sum >> 32) as u32
 }
 
-/// What a piece in a slot says of itself, as it travels.
+/// The header of a piece in a slot, as it travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Header {

@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Point;
 use super::connect::exchange;
-use crate::link::{Flight, Link, TAG};
+use crate::link::{Flight, Link, Registered, TAG};
 use crate::messages::Role;
 use crate::side::Side;
 use crate::stop::{Outcome, demand};
@@ -230,33 +230,37 @@ pub(super) const SENDER_KILLED: Point = Point::pair(
 const LONG_SEED: u64 = 9;
 /// Longer than whatever is on its way at a time.
 const LONG_BYTES: usize = 64 << 20;
-/// How long a message gets to be under way before one end of it is killed.
+/// Time between the start of a transfer and the kill of one of its processes.
 const BEGUN: Duration = Duration::from_millis(2);
+
+/// Opens a connection, with memory for a long message.
+fn open_long(side: &Side) -> Outcome<(Link<'_>, Registered)> {
+    let link = Link::open(side, &side.net()?)?;
+    let memory = link.memory(LONG_BYTES)?;
+    Ok((link, memory))
+}
 
 pub(super) const RECEIVER_KILLED_WITHIN: Point = Point::pair(
     "receiver_killed_within_a_message",
     "When the receiving process is killed in the middle of a message, test of the send returns an \
      error in time, or says that it is done.",
     |side| {
-        let net = side.net()?;
-        let link = Link::open(side, &net)?;
-        let memory = link.memory(LONG_BYTES)?;
+        let (link, memory) = open_long(side)?;
         side.meet()?;
         let wanted = link.post_receive(&[memory.part(0, LONG_BYTES, TAG)], "a long message")?;
-        side.poll_for(BEGUN, || Ok(net.test(wanted)?.is_some()))?;
+        side.poll_for(BEGUN, || Ok(link.comm.net.test(wanted)?.is_some()))?;
         side.die()
     },
     |side| {
-        let net = side.net()?;
-        let link = Link::open(side, &net)?;
-        let memory = link.memory(LONG_BYTES)?;
+        let (link, memory) = open_long(side)?;
         side.meet()?;
         let sent = link.post_send(&memory.part(0, LONG_BYTES, TAG), "a long message")?;
         side.step("sending to a process that is killed meanwhile");
-        let error = side.until("an end, as the receiver is dead", || match net.test(sent) {
-            Ok(done) => Ok(done.map(|_| None)),
-            Err(refusal) => Ok(Some(Some(refusal))),
-        })?;
+        let error =
+            side.until("an end, as the receiver is dead", || match link.comm.net.test(sent) {
+                Ok(done) => Ok(done.map(|_| None)),
+                Err(refusal) => Ok(Some(Some(refusal))),
+            })?;
         error.into_iter().for_each(|error| side.note(error.to_string()));
         close_after_error(&link)
     },
@@ -267,16 +271,15 @@ pub(super) const SENDER_KILLED_WITHIN: Point = Point::pair(
     "When the sending process is killed in the middle of a message, test of the receive returns an \
      error in time, or says that it is done if all of it is there.",
     |side| {
-        let net = side.net()?;
-        let link = Link::open(side, &net)?;
-        let memory = link.memory(LONG_BYTES)?;
+        let (link, memory) = open_long(side)?;
         side.meet()?;
         let wanted = link.post_receive(&[memory.part(0, LONG_BYTES, TAG)], "a long message")?;
         side.step("receiving from a process that is killed meanwhile");
-        let end = side.until("an end, as the sender is dead", || match net.test(wanted) {
-            Ok(done) => Ok(done.map(Ok)),
-            Err(refusal) => Ok(Some(Err(refusal))),
-        })?;
+        let end =
+            side.until("an end, as the sender is dead", || match link.comm.net.test(wanted) {
+                Ok(done) => Ok(done.map(Ok)),
+                Err(refusal) => Ok(Some(Err(refusal))),
+            })?;
         match end {
             Ok(_) => memory.memory.verify(LONG_SEED, LONG_BYTES, LONG_BYTES)?,
             Err(error) => side.note(error.to_string()),
@@ -284,13 +287,11 @@ pub(super) const SENDER_KILLED_WITHIN: Point = Point::pair(
         close_after_error(&link)
     },
     |side| {
-        let net = side.net()?;
-        let link = Link::open(side, &net)?;
-        let memory = link.memory(LONG_BYTES)?;
+        let (link, memory) = open_long(side)?;
         memory.memory.fill(LONG_SEED);
         side.meet()?;
         let sent = link.post_send(&memory.part(0, LONG_BYTES, TAG), "a long message")?;
-        side.poll_for(BEGUN, || Ok(net.test(sent)?.is_some()))?;
+        side.poll_for(BEGUN, || Ok(link.comm.net.test(sent)?.is_some()))?;
         side.die()
     },
 );
