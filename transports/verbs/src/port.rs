@@ -125,6 +125,9 @@ impl Port {
             tracing::info!(port = self.name(), %old, %new, "a port has another address");
             (located.choice, located.others) = (choice, others);
         }
+        // What is offered and gone would be chosen for a peer, and then refused.
+        let is_there = |row: &GidRow| self.context.gid(self.number, row.index) == Some(*row);
+        located.others.retain(is_there);
         (located.lid, located.mtu) = (attr.lid, attr.active_mtu);
         Ok(located.clone())
     }

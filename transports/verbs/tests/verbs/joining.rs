@@ -7,7 +7,7 @@ use ccl_core::transport::Event;
 use ccl_transport_verbs::Options;
 use rdma_sys::IBV_GID_TYPE_ROCE_V2;
 
-use crate::pair::{go_on, joined, joined_after, joined_through_proxy};
+use crate::pair::{Gids, go_on, joined, joined_after, joined_at, joined_through_proxy};
 
 /// An interface may lose its address and get another one, in another row, without an event.
 #[test]
@@ -26,22 +26,26 @@ fn an_address_that_has_changed_is_looked_up_again() {
     assert_eq!(flows[0].to, IpAddr::from(ADDRESS));
 }
 
+fn gids(ips: &[[u8; 4]]) -> Gids {
+    let gid = |ip| Ipv4Addr::from(ip).to_ipv6_mapped().octets();
+    ips.iter().map(|ip| Some((gid(*ip), IBV_GID_TYPE_ROCE_V2))).collect()
+}
+
+/// One that is gone by then meets nobody.
 #[test]
 fn of_several_addresses_those_of_one_subnet_meet() {
-    let gids = |ips: [[u8; 4]; 2]| {
-        let gid = |ip| Ipv4Addr::from(ip).to_ipv6_mapped().octets();
-        Vec::from_iter(ips.iter().map(|ip| Some((gid(*ip), IBV_GID_TYPE_ROCE_V2))))
-    };
-    let mut ends = joined_after(&Options::default(), None, |[one, other]| {
-        one.set_gids(gids([[10, 79, 1, 1], [192, 168, 9, 1]]));
-        other.set_gids(gids([[172, 16, 0, 2], [192, 168, 9, 2]]));
-    });
-    let put = ends[0].put(0, 4096, Some(3));
-    ends[0].lane.post(ccl_wire::now(), &[put]).unwrap();
-    go_on(&mut ends, |[_, other]| !other.events.is_empty());
-    let flow = &ends[0].lane.flows(ends[0].endpoint)[0];
-    let expected = [[192, 168, 9, 1], [192, 168, 9, 2]].map(|ip| IpAddr::from(Ipv4Addr::from(ip)));
-    assert_eq!([flow.from, flow.to], expected);
+    let own = [[10, 79, 1, 1], [192, 168, 9, 1]];
+    let theirs = [[172, 16, 0, 2], [192, 168, 9, 2]];
+    for (left, expected) in [(2, [own[1], theirs[1]]), (1, [own[0], theirs[0]])] {
+        let tables = [gids(&own), gids(&theirs)];
+        let mut ends = joined_at(tables, |[one, _]| one.set_gids(gids(&own[..left])));
+        let put = ends[0].put(0, 4096, Some(3));
+        ends[0].lane.post(ccl_wire::now(), &[put]).unwrap();
+        go_on(&mut ends, |[_, other]| !other.events.is_empty());
+        let flow = &ends[0].lane.flows(ends[0].endpoint)[0];
+        let expected = expected.map(|ip| IpAddr::from(Ipv4Addr::from(ip)));
+        assert_eq!([flow.from, flow.to], expected);
+    }
 }
 
 #[test]

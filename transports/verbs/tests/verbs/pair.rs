@@ -91,7 +91,15 @@ pub(crate) fn joined_after(
     traffic_class: Option<u8>,
     change: impl FnOnce(&[SoftDevice; 2]),
 ) -> [End; 2] {
-    joined_by(options, traffic_class, change, |address| address)
+    joined_by(options, traffic_class, [vec![], vec![]], change, |address| address)
+}
+
+/// The rows of a table of addresses.
+pub(crate) type Gids = Vec<Option<([u8; 16], u32)>>;
+
+/// The same over devices that have these addresses when they are opened.
+pub(crate) fn joined_at(gids: [Gids; 2], change: impl FnOnce(&[SoftDevice; 2])) -> [End; 2] {
+    joined_by(&Options::default(), None, gids, change, |address| address)
 }
 
 /// The same through a proxy, which comes with them.
@@ -100,6 +108,7 @@ pub(crate) fn joined_through_proxy(options: &Options) -> ([End; 2], Proxy) {
     let ends = joined_by(
         options,
         None,
+        [vec![], vec![]],
         |_| (),
         |address| {
             let behind = Place::decode(&address).unwrap().addresses[0];
@@ -112,12 +121,17 @@ pub(crate) fn joined_through_proxy(options: &Options) -> ([End; 2], Proxy) {
 fn joined_by(
     options: &Options,
     traffic_class: Option<u8>,
+    gids: [Gids; 2],
     change: impl FnOnce(&[SoftDevice; 2]),
     detour: impl FnOnce(Address) -> Address,
 ) -> [End; 2] {
     let options = Options { interfaces: "127.0.0.1".to_owned(), ..options.clone() };
     let transport = VerbsTransport::over(functions(), options);
-    let softs = [1, 2].map(|seed| SoftDevice::new(Limits { seed, ..Limits::default() }));
+    let mut seed = 0;
+    let softs = gids.map(|gids| {
+        seed += 1;
+        SoftDevice::new(Limits { seed, gids, ..Limits::default() })
+    });
     let open = |soft: &SoftDevice| transport.open(&DeviceId(format!("{}:1", soft.name())));
     let devices: [Arc<dyn Device>; 2] = softs.each_ref().map(|soft| open(soft).unwrap());
     change(&softs);
