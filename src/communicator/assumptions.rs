@@ -144,14 +144,12 @@ pub(super) fn adjusted(
 /// them there are, the less each link may have under way, and nobody should have to find that out
 /// by measuring.
 fn shrunk(config: &Config, hosts: &Hosts) -> Option<String> {
-    let shape = |hosts: &Hosts| Segment::new(hosts, 0, config).shape;
+    let segment = |hosts: &Hosts| Segment::new(hosts, 0, config);
     let two: &[u32] = if hosts.count() == hosts.ranks() { &[0, 1] } else { &[0, 0, 1] };
-    let (is, would_be) = (shape(hosts), shape(&Hosts::of(two)));
-    let fewer = if is.slots < would_be.slots {
-        format!(", and each link has {} of them in the place of {}", is.slots, would_be.slots)
-    } else {
-        String::new()
-    };
+    let (is, would_be) = (segment(hosts), segment(&Hosts::of(two)).shape);
+    let fewer = is.fewer_slots();
+    let fewer = if fewer.is_empty() { fewer } else { format!(", {fewer}") };
+    let is = is.shape;
     let said = (is.slot_bytes < would_be.slot_bytes).then(|| {
         format!(
             "slots hold {} bytes in the place of {}{fewer}, so that what {} ranks may have under \
@@ -245,14 +243,14 @@ mod tests {
             let hosts = Hosts::of(&hosts);
             let (adjusted, said) = adjusted(&config, &hosts, Duration::from_micros(10));
             let segment = Segment::new(&hosts, 0, &adjusted);
-            assert_eq!((segment.channels, segment.shape.slots), (2, 8), "{ranks}");
+            assert_eq!((segment.channels, segment.message_config().slots), (2, 8), "{ranks}");
             let is_whole = segment.shape.slot_bytes == 256 << 10;
             assert_eq!(said.is_none(), is_whole, "{ranks}: {said:?}");
             assert!(said.is_none_or(|said| said.contains("FERROCCL_BUDGET_BYTES=33554432")));
         }
         let hosts = Hosts::of(&(0..3000).collect::<Vec<_>>());
         let said = adjusted(&config, &hosts, Duration::from_micros(10)).1.unwrap();
-        assert!(said.contains("each link has 1 of them in the place of 8"), "{said}");
+        assert!(said.contains("has 1 of them for itself, and up to 4 while"), "{said}");
     }
 
     #[test]

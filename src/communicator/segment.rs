@@ -19,6 +19,11 @@ use crate::recorder::CallRecord;
 const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
 /// With so many peers that slots would be shorter, each has fewer of them.
 const SLOT_BYTES_MIN: usize = 4 << 10;
+/// Slots of an equal share of a budget that is too small for as many as are configured, where links
+/// between hosts can lend each other credits: two that each link keeps, and two for the pool.
+const SLOTS_SHARED: u32 = 4;
+/// Slots of a link between hosts for each that it can rely on, at most: they take memory.
+const SLOTS_PER_RESERVED: u32 = 4;
 /// The shortest slots, where even one of those for each peer is beyond the budget.
 const SLOT_BYTES_LEAST: usize = 1 << 10;
 
@@ -36,15 +41,18 @@ pub(super) struct Segment {
     registered_bytes: usize,
     /// Channels per pair.
     pub(super) channels: u32,
-    /// Slots of each link.
+    /// Slots of each link on one host, and the fewest that a link between hosts has on average.
     pub(super) shape: Shape,
+    /// Slots of each link between hosts, if the budget allows.
+    slots: u32,
 }
 
 impl Segment {
     /// The division on the host of `rank`: slots as large and as many as configured, or as the
     /// budget allows, which holds for 32,000 peers if it is the usual one. Where no two ranks share
     /// a host slots are twice as large: a system call costs more than a look at a slot, and what is
-    /// lent and lands stays in no cache.
+    /// lent and lands stays in no cache. Between hosts a small budget makes slots fewer before it
+    /// makes them shorter, because links that are idle leave their credits to others.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
         let (ranks, locals) = (hosts.ranks(), hosts.members(hosts.seat(rank).0));
         let apart = ranks > 1 && hosts.count() == ranks;
@@ -53,10 +61,17 @@ impl Segment {
         let links = ranks.saturating_sub(1).max(1) as usize * channels as usize;
         let link_bytes = config.budget_bytes.0 / links;
         let most = u32::try_from(link_bytes / SLOT_BYTES_MIN).unwrap_or(u32::MAX);
-        let slots = config.slots.max(1).min(most.max(1));
-        let share = (link_bytes / slots as usize).saturating_sub(HEADER_BYTES);
+        let configured = config.slots.max(1);
+        // The ranks of a host may share a network device, and so its budget.
+        let fewest = match hosts.count() > 1 {
+            true => configured.min(SLOTS_SHARED.max(hosts.largest())),
+            false => configured,
+        };
+        let share = (link_bytes / fewest.min(most.max(1)) as usize).saturating_sub(HEADER_BYTES);
         let wanted = config.slot_bytes.0.saturating_mul(if apart { 2 } else { 1 });
         let slot_bytes = wanted.min(share).max(SLOT_BYTES_LEAST) / 64 * 64;
+        let held = link_bytes / (HEADER_BYTES + slot_bytes);
+        let slots = u32::try_from(held).unwrap_or(u32::MAX).clamp(1, configured);
         let (locals, shape) = (Vec::from_iter(locals), Shape { slots, slot_bytes });
         Segment {
             ranks,
@@ -67,6 +82,7 @@ impl Segment {
             registered_bytes: config.registered_bytes.0,
             channels,
             shape,
+            slots: configured,
         }
     }
 
@@ -77,23 +93,50 @@ impl Segment {
         self
     }
 
-    /// Says that links between hosts have fewer slots than others, because ranks share the budget
-    /// of a network device.
+    /// Says that links between hosts share credits because the ranks that share a network device
+    /// share its budget.
     pub(super) fn budget_note(&self) -> Option<String> {
-        let (least, slots) = (self.slots_least(), self.shape.slots);
-        (least < slots).then(|| {
+        let fewer = self.fewer_slots();
+        let shares_device = self.network_budget_bytes < self.budget_bytes;
+        (shares_device && !fewer.is_empty()).then(|| {
             format!(
-                "ranks that share a network device share its FERROCCL_BUDGET_BYTES={}: each link \
-                 between hosts has {least} slots in the place of {slots}",
+                "ranks that share a network device share its FERROCCL_BUDGET_BYTES={}: of slots, \
+                 {fewer}",
                 self.budget_bytes
             )
         })
     }
 
+    /// Says how many slots each link has where the budget does not hold all; empty where it does.
+    pub(super) fn fewer_slots(&self) -> String {
+        let (config, peers) = (self.message_config(), self.ranks.saturating_sub(1) as usize);
+        let reserved = config.reserved_slots(peers);
+        if self.locals.len() == self.ranks as usize {
+            return match self.shape.slots < self.slots {
+                true => {
+                    format!("each link has {} in the place of {}", self.shape.slots, self.slots)
+                }
+                false => String::new(),
+            };
+        }
+        match reserved < self.slots {
+            true => format!(
+                "each link between hosts has {reserved} of them for itself, and up to {} while \
+                 others are idle",
+                config.slots
+            ),
+            false => String::new(),
+        }
+    }
+
     /// Returns the slots that every link of every rank has at least.
     pub(super) fn slots_least(&self) -> u32 {
         match self.locals.len() < self.ranks as usize {
-            true => self.message_config().granted_slots(self.ranks as usize - 1),
+            true => {
+                let reserved =
+                    self.message_config().reserved_slots(self.ranks.saturating_sub(1) as usize);
+                reserved.min(self.shape.slots)
+            }
             false => self.shape.slots,
         }
     }
@@ -103,19 +146,20 @@ impl Segment {
         Segment::new(&Hosts::one(ranks), 0, config)
     }
 
-    /// The sizes of links by messages, whose slots are like those of the segment.
+    /// The sizes of links by messages, whose slots are as long as those of the segment.
     pub(super) fn message_config(&self) -> admission::Config {
-        let Shape { slots, slot_bytes } = self.shape;
-        let (channels, budget_bytes) = (self.channels, self.network_budget_bytes);
-        admission::Config {
-            channels,
-            slots,
-            slot_bytes,
+        let mut config = admission::Config {
+            channels: self.channels,
+            slots: self.slots,
+            slot_bytes: self.shape.slot_bytes,
             slots_min: 1,
-            budget_bytes,
+            budget_bytes: self.network_budget_bytes,
             lend_bytes_min: self.zero_copy_bytes,
             registered_bytes_max: self.registered_bytes,
-        }
+        };
+        let reserved = config.reserved_slots(self.ranks.saturating_sub(1) as usize);
+        config.slots = config.slots.min(reserved.saturating_mul(SLOTS_PER_RESERVED));
+        config
     }
 
     fn peers(&self) -> usize {
@@ -146,12 +190,12 @@ impl Segment {
     pub(super) fn network(&self) -> (usize, String) {
         let remote = self.ranks as usize - self.locals.len().max(1);
         let config = self.message_config();
-        let (bytes, granted) = (config.peer_bytes(remote), config.granted_slots(remote));
-        let Shape { slots, slot_bytes } = self.shape;
+        let (bytes, slots) = (config.peer_bytes(), config.slots);
         let formula = format!(
-            "{remote} peers × {} channels × ({slots} + {granted} slots) × (64 + {slot_bytes}) = {} \
-             bytes, once all are connected",
+            "{remote} peers × {} channels × ({slots} + {slots} slots) × (64 + {}) = {} bytes, once \
+             all are connected",
             self.channels,
+            config.slot_bytes,
             bytes.saturating_mul(remote)
         );
         (bytes.saturating_mul(remote), formula)
@@ -252,11 +296,11 @@ mod tests {
         // 8 ranks on each of 64 hosts.
         let hosts = Hosts::of(&Vec::from_iter((0..512).map(|rank| rank / 8)));
         let whole = Segment::new(&hosts, 9, &config);
-        assert_eq!(whole.slots_least(), config.slots);
-        for (share, slots) in [(4.0, 8), (1.0, 8), (0.5, 4), (0.125, 1)] {
+        for (share, slots) in [(4.0, (8, 8)), (1.0, (8, 8)), (0.5, (2, 8)), (0.125, (1, 4))] {
             let segment = whole.clone().on_network(share);
             assert_eq!(segment.shape, whole.shape, "memory is shared as before");
-            assert_eq!(segment.slots_least(), slots, "{share}");
+            assert_eq!((segment.slots_least(), segment.message_config().slots), slots, "{share}");
+            assert_eq!(segment.budget_note().is_some(), share < 1.0, "{share}");
             let in_flight = segment.message_config().in_flight_bytes_max(511);
             let budget = config.budget_bytes.0 as f64 * share.min(1.0);
             assert!(in_flight as f64 <= budget, "{share}: {in_flight} bytes in flight");

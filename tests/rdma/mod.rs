@@ -295,6 +295,41 @@ fn seven_senders_keep_to_the_budget_of_their_receiver() {
     assert!(under_way[1..].iter().all(|own| *own > 0), "{under_way:?}");
 }
 
+/// One of seven senders has something to send, and takes the credits that the others leave.
+#[test]
+fn one_sender_takes_the_credits_of_idle_ones() {
+    const BUDGET: usize = 4 << 20;
+    const COUNT: usize = 1 << 20;
+    let Some((devices, _turn)) = devices() else { return };
+    let config = over(&devices, |config| {
+        (config.budget_bytes, config.slot_bytes) = (Bytes(BUDGET), Bytes(16 << 10));
+        config.ib_policy = "2".parse().unwrap();
+    });
+    let under_way = ranks_with(8, config, |communicator| {
+        for round in 0..3 {
+            let mut data = vec![round; COUNT];
+            match communicator.rank() {
+                0 => {
+                    data.fill(0);
+                    communicator.recv(&mut data, 1).unwrap();
+                    assert!(data.iter().all(|value| *value == round));
+                }
+                1 => communicator.send(&data, 0).unwrap(),
+                _ => {}
+            }
+        }
+        communicator.barrier().unwrap();
+        let mut accounts = communicator.accounts();
+        accounts.find(|(rank, _)| *rank == 0).map_or(0, |(_, own)| own.in_flight_bytes_max)
+    });
+    println!("bytes under way to rank 0, at most: {under_way:?}");
+    let equal = BUDGET as u64 / 4 / 7;
+    assert!(
+        (equal + equal / 2..=BUDGET as u64 / 4).contains(&under_way[1]),
+        "{under_way:?} of {equal}"
+    );
+}
+
 #[test]
 fn up_to_8_ranks_over_rdma() {
     let Some((devices, _turn)) = devices() else { return };

@@ -19,7 +19,7 @@ impl Sender {
     #[must_use]
     pub fn new(staging: u32, slots: u32) -> Sender {
         let mut outbound = Outbound::new(staging.max(1));
-        outbound.open(slots);
+        outbound.open(slots, slots);
         Sender(outbound)
     }
 
@@ -51,7 +51,7 @@ impl Receiver {
     /// Of a link with so many slots, all granted.
     #[must_use]
     pub fn new(slots: u32) -> Receiver {
-        Receiver(Inbound::new(slots.max(1)))
+        Receiver(Inbound::new(slots.max(1), slots.max(1)))
     }
 
     /// A message is there. No if it was not granted, or was there before.

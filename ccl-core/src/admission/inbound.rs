@@ -17,10 +17,16 @@ pub(super) enum Landing {
 #[derive(Debug)]
 pub(super) struct Inbound {
     slots: u32,
+    /// Credits that the link always has, at most its slots.
+    reserved: u32,
     /// The number of the next message to be taken.
     next: u64,
     /// Messages below this may be sent.
     granted: u64,
+    /// The grant that the sender was told last.
+    announced: u64,
+    /// Whether the link waits for credits of the pool.
+    asks: bool,
     /// Of every slot: whether its current message is there.
     arrived: Vec<bool>,
     /// Of every slot: where past it its current message came.
@@ -30,13 +36,17 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// Grants all its slots from the start.
-    pub(super) fn new(slots: u32) -> Inbound {
+    /// Grants the reserved ones of its slots from the start.
+    pub(super) fn new(slots: u32, reserved: u32) -> Inbound {
         let arrived = vec![false; slots as usize];
+        let granted = u64::from(reserved);
         Inbound {
             slots,
+            reserved,
             next: 0,
-            granted: u64::from(slots),
+            granted,
+            announced: granted,
+            asks: false,
             arrived,
             past: vec![None; slots as usize],
             landings: Landings::default(),
@@ -106,17 +116,35 @@ impl Inbound {
 
     /// The grant, if it was renewed since the start.
     pub(super) fn renewed(&mut self) -> Option<u64> {
-        (self.granted > u64::from(self.slots)).then_some(self.granted)
+        self.announced = self.granted;
+        (self.granted > u64::from(self.reserved)).then_some(self.granted)
+    }
+
+    /// The grant, if the sender has not been told of it.
+    pub(super) fn unannounced(&mut self) -> Option<u64> {
+        (std::mem::replace(&mut self.announced, self.granted) < self.granted)
+            .then_some(self.granted)
+    }
+
+    /// Messages below this number may be sent whatever the pool has.
+    fn own(&self) -> u64 {
+        self.next + u64::from(self.reserved)
+    }
+
+    /// Returns the credits of the pool that the link has.
+    pub(super) fn pooled(&self) -> usize {
+        self.granted.saturating_sub(self.own()) as usize
     }
 
     /// Grants all that is free: the count that a message to that peer tells it on its way.
     pub(super) fn renew(&mut self) -> u64 {
-        self.granted = self.next + u64::from(self.slots);
+        self.granted = self.granted.max(self.own());
+        self.announced = self.granted;
         self.granted
     }
 
     /// Frees the slot of the next message. Returns the new grant if one is due: when half of the
-    /// slots are free and not granted.
+    /// reserved slots are free and not granted.
     pub(super) fn release(&mut self) -> Option<u64> {
         let slot = self.slot();
         if !std::mem::replace(&mut self.arrived[slot], false) {
@@ -126,11 +154,45 @@ impl Inbound {
         self.landings.taken(self.next);
         self.next += 1;
         self.landing = Landing::Undecided;
-        let due = self.next + u64::from(self.slots);
-        let is_due = (due - self.granted) * 2 >= u64::from(self.slots);
+        let due = self.own();
+        let is_due = due > self.granted && (due - self.granted) * 2 >= u64::from(self.reserved);
         if is_due {
-            self.granted = due;
+            (self.granted, self.announced) = (due, due);
         }
         is_due.then_some(due)
+    }
+
+    /// Returns whether the link must ask for a credit for the preposted message `number`: it has
+    /// none of its own, and the link does not wait for one already.
+    pub(super) fn asks_for(&mut self, number: u64) -> bool {
+        number >= self.granted.max(self.own()) && !std::mem::replace(&mut self.asks, true)
+    }
+
+    /// Takes a credit of the pool for the first preposted message that has none. Returns whether
+    /// there is such a message and a slot for it.
+    pub(super) fn extend(&mut self) -> bool {
+        self.granted = self.granted.max(self.own());
+        let extends = self.granted < self.preposted_end();
+        self.granted += u64::from(extends);
+        extends
+    }
+
+    /// Returns whether the link, which has been served, needs further credits.
+    pub(super) fn asks_again(&mut self) -> bool {
+        self.asks = self.granted < self.preposted_end();
+        self.asks
+    }
+
+    /// Preposted messages that have slots are below this number.
+    fn preposted_end(&self) -> u64 {
+        self.landings.preposted().min(self.next + u64::from(self.slots))
+    }
+
+    /// Ends what the link has of the pool: its peer is gone. Returns the credits.
+    pub(super) fn forget(&mut self) -> usize {
+        let pooled = self.pooled();
+        self.granted -= pooled as u64;
+        self.landings.forget_preposted();
+        pooled
     }
 }

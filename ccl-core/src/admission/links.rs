@@ -13,6 +13,7 @@ use super::meeting::{Directory, Meeting, Met};
 use super::name::{Name, SLOTS_MAX};
 use super::offer::Offer;
 use super::outbound::{Outbound, Verdict};
+use super::pool::CreditPool;
 use super::spreading::Spreading;
 use super::transfer::{RECORD_BYTES, RECORDS, Wanted};
 use super::{AdmissionError, Config, Counters, HEADER_BYTES};
@@ -112,10 +113,14 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Nothing is under way to it any more; returns the bytes that were.
-    pub(super) fn void(&mut self) -> usize {
+    /// Nothing is under way to it or from it any more; returns the bytes that were, and the
+    /// credits of the pool that its links had.
+    pub(super) fn void(&mut self) -> (usize, usize) {
         self.account.in_flight_bytes = 0;
-        self.links.iter_mut().map(|(_, outbound)| outbound.forget()).sum()
+        let links = self.links.iter_mut();
+        links.fold((0, 0), |(bytes, credits), (inbound, outbound)| {
+            (bytes + outbound.forget(), credits + inbound.forget())
+        })
     }
 }
 
@@ -125,7 +130,9 @@ pub struct MessageLinks {
     pub(super) lane: Box<dyn Lane>,
     pub(super) device: Arc<dyn Device>,
     pub(super) config: Config,
-    granted_slots: u32,
+    /// Credits that each link has for itself.
+    reserved: u32,
+    pub(super) pool: CreditPool,
     /// Whether there are transfer grants.
     pub(super) transfers: bool,
     /// By rank.
@@ -171,7 +178,8 @@ impl MessageLinks {
             lane,
             device,
             config,
-            granted_slots: config.granted_slots(peers),
+            reserved: config.reserved_slots(peers),
+            pool: CreditPool::new(&config, peers),
             transfers,
             peers: Vec::new(),
             ranks: Vec::new(),
@@ -201,7 +209,7 @@ impl MessageLinks {
     ///
     /// When there is no memory for the slots, or the lane does not take the connection.
     pub fn attach(&mut self, peer: Rank, connected: Connected) -> Result<Vec<u8>, AdmissionError> {
-        let inbound = self.slots(self.granted_slots)?;
+        let inbound = self.slots(self.config.slots)?;
         let (staging, endpoint, key) = match self.attach_with(&inbound, connected) {
             Ok(made) => made,
             Err(error) => {
@@ -209,7 +217,8 @@ impl MessageLinks {
                 return Err(error);
             }
         };
-        let link = || (Inbound::new(self.granted_slots), Outbound::new(self.config.slots));
+        let slots = self.config.slots;
+        let link = || (Inbound::new(slots, self.reserved), Outbound::new(slots));
         let links = (0..self.config.channels).map(|_| link()).collect();
         let index = peer as usize;
         if self.peers.len() <= index {
@@ -234,7 +243,8 @@ impl MessageLinks {
         tracing::debug!(peer, "a peer is connected");
         let offer = Offer {
             channels: self.config.channels,
-            slots: self.granted_slots,
+            slots,
+            reserved: self.reserved,
             records: if self.transfers { RECORDS as u32 } else { 0 },
             slot_bytes: self.config.slot_bytes as u64,
             key,
@@ -294,6 +304,7 @@ impl MessageLinks {
         if offer.channels != self.config.channels
             || offer.slot_bytes != self.config.slot_bytes as u64
             || !(1..=SLOTS_MAX).contains(&offer.slots)
+            || !(1..=offer.slots).contains(&offer.reserved)
         {
             return Err(refuse(format!(
                 "{} channels with {} slots of {} bytes against {} and {} bytes here; configure \
@@ -312,7 +323,7 @@ impl MessageLinks {
         let slots = self.config.channels as usize * offer.slots as usize;
         let has_ring = self.transfers && offer.records as usize == RECORDS;
         peer.ring = has_ring.then_some(slots * peer.staging.stride);
-        peer.links.iter_mut().for_each(|(_, outbound)| outbound.open(offer.slots));
+        peer.links.iter_mut().for_each(|(_, outbound)| outbound.open(offer.slots, offer.reserved));
         // What was taken before there was a way to grant again.
         for channel in 0..self.config.channels {
             let link = Link { peer: rank, channel };
@@ -460,7 +471,13 @@ impl MessageLinks {
     /// [`MessageLinks::flush`].
     pub fn release(&mut self, link: Link) {
         self.landed(link);
-        self.grant(link, Inbound::release);
+        let Some((peer, channel)) = self.link(link) else { return };
+        let inbound = &mut peer.links[channel].0;
+        let pooled = inbound.pooled();
+        let due = inbound.release();
+        let given_back = pooled - inbound.pooled();
+        self.pool.take_back(given_back);
+        self.grant(link, |_| due);
     }
 
     /// The memory of a peer that is detached.
@@ -479,7 +496,7 @@ impl MessageLinks {
     }
 
     /// Queues the grant that `due` finds to be due.
-    fn grant(&mut self, link: Link, due: impl FnOnce(&mut Inbound) -> Option<u64>) {
+    pub(super) fn grant(&mut self, link: Link, due: impl FnOnce(&mut Inbound) -> Option<u64>) {
         let Some((peer, channel)) = self.link(link) else { return };
         let Some(below) = due(&mut peer.links[channel].0) else { return };
         let Some(remote) = peer.remote else { return };
@@ -504,6 +521,7 @@ impl MessageLinks {
     /// When the lane refuses.
     pub fn flush(&mut self, now: Instant) -> Result<bool, AdmissionError> {
         self.now = Some(now);
+        self.share_credits();
         loop {
             let flushed = self.post(now);
             // What its peer has granted is not there: that ends the link with this peer only.
@@ -780,7 +798,9 @@ impl MessageLinks {
         tracing::debug!(rank, reason, "a peer is lost");
         self.loans.forget(rank);
         if let Some(Some(peer)) = self.peers.get_mut(rank as usize) {
-            self.counters.in_flight_bytes -= peer.void() as u64;
+            let (bytes, credits) = peer.void();
+            self.counters.in_flight_bytes -= bytes as u64;
+            self.pool.take_back(credits);
         }
         self.lost.push((rank, reason));
     }

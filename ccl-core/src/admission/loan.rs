@@ -383,7 +383,9 @@ impl MessageLinks {
         let Some(mut peer) = peer else { return };
         self.lane.detach(peer.endpoint);
         self.queue.retain(|WorkRequest::Put { endpoint, .. }| *endpoint != peer.endpoint);
-        self.counters.in_flight_bytes -= peer.void() as u64;
+        let (bytes, credits) = peer.void();
+        self.counters.in_flight_bytes -= bytes as u64;
+        self.pool.take_back(credits);
         self.loans.forget(rank);
         self.lost.push((rank, error.to_string()));
         self.dispose(&peer);

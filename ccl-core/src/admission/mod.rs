@@ -16,8 +16,10 @@
 //!   ignored.
 //! * **Large messages may have a transfer grant besides**, which names the memory where they are
 //!   wanted, so that they are copied at neither end.
-//! * **The budget holds whatever the number of senders**: a receiver grants each link its share,
-//!   but never less than [`Config::slots_min`].
+//! * **The budget holds whatever the number of senders**: where it does not hold all slots of every
+//!   link, each link keeps a few, never less than [`Config::slots_min`], and what is left goes
+//!   round-robin to the links whose next messages are expected: links that are idle leave their
+//!   part to the others.
 //!
 //! There is no clock and no wait here: [`MessageLinks::poll`] takes what has happened,
 //! [`MessageLinks::flush`] posts what has gathered, in one batch.
@@ -32,6 +34,7 @@ mod meeting;
 mod name;
 mod offer;
 mod outbound;
+mod pool;
 mod spreading;
 #[cfg(test)]
 mod tests;
@@ -79,27 +82,56 @@ pub struct Config {
 }
 
 impl Config {
-    /// Slots that each link grants when there are `peers` peers.
+    /// Returns the slots of each link if all links of `peers` peers have as many.
     #[must_use]
-    pub fn granted_slots(&self, peers: usize) -> u32 {
+    pub fn equal_slots(&self, peers: usize) -> u32 {
         let links = peers.max(1) * self.channels.max(1) as usize;
         let share = self.budget_bytes / links / (HEADER_BYTES + self.slot_bytes);
         u32::try_from(share).unwrap_or(u32::MAX).max(self.slots_min).clamp(1, self.slots.max(1))
+    }
+
+    /// Returns the slots that each link can rely on when there are `peers` peers: all of them where
+    /// the budget holds them, else half of an equal share, or two, which let messages be passed on
+    /// while others come, or the one that there is.
+    #[must_use]
+    pub fn reserved_slots(&self, peers: usize) -> u32 {
+        let share = self.equal_slots(peers);
+        if share >= self.slots {
+            return share;
+        }
+        (share / 2).max(share.min(2)).max(self.slots_min).max(1)
+    }
+
+    /// Returns the slots of the budget that no link of `peers` peers has for itself: 0 where each
+    /// has all that it can use.
+    #[must_use]
+    pub fn pool_slots(&self, peers: usize) -> usize {
+        let (links, reserved) =
+            (peers.max(1) * self.channels.max(1) as usize, self.reserved_slots(peers) as usize);
+        if reserved >= self.slots as usize {
+            return 0;
+        }
+        let all = self.budget_bytes / (HEADER_BYTES + self.slot_bytes);
+        all.saturating_sub(links * reserved)
     }
 
     /// The most bytes, headers included, that `peers` peers together can have under way towards
     /// this rank: within the budget wherever that holds the least number of slots per link.
     #[must_use]
     pub fn in_flight_bytes_max(&self, peers: usize) -> usize {
+        if peers == 0 {
+            return 0;
+        }
         let links = peers * self.channels.max(1) as usize;
-        links * self.granted_slots(peers) as usize * (HEADER_BYTES + self.slot_bytes)
+        let slots = links * self.reserved_slots(peers) as usize + self.pool_slots(peers);
+        slots * (HEADER_BYTES + self.slot_bytes)
     }
 
-    /// Bytes of the slots that a rank with `peers` peers has for each that is connected: what the
-    /// peer fills, and what is sent from.
+    /// Bytes of the slots that a rank has for each peer that is connected: what the peer fills, and
+    /// what is sent from.
     #[must_use]
-    pub fn peer_bytes(&self, peers: usize) -> usize {
-        let slots = (self.granted_slots(peers) as usize).saturating_add(self.slots as usize);
+    pub fn peer_bytes(&self) -> usize {
+        let slots = (self.slots as usize).saturating_mul(2);
         let stride = links::LINE.saturating_add(self.slot_bytes.next_multiple_of(links::LINE));
         let records = 2 * transfer::RECORDS * transfer::RECORD_BYTES;
         let link_bytes = slots.saturating_mul(stride).saturating_add(records);
@@ -151,6 +183,8 @@ pub struct Counters {
     pub landed: u64,
     /// Transfer grants given.
     pub transfers: u64,
+    /// Credits given beyond those that each link has for itself.
+    pub pool_credits: u64,
 }
 
 /// What can go wrong on message links.

@@ -2,13 +2,15 @@
 
 use crate::transport::RemoteKey;
 
-const VERSION: u32 = 7;
-const FIXED_BYTES: usize = 24;
+const VERSION: u32 = 8;
+const FIXED_BYTES: usize = 28;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Offer {
     pub(super) channels: u32,
     pub(super) slots: u32,
+    /// Slots that are granted from the start.
+    pub(super) reserved: u32,
     /// Records for transfer grants that each link has, behind all slots; 0 for none.
     pub(super) records: u32,
     pub(super) slot_bytes: u64,
@@ -23,6 +25,7 @@ impl Offer {
         bytes.extend_from_slice(&self.slots.to_le_bytes());
         bytes.extend_from_slice(&self.records.to_le_bytes());
         bytes.extend_from_slice(&self.slot_bytes.to_le_bytes());
+        bytes.extend_from_slice(&self.reserved.to_le_bytes());
         bytes.extend_from_slice(&self.key.0);
         bytes
     }
@@ -47,6 +50,7 @@ impl Offer {
             slots: word(8),
             records: word(12),
             slot_bytes: u64::from(word(16)) | u64::from(word(20)) << 32,
+            reserved: word(24),
             key: RemoteKey(key.to_vec()),
         })
     }

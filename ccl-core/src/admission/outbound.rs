@@ -32,10 +32,10 @@ impl Outbound {
         Outbound { slots: 0, next: 0, granted: 0, busy, stalled: false, waits_since: None }
     }
 
-    /// The receiver has this many slots and grants them all.
-    pub(super) fn open(&mut self, slots: u32) {
+    /// The receiver has this many slots and grants the reserved ones of them.
+    pub(super) fn open(&mut self, slots: u32, reserved: u32) {
         self.slots = slots;
-        self.granted = self.next + u64::from(slots);
+        self.granted = self.next + u64::from(reserved);
     }
 
     /// The receiver's slots; 0 until its offer has come.

@@ -52,8 +52,8 @@ fn distances_wrap() {
 
 /// Sends `messages` through a pair of ends in the worst order that the slots allow.
 fn pump(slots: u32, messages: u64) {
-    let (mut outbound, mut inbound) = (Outbound::new(slots), Inbound::new(slots));
-    outbound.open(slots);
+    let (mut outbound, mut inbound) = (Outbound::new(slots), Inbound::new(slots, slots));
+    outbound.open(slots, slots);
     let (mut stalls, mut sent, mut taken) = (0, 0, 0);
     while taken < messages {
         let mut under_way = Vec::new();
@@ -101,7 +101,7 @@ fn numbers_that_wrap_change_nothing() {
 #[test]
 fn nobody_grants_more_than_there_are_slots() {
     let mut outbound = Outbound::new(4);
-    outbound.open(4);
+    outbound.open(4, 4);
     assert_eq!(outbound.grant(5), Verdict::Forged);
     outbound.sent(1);
     assert_eq!(outbound.grant(5), Verdict::Taken);
@@ -116,7 +116,7 @@ fn nobody_grants_more_than_there_are_slots() {
 fn a_grant_in_a_message_is_believed_as_far_as_there_are_slots() {
     let mut outbound = Outbound::new(4);
     assert!(outbound.told(99), "before the offer it tells nothing");
-    outbound.open(4);
+    outbound.open(4, 4);
     assert!(!outbound.told(5) && outbound.told(4));
     for number in 0..3 * WRAP {
         outbound.sent(1);
@@ -133,7 +133,7 @@ fn a_grant_in_a_message_is_believed_as_far_as_there_are_slots() {
 #[test]
 fn a_staging_slot_is_not_filled_before_it_is_done() {
     let mut outbound = Outbound::new(2);
-    outbound.open(3);
+    outbound.open(3, 3);
     let mut stalls = 0;
     for (slot, staging) in [(0, 0), (1, 1)] {
         assert!(outbound.ready(NOW, &mut stalls));
@@ -152,30 +152,35 @@ fn a_staging_slot_is_not_filled_before_it_is_done() {
 
 #[test]
 fn the_receiver_expects_only_what_it_granted() {
-    let inbound = Inbound::new(4);
+    let inbound = Inbound::new(4, 4);
     assert_eq!(inbound.expect(3), Some(3));
     for number in [4, 5, 1 << 18, WRAP as u32 - 1] {
         assert_eq!(inbound.expect(number), None, "{number}");
     }
-    let mut nothing_there = Inbound::new(1);
+    let mut nothing_there = Inbound::new(1, 1);
     assert_eq!(nothing_there.release(), None, "what has not come is not given back");
 }
 
 #[test]
 fn a_budget_is_shared_among_the_links() {
     // Three peers on two channels: six links, whose messages have 100 bytes.
-    for (budget, slots_min, slots) in [
-        (100_000, 0, 8),
-        (4800, 1, 8),
-        (4799, 1, 7),
-        (1200, 1, 2),
-        (1199, 1, 1),
-        (0, 0, 1),
-        (0, 2, 2),
+    for (budget, slots_min, equal, reserved, pool) in [
+        (100_000, 0, 8, 8, 0),
+        (4800, 1, 8, 8, 0),
+        (4799, 1, 7, 3, 47 - 18),
+        (2450, 1, 4, 2, 24 - 12),
+        (1200, 1, 2, 2, 0),
+        (1199, 1, 1, 1, 11 - 6),
+        (600, 1, 1, 1, 0),
+        (0, 0, 1, 1, 0),
+        (0, 2, 2, 2, 0),
     ] {
         let config = config(8, slots_min, budget);
-        assert_eq!(config.granted_slots(3), slots, "{budget}");
-        assert_eq!(config.in_flight_bytes_max(3), slots as usize * 600);
+        let slots = (config.equal_slots(3), config.reserved_slots(3), config.pool_slots(3));
+        assert_eq!(slots, (equal, reserved, pool), "{budget}");
+        let bytes = (6 * reserved as usize + pool) * 100;
+        assert_eq!(config.in_flight_bytes_max(3), bytes, "{budget}");
+        assert!(bytes <= budget.max(600 * slots_min.max(1) as usize), "{budget}");
     }
     assert_eq!(config(8, 1, 100).in_flight_bytes_max(0), 0);
 }
@@ -242,7 +247,7 @@ fn a_record_that_is_torn_is_not_there_yet() {
 #[test]
 fn offers_survive_their_journey_and_nonsense_does_not() {
     let key = RemoteKey(vec![1, 2, 3]);
-    let offer = Offer { channels: 3, slots: 8, records: 4, slot_bytes: 5 << 33, key };
+    let offer = Offer { channels: 3, slots: 8, reserved: 2, records: 4, slot_bytes: 5 << 33, key };
     let bytes = offer.encode();
     assert_eq!(Offer::decode(&bytes), Ok(offer));
     assert!(Offer::decode(&bytes[..20]).is_err());
@@ -253,8 +258,8 @@ fn offers_survive_their_journey_and_nonsense_does_not() {
 
 #[test]
 fn what_a_message_tells_needs_no_grant_of_its_own() {
-    let (mut outbound, mut inbound) = (Outbound::new(4), Inbound::new(4));
-    outbound.open(4);
+    let (mut outbound, mut inbound) = (Outbound::new(4), Inbound::new(4, 4));
+    outbound.open(4, 4);
     for number in 0..100u32 {
         let slot = inbound.expect(number).unwrap();
         outbound.sent(1);
@@ -274,4 +279,38 @@ fn what_a_message_tells_needs_no_grant_of_its_own() {
         })
         .collect();
     assert_eq!(due, [106, 108]);
+}
+
+/// The first message that may be sent, the credits of the pool, and whether it asks for more.
+fn standing(inbound: &mut Inbound) -> (u64, usize, bool) {
+    (inbound.renew(), inbound.pooled(), inbound.asks_again())
+}
+
+#[test]
+fn a_credit_of_the_pool_lasts_for_one_message() {
+    let mut inbound = Inbound::new(8, 2);
+    assert!(!inbound.extend(), "nothing is preposted");
+    inbound.landings.prepost_to(5);
+    assert!(!inbound.asks_for(1), "it has a credit of its own");
+    assert!(inbound.asks_for(2) && !inbound.asks_for(3), "a link asks once");
+    assert!(inbound.extend() && inbound.asks_again());
+    assert_eq!(inbound.unannounced(), Some(3));
+    assert_eq!(inbound.unannounced(), None);
+    assert!(inbound.extend() && inbound.extend() && !inbound.extend());
+    assert_eq!(standing(&mut inbound), (5, 3, false));
+    for number in 0..5 {
+        let slot = inbound.expect(number).unwrap();
+        inbound.arrive(slot, None);
+    }
+    assert_eq!(inbound.expect(5), None, "not granted");
+    for pooled in [2, 1, 0] {
+        assert_eq!(inbound.release(), None);
+        assert_eq!(inbound.pooled(), pooled);
+    }
+    assert_eq!(inbound.release(), Some(6), "from here on it is one of the link's own");
+    inbound.landings.prepost_to(100);
+    while inbound.extend() {}
+    assert_eq!(standing(&mut inbound), (4 + 8, 6, false), "no more than there are slots");
+    assert_eq!((inbound.forget(), inbound.pooled()), (6, 0));
+    assert!(!inbound.extend(), "its peer is gone");
 }

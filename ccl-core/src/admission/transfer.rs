@@ -125,8 +125,8 @@ pub struct Wanted {
 /// The receiving end of one link.
 #[derive(Debug, Default)]
 pub(super) struct Landings {
-    /// Messages below this number are foreseen.
-    foreseen: u64,
+    /// Messages below this number are preposted.
+    preposted: u64,
     /// With their numbers.
     wanted: [Option<(u64, Wanted)>; RECORDS],
     /// Records that are on their way.
@@ -141,6 +141,22 @@ impl Landings {
     /// What a message is that says that it went where it is wanted.
     pub(super) fn wanted(&self, number: u64) -> Option<Wanted> {
         self.wanted[index(number)].filter(|(own, _)| *own == number).map(|(_, wanted)| wanted)
+    }
+
+    /// Messages below this number are preposted.
+    pub(super) fn preposted(&self) -> u64 {
+        self.preposted
+    }
+
+    /// Says that messages below this number are preposted.
+    #[cfg(test)]
+    pub(super) fn prepost_to(&mut self, end: u64) {
+        self.preposted = end;
+    }
+
+    /// Nothing more comes.
+    pub(super) fn forget_preposted(&mut self) {
+        self.preposted = 0;
     }
 
     /// A message has been taken.
@@ -164,35 +180,47 @@ fn goes_to(WorkRequest::Put { remote, .. }: &WorkRequest, mr: RemoteMr) -> bool 
 }
 
 impl MessageLinks {
-    /// Whether messages of the call's memory may be asked for ahead of time.
+    /// Returns whether receives are to be preposted: for transfer grants into the call's memory, or
+    /// for credits of the pool.
     #[must_use]
-    pub fn foresees(&self) -> bool {
-        self.transfers && self.loans.is_current()
+    pub fn preposts(&self) -> bool {
+        self.pool.is_shared() || self.transfers && self.loans.is_current()
     }
 
-    /// Whether the message after those of the link that are foreseen already may be, too.
-    pub fn may_foresee(&mut self, link: Link) -> bool {
-        let transfers = self.transfers;
+    /// Whether the message after those of the link that are preposted already may be, too.
+    pub fn may_prepost(&mut self, link: Link) -> bool {
+        let (transfers, shared) = (self.transfers, self.pool.is_shared());
         self.link(link).is_some_and(|(peer, channel)| {
             let (inbound, _) = &peer.links[channel];
-            let window = RECORDS.min(inbound.slots() as usize) as u64;
-            let foreseen = inbound.landings.foreseen.max(inbound.next());
-            transfers && peer.ring.is_some() && foreseen < inbound.next() + window
+            let slots = inbound.slots() as usize;
+            let window = match (transfers && peer.ring.is_some(), shared) {
+                (true, _) => RECORDS.min(slots),
+                (false, true) => slots,
+                (false, false) => 0,
+            };
+            let preposted = inbound.landings.preposted.max(inbound.next());
+            preposted < inbound.next() + window as u64
         })
     }
 
-    /// The next message of the link that is not foreseen yet is wanted in the call's memory, which
+    /// The next message of the link that is not preposted yet is wanted in the call's memory, which
     /// nobody touches before; or it is not wanted anywhere. It may come there or into its slot:
-    /// [`MessageLinks::received`] says. To be asked when it [may be](MessageLinks::may_foresee).
-    pub fn foresee(&mut self, link: Link, wanted: Option<Wanted>) {
+    /// [`MessageLinks::received`] says. To be asked when it [may be](MessageLinks::may_prepost).
+    pub fn prepost(&mut self, link: Link, wanted: Option<Wanted>) {
+        let shared = self.pool.is_shared();
         let Some((peer, channel)) = self.link(link) else { return };
+        let has_ring = peer.ring.is_some();
         let (inbound, _) = &mut peer.links[channel];
         let next = inbound.next();
         let landings = &mut inbound.landings;
-        let number = landings.foreseen.max(next);
-        landings.foreseen = number + 1;
+        let number = landings.preposted.max(next);
+        landings.preposted = number + 1;
         let at = index(number);
-        if landings.busy[at] || inbound.has_arrived(number) {
+        let takes_record = has_ring && !landings.busy[at] && !inbound.has_arrived(number);
+        if shared && inbound.asks_for(number) {
+            self.pool.ask(link);
+        }
+        if !takes_record {
             return;
         }
         let Some(wanted) = wanted.filter(|wanted| wanted.bytes > 0) else { return };

@@ -221,8 +221,9 @@ config! {
          share a host. Should stay well inside a core's second-level cache.";
     budget_bytes: Bytes = Bytes(32 << 20), "FERROCCL_BUDGET_BYTES", None, true,
         "Most bytes that all peers together may have under way towards one rank, and towards one \
-         RDMA device, whose ranks share it. Slots shrink to fit, to 4 KiB; where that is not \
-         enough each link has fewer of them.";
+         RDMA device, whose ranks share it. Where it does not hold all slots of every link, each \
+         keeps some and the links that are busy share the rest; with many ranks slots shrink as \
+         well, to 4 KiB.";
     zero_copy_bytes: Bytes = Bytes(16 << 10), "FERROCCL_ZERO_COPY_BYTES", None, false,
         "Messages over a network from so many bytes on are sent from the caller's buffers and \
          received into them, where the algorithm and the transport allow; shorter ones are copied \

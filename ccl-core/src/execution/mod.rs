@@ -49,7 +49,7 @@ pub struct Task<'a> {
     pub strand: u32,
     /// Whether the result is complete.
     pub last: bool,
-    /// Whether it may be there before its turn ([`Ports::foresee`]).
+    /// Whether it may be there before its turn ([`Ports::prepost`]).
     pub early: bool,
 }
 
@@ -74,18 +74,18 @@ pub trait Ports {
     /// there. Cheap; asked again and again.
     #[inline]
     fn expect(&mut self, _link: Link, _task: &Task<'_>) {}
-    /// Whether messages that are not awaited yet are to be foreseen.
+    /// Whether messages that are not awaited yet are to be preposted.
     #[inline]
-    fn foresees(&self) -> bool {
+    fn preposts(&self) -> bool {
         false
     }
-    /// Whether one more of the link's messages may be foreseen, beyond those that are.
-    fn may_foresee(&mut self, _link: Link) -> bool {
+    /// Whether one more of the link's messages may be preposted, beyond those that are.
+    fn may_prepost(&mut self, _link: Link) -> bool {
         false
     }
-    /// The link's next message that is not foreseen yet is one that its task only moves to memory
+    /// The link's next message that is not preposted yet is one that its task only moves to memory
     /// that nobody touches before: ports that can have it arrive there. None for any other message.
-    fn foresee(&mut self, _link: Link, _task: Option<(&Task<'_>, Message)>) {}
+    fn prepost(&mut self, _link: Link, _task: Option<(&Task<'_>, Message)>) {}
     /// Whether anything that is on its way is read from the caller's memory.
     #[inline]
     fn lends(&self) -> bool {
@@ -144,7 +144,7 @@ struct StrandState {
     step: u32,
     /// Pieces of this channel done.
     turn: usize,
-    /// Step and turn up to which messages are foreseen.
+    /// Step and turn up to which messages are preposted.
     scout: (u32, usize),
 }
 
@@ -233,10 +233,10 @@ impl Execution {
         let strands = self.program.strands.len();
         let mut moved = false;
         let mut index = 0;
-        let foresees = ports.foresees();
+        let preposts = ports.preposts();
         for channel in 0..self.channels_in_use() {
             for strand in 0..strands {
-                if foresees {
+                if preposts {
                     self.look_ahead(index, strand, channel, ports);
                 }
                 moved |= self.run_strand(index, strand, channel, ports);
@@ -250,7 +250,7 @@ impl Execution {
         }
     }
 
-    /// Foresees the messages that a strand will receive, as far as the ports let it.
+    /// Preposts the messages that a strand will receive, as far as the ports let it.
     #[inline(never)]
     fn look_ahead<P: Ports>(&mut self, index: usize, strand: usize, channel: u32, ports: &mut P) {
         let Execution { program, channels, bound, states, .. } = self;
@@ -276,7 +276,7 @@ impl Execution {
             }
             if let Step::Fold(fold) = &bound.steps[*step as usize] {
                 let run = Run { fold, channel, strand: strand as u32, piece, bound };
-                if !run.foresee(ports) {
+                if !run.prepost(ports) {
                     return;
                 }
             }
@@ -368,8 +368,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Foresees the messages that the fold will take, if they all may be.
-    fn foresee<P: Ports>(&self, ports: &mut P) -> bool {
+    /// Preposts the messages that the fold will take, if they all may be.
+    fn prepost<P: Ports>(&self, ports: &mut P) -> bool {
         let bound = self.bound;
         let segments = &bound.segments[range(self.fold.segments)];
         let elements: usize = segments.iter().map(|segment| self.here(segment.elements)).sum();
@@ -378,7 +378,7 @@ impl Run<'_> {
         if elements == 0 || recvs.is_empty() {
             return true;
         }
-        if !recvs.iter().all(|peer| ports.may_foresee(link(peer))) {
+        if !recvs.iter().all(|peer| ports.may_prepost(link(peer))) {
             return false;
         }
         let message_bytes = elements * bound.element_bytes;
@@ -386,9 +386,9 @@ impl Run<'_> {
             let task = self.task(segment, elements, 0, message_bytes);
             let whole_bytes = self.fold.whole * bound.element_bytes;
             let message = Message { bytes: message_bytes, whole_bytes };
-            ports.foresee(link(peer), Some((&task, message)));
+            ports.prepost(link(peer), Some((&task, message)));
         } else {
-            recvs.iter().for_each(|peer| ports.foresee(link(peer), None));
+            recvs.iter().for_each(|peer| ports.prepost(link(peer), None));
         }
         true
     }

@@ -51,16 +51,16 @@ impl Links for MessageLinks {
         MessageLinks::land(self, link, payload.expose_provenance(), bytes);
     }
 
-    fn foresees(&self) -> bool {
-        MessageLinks::foresees(self)
+    fn preposts(&self) -> bool {
+        MessageLinks::preposts(self)
     }
 
-    fn may_foresee(&mut self, link: Link) -> bool {
-        MessageLinks::may_foresee(self, link)
+    fn may_prepost(&mut self, link: Link) -> bool {
+        MessageLinks::may_prepost(self, link)
     }
 
-    fn foresee(&mut self, link: Link, wanted: Option<Wanted>) {
-        MessageLinks::foresee(self, link, wanted);
+    fn prepost(&mut self, link: Link, wanted: Option<Wanted>) {
+        MessageLinks::prepost(self, link, wanted);
     }
 
     #[inline]

@@ -113,16 +113,16 @@ impl Links for MixedLinks {
     }
 
     #[inline]
-    fn foresees(&self) -> bool {
-        self.messages.as_ref().is_some_and(|messages| messages.foresees())
+    fn preposts(&self) -> bool {
+        self.messages.as_ref().is_some_and(|messages| messages.preposts())
     }
 
-    fn may_foresee(&mut self, link: Link) -> bool {
-        either!(self, link, may_foresee(), true)
+    fn may_prepost(&mut self, link: Link) -> bool {
+        either!(self, link, may_prepost(), true)
     }
 
-    fn foresee(&mut self, link: Link, wanted: Option<Wanted>) {
-        either!(self, link, foresee(wanted), ());
+    fn prepost(&mut self, link: Link, wanted: Option<Wanted>) {
+        either!(self, link, prepost(wanted), ());
     }
 
     #[inline]

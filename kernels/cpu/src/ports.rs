@@ -47,18 +47,18 @@ pub trait Links {
     fn land(&mut self, _link: Link, _payload: *mut u8, _bytes: usize) {}
     /// Whether messages can be asked for ahead of time.
     #[inline]
-    fn foresees(&self) -> bool {
+    fn preposts(&self) -> bool {
         false
     }
     /// Whether one more message of the link may be, beyond those that are.
     #[inline]
-    fn may_foresee(&mut self, _link: Link) -> bool {
+    fn may_prepost(&mut self, _link: Link) -> bool {
         true
     }
-    /// Asks for the link's next message that is not foreseen yet in the call's memory; or for
+    /// Asks for the link's next message that is not preposted yet in the call's memory; or for
     /// nothing.
     #[inline]
-    fn foresee(&mut self, _link: Link, _wanted: Option<Wanted>) {}
+    fn prepost(&mut self, _link: Link, _wanted: Option<Wanted>) {}
     /// The least bytes of a buffer that messages are sent from, or received into.
     #[inline]
     fn lend_bytes_min(&self) -> usize {
@@ -302,20 +302,20 @@ impl<L: Links> Ports for CpuPorts<L> {
     }
 
     #[inline]
-    fn foresees(&self) -> bool {
-        self.links.foresees()
+    fn preposts(&self) -> bool {
+        self.links.preposts()
     }
 
-    fn may_foresee(&mut self, link: Link) -> bool {
-        self.links.may_foresee(link)
+    fn may_prepost(&mut self, link: Link) -> bool {
+        self.links.may_prepost(link)
     }
 
-    fn foresee(&mut self, link: Link, task: Option<(&Task<'_>, Message)>) {
+    fn prepost(&mut self, link: Link, task: Option<(&Task<'_>, Message)>) {
         let wanted = self.call.as_ref().zip(task).and_then(|(call, (task, message))| {
             let address = call.arrives_at(task)?.expose_provenance();
             Some(Wanted { address, bytes: task.message_bytes, tag: call.tag_of(message) })
         });
-        self.links.foresee(link, wanted);
+        self.links.prepost(link, wanted);
     }
 
     #[inline]

@@ -202,7 +202,7 @@ impl Setup<'_> {
 
     /// Slots of each link: what a receiver's budget leaves to each of its peers.
     fn slots(&self, program: &Program) -> u32 {
-        self.manner.links.granted_slots(program.recv_peers.len())
+        self.manner.links.equal_slots(program.recv_peers.len())
     }
 
     fn numbers(&self, program: &Program) -> Result<Numbers, SimError> {

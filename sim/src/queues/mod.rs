@@ -460,7 +460,7 @@ fn windows(flows: &[Flow], transport: &Transport) -> Vec<f64> {
     }
     let window = |flow: &Flow| {
         let peers = senders.get(&flow.links.last()).copied().unwrap_or(1);
-        let granted = f64::from(slots.granted_slots(peers) * slots.channels.max(1));
+        let granted = f64::from(slots.equal_slots(peers) * slots.channels.max(1));
         granted * slots.slot_bytes as f64
     };
     flows.iter().map(window).collect()

@@ -15,6 +15,7 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "message links connect when they are first asked for", check: on_demand },
     Point { name: "message links say how long grants were waited for", check: waits },
     Point { name: "claim: messages go where transfer grants say", check: transfers },
+    Point { name: "message links share the credits that none has for itself", check: pool },
     Point { name: "message links name the rank that is lost", check: lost },
 ];
 
@@ -29,20 +30,20 @@ const CONFIG: Config = Config {
 };
 
 /// Links of ranks 0 and 1, which are not connected.
-fn apart(fixture: &dyn Fixture) -> Result<[MessageLinks; 2], String> {
+fn apart(fixture: &dyn Fixture, config: Config) -> Result<[MessageLinks; 2], String> {
     let mut all = Vec::new();
     for side in [0, 1] {
         let device = fixture.device(side);
         let lane = fixture.wrap(side, device.lane().map_err(failed("making a lane"))?);
-        let links = MessageLinks::new(device, lane, CONFIG, 1);
+        let links = MessageLinks::new(device, lane, config, 1);
         all.push(links.map_err(failed("making links"))?);
     }
     all.try_into().map_err(|_| "there are not two sides".to_owned())
 }
 
 /// Links between ranks 0 and 1.
-fn pair(fixture: &dyn Fixture) -> Result<[MessageLinks; 2], String> {
-    let mut all = apart(fixture)?;
+fn pair(fixture: &dyn Fixture, config: Config) -> Result<[MessageLinks; 2], String> {
+    let mut all = apart(fixture, config)?;
     let [accepted, connected] = join(fixture, b"links")?;
     let first = all[0].attach(1, accepted).map_err(failed("attaching"))?;
     let second = all[1].attach(0, connected).map_err(failed("attaching"))?;
@@ -58,12 +59,12 @@ fn message(number: u64, channel: u32) -> (usize, u64) {
 }
 
 fn carry(fixture: &dyn Fixture) -> Outcome {
-    carry_over(fixture, pair(fixture)?)
+    carry_over(fixture, pair(fixture, CONFIG)?)
 }
 
 /// One side knows the other's slots long before the other knows its own.
 fn early(fixture: &dyn Fixture) -> Outcome {
-    let mut all = apart(fixture)?;
+    let mut all = apart(fixture, CONFIG)?;
     let [accepted, connected] = join(fixture, b"early")?;
     let first = all[0].attach(1, accepted).map_err(failed("attaching"))?;
     let second = all[1].attach(0, connected).map_err(failed("attaching"))?;
@@ -114,7 +115,7 @@ fn until(
 
 /// A receiver that takes its time, and a sender that says how much.
 fn waits(fixture: &dyn Fixture) -> Outcome {
-    let mut all = pair(fixture)?;
+    let mut all = pair(fixture, CONFIG)?;
     let (sending, receiving) = (Link { peer: 1, channel: 2 }, Link { peer: 0, channel: 2 });
     // What links know of the time is what they were told last.
     let told = fixture.now();
@@ -157,7 +158,7 @@ fn on_demand(fixture: &dyn Fixture) -> Outcome {
         return Ok(Verdict::Skipped("memory is mapped, which links by messages do without"));
     }
     for late in [0, 1] {
-        let mut all = apart(fixture)?;
+        let mut all = apart(fixture, CONFIG)?;
         let listen = |side| fixture.device(side).listen(&SECRET).map_err(failed("listening"));
         let listeners = [listen(0)?, listen(1)?];
         let addresses = [0, 1].map(|side: usize| Some(listeners[side].address()));
@@ -227,7 +228,7 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     if caps.mapped || caps.redirects {
         return Ok(Verdict::Skipped("that is not claimed"));
     }
-    let mut all = pair(fixture)?;
+    let mut all = pair(fixture, CONFIG)?;
     let memory = [Region::private(ROOM), Region::private(ROOM)];
     let text = pattern(3, ROOM);
     memory[0].write(0, &text).map_err(failed("writing"))?;
@@ -237,18 +238,18 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     let (sending, receiving) = (Link { peer: 1, channel: 1 }, Link { peer: 0, channel: 1 });
     let [from, into] = memory.each_ref().map(|memory| memory.start().addr());
     let place = |number: u64| (1 + number as usize * 7 % 100 * 500, 1 + message(number, 0).0 / 2);
-    let (mut foreseen, mut sent, mut taken, mut landed) = (0, 0, 0, 0);
+    let (mut preposted, mut sent, mut taken, mut landed) = (0, 0, 0, 0);
     let end = fixture.now() + fixture.patience();
     while taken < MESSAGES {
         ensure!(fixture.now() < end, "sent {sent}, taken {taken}");
         let [sender, receiver] = &mut all;
-        while foreseen < MESSAGES && receiver.may_foresee(receiving) {
-            let (at, bytes) = place(foreseen);
+        while preposted < MESSAGES && receiver.may_prepost(receiving) {
+            let (at, bytes) = place(preposted);
             // Another message is expected now and then.
-            let tag = foreseen + u64::from(foreseen % 7 == 3);
+            let tag = preposted + u64::from(preposted % 7 == 3);
             let wanted = Wanted { address: into + at, bytes, tag };
-            receiver.foresee(receiving, (foreseen % 5 > 0).then_some(wanted));
-            foreseen += 1;
+            receiver.prepost(receiving, (preposted % 5 > 0).then_some(wanted));
+            preposted += 1;
         }
         // Now and then a message is sent before its grant can have come.
         while sent < (taken / 40 + 1) * 40 && sent < MESSAGES && sender.writable(sending) {
@@ -287,8 +288,61 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     PASSED
 }
 
+/// A budget of seven messages for three links of three slots: each has two for itself, and one is
+/// for who asks.
+fn pool(fixture: &dyn Fixture) -> Outcome {
+    const MESSAGES: u64 = 100;
+    let budget_bytes = 7 * (HEADER_BYTES + CONFIG.slot_bytes);
+    let mut all = pair(fixture, Config { budget_bytes, ..CONFIG })?;
+    let link = |peer, channel| Link { peer, channel };
+    let (mut preposted, mut sent, mut taken) = ([0; 3], [0; 3], [0; 3]);
+    let end = fixture.now() + fixture.patience();
+    while taken.iter().any(|&taken| taken < MESSAGES) {
+        ensure!(fixture.now() < end, "sent {sent:?}, taken {taken:?}");
+        let [sender, receiver] = &mut all;
+        for (channel, at) in (0..CONFIG.channels).zip(0..) {
+            let (to, from) = (link(1, channel), link(0, channel));
+            while preposted[at] < MESSAGES && receiver.may_prepost(from) {
+                receiver.prepost(from, None);
+                preposted[at] += 1;
+            }
+            while sent[at] < MESSAGES && sender.writable(to) {
+                let (bytes, tag) = message(sent[at], channel);
+                sender.publish(to, bytes, tag);
+                sent[at] += 1;
+            }
+            while receiver.readable(from) {
+                let head = receiver.head(from);
+                ensure!(head == message(taken[at], channel), "message {taken:?} is {head:?}");
+                receiver.release(from);
+                taken[at] += 1;
+            }
+        }
+        let under_way = sent.iter().sum::<u64>() - taken.iter().sum::<u64>();
+        ensure!(under_way <= 7, "{under_way} messages are under way");
+        for side in &mut all {
+            side.flush(fixture.now()).map_err(failed("flushing"))?;
+            side.poll(fixture.now()).map_err(failed("polling"))?;
+        }
+        fixture.idle();
+    }
+    until(fixture, &mut all, |all| all.iter().all(MessageLinks::is_idle))?;
+    let counters = all.each_ref().map(MessageLinks::counters);
+    ensure!(counters[1].pool_credits >= 10 && counters[1].refused == 0, "{counters:?}");
+    // Nothing is preposted any more: nothing of the pool is left with anybody.
+    for channel in 0..CONFIG.channels {
+        let mut granted = 0;
+        while all[0].writable(link(1, channel)) {
+            all[0].publish(link(1, channel), 0, 0);
+            granted += 1;
+        }
+        ensure!(granted <= 2, "{granted} messages are granted on channel {channel}");
+    }
+    PASSED
+}
+
 fn lost(fixture: &dyn Fixture) -> Outcome {
-    let [mut survivor, other] = pair(fixture)?;
+    let [mut survivor, other] = pair(fixture, CONFIG)?;
     fixture.kill(1);
     drop(other);
     let end = fixture.now() + fixture.patience();

@@ -237,7 +237,7 @@ pub(crate) fn prepare<L: Links>(
     links: L,
 ) -> (Execution, CpuPorts<L>, Buffers) {
     let schedule = job.schedule(rank);
-    let slots = job.links().granted_slots(job.ranks as usize - 1);
+    let slots = job.links().reserved_slots(job.ranks as usize - 1);
     let alias = match job.in_place {
         true => Alias::of(job.algorithm.collective, rank, schedule.split),
         false => Alias::APART,
@@ -271,7 +271,7 @@ pub(crate) fn prepare<L: Links>(
 /// The outputs of all ranks over mapped slots, the ranks taking turns.
 pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let config = job.links();
-    let slots = config.granted_slots(job.ranks as usize - 1);
+    let slots = config.reserved_slots(job.ranks as usize - 1);
     let shape = Shape { slots, slot_bytes: config.slot_bytes };
     let (ranks, channels) = (job.ranks as usize, job.config.channels as usize);
     let index = |to: usize, from: usize, channel: usize| (to * ranks + from) * channels + channel;

@@ -47,6 +47,24 @@ pub(crate) const INCAST: Algorithm = Algorithm {
     steps: |_| 1,
 };
 
+/// A reduction to which rank 1 alone contributes.
+pub(crate) const ONE_SENDER: Algorithm = Algorithm {
+    name: "one_sender",
+    summary: "rank 1 sends rank 0 everything",
+    schedule: one_sender,
+    ..INCAST
+};
+
+fn one_sender(params: &Params<'_>) -> RankSchedule {
+    let mut b = Builder::new(params.rank, params.ranks, 1);
+    match params.rank {
+        0 => b.recv(1, output(0)),
+        1 => b.send(0, input(0)),
+        _ => {}
+    }
+    b.finish()
+}
+
 fn incast(params: &Params<'_>) -> RankSchedule {
     let mut b = Builder::new(params.rank, params.ranks, 1);
     if params.rank > 0 {

@@ -7,7 +7,7 @@ use ccl_core::types::DataType;
 use ccl_transport_sim::{Conditions, Random, Stats, World};
 
 use crate::harness::{Job, connect, mapped, operate, seeds, simulate};
-use crate::schedules::{INCAST, all, find};
+use crate::schedules::{INCAST, ONE_SENDER, all, find};
 
 /// A job and a world drawn from a seed.
 pub(crate) fn draw(seed: u64) -> (Job, World) {
@@ -85,21 +85,72 @@ fn hostile_networks_deliver_the_right_results() {
 
 #[test]
 fn the_budget_is_shared_and_reached() {
-    for (budget_bytes, slots) in
-        [(100_000, 4), (4 * 7 * (16 + 256), 4), (7 * (16 + 256), 1), (1, 1)]
-    {
+    const MESSAGE: usize = 16 + 256;
+    for (budget_bytes, reserved, pool) in [
+        (100_000, 4, 0),
+        (4 * 7 * MESSAGE, 4, 0),
+        (20 * MESSAGE + 1, 2, 6),
+        (10 * MESSAGE, 1, 3),
+        (7 * MESSAGE, 1, 0),
+        (1, 1, 0),
+    ] {
         let mut job = Job::new(8, &INCAST, 20_000);
         job.config.budget_bytes = budget_bytes;
-        assert_eq!(job.config.granted_slots(7), slots);
+        assert_eq!((job.config.reserved_slots(7), job.config.pool_slots(7)), (reserved, pool));
         let allowed = job.config.in_flight_bytes_max(7);
         assert!(allowed <= budget_bytes.max(7 * (16 + 256)));
         let inputs = job.inputs(1);
         let world = World::new(8, Conditions::default(), 1);
         let simulated = simulate(&job, &inputs, &world);
         simulated.check(&mapped(&job, &inputs)).unwrap();
-        assert_eq!(world.in_flight_bytes_max(0), allowed);
+        let most = world.in_flight_bytes_max(0);
+        // Some credits of the pool are always on their way to their senders.
+        let reached = if pool > 0 { allowed * 3 / 4 } else { allowed };
+        assert!((reached..=allowed).contains(&most), "{most} of {allowed} bytes");
         assert!(simulated.counters[1].stalls > 0);
+        assert_eq!(simulated.counters[0].pool_credits > 0, pool > 0);
     }
+}
+
+/// A budget of four slots for each of 15 links, one of which is used: its window grows from the two
+/// slots that it has for itself to all of its eight.
+#[test]
+fn idle_peers_leave_their_credits_to_others() {
+    let time = |slots: u32| {
+        let mut job = Job::new(16, &ONE_SENDER, 100_000);
+        job.config.budget_bytes = 15 * 4 * (16 + 256);
+        (job.config.slots, job.config.slots_min) = (slots, 2);
+        let inputs = job.inputs(1);
+        let world = World::new(16, Conditions::default(), 1);
+        let links = connect(&job, &world, &mut |_, lane| lane);
+        let start = world.now();
+        let simulated = operate(&job, &inputs, &world, links);
+        simulated.check(&mapped(&job, &inputs)).unwrap();
+        let time = world.now() - start;
+        assert_eq!(world.in_flight_bytes_max(0), slots as usize * (16 + 256));
+        (time, simulated.counters[0].pool_credits)
+    };
+    let ((with, lent), (without, none)) = (time(8), time(2));
+    assert!(lent > 100 && none == 0, "{lent} credits, {none}");
+    assert!(with * 3 < without, "{with:?} with eight slots, {without:?} with two");
+}
+
+/// All peers send at once, and each gets as many credits of the pool as the others.
+#[test]
+fn the_pool_is_shared_in_turns() {
+    let mut job = Job::new(8, &INCAST, 20_000);
+    job.config.budget_bytes = 20 * (16 + 256);
+    let inputs = job.inputs(1);
+    let world = World::new(8, Conditions::default(), 1);
+    let links = connect(&job, &world, &mut |_, lane| lane);
+    let simulated = operate(&job, &inputs, &world, links);
+    simulated.check(&mapped(&job, &inputs)).unwrap();
+    let most: Vec<u64> = simulated.links[1..]
+        .iter()
+        .map(|links| links.accounts().map(|(_, own)| own.in_flight_bytes_max).sum())
+        .collect();
+    let (least, largest) = (most.iter().min().unwrap(), most.iter().max().unwrap());
+    assert!(*least >= 3 * (16 + 256) && *largest <= 4 * (16 + 256), "{most:?}");
 }
 
 #[test]

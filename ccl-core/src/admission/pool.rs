@@ -1,0 +1,69 @@
+//! The credits that belong to no link, and who gets them.
+//!
+//! Where the budget does not hold all slots of every link, each link keeps a few credits for itself
+//! ([`Config::reserved_slots`]), so that it can always go on, and the rest of the budget is a pool.
+//! A credit of the pool is given for one receive that is preposted: the message that it is for will
+//! come, so the credit comes back, and none is left with a peer that sends nothing. Links ask in
+//! the order of the receiver's schedule and are served round-robin, one credit a turn.
+
+use std::collections::VecDeque;
+
+use super::Config;
+use super::inbound::Inbound;
+use super::links::MessageLinks;
+use crate::execution::Link;
+
+/// The pool of one receiver.
+#[derive(Debug)]
+pub(super) struct CreditPool {
+    is_shared: bool,
+    free: usize,
+    /// Links with preposted receives that have no credit yet, the next to be served first.
+    asking: VecDeque<Link>,
+    /// Links whose credits are to be announced.
+    served: Vec<Link>,
+}
+
+impl CreditPool {
+    /// A pool with what the links of `peers` peers leave of the budget.
+    pub(super) fn new(config: &Config, peers: usize) -> CreditPool {
+        let free = config.pool_slots(peers);
+        CreditPool { is_shared: free > 0, free, asking: VecDeque::new(), served: Vec::new() }
+    }
+
+    /// Returns whether there are credits that links may ask for.
+    pub(super) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Serves the link after those that ask already.
+    pub(super) fn ask(&mut self, link: Link) {
+        self.asking.push_back(link);
+    }
+
+    /// Takes credits back.
+    pub(super) fn take_back(&mut self, credits: usize) {
+        self.free += credits;
+    }
+}
+
+impl MessageLinks {
+    /// Gives the free credits of the pool to the links that ask, and queues the grants.
+    pub(super) fn share_credits(&mut self) {
+        while self.pool.free > 0
+            && let Some(link) = self.pool.asking.pop_front()
+        {
+            let Some((peer, channel)) = self.link(link) else { continue };
+            let inbound = &mut peer.links[channel].0;
+            let given = inbound.extend();
+            let asks = inbound.asks_again();
+            self.pool.free -= usize::from(given);
+            self.counters.pool_credits += u64::from(given);
+            self.pool.served.extend(given.then_some(link));
+            self.pool.asking.extend(asks.then_some(link));
+        }
+        while let Some(link) = self.pool.served.pop() {
+            self.grant(link, Inbound::unannounced);
+        }
+    }
+}
