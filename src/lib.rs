@@ -19,6 +19,7 @@ pub mod machine;
 pub mod perf;
 #[cfg(feature = "cli")]
 pub mod place;
+#[cfg(feature = "cli")]
 pub mod plan;
 #[cfg(feature = "cli")]
 mod quantity;

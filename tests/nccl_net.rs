@@ -164,6 +164,8 @@ fn over_rdma() {
     // Where processors are emulated, points take a minute.
     let patient = ["--timeout", "180"];
     keeps_the_contract(&patient, &[verbs, devices], &[]);
+    // The longest message of NCCL, for which each side has 1 GiB.
+    keeps_the_contract(&["--timeout", "300", "--only", "large", "--full"], &[verbs, devices], &[]);
     // Both as one.
     let both = [&patient[..], &["--device", "0+1", "--contract-only"]].concat();
     keeps_the_contract(&both, &[verbs, devices], &[]);

@@ -56,6 +56,7 @@ pub use ccl_core::schedule::shape::{Blocks, Sizes};
 pub use ccl_core::topology::Hosts;
 pub use element::{Element, F8E4m3, F8E5m2, Reduction};
 pub use error::Error;
+#[cfg(feature = "cli")]
 pub(crate) use expected::{Asked, predicted};
 pub use expected::{Expected, expected};
 pub use explain::{Explanation, explain};
@@ -67,6 +68,7 @@ pub use request::Request;
 pub use scope::Scope;
 pub use symmetric::SymmetricBuffer;
 pub use tuning::machine;
+#[cfg(feature = "cli")]
 pub(crate) use tuning::processor;
 
 /// Ranks that do collectives together. All ranks make the same calls in the same order.

@@ -7,6 +7,8 @@ mod failing;
 #[cfg(test)]
 mod joining;
 #[cfg(test)]
+mod many;
+#[cfg(test)]
 mod memory;
 #[cfg(test)]
 mod pair;
