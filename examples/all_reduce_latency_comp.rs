@@ -1,5 +1,5 @@
 //! `cargo run --release --example all_reduce_latency_comp -- --help`
 
 fn main() -> std::process::ExitCode {
-    ferroccl::perf::main_with(ferroccl::perf::Program::AllReduceLatencyComp)
+    ccl_perf::main_with(ccl_perf::Program::AllReduceLatencyComp)
 }

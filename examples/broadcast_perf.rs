@@ -1,5 +1,5 @@
 //! `cargo run --release --example broadcast_perf -- --help`
 
 fn main() -> std::process::ExitCode {
-    ferroccl::perf::main_with(ferroccl::perf::Program::Broadcast)
+    ccl_perf::main_with(ccl_perf::Program::Broadcast)
 }

@@ -1,5 +1,5 @@
 //! `cargo run --release --example gather_perf -- --help`
 
 fn main() -> std::process::ExitCode {
-    ferroccl::perf::main_with(ferroccl::perf::Program::Gather)
+    ccl_perf::main_with(ccl_perf::Program::Gather)
 }

@@ -1,5 +1,5 @@
 //! `cargo run --release --example p2p_matrix -- --help`
 
 fn main() -> std::process::ExitCode {
-    ferroccl::perf::main_with(ferroccl::perf::Program::P2pMatrix)
+    ccl_perf::main_with(ccl_perf::Program::P2pMatrix)
 }

@@ -1,5 +1,5 @@
 //! `cargo run --release --example training_buckets -- --help`
 
 fn main() -> std::process::ExitCode {
-    ferroccl::perf::main_with(ferroccl::perf::Program::TrainingBuckets)
+    ccl_perf::main_with(ccl_perf::Program::TrainingBuckets)
 }

@@ -1,11 +1,6 @@
-//! What is fuzzed of this crate: the launchers' protocols and their environment, the recordings of
-//! other processes, and what is exchanged with other tools. As in `ccl_core::fuzzing`.
+//! What is fuzzed of this crate: the launchers' protocols and their environment, and the recordings
+//! of other processes. As in `ccl_core::fuzzing`.
 
-#[cfg(feature = "cli")]
-pub use crate::exchange::{
-    chakra::fuzzed as chakra_trace, matrix::fuzzed as traffic_matrix,
-    recorded::fuzzed as recorded_calls,
-};
 pub use crate::launch::fuzzing::{environment, pmi, store};
 pub use crate::recorder::fuzzed as recording;
 
@@ -30,24 +25,6 @@ mod tests {
     #[test]
     fn recordings() {
         replay("recording", super::recording);
-    }
-
-    #[test]
-    #[cfg(feature = "cli")]
-    fn traffic_matrices() {
-        replay("traffic_matrix", super::traffic_matrix);
-    }
-
-    #[test]
-    #[cfg(feature = "cli")]
-    fn chakra_traces() {
-        replay("chakra_trace", super::chakra_trace);
-    }
-
-    #[test]
-    #[cfg(feature = "cli")]
-    fn recorded_calls() {
-        replay("recorded_calls", super::recorded_calls);
     }
 
     #[test]

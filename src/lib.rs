@@ -2,32 +2,14 @@
 
 pub mod bootstrap;
 pub mod communicator;
-#[cfg(feature = "cli")]
-pub mod cost;
-#[cfg(feature = "cli")]
-pub mod doctor;
-#[cfg(feature = "cli")]
-pub mod exchange;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod launch;
 pub mod log;
-#[cfg(feature = "cli")]
-pub mod machine;
-#[cfg(feature = "cli")]
-pub mod perf;
-#[cfg(feature = "cli")]
-pub mod place;
-#[cfg(feature = "cli")]
-pub mod plan;
-#[cfg(feature = "cli")]
-mod quantity;
 pub mod recorder;
-#[cfg(feature = "cli")]
-pub mod topology;
-#[cfg(feature = "cli")]
-pub mod tune;
+#[doc(hidden)]
+pub mod tools;
 
 pub use ccl_core::config::{Config, NetworkCheck};
 pub use ccl_core::types::{Collective, DataType, Rank, ReduceOp};

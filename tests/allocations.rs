@@ -1,9 +1,5 @@
 //! The second call of the same collective allocates nothing.
 
-#[cfg(test)]
-#[path = "harness/threads.rs"]
-mod threads;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -34,7 +30,7 @@ static COUNTING: Counting = Counting;
 #[cfg(test)]
 mod tests {
     use super::ALLOCATIONS;
-    use super::threads::{config, ranks_with};
+    use ccl_harness::{config, ranks_with};
     use ferroccl::communicator::Blocks;
     use ferroccl::{Communicator, Config, Error, Reduction};
     use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
 //! What users get wrong: each ends in a sentence that says what to do, never in a hang.
 
-use crate::harness::full;
-use crate::harness::processes::{Case, Ended, Processes, command, free_address};
-use crate::harness::{config, config_with, joining, ranks, ranks_with};
 use ccl_core::schedule::shape::ShapeError;
+use ccl_harness::full;
+use ccl_harness::processes::{Case, Ended, Processes, command, free_address};
+use ccl_harness::{config, config_with, joining, ranks, ranks_with};
 use ferroccl::bootstrap::{Secret, UniqueId};
 use ferroccl::communicator::{Blocks, Call, Sizes};
 use ferroccl::{Collective, Communicator, Config, DataType, Error, Reduction};

@@ -3,9 +3,9 @@
 
 use crate::bad_input::within;
 use crate::cluster::{self, all_well};
-use crate::harness::netns::Network;
-use crate::harness::processes::{Ended, command};
-use crate::harness::skip;
+use ccl_harness::netns::Network;
+use ccl_harness::processes::{Ended, command};
+use ccl_harness::skip;
 use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Joining over real sockets, with threads as ranks, and with processes where one must die.
 
-use crate::harness::stretched;
 use ccl_core::bootstrap::{Contact, Hello, JoinLimits, Member, MemberJoin, RootAction, RootJoin};
+use ccl_harness::stretched;
 use ferroccl::bootstrap::{
     BootstrapError, ControlPlane, ControlTiming, Endpoint, Failure, FailureReason, Join,
     JoinFailure, Listening, MemberJoinError, Reach, Secret, UniqueId, Verdict, join,

@@ -1,12 +1,12 @@
 //! Jobs over several machines, which are network namespaces here.
 
-use crate::harness::data::{Case as Call, check};
-use crate::harness::netns::{Host, Network};
-use crate::harness::processes::{Case, Ended, Processes, command, free_address, say, was_killed};
-use crate::harness::stranger;
-use crate::harness::stretched;
 use crate::perf::{examples, none_wrong};
 use ccl_core::types::Collective;
+use ccl_harness::data::{Case as Call, check};
+use ccl_harness::netns::{Host, Network};
+use ccl_harness::processes::{Case, Ended, Processes, command, free_address, say, was_killed};
+use ccl_harness::stranger;
+use ccl_harness::stretched;
 use ferroccl::{Communicator, Error, Reduction};
 use rustix::process::Signal;
 use std::net::{IpAddr, SocketAddr, TcpStream};

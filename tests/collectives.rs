@@ -1,11 +1,11 @@
 //! Every collective by every algorithm, against a plain computation.
 
-use crate::harness::data::{Case, check};
-use crate::harness::full;
-use crate::harness::{config_with, ranks, ranks_with};
 use ccl_core::algorithm;
 use ccl_core::config::Bytes;
 use ccl_core::types::{Collective, DataType, ReduceOp};
+use ccl_harness::data::{Case, check};
+use ccl_harness::full;
+use ccl_harness::{config_with, ranks, ranks_with};
 use ferroccl::communicator::Blocks;
 use ferroccl::{Communicator, Config, Reduction};
 

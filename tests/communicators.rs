@@ -1,7 +1,7 @@
 //! Communicators made from others, memory that they share, and their ends.
 
-use crate::harness::stretched;
-use crate::harness::{config, config_with, joining, ranks, ranks_with};
+use ccl_harness::stretched;
+use ccl_harness::{config, config_with, joining, ranks, ranks_with};
 use ferroccl::{Communicator, Reduction};
 use std::time::{Duration, Instant};
 

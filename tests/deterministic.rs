@@ -1,10 +1,10 @@
 //! The deterministic mode: data whose sums depend on the order of additions, and the same bits
 //! however they are added up.
 
-use crate::harness::data::bits;
-use crate::harness::{config_with, ranks_with};
 use ccl_core::config::Bytes;
 use ccl_core::types::ReduceOp;
+use ccl_harness::data::bits;
+use ccl_harness::{config_with, ranks_with};
 use ccl_kernels_cpu::{Scalar, reference};
 use ferroccl::communicator::Call;
 use ferroccl::{Collective, Communicator, Config, Element, Reduction};

@@ -1,9 +1,9 @@
 //! Ranks that are killed, stopped, that leave, or that never come: the others end soon, each with
 //! an error that names them, and nothing is left behind.
 
-use crate::harness::processes::{Case, Ended, Processes, arguments, command, say, was_killed};
-use crate::harness::stretched;
-use crate::harness::{config_with, ranks, ranks_with};
+use ccl_harness::processes::{Case, Ended, Processes, arguments, command, say, was_killed};
+use ccl_harness::stretched;
+use ccl_harness::{config_with, ranks, ranks_with};
 use ferroccl::{Communicator, Error, Reduction, launch};
 use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};

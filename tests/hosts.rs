@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::collectives::sweep;
-use crate::harness::{config, joining};
+use ccl_harness::{config, joining};
 use ferroccl::communicator::Call;
 use ferroccl::{Collective, Communicator, Config, DataType, Error, NetworkCheck, Reduction};
 

@@ -1,7 +1,7 @@
 //! Local ranks as real processes: shells where only their lives matter, this test binary itself
 //! where they join.
 
-use crate::harness::stretched;
+use ccl_harness::stretched;
 use ferroccl::launch::{LaunchError, LocalExit, from_environment, spawn_local};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

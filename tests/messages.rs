@@ -1,8 +1,8 @@
 //! Sends and receives between two ranks, alone and in groups.
 
-use crate::harness::data::bits;
-use crate::harness::{config_with, ranks, ranks_with};
 use ccl_core::config::Bytes;
+use ccl_harness::data::bits;
+use ccl_harness::{config_with, ranks, ranks_with};
 use ferroccl::{Communicator, Error};
 use std::time::Duration;
 

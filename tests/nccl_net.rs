@@ -23,7 +23,7 @@ fn plugin() -> PathBuf {
 ///
 /// Unless they say how long a point may take, it is more than usual: others test beside this.
 fn keeps_the_contract(arguments: &[&str], variables: &[(&str, &str)], skipped: &[&str]) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+    let mut command = Command::new(ccl_harness::command::program());
     command.arg("netcheck").arg(plugin()).args(arguments);
     command.arg("--skip-performance");
     if !arguments.contains(&"--timeout") {
@@ -116,7 +116,7 @@ fn over_each_transport_in_short() {
 #[test]
 fn a_connection_takes_little_memory() {
     for transport in ["tcp", "shm"] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+        let mut command = Command::new(ccl_harness::command::program());
         command.arg("netcheck").arg(plugin()).args(["--performance-only", "--sizes", "8"]);
         let output = command.args(["--json", "-"]).env("FERROCCL_TRANSPORT", transport).output();
         let said: serde_json::Value = serde_json::from_slice(&output.unwrap().stdout).unwrap();
@@ -130,7 +130,7 @@ fn a_connection_takes_little_memory() {
 /// NCCL takes its own transport where a plugin has no device.
 #[test]
 fn a_host_without_devices_has_a_plugin_that_offers_none() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+    let mut command = Command::new(ccl_harness::command::program());
     command.arg("netcheck").arg(plugin()).args(["--only", "loads_and_names"]);
     let nothing = [("FERROCCL_TRANSPORT", "verbs"), ("FERROCCL_IB_HCA", "none")];
     let Output { status, stdout, .. } = command.envs(nothing).output().unwrap();

@@ -1,10 +1,10 @@
 //! The networks that tests make: hosts talk, links are cut and counted, strangers disturb, nothing
 //! is left.
 
-use crate::harness::netns::{Host, Network, Traffic};
-use crate::harness::processes::{Case, Processes, command, say};
-use crate::harness::skip;
-use crate::harness::{config_with, stranger};
+use ccl_harness::netns::{Host, Network, Traffic};
+use ccl_harness::processes::{Case, Processes, command, say};
+use ccl_harness::skip;
+use ccl_harness::{config_with, stranger};
 use ferroccl::bootstrap::{Join, Listening, Reach};
 use ferroccl::communicator::{Call, Explanation};
 use ferroccl::{Collective, Communicator, DataType, Error, NetworkCheck, Reduction};

@@ -1,6 +1,6 @@
 //! The perf programs from end to end, as a user calls them.
 
-use crate::harness::processes::{Ended, Processes};
+use ccl_harness::processes::{Ended, Processes};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_conformance::{Fixture, join, run};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RailState, RemoteMr, Transport,
     WorkRequest,
 };
 use ccl_memory::Region;
-use ccl_transport_conformance::{Fixture, join, run};
-use ccl_transport_rails::RailsDevice;
-use ccl_transport_verbs::{Options, VerbsTransport};
-use ccl_verbs_soft::sys::{
+use ccl_soft_verbs::sys::{
     IBV_EVENT_DEVICE_FATAL, IBV_EVENT_QP_FATAL, IBV_WC_LOC_QP_OP_ERR, IBV_WC_RETRY_EXC_ERR,
 };
-use ccl_verbs_soft::{Limits, SoftDevice, functions};
+use ccl_soft_verbs::{Limits, SoftDevice, functions};
+use ccl_transport_multirail::RailsDevice;
+use ccl_transport_verbs::{Options, VerbsTransport};
 
 /// Bytes of each put: more than is handed to a device with the request.
 const BYTES: usize = 512;
@@ -151,13 +151,13 @@ impl Pair {
 
     /// Lets both ends go on until something is so.
     fn until(&mut self, what: &str, is_so: impl Fn(&Pair) -> bool) {
-        let end = ccl_wire::now() + PATIENCE;
+        let end = ccl_socket::now() + PATIENCE;
         while !is_so(self) {
             for end in &mut self.ends {
-                end.go_on(ccl_wire::now() + self.ahead, self.allowed);
+                end.go_on(ccl_socket::now() + self.ahead, self.allowed);
             }
             let states = || self.ends.each_ref().map(|end| end.lane.rails(end.endpoint));
-            assert!(ccl_wire::now() < end, "{what}: never; {:#?}", states());
+            assert!(ccl_socket::now() < end, "{what}: never; {:#?}", states());
         }
     }
 
@@ -315,7 +315,7 @@ impl Fixture for House {
     }
 
     fn now(&self) -> Instant {
-        ccl_wire::now()
+        ccl_socket::now()
     }
 
     fn idle(&self) {

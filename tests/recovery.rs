@@ -3,8 +3,8 @@
 //! processes that are killed and stopped.
 
 use crate::collectives::sweep;
-use crate::harness::stretched;
-use crate::harness::{config, config_with, joining, ranks, ranks_with};
+use ccl_harness::stretched;
+use ccl_harness::{config, config_with, joining, ranks, ranks_with};
 use ferroccl::bootstrap::{GiveUp, Join, Listening, Reach, UniqueId};
 use ferroccl::communicator::Invitation;
 use ferroccl::{Communicator, Config, Error, Reduction};

@@ -1,7 +1,7 @@
 //! Calls that do not block.
 
-use crate::harness::stretched;
-use crate::harness::{config_with, ranks, ranks_with};
+use ccl_harness::stretched;
+use ccl_harness::{config_with, ranks, ranks_with};
 use ferroccl::communicator::{Call, Request};
 use ferroccl::{Collective, Communicator, DataType, Error, Reduction};
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! Who is stuck: whatever holds up the ranks, all of them end soon after the deadline with the same
 //! sentence about it; and `ferroccl status` says it before.
 
-use crate::harness::processes::{Case, Ended, Processes, say};
-use crate::harness::stretched;
-use crate::harness::{config, joining};
+use ccl_harness::processes::{Case, Ended, Processes, say};
+use ccl_harness::stretched;
+use ccl_harness::{config, joining};
 use ferroccl::{Communicator, Config, Error, Reduction};
 use rustix::process::Signal;
 use std::process::Command;
@@ -300,13 +300,12 @@ fn a_rank_that_is_stopped_is_named() {
     }
 }
 
-#[cfg(feature = "cli")]
 mod status {
     use super::*;
     use serde_json::Value;
 
     fn ferroccl(arguments: &[&str]) -> String {
-        let out = Command::new(env!("CARGO_BIN_EXE_ferroccl")).args(arguments).output().unwrap();
+        let out = Command::new(ccl_harness::command::program()).args(arguments).output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         String::from_utf8(out.stdout).unwrap()
     }
@@ -383,7 +382,7 @@ mod status {
             assert!(said.contains(&pid), "{said}");
         }
         let failing = |pid: u32| {
-            let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+            let mut command = Command::new(ccl_harness::command::program());
             let out = command.args(["status", "--pid", &pid.to_string()]).output().unwrap();
             assert_eq!(out.status.code(), Some(2));
             String::from_utf8(out.stderr).unwrap()

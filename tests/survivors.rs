@@ -1,11 +1,11 @@
 //! Ranks that are processes, killed and stopped: the others say the same of it, shrink, and go on;
 //! and whatever a rank that counts as dead does when it wakes harms none of them.
 
-use crate::harness::full;
-use crate::harness::netns::Network;
-use crate::harness::processes::{Case, Ended, Processes, command, say, was_killed};
-use crate::harness::stretched;
 use crate::recovery::PLACES;
+use ccl_harness::full;
+use ccl_harness::netns::Network;
+use ccl_harness::processes::{Case, Ended, Processes, command, say, was_killed};
+use ccl_harness::stretched;
 use ferroccl::{Communicator, Config, Error, Reduction};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, Signal, getpid, pidfd_getfd, pidfd_open};
 use std::fs::{self, File};

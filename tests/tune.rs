@@ -8,9 +8,9 @@ use std::time::Duration;
 use ferroccl::communicator::{Blocks, Call, machine};
 use ferroccl::{Collective, DataType, Reduction};
 
-use crate::harness::command::{commands_of, examples_of_its_help_work, refused, said};
-use crate::harness::processes::{Processes, free_address};
-use crate::harness::{config_with, joining};
+use ccl_harness::command::{commands_of, examples_of_its_help_work, refused, said};
+use ccl_harness::processes::{Processes, free_address};
+use ccl_harness::{config_with, joining};
 
 /// A file that goes when it is dropped.
 struct Table(PathBuf);
@@ -35,7 +35,7 @@ impl Drop for Table {
 }
 
 fn with(tuning: &str, arguments: &str) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+    let mut command = Command::new(ccl_harness::command::program());
     command.env("FERROCCL_TUNING", tuning).args(arguments.split_whitespace()).output().unwrap()
 }
 
@@ -62,7 +62,7 @@ fn the_commands_of_its_page_work() {
         let line = line.replace("-g 4", "-g 2").replace("--try usual", "--try FERROCCL_SLOTS=4");
         let less = "-b 1k -e 2k -f 2 --rounds 1 --collectives reduce";
         let less = if compares { "" } else { less };
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+        let mut command = Command::new(ccl_harness::command::program());
         command.current_dir(&folder).args(line.split_whitespace());
         let Output { status, stderr, .. } = command.args(less.split_whitespace()).output().unwrap();
         // What was measured once is no gate; that it compares is what counts.
@@ -143,7 +143,7 @@ fn shorter_messages_are_tried_and_other_ranks_foreseen() {
 fn what_a_table_sets_holds_where_nothing_else_does() {
     let table = "set FERROCCL_SLOTS=5; set FERROCCL_CHANNELS=3; set FERROCCL_IB_POLICY=qps=7";
     let shown = |variables: &[(&str, &str)]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+        let mut command = Command::new(ccl_harness::command::program());
         let command = command.env("FERROCCL_TUNING", table).envs(variables.iter().copied());
         text(&command.args(["config", "--json"]).output().unwrap().stdout)
     };
@@ -233,7 +233,7 @@ fn the_network_is_looked_at_where_there_is_one() {
     let out = Table::new("network", "");
     let (address, name) = (free_address(), out.name());
     let ranks = (0..4).map(|rank| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+        let mut command = Command::new(ccl_harness::command::program());
         command
             .args(["tune", "-b", "1k", "-e", "1k", "--rounds", "1", "--out", &name])
             .args(["--collectives", "all_reduce"])
@@ -308,7 +308,7 @@ fn a_newer_table_that_is_slower_fails() {
     let same = Table::new("same", &line("10.5~0.1"));
     let compare = |new: &Table| format!("tune --compare {} {}", old.name(), new.name());
     assert!(said(&compare(&same)).contains("1 points in both tables, 0 slower"));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+    let mut command = Command::new(ccl_harness::command::program());
     let Output { status, stdout, .. } =
         command.args(compare(&slower).split_whitespace()).output().unwrap();
     assert_eq!(status.code(), Some(1));

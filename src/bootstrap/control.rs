@@ -121,7 +121,7 @@ impl Shared {
 
     /// Looks how long a round trip on a connection with a neighbour takes.
     pub(super) fn measure(&self, stream: &TcpStream) {
-        if let Some(took) = ccl_wire::socket::round_trip(stream) {
+        if let Some(took) = ccl_socket::socket::round_trip(stream) {
             let microseconds = u32::try_from(took.as_micros()).unwrap_or(u32::MAX);
             self.round_trip_us.fetch_max(microseconds, Ordering::Relaxed);
         }

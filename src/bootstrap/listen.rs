@@ -86,7 +86,7 @@ fn bind(addresses: &[SocketAddr]) -> io::Result<TcpListener> {
 
 /// Under which names and addresses others may reach this host, best first: the source addresses
 /// of its default routes, then its name.
-pub(crate) fn own_hosts() -> Vec<String> {
+pub fn own_hosts() -> Vec<String> {
     let mut hosts: Vec<String> = [
         // Documentation networks (RFC 5737, RFC 3849). Connecting a datagram socket sends
         // nothing: it makes the kernel choose the route.

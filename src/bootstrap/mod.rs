@@ -8,7 +8,7 @@ mod control;
 mod driver;
 mod give_up;
 mod host;
-mod listen;
+pub(crate) mod listen;
 mod meeting;
 mod member;
 pub(crate) mod resolve;
@@ -22,8 +22,6 @@ pub use ccl_core::bootstrap::{
 };
 pub use control::{ControlPlane, ExchangeError, VerdictError};
 pub use give_up::GiveUp;
-#[cfg(feature = "cli")]
-pub(crate) use listen::own_hosts;
 pub use listen::{Listening, Reach, listen_at};
 pub use meeting::Invitation;
 pub use socket::random_bytes;

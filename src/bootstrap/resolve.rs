@@ -12,10 +12,7 @@ pub(crate) fn is_loopback_name(host: &str) -> bool {
 
 /// All addresses of an endpoint. The system's resolver knows no deadline: it works on a thread
 /// of its own, which is left behind if it does not answer in time.
-pub(crate) fn resolve(
-    endpoint: &Endpoint,
-    deadline: Deadline,
-) -> Result<Vec<SocketAddr>, BootstrapError> {
+pub fn resolve(endpoint: &Endpoint, deadline: Deadline) -> Result<Vec<SocketAddr>, BootstrapError> {
     if let Ok(address) = endpoint.host.parse::<IpAddr>() {
         return Ok(vec![SocketAddr::new(address, endpoint.port)]);
     }

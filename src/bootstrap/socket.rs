@@ -31,31 +31,34 @@ pub(super) fn advice() -> &'static str {
 
 /// A moment by which something must have happened.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
+pub struct Deadline {
     start: std::time::Instant,
     after: Duration,
 }
 
 impl Deadline {
-    pub(crate) fn after(after: Duration) -> Deadline {
+    /// Returns a deadline so long from now.
+    pub fn after(after: Duration) -> Deadline {
         Deadline { start: std::time::Instant::now(), after }
     }
 
     /// What is left, zero once it has passed.
-    pub(crate) fn left(&self) -> Duration {
+    pub fn left(&self) -> Duration {
         self.after.saturating_sub(self.start.elapsed())
     }
 
-    pub(crate) fn is_past(&self) -> bool {
+    /// Returns whether it has passed.
+    pub fn is_past(&self) -> bool {
         self.left().is_zero()
     }
 
     /// The time since it was set.
-    pub(crate) fn waited(&self) -> Duration {
+    pub fn waited(&self) -> Duration {
         self.start.elapsed()
     }
 
-    pub(crate) fn waited_ms(&self) -> u64 {
+    /// Returns the same in milliseconds.
+    pub fn waited_ms(&self) -> u64 {
         u64::try_from(self.waited().as_millis()).unwrap_or(u64::MAX)
     }
 }

@@ -149,10 +149,7 @@ fn numa_node() -> Option<u32> {
 }
 
 /// The node whose list of processors, such as `0-3,8-11`, has all of these.
-pub(crate) fn node_of(
-    cpus: &BTreeSet<usize>,
-    nodes: impl Iterator<Item = (u32, String)>,
-) -> Option<u32> {
+pub fn node_of(cpus: &BTreeSet<usize>, nodes: impl Iterator<Item = (u32, String)>) -> Option<u32> {
     let mut nodes = nodes.filter(|(_, list)| {
         let there = processors(list);
         !cpus.is_empty() && cpus.iter().all(|cpu| there.contains(cpu))
@@ -161,7 +158,7 @@ pub(crate) fn node_of(
 }
 
 /// The processors of a list, as far as a kernel may have so many.
-pub(crate) fn processors(list: &str) -> BTreeSet<usize> {
+pub fn processors(list: &str) -> BTreeSet<usize> {
     let range = |text: &str| -> Option<std::ops::RangeInclusive<usize>> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let last: usize = last.trim().parse().ok()?;

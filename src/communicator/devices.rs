@@ -9,7 +9,7 @@ use ccl_core::config::Config;
 use ccl_core::topology::Hosts;
 use ccl_core::transport::{Device, DeviceInfo, Place, Transport};
 use ccl_core::types::Rank;
-use ccl_transport_rails::{RAILS_MAX, RailsDevice};
+use ccl_transport_multirail::{RAILS_MAX, RailsDevice};
 use ccl_transport_shm::ShmTransport;
 use ccl_transport_tcp::TcpTransport;
 use ccl_transport_verbs::VerbsTransport;

@@ -20,7 +20,7 @@ use ccl_kernels_cpu::mixed::MixedLinks;
 use ccl_kernels_cpu::ports::{CallMemory, CpuPorts};
 use ccl_kernels_cpu::{Kernel, Scalar};
 use ccl_memory::Region;
-use ccl_wire::fork;
+use ccl_socket::fork;
 
 use super::call::{Buffers, Call, usage};
 use super::error::Error;

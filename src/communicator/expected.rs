@@ -36,15 +36,19 @@ pub struct Expected {
 
 /// A call whose blocks are all alike, of which a model is asked.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked<'a> {
-    pub(crate) collective: Collective,
-    pub(crate) root: Rank,
+pub struct Asked<'a> {
+    /// Which collective.
+    pub collective: Collective,
+    /// Its root, where it has one.
+    pub root: Rank,
     /// Elements of a block.
-    pub(crate) count: usize,
-    pub(crate) element_bytes: usize,
+    pub count: usize,
+    /// Bytes of one of them.
+    pub element_bytes: usize,
     /// Bytes of the larger buffer.
-    pub(crate) bytes: usize,
-    pub(crate) hosts: &'a Hosts,
+    pub bytes: usize,
+    /// Which rank is on which host.
+    pub hosts: &'a Hosts,
 }
 
 /// How long a call whose blocks are all alike would take by each algorithm, and by the fastest of
@@ -83,7 +87,7 @@ pub fn expected(config: &Config, hosts: &Hosts, call: &Call<'_>) -> Result<Vec<E
 }
 
 /// The same by a model alone, in nanoseconds, with links as a configuration makes them.
-pub(crate) fn predicted(
+pub fn predicted(
     model: &Model,
     config: &Config,
     asked: &Asked<'_>,

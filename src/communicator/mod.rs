@@ -1,6 +1,6 @@
 //! The communicator: ranks that do collectives together.
 
-mod affinity;
+pub(crate) mod affinity;
 mod agree;
 mod api;
 mod assumptions;
@@ -10,18 +10,18 @@ mod element;
 mod engine;
 mod error;
 mod exchange;
-mod expected;
+pub(crate) mod expected;
 mod explain;
 mod foreseen;
 mod group;
-mod network;
+pub(crate) mod network;
 mod offspring;
 mod registered;
 mod request;
 mod scope;
 mod segment;
 mod symmetric;
-mod tuning;
+pub(crate) mod tuning;
 mod wait;
 mod watch;
 mod wiring;
@@ -34,7 +34,7 @@ use ccl_core::select::tuning::Tuning;
 use ccl_core::spread::{Flow, Policy, PolicyError};
 use ccl_core::transport::RailState;
 use ccl_core::types::Rank;
-use ccl_wire::fork;
+use ccl_socket::fork;
 
 use crate::bootstrap::{ControlPlane, Join, Secret, UniqueId, join, random_bytes};
 use crate::launch;
@@ -48,28 +48,20 @@ use request::Requests;
 use wiring::Wiring;
 
 pub use crate::bootstrap::{Invitation, Verdict};
-#[cfg(feature = "cli")]
-pub(crate) use affinity::{node_of, processors};
 pub use call::Call;
 pub use ccl_core::admission::{Account, Waits};
 pub use ccl_core::schedule::shape::{Blocks, Sizes};
 pub use ccl_core::topology::Hosts;
 pub use element::{Element, F8E4m3, F8E5m2, Reduction};
 pub use error::Error;
-#[cfg(feature = "cli")]
-pub(crate) use expected::{Asked, predicted};
 pub use expected::{Expected, expected};
 pub use explain::{Explanation, explain};
 pub use group::Group;
-#[cfg(feature = "cli")]
-pub(crate) use network::Seen;
 pub use registered::Registered;
 pub use request::Request;
 pub use scope::Scope;
 pub use symmetric::SymmetricBuffer;
 pub use tuning::machine;
-#[cfg(feature = "cli")]
-pub(crate) use tuning::processor;
 
 /// Ranks that do collectives together. All ranks make the same calls in the same order.
 ///
@@ -480,7 +472,8 @@ pub fn config_with(tuning: &Tuning) -> Result<Config, Error> {
 }
 
 /// What a variable is set to; of one that names a file, what is in that.
-pub(crate) fn setting(variable: &str) -> Result<Option<String>, Error> {
+#[doc(hidden)]
+pub fn setting(variable: &str) -> Result<Option<String>, Error> {
     let value = launch::variable(variable)?;
     match variable {
         TUNING => value.map(|value| tuning::table(&value)).transpose(),

@@ -30,15 +30,15 @@ const WORTH: f64 = 1.1;
 
 /// What was seen of the network, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Seen {
+pub struct Seen {
     /// Pairs of hosts.
-    pub(crate) pairs: u32,
+    pub pairs: u32,
     /// There and back, of a few bytes, between two hosts; in microseconds.
-    pub(crate) round_trip_us: f64,
+    pub round_trip_us: f64,
     /// One way between two hosts that are alone, while as much comes back; in bytes per second.
-    pub(crate) alone: f64,
+    pub alone: f64,
     /// The same of the slowest pair, all at once.
-    pub(crate) together: f64,
+    pub together: f64,
 }
 
 impl Seen {
@@ -48,7 +48,7 @@ impl Seen {
     }
 
     /// Whether so little is left that it is not as defaults assume.
-    pub(crate) fn is_crowded(&self) -> bool {
+    pub fn is_crowded(&self) -> bool {
         self.pairs > 1 && self.left() < LEFT
     }
 }
@@ -88,7 +88,8 @@ pub(super) struct Measured {
 impl Communicator {
     /// Looks at the network, at most in so many rounds; there is nothing to see of one host. All
     /// ranks call it, and all get the same.
-    pub(crate) fn look_at_network(&mut self, rounds: u32) -> Result<Option<Seen>, Error> {
+    #[doc(hidden)]
+    pub fn look_at_network(&mut self, rounds: u32) -> Result<Option<Seen>, Error> {
         let hosts = self.hosts().clone();
         if hosts.count() < 2 {
             return Ok(None);

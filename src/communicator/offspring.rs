@@ -56,7 +56,8 @@ impl Communicator {
     /// # Errors
     ///
     /// As a split.
-    pub(crate) fn again(&mut self, config: Config) -> Result<Communicator, Error> {
+    #[doc(hidden)]
+    pub fn again(&mut self, config: Config) -> Result<Communicator, Error> {
         let own = std::mem::replace(&mut self.engine.config, config);
         let made = self.split(0, i64::from(self.rank()));
         self.engine.config = own;

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use ccl_core::transport::TransportError;
 use ccl_memory::Region;
 
-use ccl_wire::fork;
+use ccl_socket::fork;
 
 use super::call::usage;
 use super::element::Element;

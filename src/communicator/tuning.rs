@@ -20,7 +20,7 @@ pub fn machine() -> String {
 }
 
 /// The model of this machine's processors.
-pub(crate) fn processor() -> String {
+pub fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())

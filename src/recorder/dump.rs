@@ -5,6 +5,7 @@ use std::io::Write;
 
 use ccl_core::types::Rank;
 
+use super::json;
 use super::snapshot::Snapshot;
 
 /// Writes a recording to `stderr`, to nowhere (`none`), or to the end of a file.
@@ -27,17 +28,9 @@ pub(super) fn path(name: &str, rank: Rank) -> String {
 }
 
 fn append(snapshot: &Snapshot, path: &str) -> std::io::Result<()> {
-    let text = text(snapshot, path);
-    OpenOptions::new().create(true).append(true).open(path)?.write_all(text.as_bytes())
-}
-
-fn text(snapshot: &Snapshot, path: &str) -> String {
-    #[cfg(feature = "cli")]
-    if path.ends_with(".json")
-        && let Ok(json) = serde_json::to_string(snapshot)
-    {
-        return json + "\n";
-    }
-    let _ = path;
-    snapshot.to_string()
+    let text = match path.ends_with(".json") {
+        true => json::line(snapshot)?,
+        false => snapshot.to_string().into_bytes(),
+    };
+    OpenOptions::new().create(true).append(true).open(path)?.write_all(&text)
 }

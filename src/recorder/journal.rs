@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use super::snapshot::Call;
-use super::{Sent, Shown, Subject, now_ns};
+use super::{Sent, Shown, Subject, json, now_ns};
 
 /// Calls that are kept before they are written.
 const CALLS: usize = 4096;
@@ -81,7 +81,7 @@ impl Journal {
         let world_ns = world.tv_sec as u64 * 1_000_000_000 + world.tv_nsec as u64;
         let epoch_ns = world_ns.saturating_sub(now_ns());
         let subject = subject.clone();
-        let (calls, generation) = (Vec::with_capacity(CALLS), ccl_wire::fork::generation());
+        let (calls, generation) = (Vec::with_capacity(CALLS), ccl_socket::fork::generation());
         Journal { path, file, subject, host, generation, epoch_ns, calls, open: None }
     }
 
@@ -103,7 +103,7 @@ impl Journal {
     /// Hands over what is kept.
     fn write(&mut self) {
         let Some(file) = &mut self.file else { return };
-        if self.generation != ccl_wire::fork::generation() {
+        if self.generation != ccl_socket::fork::generation() {
             return;
         }
         let operation = |timed: &Timed| {
@@ -127,10 +127,8 @@ impl Journal {
             host: &self.host,
             operations: self.calls.iter().map(operation).collect(),
         };
-        let written = serde_json::to_string(&line).map_err(std::io::Error::from).and_then(|json| {
-            // In one piece, so that the lines of ranks do not mix.
-            file.write_all((json + "\n").as_bytes())
-        });
+        // In one piece, so that the lines of ranks do not mix.
+        let written = json::line(&line).and_then(|line| file.write_all(&line));
         if let Err(error) = written {
             give_up(&self.path, &error);
             self.file = None;

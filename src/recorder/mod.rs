@@ -6,10 +6,9 @@
 
 mod call;
 mod dump;
-#[cfg(feature = "cli")]
 mod journal;
+mod json;
 mod page;
-#[cfg(feature = "cli")]
 mod scan;
 mod signal;
 mod snapshot;
@@ -29,9 +28,7 @@ use rustix::time::{ClockId, clock_gettime};
 use page::{BYTES, ENTRIES, ENTRY_SHOWN, ENTRY_WORDS, Page};
 
 pub(crate) use call::CallRecord;
-#[cfg(feature = "cli")]
 use journal::Journal;
-#[cfg(feature = "cli")]
 pub use scan::{Member, Status, status};
 pub use snapshot::{Call, Operation, Snapshot, WaitsFor};
 pub(crate) use words::MESSAGES;
@@ -93,7 +90,6 @@ pub(crate) struct Recorder {
     settings: Settings,
     /// What the last sample found: operation, progress, step, and looks.
     last: Mutex<[u64; 4]>,
-    #[cfg(feature = "cli")]
     subject: Subject,
     /// Signals that were answered.
     signals: AtomicU64,
@@ -147,7 +143,6 @@ impl Recorder {
             ring: Words::new(&region, page::RING)?,
             region,
             last: Mutex::new([u64::MAX; 4]),
-            #[cfg(feature = "cli")]
             subject: subject.clone(),
             signals: AtomicU64::new(signal::count()),
             ended: AtomicBool::new(false),
@@ -176,21 +171,11 @@ impl Recorder {
 
     /// The data path's side where calls are timed too: in the place of the writer, so that whoever
     /// times nothing pays nothing for it. There is one.
-    #[cfg(feature = "cli")]
     pub(crate) fn timed(&self) -> Option<Box<Timed>> {
         let trace = &self.settings.trace;
         let writer = self.writer().filter(|_| !trace.is_empty())?;
         let journal = Journal::new(trace, &self.subject, host());
         Some(Box::new(Timed { writer, journal }))
-    }
-
-    /// Without what it takes there is none.
-    #[cfg(not(feature = "cli"))]
-    pub(crate) fn timed(&self) -> Option<Box<Timed>> {
-        if !self.settings.trace.is_empty() {
-            tracing::warn!("FERROCCL_TRACE needs the feature \"cli\" of this crate; build with it");
-        }
-        None
     }
 
     /// The rank is in a step of the program that is no operation; in none, if that has no name.
@@ -315,17 +300,6 @@ fn steady(mut look: impl FnMut() -> bool) {
 /// number among the collectives; its bytes times 256, plus 1 and the algorithm's place in the
 /// registry if it has one.
 pub(crate) type Shown = [u64; 4];
-
-/// Without what it takes there is none.
-#[cfg(not(feature = "cli"))]
-#[derive(Debug)]
-enum Journal {}
-
-#[cfg(not(feature = "cli"))]
-impl Journal {
-    fn begin(&mut self, _number: u64, _shown: Shown, _sent: Sent) {}
-    fn end(&mut self) {}
-}
 
 /// The data path's side of a recording: it stores numbers, and reads no clock.
 #[derive(Debug)]

@@ -3,11 +3,11 @@
 use super::judge::{Expected, Failure, ended_ms, judge};
 use super::rank::{PLAN, Plan, REPORT, Report, now_ms};
 use super::{Cell, Fault, PER_HOST, RANKS};
-use crate::harness::netns::{Host, Network};
-use crate::harness::processes::{Ended, Processes, command};
-use crate::harness::skip;
-use crate::harness::stranger;
 use ccl_core::types::{Collective, Rank};
+use ccl_harness::netns::{Host, Network};
+use ccl_harness::processes::{Ended, Processes, command};
+use ccl_harness::skip;
+use ccl_harness::stranger;
 use rustix::process::Signal;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;

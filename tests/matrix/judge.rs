@@ -3,8 +3,8 @@
 
 use super::RANKS;
 use super::rank::{Agreed, Report};
-use crate::harness::stretched;
 use ccl_core::types::Rank;
+use ccl_harness::stretched;
 use std::time::Duration;
 
 /// The promise: so soon after a fault every survivor has its error.

@@ -13,9 +13,9 @@ mod rdma;
 mod selection;
 mod table;
 
-use crate::harness::netns::Network;
-use crate::harness::processes::{Case, say};
-use crate::harness::skip;
+use ccl_harness::netns::Network;
+use ccl_harness::processes::{Case, say};
+use ccl_harness::skip;
 use inject::{Attempt, netem};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -2,8 +2,8 @@
 //! after a failure it says what it knows.
 
 use super::RANKS;
-use crate::harness::processes::say;
 use ccl_core::types::{Collective, DataType, Rank};
+use ccl_harness::processes::say;
 use ferroccl::communicator::Call;
 use ferroccl::{Communicator, Error, Reduction};
 use serde::{Deserialize, Serialize};

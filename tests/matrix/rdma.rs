@@ -4,9 +4,9 @@
 use super::inject::{Attempt, Draw, LONG, MOMENT, await_fault, commands, lasting, verdict};
 use super::judge::Expected;
 use super::{Cell, Fault, PER_HOST, chosen, run_jobs};
-use crate::harness::processes::Processes;
 use crate::rdma::faults::{Down, Netem};
 use crate::rdma::rails;
+use ccl_harness::processes::Processes;
 use rustix::process::Signal;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;

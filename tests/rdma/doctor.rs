@@ -9,7 +9,7 @@ use super::faults::Down;
 
 /// The exit status, and verdict and evidence of what was found for these ports and this check.
 fn found(devices: &[String], check: &str) -> (i32, Vec<(String, String)>) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+    let mut command = Command::new(ccl_harness::command::program());
     command.args(["doctor", "--json"]).env("FERROCCL_IB_HCA", format!("={}", devices.join(",")));
     let output = command.output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{devices, over, sums_and_exchanges};
 use crate::faults::{assert_named, working};
-use crate::harness::ranks_with;
+use ccl_harness::ranks_with;
 use ferroccl::{Communicator, Error, Reduction};
 use rustix::process::Signal;
 

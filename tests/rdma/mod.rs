@@ -2,14 +2,12 @@
 //! port: two at the ends of a link, and perhaps two more at those of another. The guest of the test
 //! suites has four in software.
 
-#[cfg(feature = "cli")]
 mod doctor;
 pub(crate) mod faults;
 mod nccl;
 mod packets;
 mod rails;
 mod setup;
-#[cfg(feature = "cli")]
 mod topo;
 
 use std::process::Command;
@@ -18,9 +16,9 @@ use std::time::Duration;
 
 use crate::cluster::{SECRET, WORK};
 use crate::collectives::{sweep, sweep_families};
-use crate::harness::processes::{Processes, command, free_address};
-use crate::harness::{config_with, ranks_with, skip, stretched};
 use ccl_core::config::Bytes;
+use ccl_harness::processes::{Processes, command, free_address};
+use ccl_harness::{config_with, ranks_with, skip, stretched};
 use ferroccl::communicator::Call;
 use ferroccl::{Collective, Communicator, Config, DataType, NetworkCheck, Reduction};
 
@@ -94,7 +92,6 @@ fn every_algorithm_over_rdma() {
 
 /// The perf programs as users run them.
 #[test]
-#[cfg(feature = "cli")]
 fn perf_programs_over_rdma() {
     let Some((devices, _turn)) = devices() else { return };
     let programs = crate::perf::examples();

@@ -10,7 +10,7 @@ use self::pair::{NET, Pair, both, init, ok};
 use super::faults::Down;
 use super::rails;
 
-#[path = "../../transports/nccl-net/tests/abi/pair.rs"]
+#[path = "../../plugins/nccl-net/tests/abi/pair.rs"]
 mod pair;
 
 /// Here, processors are emulated.

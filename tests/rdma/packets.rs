@@ -5,9 +5,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use super::{devices, over};
-use crate::harness::capture::Capture;
-use crate::harness::{ranks_with, stretched};
 use ccl_core::spread::Flow;
+use ccl_harness::capture::Capture;
+use ccl_harness::{ranks_with, stretched};
 use ferroccl::Config;
 
 /// The record of a transfer grant, with the key of a device's memory.

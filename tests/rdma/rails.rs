@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::faults::{Down, sums};
 use super::{over, rails, sums_and_exchanges};
-use crate::harness::joining;
 use ccl_core::transport::RailState;
+use ccl_harness::joining;
 use ferroccl::{Communicator, Config};
 
 /// Here, processors are emulated.

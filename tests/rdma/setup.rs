@@ -8,8 +8,8 @@ use std::time::Duration;
 use super::devices;
 use super::faults::Down;
 use crate::cluster::{SECRET, WORK};
-use crate::harness::processes::{Processes, command, free_address};
-use crate::harness::{skip, stretched};
+use ccl_harness::processes::{Processes, command, free_address};
+use ccl_harness::{skip, stretched};
 
 /// Runs a case on `ranks` ranks; `change` may change how each is started. Returns what each has
 /// said, and whether it succeeded.

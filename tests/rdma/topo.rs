@@ -9,7 +9,7 @@ use super::faults::Down;
 
 /// What the topology of this machine says that ports send to the network.
 fn networks(devices: &[String]) -> Vec<Option<String>> {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ferroccl"));
+    let mut command = Command::new(ccl_harness::command::program());
     let output = command.args(["topo", "--as", "json"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let topology: Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -2,10 +2,10 @@
 
 // As the perf programs draw it, which the chores are not built with.
 #[expect(unreachable_pub, reason = "another crate's interface")]
-#[path = "../../src/perf/number.rs"]
+#[path = "../../tools/perf/src/number.rs"]
 mod number;
 #[expect(unreachable_pub, reason = "another crate's interface")]
-#[path = "../../src/perf/plot.rs"]
+#[path = "../../tools/perf/src/plot.rs"]
 mod plot;
 
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@ use ccl_core::transport::{
     Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
 };
 use ccl_memory::Region;
-use ccl_wire::{LinkConnecting, LinkListener, Place, Setup, Tls, protocol, socket};
+use ccl_socket::{LinkConnecting, LinkListener, Place, Setup, Tls, protocol, socket};
 
 use crate::Options;
 use crate::lane::{DEPTH_MAX, MESSAGE_BYTES_MAX, TcpLane};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, EndpointId, Event, Lane, Registry, Secret};
 use ccl_memory::Region;
-use ccl_wire::{Got, Link, Place, Remake, Setup, Tls, Wire};
+use ccl_socket::{Got, Link, Place, Remake, Setup, Tls, Wire};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::Options;

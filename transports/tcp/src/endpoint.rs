@@ -7,7 +7,7 @@ use ccl_core::transport::{
     EndpointId, Event, Imported, LocalSlice, MrKey, RemoteKey, TransportError,
 };
 use ccl_memory::Region;
-use ccl_wire::{Intent, Link, LinkId, Remake};
+use ccl_socket::{Intent, Link, LinkId, Remake};
 
 use crate::frame::Kind;
 use crate::inbox::{Inbox, Other};

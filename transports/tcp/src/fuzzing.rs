@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use ccl_core::transport::{LocalSlice, MrKey, RemoteKey};
 use ccl_memory::Region;
-use ccl_wire::{Got, Intent, Wire, socket};
+use ccl_socket::{Got, Intent, Wire, socket};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::endpoint::Shared;

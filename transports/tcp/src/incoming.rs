@@ -3,7 +3,7 @@
 use std::io::IoSliceMut;
 
 use ccl_memory::{Region, RegionError};
-use ccl_wire::{Got, Wire};
+use ccl_socket::{Got, Wire};
 
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::inbox::{Inbox, Target, Unfinished};
@@ -283,7 +283,7 @@ mod tests {
 
         /// What is told when these bytes have come, in this many.
         fn take(&mut self, bytes: &[u8]) -> Vec<Arrival> {
-            let sent = ccl_wire::socket::write(&self.theirs, &[IoSlice::new(bytes)]);
+            let sent = ccl_socket::socket::write(&self.theirs, &[IoSlice::new(bytes)]);
             assert!(matches!(sent, Got::Bytes(count) if count == bytes.len()));
             let mut arrivals = Vec::new();
             while self.incoming.read(&mut self.wire, &mut self.inbox, &mut arrivals).unwrap() {}

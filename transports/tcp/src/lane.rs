@@ -12,7 +12,7 @@ use ccl_core::transport::{
     RemoteMr, TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_wire::{DESCRIPTORS, Farewell, Got, Link, Wire, os, socket};
+use ccl_socket::{DESCRIPTORS, Farewell, Got, Link, Wire, os, socket};
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;
 

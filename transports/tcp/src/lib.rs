@@ -6,7 +6,7 @@
 //! joined by one or several connections, *stripes*, on which puts take turns.
 //!
 //! How the two sides meet, prove the communicator's secret and, if asked to, encrypt what they
-//! send, is [`ccl_wire`]'s.
+//! send, is [`ccl_socket`]'s.
 //!
 //! # Encryption
 //!
@@ -49,7 +49,7 @@ use std::time::Duration;
 use ccl_core::config::Config;
 use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
 
-pub use ccl_wire::now;
+pub use ccl_socket::now;
 pub use device::TcpDevice;
 
 /// The name of the only device.

@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use ccl_core::transport::TransportError;
 use ccl_memory::Region;
-use ccl_wire::{Got, Wire};
+use ccl_socket::{Got, Wire};
 
 use crate::frame::{HEADER_BYTES, Header, Kind};
 use crate::memory::readable;

@@ -1,7 +1,7 @@
 //! One connection of an endpoint, through its breaks.
 
 use ccl_core::time::Instant;
-use ccl_wire::{Break, Wire};
+use ccl_socket::{Break, Wire};
 use rustix::net::sockopt;
 
 use crate::frame::Kind;

@@ -8,7 +8,7 @@ use ccl_core::transport::{
     Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
 };
 use ccl_memory::Region;
-use ccl_wire::{LinkConnecting, LinkListener, Place, Setup, protocol};
+use ccl_socket::{LinkConnecting, LinkListener, Place, Setup, protocol};
 
 use crate::Options;
 use crate::endpoint::DEPTH_MAX;

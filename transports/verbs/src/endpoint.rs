@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl_core::spread::{Flow, Spread};
 use ccl_core::time::Instant;
 use ccl_core::transport::{IMMEDIATE_MAX, NOTE_BYTES_MAX, TransportError};
-use ccl_wire::{Break, Intent, Link, LinkId, Remake};
+use ccl_socket::{Break, Intent, Link, LinkId, Remake};
 use rdma_sys::{IBV_QPF_GRH_REQUIRED, ibv_wc};
 
 use crate::gid;
@@ -159,7 +159,7 @@ impl Endpoint {
             made.open(name | (lines.len() as u64) << LINE_SHIFT | RECEIVE)?;
             lines.push(made);
         }
-        let [a, b, c, d] = ccl_wire::socket::random::<4>()?;
+        let [a, b, c, d] = ccl_socket::socket::random::<4>()?;
         let Located { choice, others, lid, mtu: active } = port.locate(&options.gid)?;
         let rows = std::iter::once(&choice.row).chain(&others).map(|row| row.index).collect();
         let own = Offer {

@@ -12,7 +12,7 @@ use ccl_core::transport::{
     TransportError, WorkRequest, check_note, take,
 };
 use ccl_memory::Region;
-use ccl_wire::{DESCRIPTORS, Farewell, Link, now, os};
+use ccl_socket::{DESCRIPTORS, Farewell, Link, now, os};
 use rdma_sys::ibv_wc;
 use rustix::event::{Timespec, epoll};
 use rustix::process::Pid;

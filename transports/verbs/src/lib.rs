@@ -3,10 +3,11 @@
 //!
 //! # Meeting
 //!
-//! Two lanes meet over a TCP connection that proves the communicator's secret ([`ccl_wire`]). Over
-//! it they tell each other their queue pairs, and whatever notes their owners have. It stays: a
-//! peer says farewell over it, and where a process has ended nobody answers any more. A connection
-//! that breaks while both sides live, as middleboxes have it, is made anew, and nothing is lost.
+//! Two lanes meet over a TCP connection that proves the communicator's secret ([`ccl_socket`]).
+//! Over it they tell each other their queue pairs, and whatever notes their owners have. It stays:
+//! a peer says farewell over it, and where a process has ended nobody answers any more. A
+//! connection that breaks while both sides live, as middleboxes have it, is made anew, and nothing
+//! is lost.
 //!
 //! # Data
 //!

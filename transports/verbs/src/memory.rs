@@ -1,7 +1,7 @@
 //! Memory keys as they travel.
 
 use ccl_core::transport::{Imported, RemoteKey};
-use ccl_wire::LinkId;
+use ccl_socket::LinkId;
 
 /// Memory that a peer may write to, over one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

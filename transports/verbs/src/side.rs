@@ -6,7 +6,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 
 use ccl_core::transport::NOTE_BYTES_MAX;
-use ccl_wire::{Got, Wire};
+use ccl_socket::{Got, Wire};
 
 const HEAD_BYTES: usize = 3;
 /// Bytes read at once.

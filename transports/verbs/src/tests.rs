@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use ccl_core::transport::{LinkLayer, TransportError};
 use ccl_memory::Region;
-use ccl_verbs_soft::{Limits, SoftDevice, functions};
+use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use rdma_sys::*;
 
 use crate::listing::bytes_per_s;

@@ -78,7 +78,7 @@ pub(super) fn run(sizes: &[u64], rounds: u32) -> Outcome<String> {
 
 fn build() -> Outcome<Built> {
     for words in [
-        &["-p", "ccl-nccl-net", "-p", "ccl-nccl-net-reference", "-p", "ccl-netcheck"][..],
+        &["-p", "ccl-nccl-net", "-p", "ccl-reference-plugin", "-p", "ccl-netcheck"][..],
         &["-p", "ccl-transport-tcp", "--example", BARE],
     ] {
         let mut build = cargo(&["build", "--profile", DIST]);

@@ -112,10 +112,11 @@ mod tests {
         let crates = [
             "ccl-core",
             "",
-            "transports/wire",
+            "transports/socket",
             "transports/shm",
             "transports/tcp",
-            "transports/nccl-net",
+            "plugins/nccl-net",
+            "tools/model",
         ];
         let tests: String =
             crates.iter().map(|dir| read(&format!("./{dir}/src/fuzzing.rs"))).collect();

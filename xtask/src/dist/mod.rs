@@ -37,7 +37,7 @@ const TABLES: [&str; 5] = [
 ];
 /// The packages to build, as cargo's arguments.
 const PACKED: [&str; 7] =
-    ["--package", "ccl-nccl-net", "--package", "ferroccl", "--lib", "--bin", "ferroccl"];
+    ["--package", "ccl-nccl-net", "--package", "ferroccl-cli", "--lib", "--bin", "ferroccl"];
 
 /// Flags of `cargo xtask dist`.
 #[derive(Debug, Args)]

@@ -150,7 +150,7 @@ pub(crate) const SUITES: &[Suite] = &[
         waits: false,
         quick: &[Step::Tests(Select::Named(&["sim"]))],
         deep: &[Step::Tests(Select::Named(&["sim"]))],
-        covers: &["ccl-core", "transports/sim"],
+        covers: &["ccl-core", "testing/sim-transport"],
     },
     Suite {
         name: "unit",
@@ -196,8 +196,8 @@ pub(crate) const SUITES: &[Suite] = &[
         usual_s: [130, 1800],
         tests_min: 100,
         waits: false,
-        quick: &[Step::Tests(Select::Named(&["integration", "allocations"]))],
-        deep: &[Step::Tests(Select::Named(&["integration", "allocations"]))],
+        quick: &[Step::Tests(Select::Named(&["integration", "allocations", "cli"]))],
+        deep: &[Step::Tests(Select::Named(&["integration", "allocations", "cli"]))],
         covers: &[""],
     },
     Suite {
@@ -223,7 +223,7 @@ pub(crate) const SUITES: &[Suite] = &[
         waits: true,
         quick: &[Step::Guest(&GUEST_QUICK)],
         deep: &[Step::Guest(&GUEST_RDMA)],
-        covers: &["transports/verbs", "transports/rails", "transports/nccl-net", "ccl-core"],
+        covers: &["transports/verbs", "transports/multirail", "plugins/nccl-net", "ccl-core"],
     },
     Suite {
         name: "guest",
@@ -235,7 +235,7 @@ pub(crate) const SUITES: &[Suite] = &[
         waits: false,
         quick: &[],
         deep: &[Step::Tests(Select::Named(&["guest"])), Step::Guest(&GUEST_NETEM)],
-        covers: &["xtask", "transports/tcp", "transports/wire"],
+        covers: &["xtask", "transports/tcp", "transports/socket"],
     },
     Suite {
         name: "release",
@@ -284,7 +284,7 @@ pub(crate) const SUITES: &[Suite] = &[
         waits: false,
         quick: &[],
         deep: &[Step::Xtask(&["check", "fuzz"])],
-        covers: &["fuzz", "ccl-core", "src/exchange", "transports/wire", "transports/tcp"],
+        covers: &["fuzz", "ccl-core", "tools/model", "transports/socket", "transports/tcp"],
     },
 ];
 
@@ -480,7 +480,7 @@ mod tests {
         };
         assert!(names("ccl-core/src/verify/mod.rs").contains(&"verifier"));
         assert!(names("transports/verbs/src/lane.rs").contains(&SOFTROCE));
-        assert!(!names("src/perf/mod.rs").contains(&"verifier"));
+        assert!(!names("tools/perf/src/lib.rs").contains(&"verifier"));
         assert!(names("README.md").is_empty());
     }
 }

@@ -14,12 +14,16 @@ enum Layer {
     Ground,
     /// L1: transports and kernels, side by side.
     Rooms,
-    /// L2: the root package.
-    Facade,
+    /// L2: the library.
+    Library,
     /// L3: what is built from the whole library.
-    Shells,
-    /// The chores.
+    Plugins,
+    /// L3: tools, which may use each other.
     Tools,
+    /// What only tests depend on.
+    Testing,
+    /// The chores.
+    Chores,
 }
 
 /// The layer of the crate in that directory; `None` if nobody has decided yet.
@@ -27,28 +31,19 @@ fn layer(dir: &str) -> Option<Layer> {
     match dir {
         "ccl-core/memory" => Some(Layer::Memory),
         "ccl-core" => Some(Layer::Core),
-        "transports/wire" | "transports/verbs/sys" | "transports/nccl-net/abi" => {
+        "transports/socket" | "transports/verbs/sys" | "plugins/nccl-net/abi" => {
             Some(Layer::Ground)
         }
-        "" => Some(Layer::Facade),
-        "transports/nccl-net" => Some(Layer::Shells),
-        // The simulator of fabrics is a room like these: the command shows it.
-        "sim" => Some(Layer::Rooms),
-        "xtask" => Some(Layer::Tools),
-        _ if dir.starts_with("transports/") || dir.starts_with("kernels/") => Some(Layer::Rooms),
-        _ => None,
+        "" => Some(Layer::Library),
+        "xtask" => Some(Layer::Chores),
+        _ => match dir.split_once('/')?.0 {
+            "transports" | "kernels" => Some(Layer::Rooms),
+            "plugins" => Some(Layer::Plugins),
+            "tools" => Some(Layer::Tools),
+            "testing" => Some(Layer::Testing),
+            _ => None,
+        },
     }
-}
-
-/// Whether the tests of a transport may use that crate of their own layer.
-fn serves_tests(dir: &str) -> bool {
-    let helps = [
-        "transports/conformance",
-        "transports/sim",
-        "transports/verbs/soft",
-        "transports/nccl-net/reference",
-    ];
-    helps.contains(&dir) || dir.starts_with("kernels/")
 }
 
 /// Wrong dependencies among the crates of the workspace.
@@ -82,12 +77,17 @@ fn allowed(from: &str, to: &str, purpose: Purpose) -> bool {
     };
     // Bindings live inside the transport that they serve, and serve nobody else.
     if let Some(transport) = to.strip_suffix("/sys") {
-        return from.starts_with(transport);
+        return from.starts_with(transport) || upper == Layer::Testing;
     }
-    let test_help = purpose == Purpose::Dev && from.starts_with("transports/") && serves_tests(to);
-    // The plugin for NCCL is tested by a program of the root package.
-    let tests_plugin = purpose == Purpose::Dev && from.is_empty() && to == "transports/nccl-net";
-    lower < upper || (test_help && upper == lower) || tests_plugin
+    let tests = purpose == Purpose::Dev;
+    match (upper, lower) {
+        (_, Layer::Testing) => tests || upper == Layer::Testing,
+        (Layer::Tools, Layer::Tools) => to != "tools/cli",
+        // The library's examples and tests use the tools, and load the plugin.
+        (Layer::Library, Layer::Tools | Layer::Plugins) => tests,
+        (Layer::Rooms, Layer::Rooms) => tests && to.starts_with("kernels/"),
+        _ => lower < upper,
+    }
 }
 
 #[cfg(test)]
@@ -111,27 +111,31 @@ mod tests {
             ("transports/shm", "ccl-core"),
             ("kernels/cpu", "ccl-core/memory"),
             ("", "transports/shm"),
-            ("sim", "ccl-core"),
-            ("", "sim"),
-            ("transports/nccl-net", "transports/shm"),
+            ("tools/sim", "ccl-core"),
+            ("tools/perf", ""),
+            ("tools/perf", "tools/model"),
+            ("testing/harness", ""),
+            ("plugins/nccl-net", "transports/shm"),
             ("transports/verbs", "transports/verbs/sys"),
-            ("transports/verbs/soft", "transports/verbs/sys"),
-            ("transports/verbs", "transports/wire"),
+            ("testing/soft-verbs", "transports/verbs/sys"),
+            ("transports/verbs", "transports/socket"),
         ] {
             assert!(!wrong(from, to, Purpose::Build), "{from} -> {to}");
         }
         for (from, to) in [
             ("ccl-core/memory", "ccl-core"),
             ("ccl-core", "transports/shm"),
-            ("transports/shm", "transports/sim"),
+            ("transports/shm", "testing/sim-transport"),
             ("transports/shm", "kernels/cpu"),
-            ("kernels/cpu", "transports/conformance"),
+            ("kernels/cpu", "testing/conformance"),
             ("transports/ofi", "transports/verbs/sys"),
             ("", "transports/verbs/sys"),
-            ("transports/wire", "transports/tcp"),
+            ("transports/socket", "transports/tcp"),
             ("transports/shm", ""),
-            ("sim", ""),
-            ("sim", "transports/shm"),
+            ("", "tools/sim"),
+            ("", "plugins/nccl-net"),
+            ("tools/sim", "tools/cli"),
+            ("tools/sim", "testing/harness"),
             ("", "xtask"),
         ] {
             assert!(wrong(from, to, Purpose::Build), "{from} -> {to}");
@@ -140,12 +144,17 @@ mod tests {
 
     #[test]
     fn tests_of_a_transport_may_use_what_is_there_for_tests() {
-        for to in ["transports/conformance", "transports/sim", "kernels/cpu"] {
+        for to in ["testing/conformance", "testing/sim-transport", "kernels/cpu"] {
             assert!(!wrong("transports/shm", to, Purpose::Dev), "{to}");
         }
-        for (from, to) in
-            [("transports/shm", "transports/tcp"), ("transports/shm", ""), ("ccl-core", "sim")]
-        {
+        for to in ["testing/harness", "tools/perf", "plugins/nccl-net"] {
+            assert!(!wrong("", to, Purpose::Dev), "{to}");
+        }
+        for (from, to) in [
+            ("transports/shm", "transports/tcp"),
+            ("transports/shm", ""),
+            ("ccl-core", "tools/sim"),
+        ] {
             assert!(wrong(from, to, Purpose::Dev), "{from} -> {to}");
         }
     }

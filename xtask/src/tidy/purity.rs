@@ -8,10 +8,10 @@ use super::source::Source;
 /// launcher's variables. Prefixes of paths.
 const ENVIRONMENT_READERS: [&str; 6] = [
     "ccl-core/src/config",
-    "src/config",
     "src/launch",
-    "transports/nccl-net/src/config.rs",
-    "transports/nccl-net/reference/src/config.rs",
+    "plugins/nccl-net/src/config.rs",
+    "testing/reference-plugin/src/config.rs",
+    "testing/harness",
     "xtask/",
 ];
 
@@ -130,7 +130,7 @@ mod tests {
             environment_of("src/lib.rs", "#[cfg(test)] mod t { fn f() { env::var(); } }"),
             0
         );
-        for path in ["src/config.rs", "ccl-core/src/config/mod.rs", "src/launch/slurm.rs"] {
+        for path in ["ccl-core/src/config/mod.rs", "src/launch/slurm.rs"] {
             assert_eq!(environment_of(path, read), 0, "{path}");
         }
         for path in

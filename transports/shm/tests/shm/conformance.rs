@@ -4,9 +4,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_conformance::Fixture;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, DeviceId, Transport};
-use ccl_transport_conformance::Fixture;
 use ccl_transport_shm::{DEVICE, ShmTransport, now};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -48,7 +48,7 @@ impl Fixture for Shm {
 
 #[test]
 fn shared_memory_passes_the_suite() {
-    let report = ccl_transport_conformance::run(|| Box::new(Shm::new()));
+    let report = ccl_conformance::run(|| Box::new(Shm::new()));
     println!("{report}");
     assert!(report.passed(), "{report}");
 }

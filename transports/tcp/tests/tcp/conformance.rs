@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_conformance::Fixture;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, DeviceId, Transport};
-use ccl_transport_conformance::Fixture;
 use ccl_transport_tcp::{DEVICE, Options, TcpTransport, now};
 
 /// Two devices of this process.
@@ -53,7 +53,7 @@ fn passes(interfaces: &str, sockets: u32, tls: bool) {
 }
 
 fn passes_with(options: &Options) {
-    let report = ccl_transport_conformance::run(|| Box::new(Tcp::new(options.clone())));
+    let report = ccl_conformance::run(|| Box::new(Tcp::new(options.clone())));
     println!("{report}");
     assert!(report.passed(), "{report}");
 }

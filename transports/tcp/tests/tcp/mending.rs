@@ -4,12 +4,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use ccl_conformance::Proxy;
 use ccl_core::transport::{
     Address, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret,
     Transport, WorkRequest,
 };
 use ccl_memory::Region;
-use ccl_transport_conformance::Proxy;
 use ccl_transport_tcp::{DEVICE, Options, TcpTransport, now};
 
 const SECRET: Secret = Secret([3; 32]);

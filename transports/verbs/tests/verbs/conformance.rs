@@ -5,11 +5,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_conformance::Fixture;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, DeviceId, Transport};
-use ccl_transport_conformance::Fixture;
+use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_verbs::{Options, VerbsTransport};
-use ccl_verbs_soft::{Limits, SoftDevice, functions};
 
 /// Where the devices are named that this machine has for tests: one or two, by port.
 const DEVICES: &str = "FERROCCL_TEST_RDMA";
@@ -48,7 +48,7 @@ impl Fixture for Verbs {
     }
 
     fn now(&self) -> Instant {
-        ccl_wire::now()
+        ccl_socket::now()
     }
 
     fn idle(&self) {
@@ -75,7 +75,7 @@ fn local(options: Options) -> Options {
 }
 
 fn passes(make: impl Fn() -> Verbs) {
-    let report = ccl_transport_conformance::run(|| Box::new(make()));
+    let report = ccl_conformance::run(|| Box::new(make()));
     println!("{report}");
     assert!(report.passed(), "{report}");
 }

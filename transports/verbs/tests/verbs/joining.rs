@@ -18,7 +18,7 @@ fn an_address_that_has_changed_is_looked_up_again() {
         moved.set_gids(vec![None, None, Some((gid, IBV_GID_TYPE_ROCE_V2))]);
     });
     let put = ends[0].put(0, 4096, Some(3));
-    ends[0].lane.post(ccl_wire::now(), &[put]).unwrap();
+    ends[0].lane.post(ccl_socket::now(), &[put]).unwrap();
     go_on(&mut ends, |[_, other]| !other.events.is_empty());
     let arrived = Event::Arrived { endpoint: ends[1].endpoint, immediate: 3, bytes: 4096 };
     assert_eq!(ends[1].events, [arrived]);
@@ -40,7 +40,7 @@ fn of_several_addresses_those_of_one_subnet_meet() {
         let tables = [gids(&own), gids(&theirs)];
         let mut ends = joined_at(tables, |[one, _]| one.set_gids(gids(&own[..left])));
         let put = ends[0].put(0, 4096, Some(3));
-        ends[0].lane.post(ccl_wire::now(), &[put]).unwrap();
+        ends[0].lane.post(ccl_socket::now(), &[put]).unwrap();
         go_on(&mut ends, |[_, other]| !other.events.is_empty());
         let flow = &ends[0].lane.flows(ends[0].endpoint)[0];
         let expected = expected.map(|ip| IpAddr::from(Ipv4Addr::from(ip)));
@@ -52,7 +52,7 @@ fn of_several_addresses_those_of_one_subnet_meet() {
 fn a_peer_that_talks_and_does_not_connect_is_lost_in_time() {
     let join_within = Duration::from_secs(20);
     let [one, other] = &mut joined(&Options { join_within, ..Options::default() });
-    let start = ccl_wire::now();
+    let start = ccl_socket::now();
     for at in 0..10 {
         // Its lane is not polled, so that its queue pairs stay as they are.
         other.lane.note(other.endpoint, b"soon").unwrap();
@@ -72,7 +72,7 @@ fn a_reset_of_the_connection_beside_harms_no_queue_pair() {
         let is = |event: &&Event| matches!(event, Event::Arrived { .. });
         events.iter().filter(is).count()
     };
-    ends[0].lane.post(ccl_wire::now(), &[put]).unwrap();
+    ends[0].lane.post(ccl_socket::now(), &[put]).unwrap();
     go_on(&mut ends, |[_, other]| arrived(&other.events) == 1);
     for round in 0..3u8 {
         assert_eq!(proxy.made(), u64::from(round) + 1, "connections so far");
@@ -81,7 +81,7 @@ fn a_reset_of_the_connection_beside_harms_no_queue_pair() {
             let endpoint = end.endpoint;
             end.lane.note(endpoint, &[round, at as u8]).unwrap();
         }
-        ends[0].lane.post(ccl_wire::now(), &[put]).unwrap();
+        ends[0].lane.post(ccl_socket::now(), &[put]).unwrap();
         go_on(&mut ends, |ends| {
             let noted = |events: &[Event]| {
                 let is = |event: &&Event| matches!(event, Event::Note { .. });

@@ -7,8 +7,8 @@ use ccl_core::admission::{AdmissionError, Config, Directory, MessageLinks};
 use ccl_core::execution::Link;
 use ccl_core::time;
 use ccl_core::transport::{Device, DeviceId, Secret, Transport};
+use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_verbs::{Options, VerbsTransport};
-use ccl_verbs_soft::{Limits, SoftDevice, functions};
 
 const RANKS: u32 = 64;
 const SECRET: Secret = Secret([7; 32]);

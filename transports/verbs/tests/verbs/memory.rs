@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ccl_core::admission::{Config, MessageLinks};
 use ccl_core::transport::{Device, DeviceId, FaultInjector, Faults, Transport};
+use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_verbs::{Options, VerbsTransport};
-use ccl_verbs_soft::{Limits, SoftDevice, functions};
 
 use crate::pair::meet;
 

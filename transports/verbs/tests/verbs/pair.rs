@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ccl_conformance::Proxy;
 use ccl_core::transport::{
     Address, Connected, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr,
     Secret, Transport, WorkRequest,
 };
 use ccl_memory::Region;
-use ccl_transport_conformance::Proxy;
+use ccl_socket::Place;
+use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_verbs::{Options, VerbsTransport};
-use ccl_verbs_soft::{Limits, SoftDevice, functions};
-use ccl_wire::Place;
 
 /// Bytes that each side has, and shares with the other.
 pub(crate) const BYTES: usize = 1 << 20;
@@ -46,7 +46,7 @@ impl End {
     }
 
     pub(crate) fn poll(&mut self) {
-        self.lane.poll(ccl_wire::now(), &mut self.events).unwrap();
+        self.lane.poll(ccl_socket::now(), &mut self.events).unwrap();
     }
 }
 
@@ -61,13 +61,13 @@ fn meet_at(
     detour: impl FnOnce(Address) -> Address,
 ) -> [Connected; 2] {
     let secret = Secret([5; 32]);
-    let deadline = ccl_wire::now() + PATIENCE;
+    let deadline = ccl_socket::now() + PATIENCE;
     let mut listener = devices[0].listen(&secret).unwrap();
     let address = detour(listener.address());
     let mut connecting = devices[1].connect(&address, &secret, b"hello", deadline).unwrap();
     let (mut accepted, mut connected) = (None, None);
     while accepted.is_none() || connected.is_none() {
-        let now = ccl_wire::now();
+        let now = ccl_socket::now();
         assert!(now < deadline);
         accepted = accepted.or_else(|| listener.poll(now).unwrap());
         connected = connected.or_else(|| connecting.poll(now).unwrap());
@@ -158,10 +158,10 @@ fn joined_by(
 
 /// Has both sides go on until `done`.
 pub(crate) fn go_on(ends: &mut [End; 2], mut done: impl FnMut(&mut [End; 2]) -> bool) {
-    let deadline = ccl_wire::now() + PATIENCE;
+    let deadline = ccl_socket::now() + PATIENCE;
     while !done(ends) {
         ends.iter_mut().for_each(End::poll);
         let events = ends.each_ref().map(|end| end.events.len());
-        assert!(ccl_wire::now() < deadline, "{events:?} events came");
+        assert!(ccl_socket::now() < deadline, "{events:?} events came");
     }
 }

@@ -1,0 +1,631 @@
+//! The sending side.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::spread::{Policy, Spread};
+use ccl_core::time::Instant;
+use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, TransportError, WorkRequest};
+use ccl_memory::Region;
+
+use super::line::{Line, Own, Way};
+use super::tags::Tags;
+use super::wire::{
+    GROUP_MAX, GROUPS, HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record, SLOTS_MAX,
+    THROUGH_SLOTS, Wanted,
+};
+use super::{Settings, Wait};
+use crate::context::Context;
+use crate::error::NetError;
+use crate::memory::Mr;
+use crate::table::RequestId;
+
+/// Requests of one communicator: NCCL's most, for each buffer of a group.
+const REQUESTS: usize = 256;
+/// Pieces of memory of the peer's that grants may name at a time.
+const MEMORIES_MAX: usize = 1 << 16;
+/// Between two looks, where this has to wait.
+const PAUSE: Duration = Duration::from_micros(20);
+/// The puts of pieces have the numbers behind those of requests.
+const PIECE_ID: u64 = REQUESTS as u64;
+
+/// A buffer of the peer's that no message has come for yet.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    wanted: Wanted,
+    group: u32,
+    index: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Vacant,
+    /// Not all of it has been posted.
+    Waiting,
+    /// A put reads it from the caller's memory.
+    Sending,
+    /// So many puts are not done, which the peer will be told of when they are.
+    Parts(usize),
+    /// The caller's memory is its own again.
+    Done,
+}
+
+impl Stage {
+    /// Whether the caller's memory is read.
+    fn is_reading(self) -> bool {
+        matches!(self, Stage::Sending | Stage::Parts(_))
+    }
+}
+
+#[derive(Debug)]
+struct Request {
+    id: RequestId,
+    stage: Stage,
+    mr: Option<Arc<Mr>>,
+    offset: usize,
+    bytes: usize,
+    tag: i32,
+    ordinal: u32,
+    grant: Option<Grant>,
+    /// Bytes of it that need not go in pieces any more; none before the first piece.
+    sent: Option<usize>,
+    wait: Wait,
+}
+
+/// The peer's slots.
+#[derive(Clone, Debug)]
+struct Slots {
+    mr: RemoteMr,
+    /// Where they can be written to at once.
+    mapped: Option<Region>,
+    count: usize,
+    bytes: usize,
+    stride: usize,
+    /// Those that may be filled.
+    free: u32,
+    /// They are filled in turn, from this one on, where the receiver guesses.
+    turn: u32,
+}
+
+impl Slots {
+    /// One of these.
+    fn next(&self, usable: u32) -> usize {
+        let behind = usable >> self.turn << self.turn;
+        (if behind == 0 { usable } else { behind }).trailing_zeros() as usize
+    }
+}
+
+/// A sending communicator.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    line: Line,
+    settings: Settings,
+    /// What NCCL is about to do, and the policy for that, if there is one.
+    context: Arc<Context>,
+    policy: Option<Arc<Policy>>,
+    /// How the lane was told to spread messages.
+    spread: Option<Spread>,
+    /// Where the peer writes its grants.
+    ring: Own,
+    /// What pieces are sent from, slot by slot.
+    staging: Own,
+    /// Slots of it that are being sent from.
+    busy: u32,
+    /// The requests whose memory is lent to what goes to these slots.
+    lent: [Option<u8>; SLOTS_MAX],
+    slots: Option<Slots>,
+    /// Pieces that were sent so far, modulo 2^32.
+    pieces: u32,
+    /// The peer's memory, by its numbers.
+    memory: BTreeMap<u32, RemoteMr>,
+    tags: Tags,
+    grants: Vec<Grant>,
+    requests: Vec<Request>,
+    vacant: Vec<u8>,
+    /// Not all posted, in order.
+    waiting: VecDeque<u8>,
+}
+
+impl Sender {
+    /// Takes a connection over; ready for messages when the peer's slots are known.
+    pub(crate) fn new(
+        way: &Way,
+        connected: Connected,
+        settings: Settings,
+        (context, policy): (Arc<Context>, Option<Arc<Policy>>),
+        now: Instant,
+    ) -> Result<Sender, NetError> {
+        let mut line = Line::new(way, connected, now)?;
+        let settings = settings.on(&line);
+        let ring = Own::new(&way.device, GROUPS * RECORD_BYTES)?;
+        // Slots that this process maps are filled where they are.
+        let staged = if way.device.caps().mapped { 1 } else { settings.slots() };
+        let staging = Own::new(&way.device, staged * settings.stride())?;
+        let key = line.share(ring.key)?;
+        line.note(&Note::Ring(key))?;
+        let request = |slot: usize| Request {
+            id: RequestId { slot: slot as u8, turn: 0 },
+            stage: Stage::Vacant,
+            mr: None,
+            offset: 0,
+            bytes: 0,
+            tag: 0,
+            ordinal: 0,
+            grant: None,
+            sent: None,
+            wait: Wait::new(now),
+        };
+        Ok(Sender {
+            line,
+            settings,
+            context,
+            policy,
+            spread: None,
+            ring,
+            staging,
+            busy: 0,
+            lent: [None; SLOTS_MAX],
+            slots: None,
+            pieces: 0,
+            memory: BTreeMap::new(),
+            tags: Tags::default(),
+            grants: Vec::with_capacity(GROUPS * GROUP_MAX),
+            requests: (0..REQUESTS).map(request).collect(),
+            vacant: (0..REQUESTS).rev().map(|slot| slot as u8).collect(),
+            waiting: VecDeque::with_capacity(REQUESTS),
+        })
+    }
+
+    pub(crate) fn line(&mut self) -> &mut Line {
+        &mut self.line
+    }
+
+    /// Whether messages can be sent.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.slots.is_some()
+    }
+
+    /// Whether somebody waits for something.
+    pub(crate) fn has_work(&self) -> bool {
+        self.vacant.len() < REQUESTS || !self.line.is_drained()
+    }
+
+    /// Whether it still reads the caller's memory.
+    pub(crate) fn is_reading(&self) -> bool {
+        self.line.lost.is_none() && self.requests.iter().any(|request| request.stage.is_reading())
+    }
+
+    /// Whether what was posted has reached the peer.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.line.lost.is_some()
+            || (!self.is_reading()
+                && self.waiting.is_empty()
+                && self.busy == 0
+                && self.line.is_acknowledged())
+    }
+
+    /// The caller's memory is its own again when this returns: what is being sent from it may take
+    /// so long, and ends with the connection else. `mr` is the memory that is meant; all, if none.
+    pub(crate) fn release(&mut self, mr: Option<&Arc<Mr>>, within: Duration) {
+        let reads = |sender: &Sender| {
+            let meant = |request: &Request| match (mr, &request.mr) {
+                (Some(mr), Some(own)) => Arc::ptr_eq(mr, own),
+                (None, _) => true,
+                (Some(_), None) => false,
+            };
+            let mut requests = sender.requests.iter();
+            sender.line.lost.is_none()
+                && requests.any(|request| request.stage.is_reading() && meant(request))
+        };
+        let until = ccl_socket::now() + within;
+        while reads(self) && ccl_socket::now() < until && self.pump(ccl_socket::now()).is_ok() {
+            std::thread::sleep(PAUSE);
+        }
+        if reads(self) {
+            self.line.cut("its memory was taken back while it was being sent");
+        }
+    }
+
+    /// Nobody asks for it any more: what was not begun is not sent, and nothing of the caller's
+    /// memory is read from now on.
+    pub(crate) fn close(&mut self, within: Duration) {
+        self.release(None, within);
+        let requests = &self.requests;
+        // What is there, and only not told of yet, is.
+        self.waiting.retain(|slot| {
+            let request = &requests[usize::from(*slot)];
+            request.bytes > 0 && request.sent == Some(request.bytes)
+        });
+    }
+
+    /// Sends; none if there are too many requests already.
+    pub(crate) fn isend(
+        &mut self,
+        now: Instant,
+        mr: Option<Arc<Mr>>,
+        offset: usize,
+        bytes: usize,
+        tag: i32,
+    ) -> Result<Option<RequestId>, NetError> {
+        // A peer that is gone fails the request, not the call: it may have closed in good order
+        // when it had all that it wanted.
+        let Some(slot) = self.vacant.pop() else { return Ok(None) };
+        let ordinal = self.tags.next(tag);
+        let found = self
+            .grants
+            .iter()
+            .position(|grant| (grant.wanted.tag, grant.wanted.ordinal) == (tag, ordinal));
+        let request = &mut self.requests[usize::from(slot)];
+        let id = request.id;
+        *request = Request {
+            id,
+            stage: Stage::Waiting,
+            mr,
+            offset,
+            bytes,
+            tag,
+            ordinal,
+            grant: found.map(|at| self.grants.swap_remove(at)),
+            sent: None,
+            wait: Wait::new(now),
+        };
+        self.waiting.push_back(slot);
+        self.follow(bytes);
+        self.advance();
+        self.line.flush(now)?;
+        Ok(Some(id))
+    }
+
+    /// Has the lane spread messages as the policy says for one of so many bytes.
+    fn follow(&mut self, bytes: usize) {
+        let Some(policy) = &self.policy else { return };
+        let spread = self.context.spread(policy, bytes);
+        if self.spread != Some(spread) {
+            self.line.spread(&spread);
+            self.spread = Some(spread);
+        }
+    }
+
+    /// Whether a request is done, and of how many bytes it was.
+    pub(crate) fn test(&mut self, now: Instant, id: RequestId) -> Result<Option<usize>, NetError> {
+        self.known(id)?;
+        if self.requests[usize::from(id.slot)].stage != Stage::Done {
+            self.pump(now)?;
+        }
+        let Sender { requests, line, settings, .. } = self;
+        let request = &mut requests[usize::from(id.slot)];
+        if request.stage == Stage::Done {
+            request.stage = Stage::Vacant;
+            request.mr = None;
+            request.id = id.next();
+            self.vacant.push(id.slot);
+            return Ok(Some(request.bytes));
+        }
+        let Request { bytes, tag, stage, grant, .. } = *request;
+        if stage.is_reading() {
+            // How far a put is only its lane knows.
+            request.wait.moves(line.moved);
+        }
+        request.wait.judge(line, settings, now, || {
+            let why = match (stage, grant) {
+                (Stage::Waiting, None) => ", which the peer has posted no receive for,",
+                (Stage::Waiting, _) => ", which the peer has posted a receive for,",
+                _ => ", which has not been acknowledged,",
+            };
+            format!("a send of {bytes} bytes with tag {tag}{why} to")
+        })?;
+        Ok(None)
+    }
+
+    fn known(&self, id: RequestId) -> Result<(), NetError> {
+        let request = &self.requests[usize::from(id.slot)];
+        if request.id == id && request.stage != Stage::Vacant {
+            return Ok(());
+        }
+        Err(NetError::argument("a request of isend that is done already, or never was"))
+    }
+
+    /// Does what can be done now.
+    pub(crate) fn pump(&mut self, now: Instant) -> Result<(), NetError> {
+        self.line.flush(now)?;
+        let events = self.line.poll(now)?;
+        for event in &events {
+            self.take(event);
+        }
+        let any = !events.is_empty();
+        self.line.give_back(events);
+        if any {
+            self.advance();
+            self.line.flush(now)?;
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, event: &Event) {
+        let understood = match event {
+            Event::Done { id } => {
+                self.done(*id);
+                Ok(())
+            }
+            Event::Arrived { immediate, .. } => match Name::decode(*immediate) {
+                Some(Name::Granted(group)) => {
+                    self.granted(group);
+                    Ok(())
+                }
+                Some(Name::Freed { first, count, .. }) => self.freed(((1 << count) - 1) << first),
+                _ => Err(()),
+            },
+            Event::Note { bytes, .. } => self.noted(bytes),
+            Event::Lost { reason, .. } => {
+                self.line.lose(reason.clone());
+                Ok(())
+            }
+        };
+        if understood.is_err() {
+            self.line.cut("it said something that is no answer to a sender");
+        }
+    }
+
+    /// A put is done.
+    fn done(&mut self, id: u64) {
+        if let Some(slot) = id.checked_sub(PIECE_ID) {
+            let slot = slot as usize % SLOTS_MAX;
+            self.busy &= !(1 << slot);
+            if let Some(lender) = self.lent[slot].take() {
+                self.requests[usize::from(lender)].stage = Stage::Done;
+            }
+            return;
+        }
+        let request = &mut self.requests[id as usize];
+        match &mut request.stage {
+            Stage::Sending => request.stage = Stage::Done,
+            Stage::Parts(left) if *left > 1 => *left -= 1,
+            Stage::Parts(_) => {
+                // All of it is there: what is left is a piece without bytes.
+                request.stage = Stage::Waiting;
+                request.sent = Some(request.bytes);
+                // Its memory is not read again, and may go.
+                request.mr = None;
+                self.waiting.push_back(id as u8);
+            }
+            Stage::Vacant | Stage::Waiting | Stage::Done => {}
+        }
+    }
+
+    /// The peer has granted a group.
+    fn granted(&mut self, group: u32) {
+        let mut record = [0; RECORD_BYTES];
+        let at = group as usize % GROUPS * RECORD_BYTES;
+        let read = self.ring.region.read(at, &mut record);
+        // One that is overwritten already was of a group whose messages had all been sent.
+        let record = read.ok().and_then(|()| Record::decode(&record));
+        let Some(record) = record.filter(|record| record.group == group) else { return };
+        for (index, wanted) in record.wanted[..record.count].iter().enumerate() {
+            let grant = Grant { wanted: *wanted, group, index };
+            if !self.tags.is_past(wanted.tag, wanted.ordinal) {
+                if self.grants.len() < GROUPS * GROUP_MAX {
+                    self.grants.push(grant);
+                }
+                continue;
+            }
+            // Its message waits, or went to a slot without it.
+            let name = (wanted.tag, wanted.ordinal);
+            let waiting = self.waiting.iter().map(|slot| usize::from(*slot));
+            let waiting = { waiting }.find(|slot| {
+                let request = &self.requests[*slot];
+                (request.tag, request.ordinal) == name && request.sent.is_none()
+            });
+            if let Some(slot) = waiting {
+                self.requests[slot].grant = Some(grant);
+                self.requests[slot].wait.moves(self.line.pumped);
+            }
+        }
+    }
+
+    fn freed(&mut self, freed: u32) -> Result<(), ()> {
+        let slots = self.slots.as_mut().ok_or(())?;
+        if freed >> slots.count != 0 || freed & slots.free != 0 {
+            return Err(());
+        }
+        slots.free |= freed;
+        Ok(())
+    }
+
+    fn noted(&mut self, bytes: &[u8]) -> Result<(), ()> {
+        match Note::decode(bytes).ok_or(())? {
+            Note::Slots(count, slot_bytes, key) => {
+                let count = count as usize;
+                let bytes = usize::try_from(slot_bytes).map_err(|_| ())?;
+                let own = self.settings;
+                // The staging is divided in the same way.
+                if !(2..=own.slots()).contains(&count) || bytes != own.slot_bytes {
+                    self.line.cut(&format!(
+                        "it has {count} slots of {bytes} bytes, this side {} of {}; set \
+                         FERROCCL_NET_SLOTS and FERROCCL_NET_SLOT_BYTES alike on all hosts",
+                        own.slots(),
+                        own.slot_bytes
+                    ));
+                    return Ok(());
+                }
+                let mr = self.line.import(&key).map_err(|_| ())?;
+                let mapped = self.line.map(&key).map_err(|_| ())?;
+                let (stride, free) = (own.stride(), (1 << count) - 1);
+                self.slots = Some(Slots { mr, mapped, count, bytes, stride, free, turn: 0 });
+            }
+            Note::Memory(number, key) => {
+                if self.memory.len() >= MEMORIES_MAX {
+                    return Err(());
+                }
+                let mr = self.line.import(&key).map_err(|_| ())?;
+                self.memory.insert(number, mr);
+            }
+            Note::Withdrawn(number) => {
+                if let Some(mr) = self.memory.remove(&number) {
+                    self.line.forget(mr);
+                }
+            }
+            Note::Peer(name) => self.line.peer = name,
+            Note::Ring(_) => return Err(()),
+        }
+        Ok(())
+    }
+
+    /// Posts what of the waiting messages can go.
+    fn advance(&mut self) {
+        let mut at = 0;
+        while let Some(slot) = self.waiting.get(at).copied() {
+            match self.send(slot) {
+                Ok(true) => {
+                    self.waiting.remove(at);
+                }
+                Ok(false) => at += 1,
+                Err(error) => self.line.cut(&error.text),
+            }
+            if self.line.lost.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Posts as much of a message as can go. Returns whether that was all.
+    fn send(&mut self, slot: u8) -> Result<bool, NetError> {
+        let Some(slots) = &self.slots else { return Ok(false) };
+        let request = &mut self.requests[usize::from(slot)];
+        if let Some(grant) = request.grant {
+            request.bytes = request.bytes.min(grant.wanted.bytes as usize);
+        }
+        let usable = slots.free & !self.busy;
+        let is_short = request.bytes <= self.settings.short_bytes;
+        // The slots that are kept for messages whose buffers are known: that is not told while
+        // messages come as expected.
+        let part = if self.line.redirects() { 4 } else { 2 };
+        let kept = slots.count.div_ceil(part);
+        let may_be_early = request.bytes <= slots.bytes
+            && usable.count_ones() as usize > kept
+            && (is_short || request.grant.is_none());
+        match request.grant {
+            _ if request.sent.is_some() || may_be_early => self.send_pieces(slot),
+            Some(grant) if grant.wanted.memory != THROUGH_SLOTS => self.send_whole(slot, grant),
+            Some(_) => self.send_pieces(slot),
+            None => Ok(false),
+        }
+    }
+
+    /// Puts a message where it is wanted; no if that memory is not known yet.
+    fn send_whole(&mut self, slot: u8, grant: Grant) -> Result<bool, NetError> {
+        let Some(remote) = self.memory.get(&grant.wanted.memory).copied() else { return Ok(false) };
+        let request = &mut self.requests[usize::from(slot)];
+        let (key, offset) = match &request.mr {
+            Some(mr) => {
+                // It may be on its way out.
+                mr.with(|_| Ok(()))?;
+                (mr.key, request.offset)
+            }
+            None => (self.staging.key, 0),
+        };
+        let (bytes, most) = (request.bytes, self.line.device.caps().message_bytes_max);
+        let endpoint = self.line.endpoint;
+        let put = |local, at: usize, immediate| WorkRequest::Put {
+            endpoint,
+            local,
+            tail: None,
+            grant: false,
+            remote,
+            remote_offset: grant.wanted.offset as usize + at,
+            immediate,
+            id: slot.into(),
+        };
+        if bytes > most {
+            // A receiver that knows nothing of parts is told when all are there.
+            let count = bytes.div_ceil(most);
+            request.stage = Stage::Parts(count);
+            // None of them so short that it would be done before it has arrived.
+            let part_bytes = bytes.div_ceil(count);
+            for at in (0..bytes).step_by(part_bytes) {
+                let bytes = part_bytes.min(bytes - at);
+                let local = LocalSlice { key, offset: offset + at, bytes };
+                let part = put(local, at, None);
+                self.line.post(part);
+            }
+            return Ok(true);
+        }
+        request.stage = Stage::Sending;
+        let name = Name::Landed(grant.group, grant.index).encode();
+        let whole = put(LocalSlice { key, offset, bytes }, 0, Some(name));
+        self.line.post(whole);
+        Ok(true)
+    }
+
+    /// Puts a message into slots, as far as there are any. Returns whether that was all.
+    fn send_pieces(&mut self, slot: u8) -> Result<bool, NetError> {
+        loop {
+            let Some(slots) = &mut self.slots else { return Ok(false) };
+            let usable = slots.free & !self.busy;
+            if usable == 0 {
+                return Ok(false);
+            }
+            let to = slots.next(usable);
+            let request = &mut self.requests[usize::from(slot)];
+            let at = request.sent.unwrap_or(0);
+            let bytes = (request.bytes - at).min(slots.bytes);
+            let (offset, remote) = (to * slots.stride, slots.mr);
+            let header = Header {
+                tag: request.tag,
+                ordinal: request.ordinal,
+                at: at as u64,
+                bytes: bytes as u64,
+                total: request.bytes as u64,
+            };
+            let region = slots.mapped.as_ref().unwrap_or(&self.staging.region);
+            let broken = |error| NetError::from(TransportError::Usage(format!("{error}")));
+            region.write(offset, &header.encode()).map_err(broken)?;
+            // What is whole and long is read in its own place.
+            let lends = bytes == request.bytes && bytes > self.settings.short_bytes;
+            let mut tail = None;
+            if let Some(mr) = &request.mr {
+                let from = request.offset + at;
+                if lends {
+                    mr.with(|_| Ok(()))?;
+                    tail = Some(LocalSlice { key: mr.key, offset: from, bytes });
+                } else {
+                    mr.with(|memory| region.copy_from(offset + HEADER_BYTES, memory, from, bytes))?;
+                }
+            }
+            let staged = if tail.is_some() { 0 } else { bytes };
+            // What was written there itself is only announced.
+            let (here, put_bytes) = match slots.mapped {
+                Some(_) => (0, 0),
+                None => (offset, HEADER_BYTES + staged),
+            };
+            slots.free &= !(1 << to);
+            self.pieces = self.pieces.wrapping_add(1);
+            if self.line.redirects() {
+                slots.turn = (to as u32 + 1) % slots.count as u32;
+            }
+            self.busy |= 1 << to;
+            request.sent = Some(at + bytes);
+            request.wait.moves(self.line.pumped);
+            let key = self.staging.key;
+            self.line.post(WorkRequest::Put {
+                endpoint: self.line.endpoint,
+                local: LocalSlice { key, offset: here, bytes: put_bytes },
+                tail,
+                grant: false,
+                remote,
+                remote_offset: offset,
+                immediate: Some(Name::Piece { slot: to, turn: self.pieces }.encode()),
+                id: PIECE_ID + to as u64,
+            });
+            if tail.is_some() {
+                request.stage = Stage::Sending;
+                self.lent[to] = Some(slot);
+                return Ok(true);
+            }
+            if at + bytes == request.bytes {
+                request.stage = Stage::Done;
+                return Ok(true);
+            }
+        }
+    }
+}

@@ -1,0 +1,429 @@
+//! Messages over rails that fail and come back, over simulated devices: none is lost, none comes
+//! twice, and each is in its buffer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ccl_core::transport::{Device, Faults, FaultyDevice, Secret};
+use ccl_memory::Region;
+use ccl_transport_multirail::{RailsDevice, shorten};
+use ccl_transport_sim::{Conditions, Random, World};
+
+use super::Settings;
+use super::line::Way;
+use super::receiver::{Buffer, Receiver};
+use super::sender::Sender;
+use crate::context::Context;
+use crate::error::NetError;
+use crate::memory::Mr;
+use crate::progress::Progress;
+use crate::table::{Id, Kind, RequestId, Table};
+
+const SECRET: Secret = Secret([5; 32]);
+/// Longer than anything takes, of simulated time.
+const PATIENCE: Duration = Duration::from_secs(600);
+const SETTINGS: Settings = Settings {
+    slots: 8,
+    slot_bytes: 1024,
+    short_bytes: 1024,
+    timeout: PATIENCE,
+    warn_after: PATIENCE,
+};
+const TAGS: u64 = 4;
+
+/// Two sides with a device on each of some rails: the `r`th device of side `s` is rank `2 r + s`.
+struct House {
+    world: World,
+    rails: u32,
+    sender: Sender,
+    receiver: Receiver,
+    /// Numbers for registrations.
+    numbers: Table<()>,
+}
+
+/// What is sent, in the order of the buffers.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    tag: i32,
+    offset: usize,
+    bytes: usize,
+}
+
+fn device(world: &World, rails: u32, side: u32) -> Arc<dyn Device> {
+    let devices = (0..rails).map(|rail| (format!("sim{rail}"), world.device(2 * rail + side)));
+    Arc::new(RailsDevice::new(devices.collect()).unwrap())
+}
+
+fn ok<T>(result: Result<T, NetError>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+impl House {
+    /// With a connection, that begins with one rail of all.
+    fn new(rails: u32, seed: u64, settings: Settings) -> House {
+        let conditions =
+            Conditions { retransmissions_max: 2, redirects: false, ..Conditions::hostile() };
+        let world = World::new(2 * rails, Conditions { loss: 0.001, ..conditions }, seed);
+        let devices = [0, 1].map(|side| device(&world, rails, side));
+        House::over(world, rails, &devices, settings)
+    }
+
+    fn over(world: World, rails: u32, devices: &[Arc<dyn Device>; 2], settings: Settings) -> House {
+        let way = |side: usize| {
+            let device = Arc::clone(&devices[side]);
+            Way { home: Arc::clone(&device), device, traffic_class: None }
+        };
+        let mut listener = devices[0].listen(&SECRET).unwrap();
+        let mut address = listener.address();
+        while let Some(shorter) = shorten(&address, 1, |_| None) {
+            address = shorter;
+        }
+        let until = world.now() + PATIENCE;
+        let mut connecting = devices[1].connect(&address, &SECRET, b"", until).unwrap();
+        let (mut sender, mut receiver): (Option<Sender>, Option<Receiver>) = (None, None);
+        loop {
+            let now = world.now();
+            if let Some(connected) = listener.poll(now).unwrap() {
+                receiver = Some(ok(Receiver::new(&way(0), connected, settings, now)));
+            }
+            if sender.is_none()
+                && let Some(connected) = connecting.poll(now).unwrap()
+            {
+                let does = (Arc::new(Context::default()), None);
+                sender = Some(ok(Sender::new(&way(1), connected, settings, does, now)));
+            }
+            sender.iter_mut().for_each(|sender| ok(sender.pump(now)));
+            receiver.iter_mut().for_each(|receiver| ok(receiver.pump(now)));
+            match (sender, receiver) {
+                (Some(sender), Some(receiver)) if sender.is_ready() && receiver.is_ready() => {
+                    let numbers = Table::new(Kind::Memory);
+                    return House { world, rails, sender, receiver, numbers };
+                }
+                parts => (sender, receiver) = parts,
+            }
+            world.step();
+            assert!(world.now() < until, "they do not meet");
+        }
+    }
+
+    fn go_on(&mut self) {
+        let now = self.world.now();
+        ok(self.sender.pump(now));
+        ok(self.receiver.pump(now));
+        self.world.step();
+    }
+
+    /// Whether both sides have all rails.
+    fn is_whole(&mut self) -> bool {
+        let is_whole = |line: &mut super::line::Line| line.rails().iter().all(|rail| rail.is_up);
+        is_whole(self.sender.line()) && is_whole(self.receiver.line())
+    }
+
+    fn failures(&mut self) -> u64 {
+        self.sender.line().rails().iter().map(|rail| rail.failures).sum()
+    }
+}
+
+/// Messages of all lengths: short ones, and such as go straight where they are wanted.
+fn messages(count: usize, random: &mut Random) -> Vec<Message> {
+    let mut offset = 0;
+    let lengths = [0, 1, 100, 1024, 1025, 5000, 70_000];
+    let message = |at: usize| {
+        let bytes = match at % 97 {
+            96 => 5_000_000,
+            _ => lengths[random.below(lengths.len() as u64) as usize],
+        };
+        let message = Message { tag: random.below(TAGS) as i32, offset, bytes };
+        offset += bytes;
+        message
+    };
+    (0..count).map(message).collect()
+}
+
+/// What is under way of either side.
+struct Flight {
+    request: RequestId,
+    messages: Vec<Message>,
+}
+
+/// Messages on their way.
+struct Traffic<'t> {
+    messages: &'t [Message],
+    source: Arc<Mr>,
+    sink: (Id, Arc<Mr>),
+    /// How many have been sent and received into, and those that were sent before earlier ones.
+    sent: usize,
+    early: Vec<usize>,
+    received: usize,
+    sending: Vec<Flight>,
+    receiving: Vec<Flight>,
+    done: usize,
+}
+
+impl Traffic<'_> {
+    fn is_over(&self) -> bool {
+        let all = self.messages.len();
+        (self.done, self.sent) == (all, all) && self.sending.is_empty()
+    }
+
+    /// The next message, or one behind it if no other of its tag is between.
+    fn next(&mut self, random: &mut Random) -> Option<usize> {
+        while let Some(at) = self.early.iter().position(|at| *at == self.sent) {
+            self.early.swap_remove(at);
+            self.sent += 1;
+        }
+        let Traffic { messages, sent, early, .. } = self;
+        let end = (*sent + 6).min(messages.len());
+        let may_go = |at: &usize| {
+            let is_between =
+                |other: usize| !early.contains(&other) && messages[other].tag == messages[*at].tag;
+            !early.contains(at) && !(*sent..*at).any(is_between)
+        };
+        let ahead = (*sent + 1..end).find(may_go).filter(|_| random.chance(0.3));
+        ahead.or_else(|| (*sent < messages.len()).then_some(*sent))
+    }
+
+    fn send(&mut self, house: &mut House, random: &mut Random) {
+        if self.sent >= self.received + 12 {
+            return;
+        }
+        let Some(at) = self.next(random) else { return };
+        let message = self.messages[at];
+        let mr = Some(Arc::clone(&self.source)).filter(|_| message.bytes > 0);
+        let Message { tag, offset, bytes } = message;
+        let request = ok(house.sender.isend(house.world.now(), mr, offset, bytes, tag));
+        let Some(request) = request else { return };
+        self.sending.push(Flight { request, messages: vec![message] });
+        self.early.push(at);
+    }
+
+    fn receive(&mut self, house: &mut House, random: &mut Random) {
+        let (first, count) = (self.received, 1 + random.below(4) as usize);
+        let group = &self.messages[first..(first + count).min(self.messages.len())];
+        if group.is_empty() || first >= self.sent + 40 {
+            return;
+        }
+        let buffer = |message: &Message| Buffer {
+            mr: (message.bytes > 0).then(|| self.sink.clone()),
+            offset: message.offset,
+            bytes: message.bytes,
+            tag: message.tag,
+        };
+        let buffers: Vec<Buffer> = group.iter().map(buffer).collect();
+        if let Some(request) = ok(house.receiver.irecv(house.world.now(), &buffers)) {
+            self.receiving.push(Flight { request, messages: group.to_vec() });
+            self.received += group.len();
+        }
+    }
+
+    fn test(&mut self, house: &mut House) {
+        let now = house.world.now();
+        self.sending.retain(|flight| match ok(house.sender.test(now, flight.request)) {
+            Some(bytes) => {
+                assert_eq!(bytes, flight.messages[0].bytes);
+                false
+            }
+            None => true,
+        });
+        let done = &mut self.done;
+        self.receiving.retain(|flight| match ok(house.receiver.test(now, flight.request)) {
+            Some((count, got)) => {
+                let sizes: Vec<usize> = flight.messages.iter().map(|one| one.bytes).collect();
+                assert_eq!(got[..count], sizes);
+                *done += count;
+                false
+            }
+            None => true,
+        });
+    }
+}
+
+/// Sends all messages, each a little earlier or later than its buffer, while rails fail if they
+/// are to.
+fn run(house: &mut House, messages: &[Message], random: &mut Random, fails: bool) {
+    let bytes = messages.iter().map(|message| message.bytes).sum::<usize>();
+    let (from, into) = (Region::private(bytes.max(1)), Region::private(bytes.max(1)));
+    let pattern: Vec<u8> = (0..bytes).map(|at| (at * 31 + at / 251) as u8).collect();
+    from.write(0, &pattern).unwrap();
+    let source = Arc::new(ok(Mr::new(&house.sender.line().home, from)));
+    let sink = Arc::new(ok(Mr::new(&house.receiver.line().home, into.clone())));
+    let number = house.numbers.add(Box::new(())).unwrap();
+    let mut traffic = Traffic {
+        messages,
+        source,
+        sink: (number, sink),
+        sent: 0,
+        early: Vec::new(),
+        received: 0,
+        sending: Vec::new(),
+        receiving: Vec::new(),
+        done: 0,
+    };
+    let until = house.world.now() + PATIENCE;
+    while !traffic.is_over() {
+        if random.chance(0.5) {
+            traffic.send(house, random);
+        }
+        if random.chance(0.3) {
+            traffic.receive(house, random);
+        }
+        traffic.test(house);
+        if fails && random.chance(0.01) && house.is_whole() {
+            let rail = random.below(house.rails.into()) as u32;
+            let [first, other] = if random.chance(0.5) { [0, 1] } else { [1, 0] };
+            house.world.disconnect(2 * rail + first, 2 * rail + other);
+        }
+        house.go_on();
+        assert!(house.world.now() < until, "{} of {}", traffic.done, messages.len());
+    }
+    let mut seen = vec![0; bytes];
+    into.read(0, &mut seen).unwrap();
+    let wrong = seen.iter().zip(&pattern).position(|(seen, right)| seen != right);
+    assert_eq!(wrong, None, "a byte is wrong");
+    ok(traffic.source.deregister());
+    ok(traffic.sink.1.deregister());
+    house.receiver.withdraw(number);
+    house.numbers.remove(number);
+}
+
+#[test]
+fn messages_survive_rails_that_fail() {
+    let mut failures = 0;
+    let seeds = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 12 } else { 3 };
+    for seed in 0..seeds {
+        let mut house = House::new(2 + seed as u32 % 3, seed, SETTINGS);
+        let mut random = Random::new(seed);
+        for _ in 0..4 {
+            let all = messages(200, &mut random);
+            run(&mut house, &all, &mut random, true);
+            // What has failed comes back.
+            let until = house.world.now() + PATIENCE;
+            while !house.is_whole() {
+                house.go_on();
+                assert!(
+                    house.world.now() < until,
+                    "seed {seed}: {:?}",
+                    house.sender.line().rails()
+                );
+            }
+        }
+        failures += house.failures();
+    }
+    assert!(failures > 2 * seeds, "only {failures} rails have failed");
+}
+
+/// Whoever waits for nothing while others of the connection move is told of, too.
+#[test]
+fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
+    let (warn_after, timeout) = (Duration::from_secs(2), Duration::from_secs(5));
+    let settings = Settings { warn_after, timeout, ..SETTINGS };
+    for others_move in [true, false] {
+        let mut house = House::new(1, 3, settings);
+        let start = house.world.now();
+        let bytes = Region::private(1 << 20);
+        let source = Arc::new(ok(Mr::new(&house.sender.line().home, bytes)));
+        let sent = ok(house.sender.isend(start, Some(source), 0, 70_000, 9)).unwrap();
+        let nothing = Buffer { tag: 8, ..Buffer::default() };
+        let wanted = ok(house.receiver.irecv(start, &[nothing])).unwrap();
+        let mut errors: [Option<String>; 2] = [None, None];
+        let (empty, mut next) = (Message { tag: 1, offset: 0, bytes: 0 }, start);
+        while errors.iter().any(Option::is_none) {
+            if others_move && house.world.now() >= next {
+                next = house.world.now() + timeout / 10;
+                run(&mut house, &[empty; 4], &mut Random::new(4), false);
+            }
+            let now = house.world.now();
+            let text = |error: NetError| error.text;
+            let [send, receive] = &mut errors;
+            *send = send.take().or_else(|| house.sender.test(now, sent).err().map(text));
+            *receive = receive.take().or_else(|| house.receiver.test(now, wanted).err().map(text));
+            house.go_on();
+            house.world.advance(now + Duration::from_millis(20));
+            assert!(now.since(start) < 2 * timeout, "it is not given up");
+        }
+        assert!(house.world.now().since(start) >= timeout);
+        let [send, receive] = errors.map(Option::unwrap_or_default);
+        let what = "a send of 70000 bytes with tag 9, which the peer has posted no receive for, to";
+        assert!(send.starts_with(what) && send.contains("FERROCCL_NET_TIMEOUT"), "{send}");
+        let what = "a receive of up to 0 bytes with tags [8] from";
+        assert!(receive.starts_with(what), "{receive}");
+        for text in [send, receive] {
+            assert_eq!(text.contains("though the connection moved"), others_move, "{text}");
+            assert_eq!(text.contains("nothing has come or gone"), !others_move, "{text}");
+        }
+    }
+}
+
+/// A lane whose farewell takes until it may be over.
+#[derive(Clone, Debug, Default)]
+struct Slow {
+    asked: Arc<AtomicUsize>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Faults for Slow {
+    fn leaves(&mut self) -> bool {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.is_over.load(Ordering::Relaxed)
+    }
+}
+
+/// One after the other, closed communicators with a dead host would stop all others for minutes.
+#[test]
+fn farewells_of_closed_communicators_are_said_together() {
+    const COUNT: usize = 5;
+    let (slow, progress) = (Slow::default(), Progress::default());
+    let mut receivers = Vec::new();
+    for seed in 0..COUNT as u64 {
+        let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, seed);
+        let slow = slow.clone();
+        let [accepting, dialling] = [0, 1].map(|side| device(&world, 1, side));
+        let dialling = FaultyDevice::new(dialling).with_lanes(move || slow.clone());
+        let dialling = Arc::new(dialling);
+        let house = House::over(world, 1, &[accepting, dialling], SETTINGS);
+        receivers.push(house.receiver);
+        progress.close_sender(Box::new(house.sender));
+    }
+    assert!(progress.drain(ccl_socket::now()));
+    assert_eq!(slow.asked.load(Ordering::Relaxed), COUNT, "all of them, in one look");
+    slow.is_over.store(true, Ordering::Relaxed);
+    assert!(progress.drain(ccl_socket::now()));
+    assert!(!progress.drain(ccl_socket::now()), "they are gone");
+}
+
+/// The ranks of a communicator do not close at the same time.
+#[test]
+fn a_closed_receiver_discards_what_still_comes() {
+    const STEP: Duration = Duration::from_micros(100);
+    let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, 1);
+    let devices = [0, 1].map(|side| device(&world, 1, side));
+    let House { mut sender, receiver, .. } = House::over(world, 1, &devices, SETTINGS);
+    let source = Arc::new(ok(Mr::new(&sender.line().home, Region::private(70_000))));
+    let progress = Progress::default();
+    let closed = ccl_socket::now();
+    progress.close_receiver(Box::new(receiver));
+    let (mut now, mut sends) = (closed, Vec::new());
+    // Several times as many as there are slots.
+    for _ in 0..5 * SETTINGS.slots {
+        sends.push(ok(sender.isend(now, Some(Arc::clone(&source)), 0, 1000, 1)).unwrap());
+        while sends.len() >= 4 {
+            now = now + STEP;
+            assert!(progress.drain(now), "it is gone after {:?}", now.since(closed));
+            sends.retain(|send| ok(sender.test(now, *send)).is_none());
+        }
+    }
+    // It needs a grant, which nobody will give.
+    let long = ok(sender.isend(now, Some(source), 0, 70_000, 1)).unwrap();
+    let error = loop {
+        now = now + STEP;
+        progress.drain(now);
+        match sender.test(now, long) {
+            Ok(done) => assert_eq!(done, None, "nobody has received it"),
+            Err(error) => break error.text,
+        }
+        assert!(now.since(closed) < PATIENCE, "it is not given up");
+    };
+    assert!(now.since(closed) >= Duration::from_millis(900), "{:?}", now.since(closed));
+    assert!(error.contains("closed the connection"), "{error}");
+}

@@ -1,0 +1,373 @@
+//! What the two ends of a connection tell each other, as bytes: records of grants, headers of
+//! pieces, immediates, notes.
+
+use bytemuck::{Pod, Zeroable};
+use ccl_core::transport::{GRANT_BYTES_MAX, IMMEDIATE_MAX, RemoteKey};
+use ccl_transport_multirail::TURNS;
+
+/// The most buffers in one group.
+pub(crate) const GROUP_MAX: usize = 8;
+/// Groups that a receiver may have outstanding.
+pub(crate) const GROUPS: usize = 64;
+/// Bytes of a grant's record.
+pub(crate) const RECORD_BYTES: usize = GRANT_BYTES_MAX;
+/// Bytes before a piece's payload.
+pub(crate) const HEADER_BYTES: usize = 64;
+/// The most slots of a receiver.
+pub(crate) const SLOTS_MAX: usize = 16;
+/// In the place of a number of memory: it cannot be reached, so the message comes through slots.
+pub(crate) const THROUGH_SLOTS: u32 = u32::MAX;
+
+/// The longest name of a peer that is shown.
+const PEER_CHARS_MAX: usize = 200;
+/// Numbers of groups travel in so many bits.
+const NUMBER_BITS: u32 = 26;
+pub(crate) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
+
+/// Where one message is wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) tag: i32,
+    /// Which of all buffers for that tag it is, modulo 2^32: that of the message of this number.
+    pub(crate) ordinal: u32,
+    /// The receiver's number for the memory, or [`THROUGH_SLOTS`].
+    pub(crate) memory: u32,
+    /// First byte there; 48 bits.
+    pub(crate) offset: u64,
+    /// Room for so many bytes; 48 bits.
+    pub(crate) bytes: u64,
+}
+
+/// A group of buffers, granted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    /// Its number, modulo 2^26.
+    pub(crate) group: u32,
+    pub(crate) count: usize,
+    pub(crate) wanted: [Wanted; GROUP_MAX],
+}
+
+impl Record {
+    /// With how many of its bytes matter.
+    pub(crate) fn encode(&self) -> ([u8; RECORD_BYTES], usize) {
+        let mut layout = RecordLayout::zeroed();
+        layout.word = (self.group & NUMBER_MASK) | (self.count as u32) << NUMBER_BITS;
+        for (entry, wanted) in layout.entries.iter_mut().zip(&self.wanted[..self.count]) {
+            let Wanted { tag, ordinal, memory, offset, bytes } = *wanted;
+            *entry = Entry { tag, ordinal, memory, offset: low48(offset), bytes: low48(bytes) };
+        }
+        let used = 8 + self.count * size_of::<Entry>();
+        layout.sum = sum(&bytemuck::bytes_of(&layout)[..used]);
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[..size_of::<RecordLayout>()].copy_from_slice(bytemuck::bytes_of(&layout));
+        (bytes, used)
+    }
+
+    /// None if the bytes are no record, or not all of one record.
+    pub(crate) fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
+        let layout: RecordLayout =
+            bytemuck::pod_read_unaligned(bytes.get(..size_of::<RecordLayout>())?);
+        let (group, count) = (layout.word & NUMBER_MASK, (layout.word >> NUMBER_BITS) as usize);
+        let is_whole = || layout.sum == sum(&bytes[..8 + count * size_of::<Entry>()]);
+        if !(1..=GROUP_MAX).contains(&count) || !is_whole() {
+            return None;
+        }
+        let mut wanted = [Wanted::default(); GROUP_MAX];
+        for (wanted, entry) in wanted.iter_mut().zip(&layout.entries).take(count) {
+            let Entry { tag, ordinal, memory, offset, bytes } = *entry;
+            *wanted = Wanted { tag, ordinal, memory, offset: u48(offset), bytes: u48(bytes) };
+        }
+        Some(Record { group, count, wanted })
+    }
+}
+
+/// A record as it travels; all hosts are little-endian.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct RecordLayout {
+    /// Number and count of the group.
+    word: u32,
+    sum: u32,
+    entries: [Entry; GROUP_MAX],
+}
+const _: () = assert!(size_of::<RecordLayout>() <= RECORD_BYTES);
+const _: () = assert!(cfg!(target_endian = "little"), "records travel as they lie in memory");
+
+/// A [`Wanted`] as it travels.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
+struct Entry {
+    tag: i32,
+    ordinal: u32,
+    memory: u32,
+    offset: [u8; 6],
+    bytes: [u8; 6],
+}
+
+fn low48(value: u64) -> [u8; 6] {
+    let [a, b, c, d, e, f, ..] = value.to_le_bytes();
+    [a, b, c, d, e, f]
+}
+
+fn u48([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+}
+
+/// The sum over a record's bytes but its own. A record may be overwritten while it is read: then
+/// the sum does not fit, and another one is announced.
+fn sum(record: &[u8]) -> u32 {
+    let (words, _) = record.as_chunks();
+    let sum = words.iter().enumerate().fold(1u64, |sum, (at, word)| {
+        let word = u64::from_le_bytes(*word);
+        // The sum's own place, which is the upper half of the first word.
+        let word = if at == 0 { word & u64::from(u32::MAX) } else { word };
+        (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    });
+    (sum >> 32) as u32
+}
+
+/// The header of a piece in a slot, as it travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Header {
+    pub(crate) tag: i32,
+    /// Which of all messages with that tag it belongs to, modulo 2^32.
+    pub(crate) ordinal: u32,
+    /// First byte of the piece in the message.
+    pub(crate) at: u64,
+    /// Bytes of the piece.
+    pub(crate) bytes: u64,
+    /// Bytes of the message, as far as there is room for them.
+    pub(crate) total: u64,
+}
+
+impl Header {
+    pub(crate) fn encode(self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..size_of::<Header>()].copy_from_slice(bytemuck::bytes_of(&self));
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Header {
+        bytemuck::pod_read_unaligned(&bytes[..size_of::<Header>()])
+    }
+}
+
+/// An immediate, understood. Where there are several rails, a put that was under way on one that
+/// fails is known by its immediate: those that are used again and again have a turn, modulo some
+/// power of two, which means nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// To the receiver: a piece is in this slot.
+    Piece { slot: usize, turn: u32 },
+    /// To the sender: the record of this group is in its ring.
+    Granted(u32),
+    /// To the receiver: the message for this buffer of this group is where it was wanted.
+    Landed(u32, usize),
+    /// To the sender: so many slots from this one on are free again, at least one.
+    Freed { first: usize, count: usize, turn: u32 },
+}
+
+const KIND_SHIFT: u32 = NUMBER_BITS;
+const _: () = assert!(IMMEDIATE_MAX >> KIND_SHIFT == 3, "two bits are left for the kind");
+const SLOT_BITS: u32 = 4;
+const PIECE_TURNS: u32 = 1 << (NUMBER_BITS - SLOT_BITS);
+const FREED_TURNS: u32 = PIECE_TURNS >> SLOT_BITS;
+const _: () = assert!(SLOTS_MAX == 1 << SLOT_BITS && FREED_TURNS as usize >= TURNS);
+
+impl Name {
+    pub(crate) fn encode(self) -> u32 {
+        let (kind, value) = match self {
+            Name::Piece { slot, turn } => (0, (turn % PIECE_TURNS) << SLOT_BITS | slot as u32),
+            Name::Granted(group) => (1, group & NUMBER_MASK),
+            Name::Landed(group, index) => (2, (group << 3 | index as u32) & NUMBER_MASK),
+            Name::Freed { first, count, turn } => {
+                let last = (count as u32).wrapping_sub(1) % SLOTS_MAX as u32;
+                (3, ((turn % FREED_TURNS) << SLOT_BITS | last) << SLOT_BITS | first as u32)
+            }
+        };
+        kind << KIND_SHIFT | value
+    }
+
+    /// For [`Name::Landed`] the number of the group is that of 23 bits.
+    pub(crate) fn decode(immediate: u32) -> Option<Name> {
+        let value = immediate & NUMBER_MASK;
+        let (low, high) = (value as usize % SLOTS_MAX, value >> SLOT_BITS);
+        match immediate >> KIND_SHIFT {
+            0 => Some(Name::Piece { slot: low, turn: high }),
+            1 => Some(Name::Granted(value)),
+            2 => Some(Name::Landed(value >> 3, (value & 7) as usize)),
+            3 => {
+                let count = high as usize % SLOTS_MAX + 1;
+                let turn = high >> SLOT_BITS;
+                (low + count <= SLOTS_MAX).then_some(Name::Freed { first: low, count, turn })
+            }
+            _ => None,
+        }
+    }
+
+    /// Free slots as the first of the names that tell of them, and those that are left. Must not be
+    /// empty.
+    pub(crate) fn freed(slots: u32, turn: u32) -> (Name, u32) {
+        let first = slots.trailing_zeros();
+        let count = (slots >> first).trailing_ones();
+        let told = ((1 << count) - 1) << first;
+        (Name::Freed { first: first as usize, count: count as usize, turn }, slots & !told)
+    }
+}
+
+/// What travels beside the data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// The sender's ring for grants.
+    Ring(RemoteKey),
+    /// The receiver's slots: how many, bytes of payload of each, their memory.
+    Slots(u32, u64, RemoteKey),
+    /// Memory that grants will name by this number.
+    Memory(u32, RemoteKey),
+    /// They will not name it any more.
+    Withdrawn(u32),
+    /// Who says this, for people.
+    Peer(String),
+}
+
+impl Note {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        match self {
+            Note::Ring(RemoteKey(key)) => {
+                bytes.push(1);
+                bytes.extend(key);
+            }
+            Note::Slots(count, slot_bytes, RemoteKey(key)) => {
+                bytes.push(2);
+                bytes.extend(count.to_le_bytes());
+                bytes.extend(slot_bytes.to_le_bytes());
+                bytes.extend(key);
+            }
+            Note::Memory(number, RemoteKey(key)) => {
+                bytes.push(3);
+                bytes.extend(number.to_le_bytes());
+                bytes.extend(key);
+            }
+            Note::Withdrawn(number) => {
+                bytes.push(4);
+                bytes.extend(number.to_le_bytes());
+            }
+            Note::Peer(name) => {
+                bytes.push(5);
+                bytes.extend(name.as_bytes());
+            }
+        }
+        bytes
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Note> {
+        let (kind, rest) = bytes.split_first()?;
+        let key = |rest: &[u8]| RemoteKey(rest.to_vec());
+        match kind {
+            1 => Some(Note::Ring(key(rest))),
+            2 => {
+                let (count, rest) = rest.split_first_chunk()?;
+                let (slot_bytes, rest) = rest.split_first_chunk()?;
+                let slot_bytes = u64::from_le_bytes(*slot_bytes);
+                Some(Note::Slots(u32::from_le_bytes(*count), slot_bytes, key(rest)))
+            }
+            3 => {
+                let (number, rest) = rest.split_first_chunk()?;
+                Some(Note::Memory(u32::from_le_bytes(*number), key(rest)))
+            }
+            4 => Some(Note::Withdrawn(u32::from_le_bytes(rest.try_into().ok()?))),
+            5 => {
+                let name = String::from_utf8_lossy(rest);
+                let shown = |c: &char| c.is_ascii_graphic() || *c == ' ';
+                Some(Note::Peer(name.chars().filter(shown).take(PEER_CHARS_MAX).collect()))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(count: usize) -> Record {
+        let mut wanted = [Wanted::default(); GROUP_MAX];
+        for (at, wanted) in wanted.iter_mut().take(count).enumerate() {
+            *wanted = Wanted {
+                tag: -7 * at as i32,
+                ordinal: u32::MAX - at as u32,
+                memory: at as u32,
+                offset: (1 << 48) - 1 - at as u64,
+                bytes: 1 << 40,
+            };
+        }
+        Record { group: 0x3ff_fff1, count, wanted }
+    }
+
+    #[test]
+    fn records_are_read_as_written_and_torn_ones_not_at_all() {
+        for count in 1..=GROUP_MAX {
+            let (bytes, used) = record(count).encode();
+            assert_eq!(Record::decode(&bytes), Some(record(count)));
+            for at in 0..used {
+                let mut torn = bytes;
+                torn[at] ^= 0x10;
+                assert_eq!(Record::decode(&torn), None, "byte {at} of {count} entries");
+            }
+        }
+        assert_eq!(Record::decode(&[0; RECORD_BYTES]), None);
+    }
+
+    #[test]
+    fn any_slots_are_told_of_in_as_many_names_as_there_are_runs() {
+        for slots in [1, 0x8000, 0xffff, 0x0ff0, 0b1011_0111, 0xaaaa] {
+            let (mut told, mut left, mut names) = (0u32, slots, 0);
+            while left != 0 {
+                let (name, rest) = Name::freed(left, 7);
+                let Some(Name::Freed { first, count, turn: 7 }) = Name::decode(name.encode())
+                else {
+                    panic!("{name:?}");
+                };
+                told |= ((1 << count) - 1) << first;
+                assert_eq!(told | rest, slots);
+                (left, names) = (rest, names + 1);
+            }
+            assert_eq!((told, names), (slots, (slots & !(slots << 1)).count_ones()));
+        }
+    }
+
+    #[test]
+    fn headers_names_and_notes_are_read_as_written() {
+        let header = Header { tag: -1, ordinal: 7, at: 1 << 41, bytes: 3, total: 1 << 42 };
+        assert_eq!(Header::decode(&header.encode()), header);
+        for name in [
+            Name::Piece { slot: 15, turn: PIECE_TURNS - 1 },
+            Name::Piece { slot: 0, turn: 0 },
+            Name::Granted(NUMBER_MASK),
+            Name::Landed(NUMBER_MASK >> 3, 7),
+            Name::Freed { first: 0, count: 16, turn: FREED_TURNS - 1 },
+            Name::Freed { first: 15, count: 1, turn: 0 },
+        ] {
+            assert!(name.encode() <= IMMEDIATE_MAX);
+            assert_eq!(Name::decode(name.encode()), Some(name));
+        }
+        let beyond = Name::Freed { first: 15, count: 2, turn: 0 };
+        assert_eq!(Name::decode(beyond.encode()), None);
+        assert_eq!(Name::decode(1 << 28), None);
+        let key = || RemoteKey(vec![1, 2, 3]);
+        for note in [
+            Note::Ring(key()),
+            Note::Slots(16, 1 << 40, key()),
+            Note::Memory(9, key()),
+            Note::Withdrawn(u32::MAX),
+            Note::Peer("host-7, process 9".to_owned()),
+        ] {
+            assert_eq!(Note::decode(&note.encode()), Some(note));
+        }
+        for short in [&[][..], &[0], &[2, 0], &[3, 1], &[4, 1, 2]] {
+            assert_eq!(Note::decode(short), None);
+        }
+    }
+}

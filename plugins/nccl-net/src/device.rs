@@ -1,0 +1,407 @@
+//! The devices that NCCL is told of.
+
+use std::ffi::{CStr, CString};
+use std::fs;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ccl_core::config::Config;
+use ccl_core::transport::{Address, Device, DeviceId, DeviceInfo, LinkLayer, Transport};
+use ccl_socket::Place;
+use ccl_transport_multirail::{RailsDevice, shorten};
+use ccl_transport_shm::ShmTransport;
+use ccl_transport_tcp::TcpTransport;
+use ccl_transport_verbs::VerbsTransport;
+use nccl_net_abi::{NcclResult, UNDEFINED};
+use sha2::{Digest, Sha256};
+
+use crate::error::NetError;
+use crate::handle::HostTag;
+
+/// How long the link of a port may be away, and how long if there are others.
+const LINK_WITHIN: Duration = Duration::from_secs(3);
+const LINK_WITHIN_OF_SEVERAL: Duration = Duration::from_millis(500);
+/// What NCCL assumes of a card of which nothing is known.
+const SPEED_MBPS: i32 = 10_000;
+/// The most devices that are one for NCCL.
+const PARTS_MAX: usize = 8;
+
+/// Which transport a handle is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Tcp = 1,
+    Verbs = 2,
+    Shm = 3,
+}
+
+impl Kind {
+    /// A listener's address with less in it; none if it cannot be any shorter with so many devices
+    /// at least.
+    pub(crate) fn shorten(self, address: &Address, least: usize) -> Option<Address> {
+        let fewer = |address: &Address| {
+            let mut place = Place::decode(address).ok().filter(|it| it.addresses.len() > 1)?;
+            // The later ones are the less likely ones.
+            place.addresses.pop();
+            Some(place.encode())
+        };
+        match self {
+            Kind::Tcp => fewer(address),
+            Kind::Verbs => shorten(address, least, fewer),
+            Kind::Shm => None,
+        }
+    }
+}
+
+/// An open device, and its name.
+type Named = (String, Arc<dyn Device>);
+
+/// A device, or several as one.
+#[derive(Debug)]
+pub(crate) struct NetDevice {
+    pub(crate) kind: Kind,
+    pub(crate) name: CString,
+    pub(crate) pci_path: Option<CString>,
+    /// The same for all ports of a card.
+    pub(crate) guid: u64,
+    pub(crate) port: i32,
+    pub(crate) speed_mbps: i32,
+    pub(crate) latency_us: f32,
+    /// [`UNDEFINED`] unless somebody has said.
+    pub(crate) rail: i16,
+    pub(crate) plane: i16,
+    layer: Option<LinkLayer>,
+    /// The numbers of those that it is made of: its own, mostly.
+    pub(crate) parts: Vec<i32>,
+    ids: Vec<DeviceId>,
+    description: String,
+    transport: Arc<dyn Transport>,
+    opened: Mutex<Option<Arc<dyn Device>>>,
+    /// What reaches processes of the same host, if that is another one, and how this host is called
+    /// among those that are one machine.
+    pub(crate) near: Option<(HostTag, Arc<dyn Device>)>,
+}
+
+impl NetDevice {
+    /// The device, opened when it is first asked for.
+    pub(crate) fn open(&self) -> Result<Arc<dyn Device>, NetError> {
+        let mut opened = lock(&self.opened);
+        if let Some(device) = &*opened {
+            return Ok(Arc::clone(device));
+        }
+        let device = match &self.ids[..] {
+            [id] if self.kind != Kind::Verbs => self.transport.open(id)?,
+            // Each is rails, though of one: so any device can be reached from any other.
+            ids => Arc::new(RailsDevice::new(self.open_parts(ids)?)?),
+        };
+        *opened = Some(Arc::clone(&device));
+        Ok(device)
+    }
+
+    /// Those of the parts that can be opened now, at least one: a port may have no link.
+    fn open_parts(&self, ids: &[DeviceId]) -> Result<Vec<Named>, NetError> {
+        let (mut opened, mut failed) = (Vec::new(), None);
+        for id in ids {
+            match self.transport.open(id) {
+                Ok(device) => opened.push((id.0.clone(), device)),
+                Err(error) => {
+                    tracing::warn!("{} goes without {}: {error}", self.name(), id.0);
+                    failed = Some(error);
+                }
+            }
+        }
+        match failed {
+            Some(error) if opened.is_empty() => Err(error.into()),
+            _ => Ok(opened),
+        }
+    }
+
+    /// Its name and what it is, for people.
+    pub(crate) fn title(&self) -> String {
+        format!("{} ({})", self.name(), self.description)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.name.to_str().unwrap_or("?")
+    }
+}
+
+/// All of them: those that were found, and then those that NCCL has had made of several.
+#[derive(Debug)]
+pub(crate) struct Devices {
+    found: Vec<Arc<NetDevice>>,
+    /// With it those are opened that are parts of one.
+    together: Option<Arc<dyn Transport>>,
+    made: Mutex<Made>,
+}
+
+/// Devices that are made of others.
+#[derive(Debug, Default)]
+struct Made {
+    /// Those that NCCL knows of now.
+    known: Vec<Arc<NetDevice>>,
+    /// All that there ever were: their names must stay.
+    all: Vec<Arc<NetDevice>>,
+}
+
+impl Devices {
+    pub(crate) fn count(&self) -> usize {
+        self.found.len() + lock(&self.made).known.len()
+    }
+
+    /// NCCL begins anew: it counts on those that were found, and has others made again.
+    pub(crate) fn forget_made(&self) {
+        lock(&self.made).known.clear();
+    }
+
+    pub(crate) fn names(&self) -> Vec<&str> {
+        self.found.iter().map(|device| device.name()).collect()
+    }
+
+    /// The device of that number.
+    pub(crate) fn get(&self, number: i32) -> Result<Arc<NetDevice>, NetError> {
+        let made = lock(&self.made);
+        let at = usize::try_from(number).ok();
+        let found = at.and_then(|at| self.found.iter().chain(&made.known).nth(at));
+        found.cloned().ok_or_else(|| {
+            let count = self.found.len() + made.known.len();
+            NetError::argument(format!("there is no device {number}; there are {count}"))
+        })
+    }
+
+    /// Makes one device of those of these numbers, of which each message takes one; the same for
+    /// the same ones. Returns its number.
+    pub(crate) fn make(&self, parts: &[i32]) -> Result<i32, NetError> {
+        let usage = |text: String| Err(NetError::new(NcclResult::INVALID_USAGE, text));
+        if !(1..=PARTS_MAX).contains(&parts.len()) {
+            let count = parts.len();
+            return usage(format!("a device of {count} others; use 1 to {PARTS_MAX}"));
+        }
+        let twice = |(at, part): (usize, &i32)| parts[..at].contains(part);
+        if parts.iter().enumerate().any(twice) {
+            return usage(format!("{parts:?} names a device twice"));
+        }
+        let found = |part: &i32| usize::try_from(*part).ok().and_then(|at| self.found.get(at));
+        let Some(found) = parts.iter().map(found).collect::<Option<Vec<_>>>() else {
+            let count = self.found.len();
+            return usage(format!("of devices {parts:?} some are none that were found ({count})"));
+        };
+        if let [only] = parts {
+            return Ok(*only);
+        }
+        let Some(transport) = &self.together else {
+            return usage("only devices of verbs can be one".to_owned());
+        };
+        if found.iter().any(|part| part.layer != found[0].layer) {
+            return usage("ports of Ethernet and of InfiniBand do not reach each other".to_owned());
+        }
+        let Made { known, all } = &mut *lock(&self.made);
+        let same = |device: &Arc<NetDevice>| device.parts == parts;
+        let at = known.iter().position(same).unwrap_or_else(|| {
+            let before = all.iter().find(|device| same(device)).cloned();
+            known.push(before.unwrap_or_else(|| {
+                let made = Arc::new(several(&found, parts, transport));
+                tracing::info!("{} are one device", made.name());
+                all.push(Arc::clone(&made));
+                made
+            }));
+            known.len() - 1
+        });
+        Ok((self.found.len() + at) as i32)
+    }
+}
+
+/// Locks what nothing can leave half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Several, at least one, as one.
+fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>) -> NetDevice {
+    let first = parts[0];
+    let joined = |of: fn(&NetDevice) -> &str, between: &str| {
+        parts.iter().map(|part| of(part)).collect::<Vec<_>>().join(between)
+    };
+    // What differs is not to be told.
+    let alike = |of: fn(&NetDevice) -> i16| {
+        let same = parts.iter().all(|part| of(part) == of(first));
+        if same { of(first) } else { UNDEFINED as i16 }
+    };
+    NetDevice {
+        kind: first.kind,
+        // Names have no zeros.
+        name: CString::new(joined(NetDevice::name, "+")).unwrap_or_default(),
+        pci_path: first.pci_path.clone(),
+        guid: first.guid,
+        port: first.port,
+        speed_mbps: parts.iter().fold(0, |sum, part| part.speed_mbps.saturating_add(sum)),
+        latency_us: parts.iter().map(|part| part.latency_us).fold(0.0, f32::max),
+        rail: alike(|device| device.rail),
+        plane: alike(|device| device.plane),
+        layer: first.layer,
+        parts: numbers.to_vec(),
+        ids: parts.iter().flat_map(|part| part.ids.clone()).collect(),
+        description: joined(|device| &device.description, " and "),
+        transport: Arc::clone(with),
+        opened: Mutex::new(None),
+        near: first.near.clone(),
+    }
+}
+
+/// The devices that `FERROCCL_TRANSPORT` asks for; by default, the best that there are. With them,
+/// why they are these; none is no error.
+pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
+    let verbs = |link_within| -> Result<Arc<dyn Transport>, NetError> {
+        let options = ccl_transport_verbs::Options::from_config(config, link_within)?;
+        let options = ccl_transport_verbs::Options {
+            // Each lane has one connection.
+            completions: options.completions_of_link(),
+            // As rails need it.
+            acknowledged: true,
+            ..options
+        };
+        Ok(Arc::new(VerbsTransport::new(options)))
+    };
+    let tcp = || -> Arc<dyn Transport> {
+        let options = ccl_transport_tcp::Options::from_config(config);
+        // NCCL goes on sooner; what a break may cost, it costs with NCCL's own sockets, too.
+        let options = ccl_transport_tcp::Options { done_when_written: true, ..options };
+        Arc::new(TcpTransport::new(options))
+    };
+    let several = || verbs(LINK_WITHIN_OF_SEVERAL);
+    let alone = |transport: &Arc<dyn Transport>, kind| of(transport, kind, None, config);
+    match config.transport.as_str() {
+        "shm" => {
+            let shm: Arc<dyn Transport> = Arc::new(ShmTransport::new());
+            Ok((alone(&shm, Kind::Shm), "FERROCCL_TRANSPORT=shm".to_owned()))
+        }
+        "tcp" => Ok((alone(&tcp(), Kind::Tcp), "FERROCCL_TRANSPORT=tcp".to_owned())),
+        "verbs" => {
+            let transport = verbs(LINK_WITHIN)?;
+            let devices = of(&transport, Kind::Verbs, Some(several()?), config);
+            let why = if devices.count() == 0 { transport.why_none() } else { String::new() };
+            Ok((devices, format!("FERROCCL_TRANSPORT=verbs {why}")))
+        }
+        "auto" if config.tls => {
+            let why = "FERROCCL_TLS=1, which only tcp can".to_owned();
+            Ok((alone(&tcp(), Kind::Tcp), why))
+        }
+        "auto" => {
+            let transport = verbs(LINK_WITHIN)?;
+            let devices = of(&transport, Kind::Verbs, Some(several()?), config);
+            if devices.count() == 0 {
+                let why = format!("there is no device for verbs: {}", transport.why_none());
+                return Ok((alone(&tcp(), Kind::Tcp), why));
+            }
+            Ok((devices, "verbs is the fastest that there is".to_owned()))
+        }
+        name => Err(NetError::new(
+            NcclResult::INVALID_USAGE,
+            format!("FERROCCL_TRANSPORT={name}: within NCCL there are auto, shm, tcp and verbs"),
+        )),
+    }
+}
+
+fn of(
+    transport: &Arc<dyn Transport>,
+    kind: Kind,
+    together: Option<Arc<dyn Transport>>,
+    config: &Config,
+) -> Devices {
+    let mut found: Vec<Arc<NetDevice>> = Vec::new();
+    let infos = transport.devices();
+    let cards: Vec<String> = infos.iter().map(|info| card(&info.id).0.to_owned()).collect();
+    for info in infos {
+        // A card with one port is called as NCCL calls it, which looks for names without ports.
+        let (name, _) = card(&info.id);
+        let is_alone = cards.iter().filter(|other| *other == name).count() == 1;
+        let name = if is_alone { name.to_owned() } else { info.id.0.clone() };
+        let Some(mut device) = describe(transport, kind, info, &name, config) else { continue };
+        device.parts = vec![found.len() as i32];
+        // Ports of one card that are devices of their own are all called the first one.
+        let taken = |device: &NetDevice| {
+            found.iter().any(|other| (other.guid, other.port) == (device.guid, device.port))
+        };
+        while taken(&device) {
+            device.port += 1;
+        }
+        found.push(Arc::new(device));
+    }
+    Devices { found, together, made: Mutex::default() }
+}
+
+/// A device's name without its port, and the port.
+fn card(DeviceId(id): &DeviceId) -> (&str, &str) {
+    id.rsplit_once(':').unwrap_or((id, "1"))
+}
+
+fn describe(
+    transport: &Arc<dyn Transport>,
+    kind: Kind,
+    info: DeviceInfo,
+    name: &str,
+    config: &Config,
+) -> Option<NetDevice> {
+    let (card, port) = card(&info.id);
+    let (mut pci_path, mut speed_mbps) = (info.pci_path, None);
+    if kind == Kind::Tcp {
+        (pci_path, speed_mbps) = interface(&config.socket_interfaces);
+    } else {
+        speed_mbps = speed_mbps.or(Some((info.caps.bandwidth_bytes_per_s * 8e-6) as i32));
+    }
+    let identity = pci_path.as_deref().unwrap_or(card);
+    let digest: [u8; 32] = Sha256::digest(identity.as_bytes()).into();
+    let digest = digest.first_chunk().copied().map_or(0, u64::from_le_bytes);
+    let told = |number: Option<u16>| number.and_then(|number| i16::try_from(number).ok());
+    Some(NetDevice {
+        kind,
+        name: CString::new(name).ok()?,
+        guid: info.fabric.card.unwrap_or(digest),
+        pci_path: pci_path.and_then(|path| CString::new(path).ok()),
+        port: port.parse().unwrap_or(1),
+        speed_mbps: speed_mbps.filter(|speed| *speed > 0).unwrap_or(SPEED_MBPS),
+        latency_us: info.caps.latency_ns as f32 / 1e3,
+        rail: told(info.fabric.rail).unwrap_or(UNDEFINED as i16),
+        plane: told(info.fabric.plane).unwrap_or(UNDEFINED as i16),
+        layer: info.fabric.layer,
+        parts: Vec::new(),
+        ids: vec![info.id],
+        description: info.description,
+        transport: Arc::clone(transport),
+        opened: Mutex::new(None),
+        near: near(config),
+    })
+}
+
+/// Shared memory, unless something else is asked for.
+fn near(config: &Config) -> Option<(HostTag, Arc<dyn Device>)> {
+    if config.transport != "auto" {
+        return None;
+    }
+    let device = ShmTransport::new().open(&DeviceId(ccl_transport_shm::DEVICE.to_owned())).ok()?;
+    let digest: [u8; 32] = Sha256::digest(config.host_id.as_bytes()).into();
+    Some((*digest.first_chunk()?, device))
+}
+
+/// The PCI function of the fastest interface that TCP tells its peers of, and its megabits per
+/// second, as far as they are known.
+fn interface(filter: &str) -> (Option<String>, Option<i32>) {
+    let names = ccl_socket::interfaces(filter).unwrap_or_default();
+    let speed = |name: &String| {
+        let text = fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
+        text.trim().parse::<i32>().ok().filter(|speed| *speed > 0)
+    };
+    let fastest = names.iter().max_by_key(|name| speed(name));
+    let path = fastest.and_then(|name| {
+        let path = fs::canonicalize(format!("/sys/class/net/{name}/device")).ok()?;
+        Some(path.to_string_lossy().into_owned())
+    });
+    // What a hypervisor puts there is no PCI function.
+    let path = path.filter(|path| path.starts_with("/sys/devices/pci"));
+    (path, fastest.and_then(speed))
+}
+
+/// A text for C, or none.
+pub(crate) fn pointer(text: Option<&CStr>) -> *const std::ffi::c_char {
+    text.map_or(std::ptr::null(), CStr::as_ptr)
+}

@@ -1,0 +1,406 @@
+//! How two sides find each other: listening, connecting, and joining over what was connected.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::spread::Policy;
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Address, Connected, Connecting, Device, Listener, Secret, TransportError,
+};
+
+use crate::comm::Settings;
+use crate::comm::line::Way;
+use crate::comm::receiver::Receiver;
+use crate::comm::sender::Sender;
+use crate::comm::wire::Note;
+use crate::context::Context;
+use crate::device::NetDevice;
+use crate::error::NetError;
+use crate::handle::{Handle, VERSION};
+
+/// What the connecting side says first.
+const HELLO: [u8; 5] = [b'n', b'c', b'c', b'l', VERSION];
+
+/// How the way between processes of one host is called.
+const SHARED_MEMORY: &str = "shared memory";
+
+/// What is to be said of GPUs.
+const HOST_MEMORY: &str = "; GPUDirect is off: this plugin offers memory of the host";
+
+/// What all connections have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct ConnectOptions {
+    pub(crate) settings: Settings,
+    /// How messages are spread over queue pairs.
+    pub(crate) policy: Arc<Policy>,
+    /// True if the environment sets a traffic class for RDMA, which there overrides that of a
+    /// communicator.
+    pub(crate) has_class: bool,
+    /// How long the two sides may take.
+    pub(crate) join_within: Duration,
+    /// This process, for its peers.
+    pub(crate) who: String,
+}
+
+/// A listening communicator.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    /// With what each is listened, and how that is called.
+    listeners: Vec<(Way, String, Box<dyn Listener>)>,
+    options: ConnectOptions,
+    joining: Vec<(Instant, String, Box<Receiver>)>,
+    /// Since when NCCL asks for a connection that has not come; none before it asks.
+    asked: Option<Instant>,
+    /// Strangers that have been told of.
+    told: u64,
+}
+
+impl ConnectOptions {
+    fn way(&self, device: &Arc<dyn Device>, home: &Arc<dyn Device>, context: &Context) -> Way {
+        let way = Way { device: Arc::clone(device), home: Arc::clone(home), traffic_class: None };
+        let is_set = self.has_class && way.has_queue_pairs();
+        Way { traffic_class: context.traffic_class.filter(|_| !is_set), ..way }
+    }
+}
+
+impl Listening {
+    pub(crate) fn new(
+        device: &NetDevice,
+        handle: &mut Handle,
+        context: &Context,
+        options: ConnectOptions,
+    ) -> Result<Listening, NetError> {
+        let home = device.open()?;
+        let secret = handle.secret();
+        let listener = home.listen(&secret)?;
+        handle.address = listener.address();
+        let way = options.way(&home, &home, context);
+        let mut listeners = vec![(way, device.title(), listener)];
+        if let Some((tag, near)) = &device.near {
+            let listener = near.listen(&secret)?;
+            handle.near = Some((*tag, listener.address()));
+            let way = options.way(near, &home, context);
+            listeners.push((way, SHARED_MEMORY.to_owned(), listener));
+        }
+        Ok(Listening { listeners, options, joining: Vec::new(), asked: None, told: 0 })
+    }
+
+    /// Returns a connection that is ready, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// A listener is broken, or no connection became ready within the time for joining, counted
+    /// from the first call and anew after each connection.
+    pub(crate) fn accept(&mut self, now: Instant) -> Result<Option<Box<Receiver>>, NetError> {
+        let asked = *self.asked.get_or_insert(now);
+        let accepted = self.accept_in_time(now)?;
+        if accepted.is_some() {
+            self.asked = None;
+        } else if now.since(asked) >= self.options.join_within {
+            let after = self.options.join_within;
+            return Err(NetError::remote(format!(
+                "no peer has connected within {after:?}: look at its log, at NCCL_SOCKET_IFNAME \
+                 and at firewalls, or raise FERROCCL_JOIN_TIMEOUT"
+            )));
+        }
+        Ok(accepted)
+    }
+
+    fn accept_in_time(&mut self, now: Instant) -> Result<Option<Box<Receiver>>, NetError> {
+        for (way, name, listener) in &mut self.listeners {
+            while let Some(connected) = listener.poll(now)? {
+                if connected.hello != HELLO {
+                    tracing::warn!("a peer with another version was refused: use one everywhere");
+                    continue;
+                }
+                // Who goes away before it has begun, or cannot be had, is nobody's loss: it tries
+                // another way, or says so itself.
+                match Receiver::new(way, connected, self.options.settings, now) {
+                    Ok(receiver) => {
+                        let mut receiver = Box::new(receiver);
+                        // That it cannot be told is noticed at the next look.
+                        let _ = receiver.line().note(&Note::Peer(self.options.who.clone()));
+                        let until = now + self.options.join_within;
+                        self.joining.push((until, name.clone(), receiver));
+                    }
+                    Err(error) => tracing::warn!("a connection over {name} failed: {error}"),
+                }
+            }
+        }
+        self.tell_of_strangers();
+        for at in 0..self.joining.len() {
+            let (until, name, receiver) = &mut self.joining[at];
+            if let Err(error) = receiver.pump(now) {
+                receiver.line().cut(&error.text);
+            }
+            if receiver.is_ready() {
+                let line = receiver.line();
+                let how = line.describe(&self.options.policy);
+                tracing::info!("receiving from {} over {name}{how}", line.peer);
+                return Ok(Some(self.joining.swap_remove(at).2));
+            }
+            let gone = receiver.line().lost.clone();
+            if gone.is_some() || now >= *until {
+                let reason = gone.unwrap_or_else(|| "it said nothing".to_owned());
+                tracing::warn!("a connection ended before it was ready: {reason}");
+                receiver.line().cut("it was not ready in time");
+                self.joining.swap_remove(at);
+                return Ok(None);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Those that had come and were not taken.
+    pub(crate) fn into_joining(self) -> impl Iterator<Item = Box<Receiver>> {
+        self.joining.into_iter().map(|(.., receiver)| receiver)
+    }
+
+    fn tell_of_strangers(&mut self) {
+        let rejected = self.listeners.iter();
+        let rejected = rejected.map(|(.., listener)| listener.rejected()).sum();
+        if rejected > self.told {
+            let more = rejected - self.told;
+            tracing::warn!(
+                "{more} connections to a listener were dropped: they did not prove that they \
+                 belong to this job (a port scanner, or another job's ranks)"
+            );
+            self.told = rejected;
+        }
+    }
+}
+
+/// A connection in the making.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    ways: Vec<(Way, String, Address)>,
+    context: Arc<Context>,
+    secret: Secret,
+    /// Over the last of the ways.
+    connecting: Option<Box<dyn Connecting>>,
+    sender: Option<Box<Sender>>,
+    options: ConnectOptions,
+    began: Instant,
+}
+
+impl Attempt {
+    pub(crate) fn new(
+        device: &NetDevice,
+        handle: &Handle,
+        context: &Arc<Context>,
+        options: ConnectOptions,
+        now: Instant,
+    ) -> Result<Attempt, NetError> {
+        if handle.transport != device.kind as u8 {
+            return Err(NetError::argument(format!(
+                "the peer listens with another transport than {}; set FERROCCL_TRANSPORT alike on \
+                 all hosts",
+                device.name()
+            )));
+        }
+        let home = device.open()?;
+        let way = options.way(&home, &home, context);
+        let mut ways = vec![(way, device.title(), handle.address.clone())];
+        if let (Some((own, near)), Some((tag, address))) = (&device.near, &handle.near)
+            && own == tag
+        {
+            let way = options.way(near, &home, context);
+            ways.push((way, SHARED_MEMORY.to_owned(), address.clone()));
+        }
+        let secret = handle.secret();
+        let (connecting, sender) = (None, None);
+        let context = Arc::clone(context);
+        Ok(Attempt { ways, context, secret, connecting, sender, options, began: now })
+    }
+
+    /// Goes on connecting, over the next way if one leads nowhere.
+    fn connect(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
+        let until = self.began + self.options.join_within;
+        loop {
+            let connecting = match &mut self.connecting {
+                Some(connecting) => connecting,
+                None => {
+                    let Some((way, _, address)) = self.ways.last() else { return Ok(None) };
+                    match way.device.connect(address, &self.secret, &HELLO, until) {
+                        Ok(connecting) => self.connecting.insert(connecting),
+                        Err(error) if self.ways.len() == 1 => return Err(error),
+                        // That of another host, mostly.
+                        Err(_) => {
+                            self.ways.pop();
+                            continue;
+                        }
+                    }
+                }
+            };
+            match connecting.poll(now) {
+                Err(error) if self.ways.len() > 1 => {
+                    tracing::info!("shared memory is not used: {error}");
+                    self.connecting = None;
+                    self.ways.pop();
+                }
+                polled => return polled,
+            }
+        }
+    }
+
+    /// Whether nobody has asked for it for long.
+    pub(crate) fn is_forgotten(&self, now: Instant) -> bool {
+        now.since(self.began) > 2 * self.options.join_within
+    }
+
+    /// Returns the connection, once it is ready. Shared memory that fails after its handshake, as
+    /// where two containers see different memory, is given up for the network.
+    pub(crate) fn poll(&mut self, now: Instant) -> Result<Option<Box<Sender>>, NetError> {
+        match self.join(now) {
+            Err(error) if self.ways.len() > 1 && self.sender.is_some() => {
+                tracing::info!("shared memory is not used: {error}");
+                self.sender = None;
+                self.ways.pop();
+                Ok(None)
+            }
+            joined => joined,
+        }
+    }
+
+    fn join(&mut self, now: Instant) -> Result<Option<Box<Sender>>, NetError> {
+        if self.sender.is_none() {
+            let Some(connected) = self.connect(now)? else { return Ok(None) };
+            self.connecting = None;
+            let Some((way, ..)) = self.ways.last() else { return Ok(None) };
+            let policy = Some(Arc::clone(&self.options.policy));
+            let does = (Arc::clone(&self.context), policy.filter(|_| way.has_queue_pairs()));
+            let sender = match Sender::new(way, connected, self.options.settings, does, now) {
+                Ok(sender) => self.sender.insert(Box::new(sender)),
+                Err(error) if self.ways.len() > 1 => {
+                    tracing::info!("shared memory is not used: {error}");
+                    self.ways.pop();
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            };
+            sender.line().note(&Note::Peer(self.options.who.clone()))?;
+        }
+        let Some(sender) = &mut self.sender else { return Ok(None) };
+        sender.pump(now)?;
+        if sender.is_ready() {
+            let name = self.ways.last().map_or("", |(_, name, _)| name);
+            let line = sender.line();
+            let how = line.describe(&self.options.policy);
+            tracing::info!("sending to {} over {name}{how}{HOST_MEMORY}", line.peer);
+            return Ok(self.sender.take());
+        }
+        sender.line().check()?;
+        if now.since(self.began) >= self.options.join_within {
+            let (what, peer) = ("joining", sender.line().peer.clone());
+            return Err(
+                TransportError::Deadline { what, peer, after: self.options.join_within }.into()
+            );
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl_core::transport::{Faults, FaultyDevice};
+    use ccl_transport_multirail::RailsDevice;
+    use ccl_transport_sim::{Conditions, World};
+
+    use super::*;
+
+    /// A lane that shares no memory.
+    #[derive(Debug)]
+    struct Mean;
+
+    impl Faults for Mean {
+        fn shares(&self) -> bool {
+            false
+        }
+    }
+
+    fn options(has_class: bool) -> ConnectOptions {
+        let long = Duration::from_secs(600);
+        let settings = Settings {
+            slots: 8,
+            slot_bytes: 1024,
+            short_bytes: 1024,
+            timeout: long,
+            warn_after: long,
+        };
+        let (policy, who) = (Arc::default(), "a rank".to_owned());
+        ConnectOptions { settings, policy, has_class, join_within: long, who }
+    }
+
+    /// The handshake is done by then: one side has another view of the memory.
+    #[test]
+    fn shared_memory_that_fails_late_is_given_up_for_the_network() {
+        for mean in [0, 1] {
+            let world = World::new(4, Conditions::default(), 7);
+            let device = |side: u32, is_near: bool| -> Arc<dyn Device> {
+                let device = world.device(side + if is_near { 2 } else { 0 });
+                match is_near && side == mean {
+                    true => Arc::new(FaultyDevice::new(device).with_lanes(|| Mean)),
+                    false => device,
+                }
+            };
+            let (context, secret) = (Arc::new(Context::default()), Secret([3; 32]));
+            let ways = |side: u32| {
+                let home = device(side, false);
+                let near = options(false).way(&device(side, true), &home, &context);
+                let far = options(false).way(&home, &home, &context);
+                [(far, "the network"), (near, SHARED_MEMORY)]
+            };
+            let mut listening = Listening {
+                listeners: Vec::new(),
+                options: options(false),
+                joining: Vec::new(),
+                asked: None,
+                told: 0,
+            };
+            let mut attempt = Attempt {
+                ways: Vec::new(),
+                context: Arc::clone(&context),
+                secret: secret.clone(),
+                connecting: None,
+                sender: None,
+                options: options(false),
+                began: world.now(),
+            };
+            for ((here, name), (there, _)) in ways(0).into_iter().zip(ways(1)) {
+                let listener = here.device.listen(&secret).unwrap();
+                attempt.ways.push((there, name.to_owned(), listener.address()));
+                listening.listeners.push((here, name.to_owned(), listener));
+            }
+            let (mut sender, mut receiver) = (None, None);
+            for _ in 0..100_000 {
+                let now = world.now();
+                if sender.is_none() {
+                    sender = attempt.poll(now).unwrap_or_else(|error| panic!("{mean}: {error}"));
+                }
+                receiver = receiver.or(listening.accept(now).unwrap_or_else(|e| panic!("{e}")));
+                if sender.is_some() && receiver.is_some() {
+                    break;
+                }
+                world.step();
+            }
+            assert!(sender.is_some() && receiver.is_some(), "{mean}: they do not meet");
+            assert_eq!(attempt.ways.len(), 1, "{mean}: over the network");
+        }
+    }
+
+    /// `NCCL_IB_TC` says nothing of TCP.
+    #[test]
+    fn the_environments_class_is_for_queue_pairs_alone() {
+        let context = Context::new(40);
+        let world = World::new(2, Conditions { redirects: false, ..Conditions::default() }, 7);
+        let like_tcp = World::new(2, Conditions { redirects: true, ..Conditions::default() }, 7);
+        let rdma: Arc<dyn Device> =
+            Arc::new(RailsDevice::new(vec![("sim0".to_owned(), world.device(0))]).unwrap());
+        let class = |device: &Arc<dyn Device>, has_class| {
+            options(has_class).way(device, device, &context).traffic_class
+        };
+        assert_eq!((class(&rdma, true), class(&rdma, false)), (None, Some(40)));
+        assert_eq!(class(&like_tcp.device(0), true), Some(40));
+    }
+}

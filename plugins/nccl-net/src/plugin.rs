@@ -1,0 +1,424 @@
+//! The plugin without C: numbers in, results out.
+
+use std::ffi::c_void;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use ccl_core::config::Config;
+use ccl_core::transport::{Address, Device};
+use ccl_memory::Region;
+use ccl_socket::{fork, now, socket};
+use nccl_net_abi::{Attributes, HANDLE_BYTES, HOST, LogLevel, Logger, NcclResult, SUBSYSTEM_INIT};
+
+use crate::comm::receiver::{Buffer, Receiver, Sizes};
+use crate::comm::sender::Sender;
+use crate::comm::wire::{GROUP_MAX, SLOTS_MAX};
+use crate::comm::{Settings, TRANSFER_BYTES_MAX};
+use crate::context::{Context, Known};
+use crate::device::{self, Devices};
+use crate::error::NetError;
+use crate::handle::Handle;
+use crate::meeting::{Attempt, ConnectOptions, Listening};
+use crate::memory::Mr;
+use crate::progress::Progress;
+use crate::table::{Id, Kind, RequestId, Table};
+use crate::{config, log};
+
+/// Longest wait of `closeSend` and `deregMr` for memory that is still being sent, which NCCL has
+/// only when it aborts. Its thread that waits here serves other communicators too.
+const RELEASE_WITHIN: Duration = Duration::from_millis(10);
+
+/// Everything that there is in this process.
+#[derive(Debug)]
+pub(crate) struct Plugin {
+    pub(crate) devices: Devices,
+    connect_options: ConnectOptions,
+    /// Which process of a family of forks this is.
+    generation: u32,
+    /// Communicators of NCCL that have been initialised and not finalised.
+    users: AtomicU32,
+    contexts: Table<Arc<Context>>,
+    pub(crate) progress: Progress,
+    pub(crate) listeners: Table<Listening>,
+    pub(crate) attempts: Table<Attempt>,
+    pub(crate) senders: Table<Sender>,
+    pub(crate) receivers: Table<Receiver>,
+    memory: Table<Arc<Mr>>,
+}
+
+static PLUGIN: OnceLock<Plugin> = OnceLock::new();
+/// Initialising and finalising: between them is the life of the thread.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// What slots may hold.
+const SLOT_BYTES: RangeInclusive<usize> = 64..=16 << 20;
+
+/// A request that has been tested.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tested {
+    pub(crate) count: usize,
+    pub(crate) sizes: Sizes,
+}
+
+/// A registration, and what C knows it by.
+type Found = (Id, Arc<Mr>);
+
+/// The plugin, once it has been initialised; an error in the child of a fork.
+pub(crate) fn plugin() -> Result<&'static Plugin, NetError> {
+    let uninitialised =
+        || NetError::new(NcclResult::INVALID_USAGE, "init() has not been called, or has failed");
+    let plugin = PLUGIN.get().ok_or_else(uninitialised)?;
+    if plugin.generation != fork::generation() {
+        let text = "this process was forked from one that uses the network: connections and \
+                    threads are its parent's; start processes anew instead (spawn, not fork)";
+        return Err(NetError::new(NcclResult::INVALID_USAGE, text));
+    }
+    Ok(plugin)
+}
+
+/// Prepares for one more communicator of NCCL.
+pub(crate) fn init(logger: Logger) -> Result<(), NetError> {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // What is wrong with the configuration is to be in the log, too.
+    log::direct(logger);
+    if PLUGIN.get().is_none() {
+        let config = config::read()?;
+        log::start(["debug", "trace"].contains(&config.debug.as_str()));
+        fork::watch();
+        let made = Plugin::new(&config)?;
+        let _ = PLUGIN.set(made);
+    }
+    plugin()?.users.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+impl Plugin {
+    fn new(config: &Config) -> Result<Plugin, NetError> {
+        let (devices, why) = device::find(config)?;
+        let names = devices.names();
+        let version = env!("CARGO_PKG_VERSION");
+        let found = match names.is_empty() {
+            true => format!("ferroccl {version} has no device to offer: {why}"),
+            false => format!("ferroccl {version} offers {}: {why}", names.join(", ")),
+        };
+        log::line(LogLevel::INFO, SUBSYSTEM_INIT, &found);
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let who = format!("process {} on host {host}", std::process::id());
+        let (slots, slot_bytes) = (config.net_slots, config.net_slot_bytes.0);
+        if !(2..=SLOTS_MAX as u8).contains(&slots) || !SLOT_BYTES.contains(&slot_bytes) {
+            return Err(NetError::new(
+                NcclResult::INVALID_USAGE,
+                format!(
+                    "FERROCCL_NET_SLOTS={slots} and FERROCCL_NET_SLOT_BYTES={slot_bytes}; use 2 to \
+                     {SLOTS_MAX} slots of {} to {} bytes",
+                    SLOT_BYTES.start(),
+                    SLOT_BYTES.end()
+                ),
+            ));
+        }
+        let settings = Settings {
+            slots: config.net_slots.into(),
+            slot_bytes: config.net_slot_bytes.0,
+            short_bytes: config.net_slot_bytes.0,
+            timeout: config.net_timeout,
+            warn_after: config.net_warn_after,
+        };
+        Ok(Plugin {
+            devices,
+            connect_options: ConnectOptions {
+                settings,
+                policy: Arc::new(config.policy()),
+                has_class: config.ib_traffic_class != 0,
+                join_within: config.join_timeout,
+                who,
+            },
+            generation: fork::generation(),
+            users: AtomicU32::new(0),
+            contexts: Table::new(Kind::Context),
+            progress: Progress::default(),
+            listeners: Table::new(Kind::Listener),
+            attempts: Table::new(Kind::Attempt),
+            senders: Table::new(Kind::Sender),
+            receivers: Table::new(Kind::Receiver),
+            memory: Table::new(Kind::Memory),
+        })
+    }
+
+    /// One more communicator of NCCL, of which this is known.
+    pub(crate) fn add_context(&self, context: Context) -> Result<Id, NetError> {
+        self.contexts.add(Box::new(Arc::new(context))).ok_or_else(too_many)
+    }
+
+    fn context(&self, known: Known) -> Result<Arc<Context>, NetError> {
+        let id = match known {
+            Known::By(id) => id,
+            Known::Here(context) => return Ok(Arc::new(context)),
+        };
+        self.contexts.with(id, |context| Arc::clone(context)).ok_or_else(|| gone("a context"))
+    }
+
+    /// What a communicator is about to do.
+    pub(crate) fn hint(&self, id: Id, attributes: &Attributes) -> Result<(), NetError> {
+        self.context(Known::By(id))?.hint(attributes);
+        Ok(())
+    }
+
+    /// One communicator of NCCL is over; with the last one, the thread ends.
+    pub(crate) fn finalize(&self, context: Id) -> Result<(), NetError> {
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        self.contexts.remove(context).ok_or_else(|| gone("a context"))?;
+        let before = self
+            .users
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |users| users.checked_sub(1));
+        if before == Ok(1) {
+            self.progress.stop();
+            self.devices.forget_made();
+        }
+        Ok(())
+    }
+
+    /// Listens: a handle for peers, and the listening communicator.
+    pub(crate) fn listen(
+        &self,
+        known: Known,
+        number: i32,
+    ) -> Result<([u8; HANDLE_BYTES], Id), NetError> {
+        let device = self.devices.get(number)?;
+        let (seed, address) = (socket::random()?, Address(Vec::new()));
+        let transport = device.kind as u8;
+        let mut handle = Handle { transport, seed, address, near: None, attempt: None };
+        let context = self.context(known)?;
+        let listening =
+            Listening::new(&device, &mut handle, &context, self.connect_options.clone())?;
+        let bytes =
+            handle.fit(|address, least| device.kind.shorten(address, least)).ok_or_else(|| {
+                let text = "this host's address does not fit a handle of NCCL's: choose interfaces \
+                        with FERROCCL_SOCKET_IFNAME";
+                NetError::new(NcclResult::INVALID_USAGE, text)
+            })?;
+        let id = self.listeners.add(Box::new(listening)).ok_or_else(too_many)?;
+        Ok((bytes, id))
+    }
+
+    /// Goes on connecting to whom the handle is of; the sending communicator, once it is ready.
+    pub(crate) fn connect(
+        &'static self,
+        known: Known,
+        number: i32,
+        bytes: &mut [u8; HANDLE_BYTES],
+    ) -> Result<Option<Id>, NetError> {
+        let device = self.devices.get(number)?;
+        let mut handle = Handle::decode(bytes)?;
+        let now = now();
+        let attempt = handle.attempt.and_then(|id| self.attempts.with(id, |_| id));
+        let id = match attempt {
+            Some(id) => id,
+            None => {
+                let context = self.context(known)?;
+                let attempt =
+                    Attempt::new(&device, &handle, &context, self.connect_options.clone(), now)?;
+                let id = self.attempts.add(Box::new(attempt)).ok_or_else(too_many)?;
+                handle.attempt = Some(id);
+                *bytes = handle.encode().unwrap_or(*bytes);
+                // It also looks after attempts that nobody asks for any more.
+                self.start()?;
+                id
+            }
+        };
+        let polled =
+            self.attempts.with(id, |attempt| attempt.poll(now)).ok_or_else(|| gone("connect"))?;
+        match polled {
+            Ok(None) => Ok(None),
+            Ok(Some(sender)) => {
+                self.attempts.remove(id);
+                Ok(Some(self.senders.add(sender).ok_or_else(too_many)?))
+            }
+            Err(error) => {
+                self.attempts.remove(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// The next receiving communicator, once there is one.
+    pub(crate) fn accept(&'static self, listener: Id) -> Result<Option<Id>, NetError> {
+        let accepted = self.listeners.with(listener, |listening| listening.accept(now()));
+        let Some(receiver) = accepted.ok_or_else(|| gone("a listening communicator"))?? else {
+            return Ok(None);
+        };
+        self.start()?;
+        Ok(Some(self.receivers.add(receiver).ok_or_else(too_many)?))
+    }
+
+    fn start(&'static self) -> Result<(), NetError> {
+        self.progress.start(self).map_err(|error| {
+            let text = format!("a thread cannot be started: {error}; look at `ulimit -u`");
+            NetError::new(NcclResult::SYSTEM_ERROR, text)
+        })
+    }
+
+    /// Registers memory with a communicator's device.
+    pub(crate) fn register(&self, comm: Id, region: Region, kind: i32) -> Result<Id, NetError> {
+        if kind != HOST {
+            return Err(NetError::argument(format!(
+                "memory of kind {kind}: only memory of the host (1) is offered"
+            )));
+        }
+        // May take long: not under the communicator's lock.
+        let mr = Arc::new(Mr::new(&self.device_of(comm)?, region)?);
+        self.memory.add(Box::new(mr)).ok_or_else(too_many)
+    }
+
+    /// The opposite.
+    pub(crate) fn deregister(&self, comm: Id, mr: Id) -> Result<(), NetError> {
+        self.device_of(comm)?;
+        let found = self.memory.remove(mr).ok_or_else(|| gone("a registration"))?;
+        found.withdraw();
+        if Arc::strong_count(&found) > 1 {
+            // Some request still has it.
+            self.senders.for_each(|sender| sender.release(Some(&found), RELEASE_WITHIN));
+        }
+        found.deregister()?;
+        self.receivers.with(comm, |receiver| receiver.withdraw(mr));
+        Ok(())
+    }
+
+    fn device_of(&self, comm: Id) -> Result<Arc<dyn Device>, NetError> {
+        let sender = self.senders.with(comm, |sender| Arc::clone(&sender.line().home));
+        let device = sender
+            .or_else(|| self.receivers.with(comm, |receiver| Arc::clone(&receiver.line().home)));
+        device.ok_or_else(|| gone("a communicator"))
+    }
+
+    /// The registration of so many bytes, and where they lie in it; none is needed for nothing.
+    fn locate(
+        &self,
+        mr: Option<Id>,
+        address: usize,
+        bytes: usize,
+    ) -> Result<(Option<Found>, usize), NetError> {
+        if bytes == 0 {
+            return Ok((None, 0));
+        }
+        let id = mr.ok_or_else(|| NetError::argument("a transfer without registered memory"))?;
+        let found = self.memory.with(id, |mr| Arc::clone(mr));
+        let mr = found.ok_or_else(|| gone("a registration"))?;
+        let offset = mr.offset(address, bytes)?;
+        Ok((Some((id, mr)), offset))
+    }
+
+    /// Sends; none if there are too many requests already.
+    pub(crate) fn isend(
+        &self,
+        comm: Id,
+        address: usize,
+        bytes: usize,
+        tag: i32,
+        mr: Option<Id>,
+    ) -> Result<Option<RequestId>, NetError> {
+        if bytes > TRANSFER_BYTES_MAX {
+            return Err(NetError::argument(format!(
+                "{bytes} bytes to send; the properties say {TRANSFER_BYTES_MAX} at most"
+            )));
+        }
+        let (mr, offset) = self.locate(mr, address, bytes)?;
+        let sent = self.senders.with(comm, |sender| {
+            check_device(mr.as_ref(), &sender.line().home)?;
+            sender.isend(now(), mr.map(|(_, mr)| mr), offset, bytes, tag)
+        });
+        let sent = sent.ok_or_else(|| gone("a sending communicator"))?;
+        self.progress.wake();
+        sent
+    }
+
+    /// Receives; none if there are too many requests already.
+    pub(crate) fn irecv(
+        &self,
+        comm: Id,
+        wanted: &[(Option<Id>, usize, usize, i32)],
+    ) -> Result<Option<RequestId>, NetError> {
+        if !(1..=GROUP_MAX).contains(&wanted.len()) {
+            let count = wanted.len();
+            return Err(NetError::argument(format!(
+                "{count} buffers in one irecv; 1 to {GROUP_MAX} are possible"
+            )));
+        }
+        let mut buffers: [Buffer; GROUP_MAX] = Default::default();
+        for (buffer, (mr, address, bytes, tag)) in buffers.iter_mut().zip(wanted) {
+            let (mr, offset) = self.locate(*mr, *address, *bytes)?;
+            *buffer = Buffer { mr, offset, bytes: *bytes, tag: *tag };
+        }
+        let received = self.receivers.with(comm, |receiver| {
+            let device = Arc::clone(&receiver.line().home);
+            buffers.iter().try_for_each(|buffer| check_device(buffer.mr.as_ref(), &device))?;
+            receiver.irecv(now(), &buffers[..wanted.len()])
+        });
+        let received = received.ok_or_else(|| gone("a receiving communicator"))?;
+        self.progress.wake();
+        received
+    }
+
+    /// Whether a request is done.
+    pub(crate) fn test(&self, comm: Id, request: RequestId) -> Result<Option<Tested>, NetError> {
+        let missing = || gone("the communicator of a request");
+        if comm.kind == Kind::Sender {
+            let tested = self.senders.with(comm, |sender| sender.test(now(), request));
+            let bytes = tested.ok_or_else(missing)??;
+            return Ok(bytes.map(|bytes| {
+                let mut sizes = [0; GROUP_MAX];
+                sizes[0] = bytes;
+                Tested { count: 1, sizes }
+            }));
+        }
+        let tested = self.receivers.with(comm, |receiver| receiver.test(now(), request));
+        let done = tested.ok_or_else(missing)??;
+        Ok(done.map(|(count, sizes)| Tested { count, sizes }))
+    }
+
+    /// Closes a sending communicator. What is under way still arrives.
+    pub(crate) fn close_sender(&self, comm: Id) -> Result<(), NetError> {
+        let mut sender = self.senders.remove(comm).ok_or_else(|| gone("a sending communicator"))?;
+        sender.close(RELEASE_WITHIN);
+        self.progress.close_sender(sender);
+        Ok(())
+    }
+
+    /// Closes a receiving communicator.
+    pub(crate) fn close_receiver(&self, comm: Id) -> Result<(), NetError> {
+        let receiver = self.receivers.remove(comm);
+        self.progress.close_receiver(receiver.ok_or_else(|| gone("a receiving communicator"))?);
+        Ok(())
+    }
+
+    /// Closes a listening communicator. Connections that it has made stay.
+    pub(crate) fn close_listener(&self, comm: Id) -> Result<(), NetError> {
+        let listening = self.listeners.remove(comm);
+        let listening = listening.ok_or_else(|| gone("a listening communicator"))?;
+        listening.into_joining().for_each(|receiver| self.progress.close_receiver(receiver));
+        Ok(())
+    }
+}
+
+fn check_device(mr: Option<&Found>, device: &Arc<dyn Device>) -> Result<(), NetError> {
+    match mr {
+        Some((_, mr)) if !Arc::ptr_eq(&mr.device, device) => {
+            Err(NetError::argument("memory that was registered with another device"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn gone(what: &str) -> NetError {
+    NetError::argument(format!("{what} that is closed already, or never was"))
+}
+
+fn too_many() -> NetError {
+    NetError::new(NcclResult::SYSTEM_ERROR, "there are more than 2^20 of that kind already")
+}
+
+/// What C has given for something of the plugin's: which of which kind, and which request of it.
+pub(crate) fn read(pointer: *mut c_void) -> Option<(Id, Option<RequestId>)> {
+    Id::read(pointer.addr() as u64)
+}

@@ -1,0 +1,204 @@
+//! The thread that does what nobody asks for: communicators with something to do make progress
+//! also when NCCL does not call, and what is closed is drained. One for the process.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+
+use crate::comm::line::Line;
+use crate::comm::receiver::Receiver;
+use crate::comm::sender::Sender;
+use crate::plugin::Plugin;
+
+/// Communicators that were looked at so lately need no other look.
+const PUMP_AFTER: Duration = Duration::from_micros(500);
+/// How often those are looked at that have nothing to do: a break is mended by both sides.
+const IDLE_EVERY: Duration = Duration::from_millis(100);
+/// Without anything to do for so long, the thread sleeps until it is woken.
+const AWAKE: Duration = Duration::from_millis(50);
+/// How long what is closed may take to reach the peer.
+const DRAIN_WITHIN: Duration = Duration::from_secs(4);
+/// A closed receiver discards what still comes for this long, unless its peer closes too.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A communicator that NCCL has closed.
+#[derive(Debug)]
+struct Closed {
+    comm: Comm,
+    since: Instant,
+    /// True once all of it is handed over and farewell is being said.
+    leaves: bool,
+}
+
+#[derive(Debug)]
+enum Comm {
+    Sender(Box<Sender>),
+    Receiver(Box<Receiver>),
+}
+
+impl Closed {
+    fn new(comm: Comm) -> Closed {
+        Closed { comm, since: ccl_socket::now(), leaves: false }
+    }
+
+    fn line(&mut self) -> &mut Line {
+        match &mut self.comm {
+            Comm::Sender(sender) => sender.line(),
+            Comm::Receiver(receiver) => receiver.line(),
+        }
+    }
+
+    /// Goes on with it; in haste, a receiver waits for no messages to discard. Returns whether it
+    /// may be dropped, which then takes no time.
+    fn is_over(&mut self, now: Instant, in_haste: bool) -> bool {
+        if now.since(self.since) >= DRAIN_WITHIN {
+            self.line().cut("it did not take in time what was sent before this side closed");
+            return true;
+        }
+        if !self.leaves {
+            let (pumped, drained) = match &mut self.comm {
+                Comm::Sender(sender) => (sender.pump(now), sender.is_drained()),
+                Comm::Receiver(receiver) => {
+                    let pumped = receiver.pump(now);
+                    let lingers = !in_haste && now.since(self.since) < LINGER;
+                    let line = receiver.line();
+                    (pumped, line.is_drained() && (line.lost.is_some() || !lingers))
+                }
+            };
+            self.leaves = pumped.is_err() || drained;
+        }
+        self.leaves && self.line().say_farewell()
+    }
+}
+
+/// The thread, and what it is told.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    closed: Mutex<Vec<Closed>>,
+    running: Mutex<Option<(JoinHandle<()>, Thread)>>,
+    stops: AtomicBool,
+    sleeps: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Progress {
+    /// Starts the thread, unless it runs.
+    pub(crate) fn start(&self, plugin: &'static Plugin) -> std::io::Result<()> {
+        let mut running = lock(&self.running);
+        if running.is_none() {
+            self.stops.store(false, Ordering::Relaxed);
+            let builder = std::thread::Builder::new().name("ferroccl net".to_owned());
+            let handle = builder.spawn(move || plugin.progress.run(plugin))?;
+            let thread = handle.thread().clone();
+            *running = Some((handle, thread));
+        }
+        Ok(())
+    }
+
+    /// Ends the thread, once what is closed is drained, or cut off after a while.
+    pub(crate) fn stop(&self) {
+        let Some((handle, thread)) = lock(&self.running).take() else { return };
+        self.stops.store(true, Ordering::Relaxed);
+        thread.unpark();
+        // Its panics are its own: there are none, and nobody could do anything about them.
+        let _ = handle.join();
+    }
+
+    /// There is something to do.
+    #[inline]
+    pub(crate) fn wake(&self) {
+        if self.sleeps.load(Ordering::Relaxed)
+            && let Some((_, thread)) = &*lock(&self.running)
+        {
+            thread.unpark();
+        }
+    }
+
+    pub(crate) fn close_sender(&self, sender: Box<Sender>) {
+        lock(&self.closed).push(Closed::new(Comm::Sender(sender)));
+        self.wake();
+    }
+
+    pub(crate) fn close_receiver(&self, mut receiver: Box<Receiver>) {
+        receiver.close();
+        lock(&self.closed).push(Closed::new(Comm::Receiver(receiver)));
+        self.wake();
+    }
+
+    fn run(&self, plugin: &Plugin) {
+        let mut busy_at = ccl_socket::now();
+        loop {
+            let now = ccl_socket::now();
+            // A defect in one of them keeps nobody else from moving on.
+            let round = || look(plugin, now) | self.drain(now);
+            if catch_unwind(AssertUnwindSafe(round)).unwrap_or(false) {
+                busy_at = now;
+            }
+            if self.stops.load(Ordering::Relaxed) && lock(&self.closed).is_empty() {
+                return;
+            }
+            if now.since(busy_at) < AWAKE {
+                std::thread::sleep(PUMP_AFTER);
+                continue;
+            }
+            self.sleeps.store(true, Ordering::SeqCst);
+            // Whoever began something before that has woken nobody.
+            if !look(plugin, now) {
+                std::thread::park_timeout(IDLE_EVERY);
+            }
+            self.sleeps.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Looks after what is closed. Returns whether there is any.
+    pub(crate) fn drain(&self, now: Instant) -> bool {
+        // Farewells are said together: none of them holds up another, nor those who still work.
+        let mut closed = lock(&self.closed);
+        let any = !closed.is_empty();
+        let in_haste = self.stops.load(Ordering::Relaxed);
+        let over: Vec<Closed> = closed.extract_if(.., |one| one.is_over(now, in_haste)).collect();
+        drop(closed);
+        drop(over);
+        any
+    }
+}
+
+/// Looks after communicators that nobody else does. Returns whether any has something to do.
+fn look(plugin: &Plugin, now: Instant) -> bool {
+    let mut busy = false;
+    let mut is_late = |line: &mut Line, works: bool| {
+        busy |= works;
+        now.since(line.pumped) >= if works { PUMP_AFTER } else { IDLE_EVERY }
+    };
+    plugin.senders.for_each_idle(|_, sender| {
+        let works = sender.has_work();
+        if is_late(sender.line(), works)
+            && let Err(error) = sender.pump(now)
+        {
+            sender.line().cut(&error.text);
+        }
+    });
+    plugin.receivers.for_each_idle(|_, receiver| {
+        let works = receiver.has_work();
+        if is_late(receiver.line(), works)
+            && let Err(error) = receiver.pump(now)
+        {
+            receiver.line().cut(&error.text);
+        }
+    });
+    let mut forgotten = Vec::new();
+    plugin.attempts.for_each_idle(|id, attempt| {
+        if attempt.is_forgotten(now) {
+            forgotten.push(id);
+        }
+    });
+    forgotten.into_iter().for_each(|id| drop(plugin.attempts.remove(id)));
+    busy
+}

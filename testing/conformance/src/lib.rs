@@ -1,0 +1,190 @@
+//! One suite of tests over every transport: what the traits of [`ccl_core::transport`] promise,
+//! and what a device claims in its capabilities, point by point.
+//!
+//! A transport's tests implement [`Fixture`] (two devices that can reach each other, a clock, and
+//! a way to let time pass), call [`run()`] and assert [`Report::passed`]:
+//!
+//! ```no_run
+//! # fn fixture() -> Box<dyn ccl_conformance::Fixture> { unimplemented!() }
+//! let report = ccl_conformance::run(fixture);
+//! assert!(report.passed(), "{report}");
+//! ```
+//!
+//! Every point has a fixture of its own and is given the patience of the fixture's clock; nothing
+//! waits longer.
+
+#![forbid(unsafe_code)]
+
+mod claims;
+mod connecting;
+mod ending;
+mod late;
+mod links;
+mod memory;
+mod notes;
+mod pair;
+mod proxy;
+mod putting;
+
+pub use pair::join;
+pub use proxy::Proxy;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{Address, Device, Lane};
+
+/// What the suite needs of a transport.
+pub trait Fixture {
+    /// The device of side 0 or 1. The sides can reach each other; they may be one device.
+    fn device(&self, side: usize) -> Arc<dyn Device>;
+
+    /// The time that deadlines are told in.
+    fn now(&self) -> Instant;
+
+    /// Lets a little time pass; what is under way makes progress.
+    fn idle(&self);
+
+    /// How long the suite waits for what must happen.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+
+    /// Puts middleware around a lane of that side.
+    fn wrap(&self, side: usize, lane: Box<dyn Lane>) -> Box<dyn Lane> {
+        let _ = side;
+        lane
+    }
+
+    /// Connects to a listener as a stranger would, sends these bytes and hangs up. Returns false
+    /// if the transport has nothing that strangers could reach.
+    fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
+        let _ = (address, bytes);
+        false
+    }
+
+    /// Kills a side as a crash would, without a farewell. Returns false if that cannot be done; the
+    /// suite then drops the side's lane.
+    fn kill(&self, side: usize) -> bool {
+        let _ = side;
+        false
+    }
+}
+
+/// A clock for fixtures in real time.
+#[derive(Clone, Copy, Debug)]
+pub struct WallClock(std::time::Instant);
+
+impl WallClock {
+    /// A clock that starts now.
+    #[must_use]
+    pub fn start() -> WallClock {
+        WallClock(std::time::Instant::now())
+    }
+
+    /// Time since the start.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        Instant::ZERO + self.0.elapsed()
+    }
+
+    /// Sleeps for a moment.
+    pub fn idle(&self) {
+        std::thread::sleep(Duration::from_micros(20));
+    }
+}
+
+/// What became of a point of the suite.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It holds.
+    Passed,
+    /// It does not apply, and why.
+    Skipped(&'static str),
+    /// It does not hold, and what was seen.
+    Failed(String),
+}
+
+/// How a point says what became of it: an error is what was seen instead.
+pub(crate) type Outcome = Result<Verdict, String>;
+
+pub(crate) const PASSED: Outcome = Ok(Verdict::Passed);
+
+/// A point of the suite.
+#[derive(Clone, Copy)]
+struct Point {
+    name: &'static str,
+    check: fn(&dyn Fixture) -> Outcome,
+}
+
+/// What became of every point.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Name and verdict, in the order of the suite.
+    pub points: Vec<(&'static str, Verdict)>,
+}
+
+impl Report {
+    /// Whether no point failed, and some passed.
+    #[must_use]
+    pub fn passed(&self) -> bool {
+        self.failures().is_empty()
+            && self.points.iter().any(|(_, verdict)| *verdict == Verdict::Passed)
+    }
+
+    /// The names of the points that failed.
+    #[must_use]
+    pub fn failures(&self) -> Vec<&'static str> {
+        let failed = |verdict: &Verdict| matches!(verdict, Verdict::Failed(_));
+        self.points.iter().filter(|(_, v)| failed(v)).map(|(name, _)| *name).collect()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, verdict) in &self.points {
+            match verdict {
+                Verdict::Passed => writeln!(f, "passed   {name}")?,
+                Verdict::Skipped(why) => writeln!(f, "skipped  {name}: {why}")?,
+                Verdict::Failed(seen) => writeln!(f, "FAILED   {name}: {seen}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Runs every point on a fixture of its own.
+pub fn run(make: impl Fn() -> Box<dyn Fixture>) -> Report {
+    let families = [
+        connecting::POINTS,
+        memory::POINTS,
+        putting::POINTS,
+        claims::POINTS,
+        late::POINTS,
+        ending::POINTS,
+        notes::POINTS,
+        links::POINTS,
+    ];
+    let points = families.into_iter().flatten().map(|point| {
+        let verdict = (point.check)(&*make()).unwrap_or_else(Verdict::Failed);
+        (point.name, verdict)
+    });
+    Report { points: points.collect() }
+}
+
+/// Fails the point with a text unless the condition holds.
+macro_rules! ensure {
+    ($condition:expr, $($text:tt)+) => {
+        if !$condition {
+            return Err(format!($($text)+));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// An error as a point's failure, with what was being done.
+pub(crate) fn failed<E: fmt::Display>(what: &'static str) -> impl Fn(E) -> String {
+    move |error| format!("{what}: {error}")
+}

@@ -1,0 +1,102 @@
+//! Strangers: connections to a service of ours by somebody who does not keep to its protocol.
+//! Run them on a host of a network with [`Host::spawn`], or anywhere else.
+
+use super::netns::Host;
+use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+/// How long a stranger tries to connect, and waits for an answer in a single call.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What came of random connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Noise {
+    /// Connections that were accepted.
+    pub connected: u32,
+    /// Connections that were not.
+    pub refused: u32,
+    /// Bytes handed to the connections; less may have been read.
+    pub sent_bytes: u64,
+}
+
+/// Makes `count` connections one after the other, each with up to `bytes_max` random bytes and one
+/// of several ends: closed at once, half closed and read from, reset. The same seed does the same.
+pub fn random(address: SocketAddr, count: u32, bytes_max: usize, seed: u64) -> Noise {
+    let mut random = Random(seed.wrapping_mul(2).wrapping_add(1));
+    let mut noise = Noise::default();
+    for _ in 0..count {
+        let length = random.below(bytes_max as u64 + 1) as usize;
+        let bytes: Vec<u8> = (0..length).map(|_| random.below(256) as u8).collect();
+        let end = random.below(3);
+        let Ok(mut stream) = TcpStream::connect_timeout(&address, PATIENCE) else {
+            noise.refused += 1;
+            continue;
+        };
+        noise.connected += 1;
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        noise.sent_bytes += stream.write(&bytes).unwrap_or(0) as u64;
+        match end {
+            0 => {}
+            1 => {
+                let _ = stream.shutdown(Shutdown::Write);
+                stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+                let _ = stream.read(&mut [0; 64]);
+            }
+            _ => set_socket_linger(&stream, Some(Duration::ZERO)).unwrap(),
+        }
+    }
+    noise
+}
+
+/// Connections whose far side is gone without a word, until the host's link is set up again: no
+/// end, no reset, no answer ever comes. It takes the link of `from` down, so let that host do
+/// nothing else. What the stranger says before is `says`.
+pub fn half_open(from: &Host, addresses: &[SocketAddr], says: &[u8]) -> Vec<TcpStream> {
+    let (addresses, says) = (addresses.to_vec(), says.to_vec());
+    let connect = from.spawn(move || {
+        let connected = |address: SocketAddr| {
+            let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
+            stream.write_all(&says).unwrap();
+            stream
+        };
+        addresses.into_iter().map(connected).collect()
+    });
+    let streams = connect.join().unwrap();
+    from.link_down();
+    streams
+}
+
+/// Connects, says `says`, then reads one byte per `pause` through the smallest buffer there is, for
+/// `duration` or until the other side ends it. Returns how many bytes it has read.
+pub fn slow_reader(address: SocketAddr, says: &[u8], pause: Duration, duration: Duration) -> u64 {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE).unwrap();
+    set_socket_recv_buffer_size(&stream, 1).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    stream.write_all(says).unwrap();
+    let start = Instant::now();
+    let mut read_bytes = 0;
+    while start.elapsed() < duration {
+        match stream.read(&mut [0]) {
+            Ok(0) => break,
+            Ok(count) => read_bytes += count as u64,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(_) => break,
+        }
+        std::thread::sleep(pause);
+    }
+    read_bytes
+}
+
+/// Numbers by xorshift: the same from the same seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % limit
+    }
+}

@@ -1,0 +1,88 @@
+//! Ranks as threads of this process.
+
+use ferroccl::bootstrap::{Join, Listening, Reach};
+use ferroccl::{Communicator, Config, Error};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a test's ranks may take together: far more than they need on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A configuration with which a defect ends as an error long before [`PATIENCE`].
+pub fn config() -> Config {
+    let mut config = Config::default();
+    config.timeout = Duration::from_secs(60);
+    config
+}
+
+/// Runs `run` on every rank of a communicator of `n` threads; returns what they return, by rank.
+/// It begins when all have joined: whoever fails at once fails those, too, who have yet to learn
+/// that all are there.
+pub fn ranks_with<T: Send + 'static>(
+    n: u32,
+    config: Config,
+    run: impl Fn(&mut Communicator) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let joined = AtomicU32::new(0);
+    let run = move |communicator: Result<Communicator, Error>| {
+        let mut communicator = communicator.unwrap();
+        joined.fetch_add(1, Ordering::Relaxed);
+        let deadline = Instant::now() + PATIENCE;
+        while joined.load(Ordering::Relaxed) < n {
+            assert!(Instant::now() < deadline, "not all of {n} ranks joined");
+            thread::yield_now();
+        }
+        run(&mut communicator)
+    };
+    joining(n, move |_| config.clone(), run)
+}
+
+/// Joins `n` threads, each with its own configuration, and hands each what came of it.
+pub fn joining<T: Send + 'static>(
+    n: u32,
+    config: impl Fn(u32) -> Config + Send + Sync + 'static,
+    run: impl Fn(Result<Communicator, Error>) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let Listening { id, listener } = Listening::new(&Reach::Loopback).unwrap();
+    let mut listener = Some(listener);
+    let shared = Arc::new((config, run));
+    let (sender, receiver) = mpsc::channel();
+    let threads: Vec<_> = (0..n)
+        .map(|rank| {
+            let mut how = Join::new(rank, n, id.clone());
+            how.listener = listener.take();
+            let (shared, sender) = (Arc::clone(&shared), sender.clone());
+            let body = move || {
+                let (config, run) = &*shared;
+                let result = run(Communicator::join_with(how, config(rank)));
+                // Nobody listens any more if the test has failed already.
+                let _ = sender.send((rank, result));
+            };
+            thread::Builder::new().name(format!("rank {rank}")).spawn(body).unwrap()
+        })
+        .collect();
+    drop(sender);
+    let mut results: Vec<Option<T>> = (0..n).map(|_| None).collect();
+    // The deep tier has tests of minutes.
+    let patience =
+        if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 5 * PATIENCE } else { PATIENCE };
+    let deadline = Instant::now() + patience;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    // Ends when all have sent, or at the first silence: a rank that panicked sends nothing.
+    while let Ok((rank, result)) = receiver.recv_timeout(left()) {
+        results[rank as usize] = Some(result);
+    }
+    for (rank, thread) in threads.into_iter().enumerate() {
+        // Who panicked has let go of its sender, but may still be unwinding.
+        while !thread.is_finished() {
+            assert!(Instant::now() < deadline, "rank {rank} hangs");
+            thread::sleep(Duration::from_millis(1));
+        }
+        if let Err(panic) = thread.join() {
+            std::panic::resume_unwind(panic);
+        }
+    }
+    results.into_iter().map(Option::unwrap).collect()
+}

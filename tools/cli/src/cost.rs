@@ -1,0 +1,39 @@
+//! What communication costs.
+
+use std::error::Error;
+use std::io::Write;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Without a question, all are listed. Units: GB is 10^9 bytes, GiB 2^30; GB/s, and Gb/s for bits; 990T
+operations; 70B of anything.
+Examples:
+  ferroccl cost
+  ferroccl cost all_reduce bytes=1GB ranks=8 bandwidth=450GB/s
+  ferroccl cost pod_all_gather bytes=1GB units=1
+  ferroccl cost data_parallel flops=990T bandwidth=400GB/s experts=128 k=4
+  ferroccl cost training parameters=70B tokens=15T accelerators=4096 flops=990T --json")]
+pub(crate) struct Cost {
+    /// Which
+    question: Option<String>,
+    /// What must be known for it, as NAME=VALUE
+    inputs: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn show(arguments: &Cost) -> Result<(), Box<dyn Error>> {
+    let text = match &arguments.question {
+        None => ccl_model::cost::list(),
+        Some(question) => {
+            let answer = ccl_model::cost::answer(question, &arguments.inputs)?;
+            match arguments.json {
+                true => serde_json::to_string_pretty(&answer)? + "\n",
+                false => answer.to_string(),
+            }
+        }
+    };
+    let _ = write!(std::io::stdout(), "{text}");
+    Ok(())
+}

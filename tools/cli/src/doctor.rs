@@ -1,0 +1,185 @@
+//! What machines lack.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use ccl_doctor::{Host, Job, Report};
+use crossbeam::channel;
+use ferroccl::bootstrap::Endpoint;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+It only reads. Run it where the ranks run: in their container, by their launcher, with their
+environment; as root it sees more (ACS). What it looks at is listed in docs/doctor.md.
+Verdicts: fault (something does not work), warning (slower or less safe than it could be), advice
+(may be on purpose), unknown (cannot be seen from here), ok.
+Exit status: 0 if there is no fault and no warning, 1 if there is one, 2 if it cannot be run so.
+Examples:
+  ferroccl doctor
+  ferroccl doctor --quiet
+  ferroccl doctor --json
+  ferroccl doctor --peer localhost:22
+  ferroccl doctor --root /")]
+pub(crate) struct Doctor {
+    /// Only what is wrong: faults and warnings
+    #[arg(long)]
+    quiet: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Also try to reach this peer, at a port where something listens
+    #[arg(long, value_name = "HOST:PORT", conflicts_with = "root")]
+    peer: Option<Endpoint>,
+    /// Look at the machine whose / is this directory: a mounted image, or a copy of /sys and /proc
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// Look and report to the process that watches; see [`watch`]
+    #[arg(long, hide = true)]
+    watched: bool,
+}
+
+/// No report is longer.
+const REPORT_BYTES_MAX: usize = 64 << 20;
+
+/// How long the process that looks has to report: longer than its checks have.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Its exit status is for scripts.
+///
+/// A check that waits for a device in a way that no signal ends would keep its process from ending,
+/// too. So another process looks, and this one leaves it behind.
+pub(crate) fn examine(arguments: &Doctor) -> ExitCode {
+    let (status, text) = match arguments.watched {
+        true => {
+            let (status, text) = look(arguments);
+            report(&mut std::io::stdout(), status, &text);
+            return ExitCode::from(status);
+        }
+        false => match watch() {
+            Ok(Some(report)) => report,
+            Ok(None) => {
+                eprintln!(
+                    "ferroccl: the process that looks at the machine has not reported within \
+                     {PATIENCE:?}; `dmesg` may say what it waits for"
+                );
+                (2, String::new())
+            }
+            Err(_) => look(arguments),
+        },
+    };
+    let _ = write!(std::io::stdout(), "{text}");
+    ExitCode::from(status)
+}
+
+/// Starts a process that looks, and returns what it reports; an error if it cannot be started.
+fn watch() -> io::Result<Option<(u8, String)>> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(std::env::args_os().skip(1)).arg("--watched");
+    watched(command, PATIENCE)
+}
+
+/// Reads the report of a process, which need not end afterwards.
+fn watched(mut command: Command, patience: Duration) -> io::Result<Option<(u8, String)>> {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let (Some(mut out), Some(mut errors)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err(io::Error::other("a process without the pipes that it was given"));
+    };
+    // Both would be held open by a process that does not end: nobody waits for their ends.
+    let (copied, all) = channel::bounded(1);
+    std::thread::spawn(move || copied.send(io::copy(&mut errors, &mut io::stderr())));
+    let (sender, answer) = channel::bounded(1);
+    std::thread::spawn(move || sender.send(read_report(&mut out)));
+    let report = answer.recv_timeout(patience).ok().flatten();
+    // What it had to say beside is there when it has ended.
+    let _ = all.recv_timeout(Duration::from_secs(1));
+    let _ = child.kill();
+    let _ = child.try_wait();
+    Ok(report)
+}
+
+/// A report for [`read_report`]: its status, its length, and the text.
+fn report(to: &mut impl Write, status: u8, text: &str) {
+    let _ = write!(to, "{status} {}\n{text}", text.len()).and_then(|()| to.flush());
+}
+
+fn read_report(from: &mut impl Read) -> Option<(u8, String)> {
+    let mut from = BufReader::new(from);
+    let mut head = String::new();
+    from.read_line(&mut head).ok()?;
+    let (status, bytes) = head.trim_end().split_once(' ')?;
+    let mut text = vec![0; bytes.parse().ok().filter(|bytes| *bytes <= REPORT_BYTES_MAX)?];
+    from.read_exact(&mut text).ok()?;
+    Some((status.parse().ok()?, String::from_utf8(text).ok()?))
+}
+
+/// Looks at the machine: status and text.
+fn look(arguments: &Doctor) -> (u8, String) {
+    let report = match diagnose(arguments) {
+        Ok(report) => report,
+        Err(error) => {
+            eprintln!("ferroccl: {error}");
+            return (2, String::new());
+        }
+    };
+    let status = u8::from(report.is_wrong());
+    let report = if arguments.quiet { report.only_wrong() } else { report };
+    let text = match arguments.json {
+        true => serde_json::to_string_pretty(&report).map(|text| text + "\n"),
+        false => Ok(report.to_string()),
+    };
+    match text {
+        Ok(text) => (status, text),
+        Err(error) => {
+            eprintln!("ferroccl: {error}");
+            (2, String::new())
+        }
+    }
+}
+
+fn diagnose(arguments: &Doctor) -> Result<Report, String> {
+    let job = Job { peer: arguments.peer.clone(), ..Job::from_environment() };
+    let root = &arguments.root;
+    let host = Host::new(root, job)
+        .map_err(|error| format!("--root {}: {error}; name a directory", root.display()))?;
+    Ok(ccl_doctor::examine(host))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn shell(line: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]);
+        command
+    }
+
+    #[test]
+    fn who_does_not_end_is_left_behind() {
+        let start = Instant::now();
+        let long = Duration::from_secs(60);
+        // Its report is whole, and its child holds the pipes open.
+        let hangs = shell("printf '1 5\\nfound'; trap '' TERM; sleep 30 & sleep 30");
+        assert_eq!(watched(hangs, long).unwrap(), Some((1, "found".to_owned())));
+        let silent = watched(shell("sleep 30"), Duration::from_millis(50));
+        assert_eq!(silent.unwrap(), None);
+        assert!(start.elapsed() < Duration::from_secs(25));
+        for broken in ["exit 3", "printf '0 9\\nshort'", "echo x", "printf '0 99999999999\\n'"] {
+            assert_eq!(watched(shell(broken), long).unwrap(), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn reports_read_as_they_are_written() {
+        for (status, text) in [(0, ""), (1, "a\n\u{fc}\n"), (2, "2 3\nabc")] {
+            let mut bytes = Vec::new();
+            report(&mut bytes, status, text);
+            assert_eq!(read_report(&mut bytes.as_slice()), Some((status, text.to_owned())));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The plan of a collective.
+
+use std::error::Error;
+use std::io::Write;
+
+use ccl_perf::sizes::parse_size;
+use ferroccl::communicator::{Call, Hosts, config_from_environment, expected, explain};
+use ferroccl::{Collective, DataType, Rank, ReduceOp};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Nothing is sent, and no rank is needed: the plan is a function of what is given here and of the
+configuration (FERROCCL_*). Up to 16 ranks the times of all ways are predicted, by a table's numbers
+where FERROCCL_TUNING has one. docs/explain.md says what the lines mean.
+Examples:
+  ferroccl explain all_reduce --bytes 64M --ranks 8
+  ferroccl explain all_to_all --bytes 1M --ranks 16 --hosts 4 --rank 5
+  ferroccl explain reduce --bytes 8 --ranks 5 --root 4 -d double -o max --algo tree
+  ferroccl explain all_gather --bytes 256k --ranks 6 --hosts 3 --algo ring/4 --json")]
+pub(crate) struct Explain {
+    /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all barrier
+    collective: Collective,
+    /// Bytes of the larger buffer
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
+    bytes: usize,
+    /// Ranks
+    #[arg(short = 'n', long, default_value_t = 2,
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    ranks: u32,
+    /// Hosts that the ranks are spread over, each with as many as the next
+    #[arg(long, default_value_t = 1)]
+    hosts: u32,
+    /// The rank whose schedule is shown
+    #[arg(long, default_value_t = 0)]
+    rank: Rank,
+    /// The root, where there is one
+    #[arg(long, default_value_t = 0)]
+    root: Rank,
+    /// Element type
+    #[arg(short = 'd', long = "datatype", default_value = "float")]
+    data_type: DataType,
+    /// Reduction
+    #[arg(short, long, default_value = "sum")]
+    op: ReduceOp,
+    /// Algorithm, instead of the library's choice
+    #[arg(long = "algo")]
+    algorithm: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn show(arguments: &Explain) -> Result<(), Box<dyn Error>> {
+    use Collective as C;
+    let collective = arguments.collective;
+    let blocks = match collective {
+        C::AllReduce | C::Reduce | C::Broadcast | C::Barrier => 1,
+        C::AllGather | C::ReduceScatter | C::Gather | C::Scatter | C::AllToAll => arguments.ranks,
+        _ => {
+            return Err(format!(
+                "{collective} has counts of its own for each rank; ask for the plan of its even \
+                 form"
+            )
+            .into());
+        }
+    };
+    let count = arguments.bytes / arguments.data_type.bytes() / blocks as usize;
+    let call = Call {
+        op: arguments.op,
+        root: arguments.root,
+        algorithm: arguments.algorithm.as_deref(),
+        ..Call::even(collective, arguments.data_type, count)
+    };
+    let config = config_from_environment()?;
+    let hosts = hosts(arguments)?;
+    let mut plan = explain(&config, arguments.rank, &hosts, &call)?;
+    plan.expected = expected(&config, &hosts, &call)?;
+    let text = if arguments.json { serde_json::to_string_pretty(&plan)? } else { plan.to_string() };
+    // A reader that has seen enough (head) is no error.
+    let _ = writeln!(std::io::stdout(), "{text}");
+    Ok(())
+}
+
+/// The ranks in their order, as many on each host as on the next.
+fn hosts(arguments: &Explain) -> Result<Hosts, Box<dyn Error>> {
+    let Explain { ranks, hosts, .. } = *arguments;
+    if hosts == 0 || !ranks.is_multiple_of(hosts) {
+        return Err(format!("{ranks} ranks cannot be spread evenly over {hosts} hosts").into());
+    }
+    Ok(Hosts::of(&Vec::from_iter((0..ranks).map(|rank| rank / (ranks / hosts)))))
+}

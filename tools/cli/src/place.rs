@@ -1,0 +1,90 @@
+//! Which rank should be on which host.
+
+use std::error::Error;
+use std::io::Write;
+
+use ccl_model::place::{Sends, find};
+use ccl_perf::sizes::parse_size;
+use ferroccl::Collective;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+The hosts have their ranks one after the other, in the order in which they are given: as a scheduler
+has dealt them out. What is printed is the rank that each of these places should have. A program
+takes that order by a split of all ranks into one group, with their places as keys; a launcher, by
+its list of hosts or its rank file.
+Examples:
+  ferroccl place all_reduce --on meta-24576 --hosts 0,384,1,385
+  ferroccl place all_reduce --on meta-24576 --hosts 0,384,1,385 --algo hierarchical -b 64M
+  ferroccl place all_gather --on superpod-256 --hosts 31,0-3,17 --json")]
+pub(crate) struct Place {
+    /// What the ranks do most: all_reduce all_gather reduce_scatter broadcast reduce all_to_all …
+    #[arg(required_unless_present = "traffic")]
+    collective: Option<Collective>,
+    /// Or what they sent each other: a file of `ferroccl trace traffic`, `ferroccl plan --traffic`,
+    /// or a perf program's --traffic
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["collective", "algorithm", "bytes"])]
+    traffic: Option<String>,
+    /// A topology: a name of `ferroccl topo --list`, or a file
+    #[arg(long)]
+    on: String,
+    /// Its hosts that the job has, by number, in the order of the ranks: 0,384,8-11
+    #[arg(long, value_name = "LIST", value_parser = hosts)]
+    hosts: HostList,
+    /// By which algorithm, instead of a ring where there is one
+    #[arg(long = "algo")]
+    algorithm: Option<String>,
+    /// Bytes of the larger buffer
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "64M")]
+    bytes: usize,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Numbers of hosts.
+#[derive(Clone, Debug)]
+struct HostList(Vec<u32>);
+
+/// No list is longer.
+const HOSTS_MAX: usize = 1 << 16;
+
+fn hosts(text: &str) -> Result<HostList, String> {
+    let mut hosts = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<u32>().ok();
+        let (Some(first), Some(last)) = (number(first), number(last)) else {
+            return Err(format!("{part:?} is no host and no row of hosts, such as 3 or 8-11"));
+        };
+        if last < first || (last - first) as usize >= HOSTS_MAX - hosts.len().min(HOSTS_MAX) {
+            return Err(format!("{part:?} is no row of at most {HOSTS_MAX} hosts, upwards"));
+        }
+        hosts.extend(first..=last);
+    }
+    Ok(HostList(hosts))
+}
+
+pub(crate) fn show(arguments: &Place) -> Result<(), Box<dyn Error>> {
+    let Place { collective, traffic, on, hosts, algorithm, bytes, json } = arguments;
+    let topology = ccl_model::topology::open(on)?;
+    let placement = match (collective, traffic) {
+        (Some(collective), _) => {
+            let (collective, bytes) = (*collective, *bytes);
+            let algorithm = algorithm.as_deref();
+            let sends = Sends::Collective { collective, bytes, algorithm };
+            find(&sends, &topology, &hosts.0)?
+        }
+        (None, Some(name)) => {
+            let counted = ccl_model::exchange::matrix::read(name)?.whole();
+            find(&Sends::Counted { bytes: &counted, name }, &topology, &hosts.0)?
+        }
+        (None, None) => return Err("name a collective, or a file with --traffic".into()),
+    };
+    let text = match json {
+        true => serde_json::to_string_pretty(&placement)? + "\n",
+        false => placement.to_string(),
+    };
+    let _ = write!(std::io::stdout(), "{text}");
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! What a collective would take on a cluster.
+
+use std::error::Error;
+use std::io::Write;
+
+use ccl_core::topology::Topology;
+use ccl_model::exchange::{matrix, predicted};
+use ccl_model::plan::{Wanted, plan};
+use ccl_perf::sizes::parse_size;
+use ferroccl::{Collective, DataType};
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Every algorithm is walked through, rank by rank, in virtual time; where ranks are many, fewer, and
+what they wait is carried over. What links and protocols take are published figures, and NCCL's
+own; docs/plan.md says which. Nothing of this machine is measured or used.
+Examples:
+  ferroccl plan all_reduce --bytes 64M --on h100
+  ferroccl plan all_reduce --bytes 1G --on superpod-1024
+  ferroccl plan all_to_all --bytes 128M --on p5 --hosts 4
+  ferroccl plan all_gather --bytes 1M --on b200 --json
+  ferroccl plan all_reduce --bytes 64M --on p5 --hosts 2 --traffic - --interval 1e-3")]
+pub(crate) struct Plan {
+    #[command(flatten)]
+    asked: Asked,
+    /// Write who sends how much to whom, by the fastest algorithm, to a file that `ferroccl sim`
+    /// and others read (docs/exchange.md); - is standard output, in place of the plan
+    #[arg(long, value_name = "FILE")]
+    traffic: Option<String>,
+    /// The traffic by this algorithm
+    #[arg(long = "algo", value_name = "NAME", requires = "traffic")]
+    algorithm: Option<String>,
+    /// The traffic in intervals of so many seconds; without it in one
+    #[arg(long, value_name = "SECONDS", requires = "traffic")]
+    interval: Option<f64>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A collective on a cluster.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Asked {
+    /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all
+    collective: Collective,
+    /// A topology: a name of `ferroccl topo --list`, or a file
+    #[arg(long)]
+    pub(crate) on: String,
+    /// Bytes of the larger buffer
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
+    bytes: usize,
+    /// On so many of its hosts, from the first on
+    #[arg(long)]
+    hosts: Option<u32>,
+    /// Element type
+    #[arg(short = 'd', long = "datatype", default_value = "float")]
+    data_type: DataType,
+}
+
+impl Asked {
+    pub(crate) fn wanted<'a>(&self, topology: &'a Topology) -> Wanted<'a> {
+        let Asked { collective, bytes, data_type, hosts, .. } = *self;
+        Wanted { collective, bytes, data_type, topology, hosts }
+    }
+}
+
+pub(crate) fn show(arguments: &Plan) -> Result<(), Box<dyn Error>> {
+    let Plan { asked, json, .. } = arguments;
+    let topology = ccl_model::topology::open(&asked.on)?;
+    let wanted = asked.wanted(&topology);
+    if let Some(file) = &arguments.traffic {
+        let seen = predicted::traffic(&wanted, arguments.algorithm.as_deref(), arguments.interval)?;
+        matrix::write(file, &seen.traffic)?;
+        if file == "-" {
+            return Ok(());
+        }
+        eprintln!("{seen}: {file}");
+    }
+    let plan = plan(&wanted)?;
+    let text = if *json { serde_json::to_string_pretty(&plan)? + "\n" } else { plan.to_string() };
+    let _ = write!(std::io::stdout(), "{text}");
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! Experiments on fabrics of switches: what these need to be read from files.
+
+use std::process::ExitCode;
+
+use ccl_sim::{Arguments, Files};
+
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let files =
+        Files { topology: &ccl_model::topology::open, traffic: &ccl_model::exchange::matrix::read };
+    ccl_sim::run(arguments, &files)
+}

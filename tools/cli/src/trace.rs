@@ -1,0 +1,171 @@
+//! Execution traces: recorded jobs and planned collectives, exchanged with other tools and replayed
+//! on other clusters.
+
+use std::error::Error;
+use std::io::Write;
+
+use ccl_model::exchange::job::Job;
+use ccl_model::exchange::replay::Replay;
+use ccl_model::exchange::{matrix, predicted, recorded};
+
+use crate::plan::Asked;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Traces are in the form of Chakra (MLCommons), a file for each rank: PREFIX.0.et, PREFIX.1.et and so
+on. What is recorded by FERROCCL_TRACE=calls.%r.json can be exported, shown, and replayed on any
+topology; docs/exchange.md goes through it.
+Examples:
+  ferroccl trace export --recorder docs/exchange/calls.json --out target/job
+  ferroccl trace show docs/exchange/job
+  ferroccl trace replay docs/exchange/job --on p5
+  ferroccl trace traffic docs/exchange/job --on p5 --interval 1e-3 --out -
+  ferroccl trace plan all_gather --bytes 1M --on h100 --algo ring --out target/plan")]
+pub(crate) struct Trace {
+    #[command(subcommand)]
+    step: Step,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Step {
+    /// Traces of what ranks recorded: of files of FERROCCL_TRACE, or dumps as JSON
+    Export {
+        /// Recordings of all ranks
+        #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
+        recorder: Vec<String>,
+        /// How the names of the traces begin
+        #[arg(long, value_name = "PREFIX")]
+        out: String,
+    },
+    /// Traces of a planned collective: its sends, receives and reductions, rank by rank
+    Plan {
+        #[command(flatten)]
+        asked: Asked,
+        /// By which algorithm; without it by the fastest
+        #[arg(long = "algo", value_name = "NAME")]
+        algorithm: Option<String>,
+        /// How the names of the traces begin
+        #[arg(long, value_name = "PREFIX")]
+        out: String,
+    },
+    /// What the ranks of a job called
+    Show {
+        #[command(flatten)]
+        given: Given,
+        #[command(flatten)]
+        printed: Printed,
+    },
+    /// How long its calls would take on a topology, side by side with what they took
+    Replay {
+        #[command(flatten)]
+        given: Given,
+        #[command(flatten)]
+        there: There,
+        #[command(flatten)]
+        printed: Printed,
+    },
+    /// Who would send how much to whom on a topology: a matrix that a simulator replays
+    Traffic {
+        #[command(flatten)]
+        given: Given,
+        #[command(flatten)]
+        there: There,
+        /// In intervals of so many seconds; without it in one
+        #[arg(long, value_name = "SECONDS")]
+        interval: Option<f64>,
+        /// The file: JSON if it ends in .json, else lines; - is standard output
+        #[arg(long, value_name = "FILE")]
+        out: String,
+    },
+}
+
+/// Where the calls of a job are made again.
+#[derive(Debug, clap::Args)]
+struct There {
+    /// A topology: a name of `ferroccl topo --list`, or a file
+    #[arg(long)]
+    on: String,
+    /// By this algorithm or family, where a collective has it; else the library chooses
+    #[arg(long = "algo", value_name = "NAME")]
+    algorithm: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Given {
+    /// How the names of the traces begin, or the directory they are in
+    prefix: String,
+    /// Who is in which group, as JSON: {"1": [0, 1]}; without it PREFIX.groups.json
+    #[arg(long, value_name = "FILE")]
+    groups: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+struct Printed {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Given {
+    fn read(&self) -> Result<Job, String> {
+        Job::read(&self.prefix, self.groups.as_deref())
+    }
+}
+
+impl Printed {
+    /// Prints it as it was asked for.
+    fn print<T: std::fmt::Display + serde::Serialize>(
+        &self,
+        shown: &T,
+    ) -> Result<(), Box<dyn Error>> {
+        match self.json {
+            true => print(&(serde_json::to_string_pretty(shown)? + "\n")),
+            false => print(&shown.to_string()),
+        }
+        Ok(())
+    }
+}
+
+fn print(text: &str) {
+    // Whoever has closed it wants no more.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+pub(crate) fn trace(arguments: &Trace) -> Result<(), Box<dyn Error>> {
+    match &arguments.step {
+        Step::Export { recorder, out } => export(recorder, out),
+        Step::Plan { asked, algorithm, out } => {
+            let topology = ccl_model::topology::open(&asked.on)?;
+            let wanted = asked.wanted(&topology);
+            let written = predicted::write_traces(&wanted, algorithm.as_deref(), out)?;
+            print(&format!("{written}\n"));
+            Ok(())
+        }
+        Step::Show { given, printed } => printed.print(&given.read()?.shown()?),
+        Step::Replay { given, there, printed } => {
+            there.replay(given, |replay| printed.print(&replay.compare()?))
+        }
+        Step::Traffic { given, there, interval, out } => {
+            there.replay(given, |replay| Ok(matrix::write(out, &replay.traffic(*interval)?)?))
+        }
+    }
+}
+
+impl There {
+    fn replay<T>(
+        &self,
+        given: &Given,
+        then: impl FnOnce(&Replay<'_>) -> Result<T, Box<dyn Error>>,
+    ) -> Result<T, Box<dyn Error>> {
+        let (job, topology) = (given.read()?, ccl_model::topology::open(&self.on)?);
+        let agreed = job.agreed()?;
+        then(&Replay::new(&job, &agreed, &topology, self.algorithm.as_deref())?)
+    }
+}
+
+fn export(recorder: &[String], out: &str) -> Result<(), Box<dyn Error>> {
+    let recorded = recorded::read(recorder, out)?;
+    recorded.job.write(out)?;
+    print(&format!("{recorded}\n"));
+    Ok(())
+}

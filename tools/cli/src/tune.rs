@@ -1,0 +1,200 @@
+//! Which algorithm is the fastest here.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use ccl_perf::open::launch_local;
+use ccl_perf::options::percent;
+use ccl_perf::sizes::parse_size;
+use ccl_perf::tune::{Foreseen, Tried, Tuning, Wanted, compare, foresee, measure};
+use ferroccl::Collective;
+use ferroccl::communicator::{config_with, config_without_table};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Measures every algorithm of the collectives, in turns, with -g N ranks on this machine or with the
+ranks of a launcher (torchrun, mpirun, srun), then the fastest with shorter messages (ring/4: of a
+quarter of a slot), and writes the medians. Later runs load the table: FERROCCL_TUNING=@FILE.
+Measure on a quiet machine. --try adds what holds as long as a communicator lives.
+With --predict and with --compare nothing is measured. Exit status: 0, or 1 if the newer table of
+--compare is slower anywhere by more than --allowed percent and than half of both were off.
+Examples:
+  ferroccl tune -g 2 -b 1k -e 4k --collectives all_reduce --rounds 3
+  ferroccl tune -g 2 -b 8 -e 512 -f 8 --collectives all_gather,broadcast --rounds 3 --out /dev/null
+  ferroccl tune -g 2 -b 64k -e 64k --collectives all_gather --rounds 3 --try FERROCCL_SLOTS=4
+  ferroccl tune --compare /dev/null /dev/null")]
+pub(crate) struct Tune {
+    /// Start so many ranks on this machine
+    #[arg(short = 'g', long = "local-ranks", value_name = "N")]
+    local_ranks: Option<u32>,
+    /// Which collectives, separated by commas
+    #[arg(long, value_delimiter = ',', value_parser = even,
+        default_value = "all_reduce,all_gather,reduce_scatter,\
+        broadcast,reduce,all_to_all"
+    )]
+    collectives: Vec<Collective>,
+    /// The least size
+    #[arg(short = 'b', long, value_name = "SIZE", value_parser = parse_size, default_value = "8")]
+    min_bytes: usize,
+    /// The greatest size
+    #[arg(short = 'e', long, value_name = "SIZE", value_parser = parse_size, default_value = "16M")]
+    max_bytes: usize,
+    /// Each size is so many times the one before
+    #[arg(short = 'f', long, default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(2..))]
+    factor: u32,
+    /// How often each algorithm has its turn
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Try a value of a tunable before, such as FERROCCL_SLOTS=4, or usual ones (may be repeated)
+    #[arg(long = "try", value_name = "VARIABLE=VALUE|usual", value_parser = attempt)]
+    tried: Vec<Attempt>,
+    /// Predict for so many ranks, by the model that the table has
+    #[arg(long, value_name = "RANKS", requires = "table", conflicts_with = "local_ranks")]
+    predict: Option<u32>,
+    /// On so many hosts, with --predict
+    #[arg(long, default_value_t = 1, requires = "predict")]
+    hosts: u32,
+    /// The table that predictions are made from and added to
+    #[arg(long, value_name = "FILE", requires = "predict")]
+    table: Option<PathBuf>,
+    /// Where the table goes; to standard output, if none is given
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Compare an older table with a newer one
+    #[arg(long, num_args = 2, value_names = ["OLD", "NEW"], conflicts_with = "out")]
+    compare: Option<Vec<PathBuf>>,
+    /// By how many percent the newer may be slower
+    #[arg(long, default_value_t = 10.0, value_name = "PERCENT", value_parser = percent)]
+    allowed: f64,
+}
+
+/// What is to be tried.
+#[derive(Clone, Debug)]
+enum Attempt {
+    Usual,
+    One(Tried),
+}
+
+fn attempt(text: &str) -> Result<Attempt, String> {
+    if text == "usual" { Ok(Attempt::Usual) } else { Tried::read(text).map(Attempt::One) }
+}
+
+fn even(text: &str) -> Result<Collective, String> {
+    let collective: Collective = text.parse().map_err(|error| format!("{error}"))?;
+    match collective.even_blocks(1) {
+        Some(_) => Ok(collective),
+        None => {
+            Err("it has no blocks of equal length, by which sizes could be compared".to_owned())
+        }
+    }
+}
+
+pub(crate) fn tune(arguments: &Tune) -> ExitCode {
+    let done = match (arguments.compare.as_deref(), arguments.predict, &arguments.table) {
+        (Some([old, new]), ..) => judge(old, new, arguments.allowed),
+        (_, Some(ranks), Some(table)) => predict(arguments, ranks, table),
+        _ => run(arguments),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("ferroccl: {error}");
+        ExitCode::from(2)
+    })
+}
+
+fn read(path: &Path) -> Result<Tuning, Failure> {
+    let name = path.display();
+    let text = fs::read_to_string(path).map_err(|error| format!("{name}: {error}"))?;
+    Ok(text.parse().map_err(|error| format!("{name}: {error}"))?)
+}
+
+fn judge(old: &Path, new: &Path, allowed: f64) -> Result<ExitCode, Failure> {
+    let comparison = compare(&read(old)?, &read(new)?, allowed / 100.0)?;
+    let _ = write!(std::io::stdout(), "{}", comparison.text);
+    Ok(ExitCode::from(u8::from(comparison.is_slower)))
+}
+
+fn predict(arguments: &Tune, ranks: u32, table: &Path) -> Result<ExitCode, Failure> {
+    let mut tuning = read(table)?;
+    let among = Foreseen { ranks, hosts: arguments.hosts };
+    let config = config_with(&tuning)?;
+    foresee(&mut tuning, among, &wanted(arguments, Tried::modelled)?, &config)
+        .map_err(|error| format!("{}: {error}", table.display()))?;
+    write(arguments.out.as_deref(), &tuning.file())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// To the file, or to standard output.
+fn write(out: Option<&Path>, table: &str) -> Result<(), Failure> {
+    match out {
+        Some(path) => {
+            fs::write(path, table).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        None => {
+            let _ = write!(std::io::stdout(), "{table}");
+        }
+    }
+    Ok(())
+}
+
+fn wanted(arguments: &Tune, usual: impl Fn() -> Vec<Tried>) -> Result<Wanted, Failure> {
+    let Tune { collectives, min_bytes, max_bytes, factor, rounds, tried, .. } = arguments;
+    if *min_bytes == 0 || max_bytes < min_bytes {
+        return Err("-b must be 1 at least, and not above -e".into());
+    }
+    let mut wanted = Wanted {
+        collectives: Vec::new(),
+        min_bytes: *min_bytes,
+        max_bytes: *max_bytes,
+        factor: *factor as usize,
+        rounds: *rounds,
+        tried: Vec::new(),
+    };
+    for collective in collectives {
+        if !wanted.collectives.contains(collective) {
+            wanted.collectives.push(*collective);
+        }
+    }
+    for attempt in tried {
+        let tried = match attempt {
+            Attempt::Usual => usual(),
+            Attempt::One(tried) => vec![tried.clone()],
+        };
+        for Tried { variable, values } in tried {
+            match wanted.tried.iter_mut().find(|known| known.variable == variable) {
+                Some(known) => known.values.extend(values),
+                None => wanted.tried.push(Tried { variable, values }),
+            }
+        }
+    }
+    Ok(wanted)
+}
+
+fn run(arguments: &Tune) -> Result<ExitCode, Failure> {
+    let config = config_without_table()?;
+    let wanted = wanted(arguments, || Tried::usual(&config))?;
+    if let Some(ranks) = arguments.local_ranks
+        && let Some(status) = launch_local(ranks)?
+    {
+        return Ok(status);
+    }
+    let mut lines = std::io::stdout();
+    let mut nowhere = std::io::sink();
+    // Without a file the table itself is what is printed.
+    let out = arguments.out.as_deref();
+    let to: &mut dyn Write = if out.is_some() { &mut lines } else { &mut nowhere };
+    let Some(outcome) = measure(&wanted, config, to)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    // Not fitted where nobody would read how near it comes.
+    let modelled = if out.is_some() { outcome.modelled()? } else { None };
+    write(out, &outcome.table(modelled.as_ref().map(|(model, _)| *model)))?;
+    if let Some((_, text)) = modelled {
+        let _ = write!(std::io::stdout(), "{text}");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,587 @@
+//! What the sources say, and the line in which `ferroccl` says it: docs/acceptance.md is made here.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use ccl_harness::command::said;
+
+/// A number that a source prints, or that its formula gives.
+struct Claim {
+    /// What the number is of.
+    what: &'static str,
+    /// The arguments that ask for it.
+    command: &'static str,
+    /// How the line begins that has it.
+    line: &'static str,
+    /// The number; the line must say the same, to as many digits.
+    expected: &'static str,
+    /// Where the number is from.
+    basis: &'static str,
+    /// By how much the line may differ.
+    slack: Slack,
+}
+
+/// By how much a line may differ from the number expected.
+#[derive(Clone, Copy)]
+enum Slack {
+    /// By less than half of the last digit.
+    Rounded,
+    /// By less than the last digit: the source left out the digits behind it.
+    Cut,
+    /// By so many percent: the number is a measurement.
+    Percent(f64),
+}
+
+const PRINTED: &str = "printed";
+const COMPUTED: &str = "computed from the source's formula";
+const ONLINE: &str = "printed online, August 2026";
+
+const fn exactly(
+    what: &'static str,
+    command: &'static str,
+    line: &'static str,
+    expected: &'static str,
+) -> Claim {
+    Claim { what, command, line, expected, basis: PRINTED, slack: Slack::Rounded }
+}
+
+const fn computed(
+    what: &'static str,
+    command: &'static str,
+    line: &'static str,
+    expected: &'static str,
+) -> Claim {
+    Claim { what, command, line, expected, basis: COMPUTED, slack: Slack::Rounded }
+}
+
+const fn cut(claim: Claim) -> Claim {
+    Claim { slack: Slack::Cut, ..claim }
+}
+
+const fn within(percent: f64, claim: Claim) -> Claim {
+    Claim { slack: Slack::Percent(percent), ..claim }
+}
+
+const fn from(basis: &'static str, claim: Claim) -> Claim {
+    Claim { basis, ..claim }
+}
+
+/// The sources, with what they say.
+const CLAIMS: &[(&str, &[Claim])] = &[
+    (
+        "How to Scale Your Model, the chapter on GPUs",
+        &[
+            exactly(
+                "all_gather of bf16[4096, 65536] in a node of H100",
+                "cost all_gather bytes=536870912 ranks=8 bandwidth=450GB/s",
+                "time",
+                "1.04 ms",
+            ),
+            exactly(
+                "all_gather of bf16[1024, 16384], exactly",
+                "cost all_gather bytes=33554432 ranks=8 bandwidth=450GB/s",
+                "time",
+                "65 µs",
+            ),
+            exactly(
+                "the same, about",
+                "cost all_gather bytes=33554432 ranks=8 bandwidth=450GB/s",
+                "for many ranks",
+                "75 µs",
+            ),
+            exactly(
+                "gain by SHARP at best",
+                "cost all_reduce bytes=1GB ranks=8 bandwidth=450GB/s",
+                "gain at best",
+                "1.75",
+            ),
+            computed(
+                "all_reduce of 1 GB without SHARP",
+                "cost all_reduce bytes=1GB ranks=8 bandwidth=450GB/s",
+                "time",
+                "3.889 ms",
+            ),
+            computed(
+                "all_reduce of 1 GB with SHARP",
+                "cost all_reduce bytes=1GB ranks=8 bandwidth=450GB/s",
+                "by switches",
+                "2.222 ms",
+            ),
+            computed(
+                "all_to_all of 1 GB in a node",
+                "cost all_to_all bytes=1GB ranks=8 bandwidth=450GB/s",
+                "time",
+                "243 µs",
+            ),
+            computed(
+                "ragged all_to_all, 4 of 8, against a dense one",
+                "cost ragged_all_to_all bytes=1GB ranks=8 bandwidth=450GB/s k=4",
+                "share of a dense one",
+                "0.3621",
+            ),
+            computed(
+                "the same, about",
+                "cost ragged_all_to_all bytes=1GB ranks=8 bandwidth=450GB/s k=4",
+                "that share, about",
+                "0.4375",
+            ),
+            computed(
+                "ragged all_to_all, 8 of 256",
+                "cost ragged_all_to_all bytes=1GB ranks=256 bandwidth=450GB/s k=8",
+                "share of a dense one",
+                "0.03071",
+            ),
+            exactly(
+                "bandwidth of a node of H100 (quiz 2, question 1)",
+                "cost node_bandwidth ranks=8 bandwidth=450GB/s switches=4 ports=64 \
+                 port-bandwidth=25GB/s",
+                "at once",
+                "3.6 TB/s",
+            ),
+            exactly(
+                "its bisection (question 2)",
+                "cost node_bandwidth ranks=8 bandwidth=450GB/s switches=4 ports=64 \
+                 port-bandwidth=25GB/s",
+                "across the middle",
+                "3.6 TB/s",
+            ),
+            exactly(
+                "all_gather over a SuperPod: within nodes",
+                "cost pod_all_gather bytes=1GB",
+                "within nodes",
+                "514 GB/s",
+            ),
+            exactly(
+                "between nodes, which bounds it",
+                "cost pod_all_gather bytes=1GB",
+                "of all",
+                "413 GB/s",
+            ),
+            exactly("between units", "cost pod_all_gather bytes=1GB", "between units", "17.1 TB/s"),
+            exactly(
+                "over two nodes the node bounds it (quiz 4, question 5)",
+                "cost pod_all_gather bytes=1GB unit-nodes=2 units=1",
+                "of all",
+                "514 GB/s",
+            ),
+            computed(
+                "all_gather with an inner axis of 8: 2 D F (31 / 32) / 400 GB/s",
+                "cost sharded_all_gather bytes=536870912 inner=8",
+                "time",
+                "1.300 ms",
+            ),
+            computed(
+                "with one of 16",
+                "cost sharded_all_gather bytes=536870912 inner=16",
+                "about",
+                "671 µs",
+            ),
+            computed(
+                "with one of 256",
+                "cost sharded_all_gather bytes=536870912 inner=256",
+                "about",
+                "41.9 µs",
+            ),
+            computed(
+                "all_reduce over the spine by SHARP, Y = 256: 2 D F / 6.4 TB/s (question 4)",
+                "cost all_reduce bytes=536870912 ranks=4 bandwidth=6.4TB/s",
+                "by switches",
+                "83.886 µs",
+            ),
+            exactly(
+                "switches of a SuperPod of 1024",
+                "topo superpod-1024 --as tree",
+                "superpod-1024  128 hosts, 1024 GPUs, 512 NVSwitch + 32 leaf + 16 spine =",
+                "560 switches",
+            ),
+            exactly(
+                "a unit sends the spine",
+                "topo superpod-1024 --as tree",
+                "pod  16 × spine,",
+                "12.8 TB/s",
+            ),
+            exactly(
+                "a GB200 NVL72 sends",
+                "cost links links=72 bandwidth=400Gb/s",
+                "together",
+                "3.6 TB/s",
+            ),
+            exactly(
+                "tokens per GPU for data parallelism, in a node",
+                "cost data_parallel flops=990T bandwidth=450GB/s",
+                "tokens for each",
+                "2200",
+            ),
+            exactly(
+                "over a unit",
+                "cost data_parallel flops=990T bandwidth=400GB/s",
+                "tokens for each",
+                "2475",
+            ),
+            exactly(
+                "with 128 experts of which 4 are taken",
+                "cost data_parallel flops=990T bandwidth=400GB/s experts=128 k=4",
+                "tokens for each",
+                "79200",
+            ),
+            cut(exactly(
+                "among two",
+                "cost data_parallel flops=990T bandwidth=400GB/s groups=2",
+                "tokens for each",
+                "1237",
+            )),
+            exactly(
+                "LLaMA 3 on 16,000 H100: tokens in a batch",
+                "cost data_parallel flops=990T bandwidth=400GB/s accelerators=16k",
+                "tokens for all",
+                "40 M",
+            ),
+            exactly(
+                "tensor parallelism of F = 28,000, over a unit",
+                "cost tensor_parallel width=28000 flops=990T bandwidth=400GB/s",
+                "at most",
+                "11",
+            ),
+            exactly(
+                "over two nodes",
+                "cost tensor_parallel width=28000 flops=990T bandwidth=400GB/s",
+                "over nodes at most",
+                "19",
+            ),
+            computed(
+                "experts over nodes: F",
+                "cost expert_parallel flops=990T node-bandwidth=400GB/s",
+                "width",
+                "19800",
+            ),
+            exactly(
+                "B200: data parallelism (quiz 5, question 1)",
+                "cost data_parallel flops=2250T bandwidth=400GB/s",
+                "tokens for each",
+                "5625",
+            ),
+            exactly(
+                "LLaMA 70B: state (question 2)",
+                "cost training parameters=70B tokens=15T accelerators=4096 flops=990T",
+                "state",
+                "700 GB",
+            ),
+            computed(
+                "H100 that hold it",
+                "cost training parameters=70B tokens=15T accelerators=4096 flops=990T",
+                "accelerators for it",
+                "8.75",
+            ),
+            exactly(
+                "its training on 4096",
+                "cost training parameters=70B tokens=15T accelerators=4096 flops=990T",
+                "time",
+                "40 days",
+            ),
+            cut(exactly(
+                "tokens of a batch for each",
+                "cost batch tokens=4M accelerators=4096",
+                "tokens for each",
+                "976",
+            )),
+        ],
+    ),
+    (
+        "Machine Learning Engineering, the chapter on networks",
+        &[
+            exactly(
+                "16 GB over NVLink of A100",
+                "cost transfer bytes=16GB bandwidth=300GB/s",
+                "time",
+                "53 ms",
+            ),
+            exactly(
+                "over 200 Gb/s",
+                "cost transfer bytes=16GB bandwidth=200Gb/s",
+                "time",
+                "640 ms",
+            ),
+            exactly(
+                "over 400 Gb/s",
+                "cost transfer bytes=16GB bandwidth=400Gb/s",
+                "time",
+                "320 ms",
+            ),
+            exactly(
+                "80 billion parameters of 4 bytes over 200 Gb/s",
+                "cost transfer bytes=320GB bandwidth=200Gb/s",
+                "time",
+                "12.8 s",
+            ),
+            exactly(
+                "operations of a step of 2 billion parameters",
+                "cost step parameters=2B sequence=2048 batch=16 accelerators=8 flops=156T",
+                "operations",
+                "65.536 TFLOP",
+            ),
+            exactly(
+                "its time",
+                "cost step parameters=2B sequence=2048 batch=16 accelerators=8 flops=156T",
+                "time",
+                "420 ms",
+            ),
+            exactly(
+                "seven links of MI300X",
+                "cost links links=7 bandwidth=64GB/s",
+                "together",
+                "448 GB/s",
+            ),
+            within(
+                15.0,
+                exactly(
+                    "all_reduce of 64 MiB on 8 A100",
+                    "cost a100_all_reduce bytes=64MiB",
+                    "time",
+                    "684.6 µs",
+                ),
+            ),
+            within(
+                15.0,
+                exactly("of 256 MiB", "cost a100_all_reduce bytes=256MiB", "time", "2420.6 µs"),
+            ),
+            within(
+                35.0,
+                exactly("of 2 MiB", "cost a100_all_reduce bytes=2MiB", "time", "101.4 µs"),
+            ),
+            within(
+                35.0,
+                exactly("of 128 KiB", "cost a100_all_reduce bytes=128KiB", "time", "51.76 µs"),
+            ),
+            from(
+                ONLINE,
+                within(
+                    15.0,
+                    exactly(
+                        "busbw of 1 GiB on 8 H200",
+                        "cost h200_all_reduce bytes=1GiB",
+                        "busbw",
+                        "463.58 GB/s",
+                    ),
+                ),
+            ),
+            from(
+                ONLINE,
+                within(
+                    35.0,
+                    exactly("of 8 MiB", "cost h200_all_reduce bytes=8MiB", "busbw", "155.53 GB/s"),
+                ),
+            ),
+            from(
+                ONLINE,
+                within(
+                    15.0,
+                    exactly(
+                        "busbw of 4 GiB on 8 B200",
+                        "cost b200_all_reduce bytes=4GiB",
+                        "busbw",
+                        "740.64 GB/s",
+                    ),
+                ),
+            ),
+            from(
+                ONLINE,
+                within(
+                    15.0,
+                    exactly(
+                        "on four such nodes",
+                        "cost b200_nodes_all_reduce bytes=4GiB",
+                        "busbw",
+                        "377.34 GB/s",
+                    ),
+                ),
+            ),
+        ],
+    ),
+    (
+        "The Smol Training Playbook, interconnects",
+        &[
+            exactly("a p5 node sends", "topo p5 --as tree", "cluster  32 × leaf,", "400 GB/s"),
+            within(
+                15.0,
+                exactly(
+                    "all_reduce, busbw on 1 node",
+                    "cost cluster_all_reduce nodes=1",
+                    "busbw",
+                    "480 GB/s",
+                ),
+            ),
+            within(15.0, exactly("on 2", "cost cluster_all_reduce nodes=2", "busbw", "479 GB/s")),
+            from(
+                "the middle of 320 to 350, printed",
+                within(
+                    15.0,
+                    exactly("on 16", "cost cluster_all_reduce nodes=16", "busbw", "335 GB/s"),
+                ),
+            ),
+            within(
+                15.0,
+                exactly("all_to_all on 1", "cost cluster_all_to_all nodes=1", "busbw", "344 GB/s"),
+            ),
+            within(15.0, exactly("on 2", "cost cluster_all_to_all nodes=2", "busbw", "81 GB/s")),
+            from(
+                "the low end of 45 to 58, printed",
+                within(
+                    15.0,
+                    exactly("on 16", "cost cluster_all_to_all nodes=16", "busbw", "45 GB/s"),
+                ),
+            ),
+            within(
+                15.0,
+                exactly(
+                    "send/recv by 2 channels",
+                    "cost send_recv channels=2",
+                    "bandwidth",
+                    "42 GB/s",
+                ),
+            ),
+            within(
+                15.0,
+                exactly("by 1 channel", "cost send_recv channels=1", "bandwidth", "21 GB/s"),
+            ),
+            within(
+                35.0,
+                exactly(
+                    "all_reduce, latency on 1 node",
+                    "cost nccl_latency nodes=1",
+                    "ring, LL ",
+                    "12.9 µs",
+                ),
+            ),
+            within(35.0, exactly("on 16", "cost nccl_latency nodes=16", "ring, LL ", "235 µs")),
+        ],
+    ),
+    (
+        "RDMA over Ethernet for Distributed AI Training at Meta Scale",
+        &[
+            computed(
+                "GPUs of the fabric",
+                "topo meta-24576 --as tree",
+                "meta-24576  3072 hosts,",
+                "24576 GPUs",
+            ),
+            exactly(
+                "its cluster switches",
+                "topo meta-24576 --as tree",
+                "meta-24576  3072 hosts, 24576 GPUs, 12288 NVSwitch + 1536 RTSW +",
+                "128 CTSW",
+            ),
+            exactly(
+                "aggregation switches",
+                "topo meta-24576 --as tree",
+                "└─ building",
+                "28 × ATSW",
+            ),
+            within(
+                3.0,
+                exactly(
+                    "oversubscription between zones",
+                    "topo meta-24576 --as tree",
+                    "└─ building  28 × ATSW, 22.4 TB/s to each zone, oversubscribed",
+                    "1:7",
+                ),
+            ),
+        ],
+    ),
+];
+
+/// The number that a text begins with, what stands behind it, and how many digits follow its point.
+fn number(text: &str) -> (f64, &str, i32) {
+    let text = text.strip_prefix("1:").unwrap_or(text);
+    let end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
+    let (digits, unit) = text.split_at(end.unwrap_or(text.len()));
+    let places = digits.split_once('.').map_or(0, |(_, places)| places.len() as i32);
+    (digits.parse().unwrap_or(f64::NAN), unit.trim(), places)
+}
+
+/// In the smallest unit of its kind.
+fn scale(unit: &str) -> f64 {
+    match unit.split_whitespace().next().unwrap_or_default().trim_end_matches(',') {
+        "µs" => 1e-6,
+        "ms" => 1e-3,
+        "M" => 1e6,
+        "GB/s" => 1e9,
+        "TB/s" => 1e12,
+        _ => 1.0,
+    }
+}
+
+/// What the line says, and by how many percent that differs from what is expected.
+fn answer(claim: &Claim) -> (String, f64) {
+    let text = said(claim.command);
+    let line = text.lines().find(|line| line.trim_start_matches("└─ ").starts_with(claim.line));
+    let line = line.or_else(|| text.lines().find(|line| line.contains(claim.line)));
+    let line = line.unwrap_or_else(|| panic!("no line {:?} in\n{text}", claim.line));
+    let rest = line.split_once(claim.line).unwrap().1.trim();
+    let (seen, unit, _) = number(rest);
+    let (expected, in_unit, places) = number(claim.expected);
+    let factor = scale(unit) / scale(in_unit);
+    let digit = 10_f64.powi(-places);
+    let off = seen * factor - expected;
+    let is_met = match claim.slack {
+        Slack::Rounded => off.abs() <= 0.5 * digit * 1.000_001,
+        Slack::Cut => (0.0..digit).contains(&off),
+        Slack::Percent(percent) => off.abs() <= expected * percent / 100.0,
+    };
+    assert!(is_met, "{}: {rest} is not {}", claim.what, claim.expected);
+    let words = rest.split(", ").next().unwrap_or_default();
+    let words = words.split(" to each").next().unwrap_or_default();
+    (words.split(" = ").next().unwrap_or_default().to_owned(), 100.0 * off / expected)
+}
+
+fn page() -> String {
+    let mut page = "\
+# From the sources to a line of output
+
+What the sources of this project say, and the command that says the same. Made by
+`tests/acceptance.rs`, which fails if a number differs in the digits that are expected, or, where
+the source has a measurement, by more than the percentage in the last column. Write it anew with
+`FERROCCL_TEST_WRITE=1 cargo test --test integration acceptance`. The column `basis` says which
+numbers a source prints. The others this project computed from the source's formula: such a row
+shows that the command evaluates the formula, and not that a source has the number. Known errata of
+the sources are left out; where they contradict themselves (the bandwidth of the spine), the number
+is an input.
+
+What was calibrated with: six of the A100's sizes (32 KiB, 512 KiB, 1 MiB, 8 MiB, 16 MiB, 16 GiB);
+of the p5 clusters a node's all_reduce without and with switches that reduce (370 and 480
+GB/s), and the send/recv between two nodes (43 GB/s). NCCL's own latencies are those of its source;
+they miss the 55.5 µs that two p5 nodes take by half, for EFA begins later than InfiniBand.
+"
+    .to_owned();
+    for (source, claims) in CLAIMS {
+        let _ = write!(
+            page,
+            "\n## {source}\n\n| what | expected | basis | `ferroccl …` | line | says | off |\n\
+             |---|---|---|---|---|---|---|\n"
+        );
+        for claim in *claims {
+            let (says, off) = answer(claim);
+            let Claim { what, command, line, expected, basis, slack } = claim;
+            let line = line.split("  ").next().unwrap_or_default().trim_start_matches("└─ ").trim();
+            let off = match slack {
+                Slack::Rounded => "–".to_owned(),
+                Slack::Cut => format!("{off:+.2} % (digits cut)"),
+                Slack::Percent(percent) => format!("{off:+.1} % (of {percent} %)"),
+            };
+            let _ = writeln!(
+                page,
+                "| {what} | {expected} | {basis} | `{command}` | {line} | {says} | {off} |"
+            );
+        }
+    }
+    page
+}
+
+#[test]
+fn the_sources_are_met() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/acceptance.md");
+    let page = page();
+    if std::env::var_os("FERROCCL_TEST_WRITE").is_some() {
+        fs::write(file, &page).unwrap();
+    }
+    assert_eq!(fs::read_to_string(file).unwrap_or_default(), page, "see the head of {file}");
+}

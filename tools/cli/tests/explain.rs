@@ -1,0 +1,44 @@
+//! `ferroccl explain`, as its help and its page say.
+
+use serde_json::Value;
+
+use ccl_harness::command::{examples_of_its_help_work, page_shows_what_it_says, refused, said};
+
+#[test]
+fn the_examples_of_its_help_work() {
+    examples_of_its_help_work("explain", 4);
+}
+
+#[test]
+fn its_page_shows_what_it_says() {
+    page_shows_what_it_says(include_str!("../../../docs/explain.md"), 2);
+}
+
+#[test]
+fn programs_get_the_same() {
+    let json = said("explain all_gather --bytes 256k --ranks 6 --hosts 3 --algo ring/4 --json");
+    let plan: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&plan["algorithm"], &plan["division"]), (&"ring".into(), &"/4".into()));
+    let times = plan["expected"].as_array().unwrap().iter().map(|way| way["time_us"].as_f64());
+    let times: Vec<f64> = times.map(Option::unwrap).collect();
+    assert!(times.len() >= 5 && times.is_sorted(), "{times:?}");
+    // More ranks than are walked through: the plan alone.
+    let json = said("explain all_reduce --ranks 1000 --hosts 125 --json");
+    let plan: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&plan["hosts"], plan.get("expected")), (&125.into(), None));
+}
+
+#[test]
+fn what_cannot_be_planned_is_told() {
+    for (line, words) in [
+        ("explain all_reduce --ranks 4 --rank 4", "no rank 4 among 4"),
+        ("explain all_reduce --ranks 5 --hosts 2", "cannot be spread evenly"),
+        ("explain all_reduce --ranks 0", "0 is not in 1..=65536"),
+        ("explain all_gather_v", "ask for the plan of its even form"),
+        ("explain all_reduce --algo rign", "no algorithm \"rign\""),
+        ("explain broadcast --ranks 2 --root 2", "root"),
+    ] {
+        let error = refused(line, 2);
+        assert!(error.contains(words), "{line}: {error}");
+    }
+}

@@ -1,0 +1,18 @@
+//! The command `ferroccl`, with its pages: what they show is what it says.
+
+#[cfg(test)]
+mod acceptance;
+#[cfg(test)]
+mod cost;
+#[cfg(test)]
+mod doctor;
+#[cfg(test)]
+mod explain;
+#[cfg(test)]
+mod place;
+#[cfg(test)]
+mod plan;
+#[cfg(test)]
+mod sim;
+#[cfg(test)]
+mod topo;

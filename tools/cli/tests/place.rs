@@ -1,0 +1,48 @@
+//! `ferroccl place`, as its help and its page in the documentation say.
+
+use ccl_harness::command::{examples_of_its_help_work, page_shows_what_it_says, refused, said};
+
+#[test]
+fn the_examples_of_its_help_work() {
+    examples_of_its_help_work("place", 3);
+}
+
+#[test]
+fn its_page_shows_what_it_says() {
+    page_shows_what_it_says(include_str!("../../../docs/placement.md"), 2);
+}
+
+/// Two pairs that are torn apart by how hosts were dealt out come together.
+#[test]
+fn what_was_counted_is_placed() {
+    let name = std::env::temp_dir().join(format!("ferroccl-{}-place.csv", std::process::id()));
+    let rows: String = (0..8).map(|rank| format!("0,{rank},{},1000\n", rank + 8)).collect();
+    let head = "# ranks=16\n# interval_s=1\ninterval,source,destination,bytes\n";
+    std::fs::write(&name, format!("{head}{rows}")).unwrap();
+    let line = format!("place --traffic {} --on meta-24576 --hosts 0,384", name.display());
+    let placed = said(&line);
+    let _ = std::fs::remove_file(&name);
+    let zones = placed.lines().find(|line| line.starts_with("zones")).unwrap();
+    assert!(
+        zones.contains("8 kB") && zones.contains("0 B") && zones.ends_with("0.0 %"),
+        "{placed}"
+    );
+    assert!(refused("place --traffic /nowhere --on p5 --hosts 0", 2).contains("/nowhere"));
+    assert!(refused("place --on p5 --hosts 0", 2).contains("<COLLECTIVE>"));
+}
+
+#[test]
+fn programs_get_json_and_what_cannot_be_placed_is_said() {
+    let json = said("place all_reduce --on meta-24576 --hosts 0,384,1,385 --json");
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["crossings"][0]["between"], "zones");
+    let order: Vec<u64> =
+        json["order"].as_array().unwrap().iter().map(|rank| rank.as_u64().unwrap()).collect();
+    assert_eq!((order.len(), order[8], order[16]), (32, 16, 8));
+    let wrong = |hosts: &str| refused(&format!("place all_reduce --on p5 --hosts {hosts}"), 2);
+    assert!(wrong("0,16").contains("p5 has hosts 0 to 15, no host 16"));
+    assert!(wrong("0-x").contains("no row of hosts"));
+    assert!(wrong("3-1").contains("upwards"));
+    assert!(wrong("0-4294967295").contains("at most 65536 hosts"));
+    assert!(wrong("1,1").contains("given twice"));
+}

@@ -1,0 +1,233 @@
+//! Network interfaces: which would be used, and whether others are reached over them.
+
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
+use std::time::{Duration, Instant};
+
+use ccl_socket::interface::{self, Filter};
+
+use super::super::finding::Finding;
+use super::super::host::Host;
+use ccl_machine::devices::{self, Interface};
+use ferroccl::tools::Deadline;
+use ferroccl::tools::own_hosts;
+use ferroccl::tools::resolve;
+
+/// How long a peer may take: a packet that is dropped is sent again after 1 s and after 3 s.
+const REACH_WITHIN: Duration = Duration::from_secs(5);
+/// So much slower, and it is another network.
+const SLOWER: u32 = 4;
+
+const UP: &str = "bring an interface up, and give it an address";
+const NAME: &str = "name the network that data is to take: FERROCCL_SOCKET_IFNAME=eth2,eth3 or \
+                    10.1.0.0/16";
+
+/// Whether the interfaces that are chosen can carry data, and are the fastest.
+pub(super) fn chosen(host: &Host) -> Vec<Finding> {
+    let filter = host.job.config.socket_interfaces.trim();
+    let all = devices::interfaces(host);
+    if all.is_empty() {
+        let remedy = "containers: mount the host's /sys";
+        return vec![Finding::unknown("", "sysfs shows no network interface", remedy)];
+    }
+    let subject = match filter.is_empty() {
+        true => String::new(),
+        false => format!("FERROCCL_SOCKET_IFNAME={filter}"),
+    };
+    let names = match names(host, filter, &all) {
+        Ok(names) => names,
+        Err(finding) => return vec![Finding { subject, ..*finding }],
+    };
+    let used: Vec<&Interface> = all.iter().filter(|one| names.contains(&one.name)).collect();
+    let shown: Vec<String> = used.iter().map(|one| show(one)).collect();
+    let shown = shown.join(", ");
+    if used.iter().all(|one| one.is_loopback()) {
+        let evidence = format!("only loopback is used ({shown}): no other host can be reached");
+        return vec![match filter.is_empty() {
+            true => Finding::advice(subject, evidence, UP),
+            false => Finding::warning(subject, evidence, NAME),
+        }];
+    }
+    let mut found = Vec::new();
+    let down: Vec<&str> =
+        used.iter().filter(|one| !one.is_up).map(|one| one.name.as_str()).collect();
+    if down.len() == used.len() {
+        let remedy = "bring it up (`ip link set IF up`), look at its cable, or name another one";
+        found.push(Finding::fault(subject, format!("nothing that is used is up: {shown}"), remedy));
+        return found;
+    }
+    if !down.is_empty() && !filter.is_empty() {
+        let evidence = format!("not up: {}", down.join(", "));
+        let remedy = "bring it up (`ip link set IF up`), or leave it out";
+        found.push(Finding::warning(subject.clone(), evidence, remedy));
+    }
+    if used.iter().filter(|one| one.is_up).all(|one| one.is_bridge || one.is_loopback()) {
+        let evidence = format!("only bridges within this host are used: {shown}");
+        found.push(Finding::warning(subject.clone(), evidence, NAME));
+    }
+    found.extend(slow(&subject, &all, &used, filter.is_empty()));
+    if found.is_empty() {
+        found.push(Finding::ok(subject, format!("used: {shown}")));
+    }
+    found
+}
+
+/// The names of the interfaces that would be used.
+fn names(host: &Host, filter: &str, all: &[Interface]) -> Result<Vec<String>, Box<Finding>> {
+    if host.lives() {
+        return interface::interfaces(filter).map_err(|error| {
+            Box::new(match filter.is_empty() {
+                true => Finding::fault("", "no interface has an address, not even loopback", UP),
+                false => Finding::fault("", error.to_string(), NAME),
+            })
+        });
+    }
+    let parsed = Filter::parse(filter);
+    // Addresses are no files: of a tree, only names are known.
+    let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let names: Vec<String> = all
+        .iter()
+        .filter(|one| match filter.is_empty() {
+            true => !one.is_loopback(),
+            false => parsed.takes(&one.name, nowhere),
+        })
+        .map(|one| one.name.clone())
+        .collect();
+    if !names.is_empty() {
+        return Ok(names);
+    }
+    let there: Vec<&str> = all.iter().map(|one| one.name.as_str()).collect();
+    let there = there.join(", ");
+    Err(Box::new(match filter.contains(['/', '.', ':']) {
+        true => Finding::unknown(
+            "",
+            format!("the addresses of {there} cannot be seen in files"),
+            "run this on the machine itself",
+        ),
+        false if filter.is_empty() => {
+            Finding::advice("", format!("there is no interface but {there}"), UP)
+        }
+        false => Finding::fault("", format!("no interface is named so; there are {there}"), NAME),
+    }))
+}
+
+/// Whether there is something much faster than what is used, or may be used.
+fn slow(
+    subject: &str,
+    all: &[Interface],
+    used: &[&Interface],
+    by_default: bool,
+) -> Option<Finding> {
+    let speed = |one: &&Interface| one.megabits.filter(|_| one.is_up);
+    let best = all.iter().filter(|one| speed(one).is_some()).max_by_key(speed)?;
+    let fastest = speed(&best)?;
+    let slower =
+        |one: &&&Interface| speed(one).is_some_and(|it| it.saturating_mul(SLOWER) <= fastest);
+    let slow: Vec<&str> = used.iter().filter(slower).map(|one| one.name.as_str()).collect();
+    let known = used.iter().filter(|one| speed(one).is_some()).count();
+    if slow.is_empty() {
+        return None;
+    }
+    let evidence = format!(
+        "{} {} much slower than {} ({fastest} Mb/s)",
+        slow.join(", "),
+        if slow.len() == 1 { "is" } else { "are" },
+        best.name
+    );
+    Some(match by_default || slow.len() < known {
+        true => Finding::advice(
+            subject,
+            format!("{evidence}, and each pair of ranks takes the first that answers"),
+            NAME,
+        ),
+        false => Finding::warning(subject, evidence, NAME),
+    })
+}
+
+fn show(one: &Interface) -> String {
+    let speed = one.megabits.map_or_else(String::new, |speed| format!(", {speed} Mb/s"));
+    format!("{} ({}{speed})", one.name, if one.is_up { "up" } else { "down" })
+}
+
+/// Under which names and addresses rank 0 would be reached, if it ran here.
+pub(super) fn bootstrap(host: &Host) -> Vec<Finding> {
+    if !host.lives() {
+        let remedy = "run this on the machine itself";
+        return vec![Finding::unknown("", "routes and names are not read from files", remedy)];
+    }
+    let hosts = own_hosts();
+    let routed = hosts.iter().any(|host| host.parse::<IpAddr>().is_ok());
+    let shown = hosts.join(", ");
+    vec![match routed {
+        true => Finding::ok("", format!("as rank 0, this host tells others to come to {shown}")),
+        false => Finding::advice(
+            "",
+            format!("no route leads out of this host; as rank 0, it has but its name: {shown}"),
+            "say how others reach it: FERROCCL_BOOTSTRAP_HOST, where ranks are on several hosts",
+        ),
+    }]
+}
+
+/// Whether the peer that was asked for can be reached.
+pub(super) fn peer(host: &Host) -> Vec<Finding> {
+    let Some(peer) = &host.job.peer else {
+        return vec![Finding::ok("", "no peer was named to be reached (--peer HOST:PORT)")];
+    };
+    let subject = peer.to_string();
+    let deadline = Deadline::after(REACH_WITHIN);
+    let addresses = match resolve(peer, deadline) {
+        Ok(addresses) => addresses,
+        Err(error) => {
+            let remedy = "use a name that all hosts know (`getent hosts NAME`), or an address";
+            return vec![Finding::fault(subject, error.to_string(), remedy)];
+        }
+    };
+    let mut problems = Vec::new();
+    let count = addresses.len().min(8) as u32;
+    for address in addresses.iter().take(8) {
+        let start = Instant::now();
+        let patience = (REACH_WITHIN / count).min(deadline.left()).max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(address, patience) {
+            Ok(stream) => {
+                if let Some(finding) = stray(host, &subject, &stream) {
+                    return vec![finding];
+                }
+                let own =
+                    stream.local_addr().map_or_else(|_| "?".to_owned(), |a| a.ip().to_string());
+                let took = start.elapsed();
+                let evidence = format!("{address} answers within {took:.1?}, from {own}");
+                return vec![Finding::ok(subject, evidence)];
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                let took = start.elapsed();
+                let evidence = format!(
+                    "{address} refuses within {took:.1?}: the host is reached, and nothing \
+                     listens on this port (or a firewall says so)"
+                );
+                let remedy = "start what listens there, such as `nc -l PORT` or rank 0, and look \
+                              again";
+                return vec![Finding::warning(subject, evidence, remedy)];
+            }
+            Err(error) => problems.push(format!("{address}: {error}")),
+        }
+    }
+    let remedy = "see that firewalls (security groups) between the hosts let all TCP ports \
+                  through, and that the address is of a network that both are on";
+    vec![Finding::fault(subject, format!("not reached: {}", problems.join("; ")), remedy)]
+}
+
+/// A route that leads over an interface that is not to be used.
+fn stray(host: &Host, subject: &str, stream: &TcpStream) -> Option<Finding> {
+    let filter = host.job.config.socket_interfaces.as_str();
+    let own = stream.local_addr().ok()?.ip().to_canonical();
+    if filter.is_empty() || own.is_loopback() {
+        return None;
+    }
+    let chosen = interface::addresses(&Filter::parse(filter), filter).ok()?;
+    (!chosen.contains(&own)).then(|| {
+        let evidence = format!(
+            "reached from {own}, which is of no interface that FERROCCL_SOCKET_IFNAME={filter} \
+             leaves: by its route, this peer is on another network"
+        );
+        Finding::advice(subject, evidence, "name the peer by its address on that network")
+    })
+}

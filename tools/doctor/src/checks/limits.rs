@@ -1,0 +1,86 @@
+//! What the kernel lets a process have.
+
+use super::super::finding::Finding;
+use super::super::host::Host;
+use ccl_machine::devices;
+
+/// What a communicator's slots take by default, and as much again.
+const LOCKED_BYTES_MIN: u64 = 64 << 20;
+/// Every system gives so many from the start.
+const FILES_MIN: u64 = 1024;
+/// A connection or two for each peer of a few thousand.
+const MORE_FILES_MIN: u64 = 4096;
+const IPC_LOCK: u32 = 14;
+
+const RAISE: &str = "`ulimit -l unlimited`, or \"* - memlock unlimited\" in \
+                     /etc/security/limits.conf; containers: `--ulimit memlock=-1`; systemd and \
+                     Slurm's slurmd: LimitMEMLOCK=infinity";
+
+/// Memory that may be locked: RDMA and CUDA pin what they move.
+pub(super) fn memlock(host: &Host) -> Vec<Finding> {
+    let Some([limit, _]) = limits(host, "Max locked memory") else {
+        return vec![unreadable()];
+    };
+    let shown = match limit {
+        u64::MAX => "unlimited".to_owned(),
+        bytes => format!("at most {} KiB may be locked", bytes >> 10),
+    };
+    let evidence = format!("{shown} (/proc/self/limits)");
+    let has_rdma = !devices::rdma(host).is_empty();
+    vec![if limit == u64::MAX {
+        Finding::ok("", evidence)
+    } else if super::capable(host, IPC_LOCK) {
+        Finding::ok("", format!("{evidence}, which does not bind this user (CAP_IPC_LOCK)"))
+    } else if !has_rdma && limit >= LOCKED_BYTES_MIN {
+        Finding::ok("", format!("{evidence}, and there is no RDMA device to lock more for"))
+    } else if !has_rdma {
+        let evidence = format!(
+            "{evidence}; there is no RDMA device here, but within NCCL the host's memory for GPUs \
+             is locked as well"
+        );
+        Finding::advice("", evidence, RAISE)
+    } else if limit < LOCKED_BYTES_MIN {
+        let evidence = format!("{evidence}: buffers cannot be registered with RDMA devices");
+        Finding::fault("", evidence, RAISE)
+    } else {
+        let evidence = format!("{evidence}: large buffers cannot be registered with RDMA devices");
+        Finding::warning("", evidence, RAISE)
+    }]
+}
+
+/// Descriptors: over TCP, each peer is a connection or more. Rank 0 raises its own limit as far as
+/// it may, when many join it.
+pub(super) fn open_files(host: &Host) -> Vec<Finding> {
+    let Some([limit, most]) = limits(host, "Max open files") else {
+        return vec![unreadable()];
+    };
+    let more = match most {
+        u64::MAX => "without end".to_owned(),
+        most => format!("to {most}"),
+    };
+    let evidence = format!("a process may open {limit}, and raise that {more} (/proc/self/limits)");
+    vec![match limit < FILES_MIN || most < MORE_FILES_MIN {
+        false => Finding::ok("", evidence),
+        true => Finding::advice(
+            "",
+            format!("{evidence}; over TCP each peer of a rank takes several"),
+            "raise both limits: nofile in /etc/security/limits.conf; containers: `--ulimit \
+             nofile=65536`; systemd: LimitNOFILE=65536",
+        ),
+    }]
+}
+
+fn unreadable() -> Finding {
+    Finding::unknown("", "/proc/self/limits does not tell", "look at `ulimit -a` of a rank")
+}
+
+/// The soft and the hard limit of this process.
+fn limits(host: &Host, name: &str) -> Option<[u64; 2]> {
+    let text = host.text("/proc/self/limits")?;
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let mut numbers = rest.split_whitespace().map(|number| match number {
+        "unlimited" => Some(u64::MAX),
+        number => number.parse().ok(),
+    });
+    Some([numbers.next()??, numbers.next()??])
+}

@@ -1,0 +1,138 @@
+//! Where ranks run, and where their devices are.
+
+use std::collections::BTreeSet;
+
+use ccl_core::transport::pci_address;
+
+use super::super::finding::Finding;
+use super::super::host::Host;
+use ccl_machine::devices::{self, Device, Kind};
+use ferroccl::tools::{node_of, processors};
+
+const BIND: &str = "start each rank on the processors of its device's node: `numactl \
+                    --cpunodebind=N --membind=N`, Slurm's `--cpu-bind`, Open MPI's `--bind-to \
+                    numa`; containers: `--cpuset-cpus`";
+
+/// NUMA nodes with the text of their processors.
+fn nodes(host: &Host) -> Vec<(u32, String)> {
+    let root = "/sys/devices/system/node";
+    let node = |name: String| {
+        let number = name.strip_prefix("node")?.parse().ok()?;
+        let cpus = host.text(&format!("{root}/{name}/cpulist"))?;
+        // One of memory alone has no processors.
+        Some((number, cpus))
+    };
+    host.names(root).into_iter().filter_map(node).collect()
+}
+
+/// Whether the process runs near the devices it uses.
+pub(super) fn affinity(host: &Host) -> Vec<Finding> {
+    let status = host.text("/proc/self/status");
+    let list = status.as_deref().and_then(|status| super::field(status, "Cpus_allowed_list:"));
+    let Some(list) = list else {
+        let evidence = "/proc/self/status does not say which processors it may use";
+        return vec![Finding::unknown("this process", evidence, "look at `taskset -p` of a rank")];
+    };
+    let allowed: BTreeSet<usize> = processors(list);
+    let nodes = nodes(host);
+    let online = host.text("/sys/devices/system/cpu/online");
+    let online = online.map_or(0, |online| processors(&online).len());
+    let mut found = Vec::new();
+    if allowed.len() == 1 && online > 1 {
+        let evidence = format!("it may use processor {list} alone, of {online}");
+        let remedy = "a rank has threads beside its own (torch, NCCL, a control thread): give it \
+                      several; ranks that share one processor hold each other up";
+        found.push(Finding::advice("this process", evidence, remedy));
+    }
+    let own = node_of(&allowed, nodes.iter().cloned());
+    found.push(match nodes.len() {
+        0 => Finding::unknown(
+            "NUMA",
+            "sysfs shows no NUMA nodes",
+            "containers: mount the host's /sys; a kernel without NUMA needs nothing",
+        ),
+        1 => Finding::ok("this process", format!("processors {list}, of the only NUMA node")),
+        _ => near(host, own, list),
+    });
+    found
+}
+
+/// On a host with several nodes, of which `own` is the process's if it is bound to one.
+fn near(host: &Host, own: Option<u32>, list: &str) -> Finding {
+    let asked = &host.job.config.near_pci;
+    let devices = match asked.is_empty() {
+        true => used(host),
+        false => match named(host, asked) {
+            Some(device) => vec![device],
+            None => {
+                let evidence = format!("FERROCCL_NEAR_PCI={asked}: there is no such PCI device");
+                return Finding::fault(asked, evidence, "`lspci -D` lists those that there are");
+            }
+        },
+    };
+    let known: BTreeSet<u32> = devices.iter().filter_map(|device| device.place.numa_node).collect();
+    let shown: Vec<String> = known.iter().map(u32::to_string).collect();
+    let shown = shown.join(", ");
+    let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+    let names = names.join(", ");
+    let subject = "this process";
+    match own {
+        _ if devices.is_empty() => Finding::ok(subject, "there is no device to be near to"),
+        _ if known.is_empty() => {
+            let evidence = format!("the firmware does not say of which NUMA node {names} are");
+            let remedy = "look whether the BIOS has an option for it (NPS, SNC), or ask the \
+                          provider; virtual machines often hide it";
+            Finding::unknown(subject, evidence, remedy)
+        }
+        Some(node) if known.contains(&node) => {
+            Finding::ok(subject, format!("bound to NUMA node {node}, as are devices: {names}"))
+        }
+        Some(node) => {
+            let evidence = format!(
+                "bound to NUMA node {node} (processors {list}), but what it would use is of node \
+                 {shown}: {names}"
+            );
+            Finding::warning(subject, evidence, BIND)
+        }
+        None => {
+            let evidence = format!(
+                "it may run on several NUMA nodes (processors {list}); devices are of node \
+                 {shown}: {names}"
+            );
+            Finding::advice(subject, evidence, BIND)
+        }
+    }
+}
+
+/// What a rank would use: GPUs if there are any, else RDMA devices, else other network devices.
+fn used(host: &Host) -> Vec<Device> {
+    let all = devices::on_bus(host);
+    let of = |kind| {
+        let alike = all.iter().filter(|(_, other)| *other == kind);
+        Vec::from_iter(alike.map(|(device, _)| device.clone()))
+    };
+    let kinds = [Kind::Gpu, Kind::Rdma, Kind::Ethernet];
+    kinds.into_iter().map(of).find(|found| !found.is_empty()).unwrap_or_default()
+}
+
+fn named(host: &Host, asked: &str) -> Option<Device> {
+    let address = pci_address(asked)?;
+    Device::at(host, &address)
+}
+
+/// Whether the kernel moves pages about: what is registered stays, and what is not is looked at
+/// again and again.
+pub(super) fn balancing(host: &Host) -> Vec<Finding> {
+    let file = "/proc/sys/kernel/numa_balancing";
+    let several = nodes(host).len() > 1;
+    vec![match host.text(file).as_deref() {
+        None => Finding::ok("", "this kernel does not move pages between NUMA nodes"),
+        Some("0") => Finding::ok("", format!("off ({file})")),
+        Some(_) if !several => Finding::ok("", "there is one NUMA node"),
+        Some(value) => Finding::advice(
+            "",
+            format!("on ({file} is {value}): pages are unmapped now and then to see who uses them"),
+            "`sysctl kernel.numa_balancing=0`, where processes are bound to nodes",
+        ),
+    }]
+}

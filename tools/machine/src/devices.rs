@@ -1,0 +1,269 @@
+//! Network devices and GPUs of a machine, as sysfs has them.
+
+use ccl_core::transport::{Place, pci_address};
+
+use super::Files;
+
+/// A device of the PCI bus, or one in software.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// As people know it: `mlx5_0`, `eth0`, `GPU 0000:17:00.0`.
+    pub name: String,
+    /// Its directory in sysfs, all links followed; of a device in software it has no PCI functions.
+    pub path: String,
+    /// Where it is.
+    pub place: Place,
+}
+
+impl Device {
+    fn new(host: &Files, name: String, link: &str) -> Option<Device> {
+        let path = host.real(link)?;
+        // -1 where the firmware does not tell.
+        let numa_node = host.number(&format!("{path}/numa_node"));
+        let place = Place { numa_node, pci_path: Some(path.clone()) };
+        Some(Device { name, path, place })
+    }
+
+    /// One that somebody else has found, where that is known.
+    pub fn known(name: &str, place: &Place) -> Device {
+        let path = place.pci_path.clone().unwrap_or_default();
+        Device { name: name.to_owned(), path, place: place.clone() }
+    }
+
+    /// The PCI device of this address.
+    pub fn at(host: &Files, address: &str) -> Option<Device> {
+        Device::new(host, address.to_owned(), &format!("/sys/bus/pci/devices/{address}"))
+    }
+
+    /// Its PCI address, if it has one.
+    pub fn address(&self) -> Option<&str> {
+        function(&self.path)?.rsplit('/').next()
+    }
+
+    /// The directory of its PCI function, which may be above it.
+    pub fn function(&self) -> Option<&str> {
+        function(&self.path)
+    }
+
+    /// The directory of the function by which its card is plugged in: that of the card's own
+    /// switch, if it has one, else its own.
+    pub fn card(&self) -> Option<&str> {
+        self.place.pci_path.as_deref().and_then(function)
+    }
+
+    /// Addresses of the bridges above its card, the nearest last.
+    pub fn bridges(&self) -> Vec<&str> {
+        let parts = self.card().unwrap_or_default().split('/');
+        let functions = parts.filter(|part| pci_address(part).is_some());
+        let mut functions: Vec<&str> = functions.collect();
+        functions.pop();
+        functions
+    }
+}
+
+/// The part of a path that ends with its last PCI function.
+fn function(path: &str) -> Option<&str> {
+    let address = path.rsplit('/').find(|part| pci_address(part).is_some())?;
+    path.get(..path.rfind(address)? + address.len())
+}
+
+/// Where a card begins: above a GPU of AMD lie the bridges of a switch on the same card. (Its root
+/// ports have another vendor's number than its GPUs.)
+fn card(host: &Files, gpu: &str) -> String {
+    let mut top = gpu;
+    while let Some((above, _)) = top.rsplit_once('/') {
+        let is = |file: &str, text: &str| {
+            host.text(&format!("{above}/{file}")).is_some_and(|found| found.starts_with(text))
+        };
+        if !is("vendor", "0x1002") || !is("class", BRIDGE) {
+            break;
+        }
+        top = above;
+    }
+    top.to_owned()
+}
+
+/// The class of bridges between PCI buses.
+pub const BRIDGE: &str = "0x0604";
+
+/// Who made a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Maker {
+    /// NVIDIA.
+    Nvidia,
+    /// AMD.
+    Amd,
+}
+
+/// GPUs: display controllers and accelerators of those who make GPUs to compute with.
+pub fn gpus(host: &Files) -> Vec<(Device, Maker)> {
+    let gpu = |address: String| {
+        let link = format!("/sys/bus/pci/devices/{address}");
+        let class = host.text(&format!("{link}/class"))?;
+        let maker = match host.text(&format!("{link}/vendor"))?.as_str() {
+            "0x10de" => Maker::Nvidia,
+            "0x1002" => Maker::Amd,
+            _ => return None,
+        };
+        let computes = ["0x0300", "0x0302", "0x0380", "0x1200"];
+        let known = computes.iter().any(|known| class.starts_with(known));
+        let mut device = Device::new(host, format!("GPU {address}"), &link)?;
+        if maker == Maker::Amd {
+            device.place.pci_path = Some(card(host, &device.path));
+        }
+        known.then_some((device, maker))
+    };
+    host.names("/sys/bus/pci/devices").into_iter().filter_map(gpu).collect()
+}
+
+/// RDMA devices. One in software has its interface's place, or none.
+pub fn rdma(host: &Files) -> Vec<Device> {
+    let device = |name: String| {
+        let link = format!("/sys/class/infiniband/{name}/device");
+        let known = Device::new(host, name.clone(), &link);
+        known.or_else(|| Device::new(host, name.clone(), &format!("/sys/class/infiniband/{name}")))
+    };
+    host.names("/sys/class/infiniband").into_iter().filter_map(device).collect()
+}
+
+/// The ports of an RDMA device, from 1.
+pub fn ports(host: &Files, device: &Device) -> Vec<Port> {
+    let directory = format!("/sys/class/infiniband/{}/ports", device.name);
+    let port = |name: String| {
+        let number = name.parse().ok()?;
+        Some(Port {
+            name: format!("{}:{number}", device.name),
+            device: device.clone(),
+            number,
+            path: format!("{directory}/{name}"),
+        })
+    };
+    host.names(&directory).into_iter().filter_map(port).collect()
+}
+
+/// A port of an RDMA device.
+#[derive(Clone, Debug)]
+pub struct Port {
+    /// `mlx5_0:1`.
+    pub name: String,
+    /// The RDMA device that has it.
+    pub device: Device,
+    /// From 1.
+    pub number: u8,
+    /// Its directory in sysfs.
+    pub path: String,
+}
+
+impl Port {
+    /// One of its files.
+    pub fn text(&self, host: &Files, name: &str) -> Option<String> {
+        host.text(&format!("{}/{name}", self.path))
+    }
+
+    /// Whether it is of Ethernet.
+    pub fn is_ethernet(&self, host: &Files) -> bool {
+        self.text(host, "link_layer").as_deref() == Some("Ethernet")
+    }
+
+    /// Whether it carries something: `4: ACTIVE`.
+    pub fn is_active(&self, host: &Files) -> bool {
+        self.text(host, "state").is_some_and(|state| state.starts_with('4'))
+    }
+
+    /// Whether it is known to carry nothing.
+    pub fn is_down(&self, host: &Files) -> bool {
+        self.text(host, "state").is_some() && !self.is_active(host)
+    }
+
+    /// The interface behind a port of RoCE.
+    pub fn interface(&self, host: &Files) -> Option<String> {
+        let rows = host.names(&format!("{}/gid_attrs/ndevs", self.path));
+        rows.iter().find_map(|row| self.text(host, &format!("gid_attrs/ndevs/{row}")))
+    }
+
+    /// What it carries, in bits: `400 Gb/sec (4X NDR)`.
+    pub fn gigabits(&self, host: &Files) -> Option<f64> {
+        let text = self.text(host, "rate")?;
+        let rate: f64 = text.split_whitespace().next()?.parse().ok()?;
+        (rate.is_finite() && rate > 0.0 && rate < 1e6).then_some(rate)
+    }
+}
+
+/// A network interface.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// Its name, such as `eth0`.
+    pub name: String,
+    /// Whether a device is behind it, and not software.
+    pub device: Option<Device>,
+    /// Whether it joins interfaces of this host, as those of container engines do.
+    pub is_bridge: bool,
+    /// Whether it is up.
+    pub is_up: bool,
+    /// Whether its packets are Ethernet's, and not InfiniBand's.
+    pub is_ethernet: bool,
+    /// The longest packet, in bytes, if the kernel tells.
+    pub mtu: Option<u32>,
+    /// Mb/s, where the driver knows.
+    pub megabits: Option<u32>,
+}
+
+impl Interface {
+    /// Returns whether it leads back to this machine.
+    pub fn is_loopback(&self) -> bool {
+        self.name == "lo"
+    }
+}
+
+/// All network interfaces.
+pub fn interfaces(host: &Files) -> Vec<Interface> {
+    let interface = |name: String| {
+        let path = format!("/sys/class/net/{name}");
+        let state = host.text(&format!("{path}/operstate"));
+        let state = state.as_deref().unwrap_or("unknown");
+        let carrier = host.number::<u8>(&format!("{path}/carrier"));
+        // Interfaces in software do not know whether they are up: they are.
+        let is_up = state == "up" || (state == "unknown" && carrier != Some(0));
+        Interface {
+            device: Device::new(host, name.clone(), &format!("{path}/device")),
+            is_bridge: host.has(&format!("{path}/bridge")),
+            is_up,
+            is_ethernet: host.text(&format!("{path}/type")).is_none_or(|kind| kind == "1"),
+            mtu: host.number(&format!("{path}/mtu")),
+            megabits: host
+                .number::<u32>(&format!("{path}/speed"))
+                .filter(|speed| (1..10_000_000).contains(speed)),
+            name,
+        }
+    };
+    let is_interface = |name: &String| host.has(&format!("/sys/class/net/{name}/mtu"));
+    host.names("/sys/class/net").into_iter().filter(is_interface).map(interface).collect()
+}
+
+/// What a device on the PCI bus is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A GPU.
+    Gpu,
+    /// An RDMA device.
+    Rdma,
+    /// A network card.
+    Ethernet,
+}
+
+/// GPUs and network devices on the PCI bus, each once: the interface of an RDMA device is named as
+/// that device.
+pub fn on_bus(host: &Files) -> Vec<(Device, Kind)> {
+    let gpus = gpus(host).into_iter().map(|(gpu, _)| (gpu, Kind::Gpu));
+    let rdma = rdma(host).into_iter().map(|device| (device, Kind::Rdma));
+    let wired = interfaces(host).into_iter().filter_map(|interface| interface.device);
+    let wired = wired.map(|device| (device, Kind::Ethernet));
+    let mut all: Vec<(Device, Kind)> = Vec::new();
+    for (device, kind) in gpus.chain(rdma).chain(wired) {
+        let known = all.iter().any(|(other, _)| other.function() == device.function());
+        if device.function().is_some() && !known {
+            all.push((device, kind));
+        }
+    }
+    all
+}

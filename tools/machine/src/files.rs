@@ -1,0 +1,227 @@
+//! The machine, as files: below `/`, or below another directory that has the files of one.
+//!
+//! Nothing here trusts what it reads: files are read up to a length, of regular files only (opening
+//! a pipe would wait), directories up to a number of names, and links lead to where they lead on
+//! that machine, which is never out of the tree. Text is made printable: a device's name must not
+//! move a terminal's cursor.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path, PathBuf};
+
+/// The longest that is read is a kernel's configuration.
+const TEXT_BYTES_MAX: usize = 1 << 20;
+const NAMES_MAX: usize = 8192;
+/// As many links as Linux follows.
+const LINKS_MAX: u32 = 40;
+
+/// The files of a machine.
+#[derive(Debug)]
+pub struct Files {
+    root: PathBuf,
+    lives: bool,
+}
+
+impl Files {
+    /// The machine whose `/` is this directory.
+    ///
+    /// # Errors
+    ///
+    /// When it is no directory.
+    pub fn new(root: &Path) -> io::Result<Files> {
+        let root = root.canonicalize()?;
+        if !root.is_dir() {
+            return Err(io::Error::from(io::ErrorKind::NotADirectory));
+        }
+        let lives = root == Path::new("/");
+        Ok(Files { root, lives })
+    }
+
+    /// Where its `/` is.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Whether it is the machine that this runs on, so that more than files can be asked.
+    pub fn lives(&self) -> bool {
+        self.lives
+    }
+
+    /// Where a file is for this process, all links followed as the machine would: its `/` is the
+    /// root, above which nothing leads.
+    fn file(&self, path: &str) -> io::Result<PathBuf> {
+        let relative = path.trim_start_matches('/');
+        if self.lives {
+            return self.root.join(relative).canonicalize();
+        }
+        let mut real = self.root.clone();
+        let mut left = names(Path::new(relative));
+        let mut links = 0;
+        while let Some(name) = left.pop() {
+            if name == ".." {
+                if !real.is_dir() {
+                    return Err(io::Error::from(io::ErrorKind::NotADirectory));
+                }
+                if real != self.root {
+                    real.pop();
+                }
+                continue;
+            }
+            let next = real.join(&name);
+            if !next.symlink_metadata()?.is_symlink() {
+                real = next;
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(io::Error::other("its links lead in a circle"));
+            }
+            let mut target = next.read_link()?;
+            if target.is_absolute() {
+                // Trees that were made where they lie may have links by the way to there.
+                if let Ok(inside) = target.strip_prefix(&self.root) {
+                    target = inside.to_owned();
+                }
+                real.clone_from(&self.root);
+            }
+            left.append(&mut names(&target));
+        }
+        Ok(real)
+    }
+
+    /// The first bytes of a file.
+    pub fn bytes(&self, path: &str, most: usize) -> io::Result<Vec<u8>> {
+        let mut options = OpenOptions::new();
+        let file: File =
+            options.read(true).custom_flags(libc::O_NONBLOCK).open(self.file(path)?)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is no file"));
+        }
+        let mut bytes = Vec::new();
+        file.take(most as u64).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// The text of a file, without what surrounds it.
+    pub fn read(&self, path: &str) -> io::Result<String> {
+        let bytes = self.bytes(path, TEXT_BYTES_MAX)?;
+        let text = String::from_utf8_lossy(&bytes);
+        Ok(printable(text.trim_matches(|c: char| c.is_whitespace() || c == '\0')))
+    }
+
+    /// The same, if there is any.
+    pub fn text(&self, path: &str) -> Option<String> {
+        self.read(path).ok().filter(|text| !text.is_empty())
+    }
+
+    /// The number that a file holds.
+    pub fn number<T: std::str::FromStr>(&self, path: &str) -> Option<T> {
+        self.text(path)?.parse().ok()
+    }
+
+    /// What is in a directory, in order; those with digits at their ends by these.
+    pub fn names(&self, path: &str) -> Vec<String> {
+        let Ok(entries) = self.file(path).and_then(std::fs::read_dir) else { return Vec::new() };
+        let named = |name: &OsStr| name.to_str().map(str::to_owned);
+        let mut names: Vec<String> = entries
+            .flatten()
+            .take(NAMES_MAX)
+            .filter_map(|entry| named(&entry.file_name()))
+            .filter(|name| printable(name) == *name)
+            .collect();
+        names.sort_by_cached_key(|name| {
+            let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+            (stem.to_owned(), name[stem.len()..].parse::<u64>().unwrap_or(0))
+        });
+        names
+    }
+
+    /// Whether there is something.
+    pub fn has(&self, path: &str) -> bool {
+        self.file(path).is_ok()
+    }
+
+    /// The machine's own path of something, all links followed.
+    pub fn real(&self, path: &str) -> Option<String> {
+        let real = self.file(path).ok()?;
+        let inside = real.strip_prefix(&self.root).ok()?;
+        let inside = inside.to_str().filter(|inside| printable(inside) == **inside)?;
+        Some(format!("/{inside}"))
+    }
+}
+
+/// The names in a path, the first one last; `..` is one.
+fn names(path: &Path) -> Vec<OsString> {
+    let name = |part: Component<'_>| match part {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    };
+    path.components().rev().filter_map(name).collect()
+}
+
+/// Text without what controls a terminal.
+fn printable(text: &str) -> String {
+    let keep = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    text.chars().map(|c| if keep(c) { c } else { '?' }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_can_be_read_and_what_is_no_file_cannot() {
+        let host = Files::new(Path::new("/")).unwrap();
+        assert!(host.lives() && host.has("/proc/self/status"));
+        assert!(host.text("/proc/self/limits").unwrap().contains("Max locked memory"));
+        assert!(host.bytes("/dev/zero", 1).is_err() && host.bytes("/proc", 1).is_err());
+        assert!(host.real("/proc/self").unwrap().starts_with("/proc/"));
+        assert!(Files::new(Path::new("/proc/self/status")).is_err());
+    }
+
+    #[test]
+    fn odd_files_are_read_in_part_or_not_at_all() {
+        let place = std::env::temp_dir().join(format!("ferroccl-host-{}", std::process::id()));
+        std::fs::create_dir_all(place.join("d")).unwrap();
+        std::fs::create_dir_all(place.join("e")).unwrap();
+        let write = |name: &str, bytes: &[u8]| std::fs::write(place.join(name), bytes).unwrap();
+        write("escape", b"\x1b[2Jx\xff\n\0");
+        write("empty", b"\n");
+        write("many", &[b'9'; 2 << 20]);
+        write("d/x10", b"");
+        write("d/x9", b"");
+        write("d/\x1b[2J", b"");
+        let link = |to: &str, name: &str| {
+            std::os::unix::fs::symlink(to, place.join(name)).unwrap();
+        };
+        link("/etc/passwd", "out");
+        link("../../../../../../../../etc/passwd", "e/up");
+        link("/d/../empty/../d/x9", "absolute");
+        link("/../../d/./x10", "e/above");
+        link("circle", "circle");
+        link(place.join("d").to_str().unwrap(), "own");
+        let pipe = std::ffi::CString::new(place.join("pipe").to_str().unwrap()).unwrap();
+        let kind = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, 0o600.into(), 0).unwrap();
+        let host = Files::new(&place).unwrap();
+        assert!(!host.lives());
+        assert_eq!(host.text("/escape").unwrap(), "?[2Jx\u{fffd}");
+        assert_eq!(host.text("/empty"), None);
+        assert_eq!(host.text("/many").unwrap().len(), TEXT_BYTES_MAX);
+        assert_eq!(host.number::<u64>("/many"), None);
+        assert_eq!(host.names("/d"), ["x9", "x10"]);
+        assert!(host.text("/pipe").is_none() && host.text("/out").is_none());
+        assert!(!host.has("/e/up") && !host.has("/circle") && !host.has("/d/x9/x"));
+        assert!(!host.has("/absolute"), "a file has nothing in it");
+        assert_eq!(host.real("/e/above").as_deref(), Some("/d/x10"));
+        assert_eq!(host.real("/../own/x9").as_deref(), Some("/d/x9"));
+        link("/d/../d/x9", "good");
+        assert_eq!(host.real("/good").as_deref(), Some("/d/x9"));
+        assert!(!host.has("/out") && host.real("/d/x9").as_deref() == Some("/d/x9"));
+        std::fs::remove_dir_all(&place).unwrap();
+    }
+}

@@ -1,0 +1,30 @@
+//! What is fuzzed of this crate: what other tools write. As in `ccl_core::fuzzing`.
+
+pub use crate::exchange::{
+    chakra::fuzzed as chakra_trace, matrix::fuzzed as traffic_matrix,
+    recorded::fuzzed as recorded_calls,
+};
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+#[cfg(test)]
+mod tests {
+    use super::replay::replay;
+
+    #[test]
+    fn traffic_matrices() {
+        replay("traffic_matrix", super::traffic_matrix);
+    }
+
+    #[test]
+    fn chakra_traces() {
+        replay("chakra_trace", super::chakra_trace);
+    }
+
+    #[test]
+    fn recorded_calls() {
+        replay("recorded_calls", super::recorded_calls);
+    }
+}

@@ -1,0 +1,14 @@
+//! Models of machines and networks, for everything that plans or predicts: topologies, what
+//! communication costs, plans, placement, and the traces that other tools write and read.
+
+pub mod cost;
+pub mod exchange;
+pub mod place;
+pub mod plan;
+pub mod quantity;
+pub mod topology;
+
+/// What is fuzzed of this crate, as in `ccl_core::fuzzing`.
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;

@@ -1,0 +1,162 @@
+//! Which data belong where: what each rank puts in, and what must lie in its output afterwards.
+
+use ccl_core::types::{Collective, Rank};
+
+use crate::geometry::{Counts, Layout};
+
+/// Where the content of a stretch of a buffer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// From an input; see [`Recipe::input`](super::generate::Recipe::input).
+    Input {
+        /// Which stream.
+        stream: u64,
+    },
+    /// From the reduction over all ranks.
+    Reduction,
+    /// Nobody may have written here.
+    Untouched,
+}
+
+/// A stretch of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// What it holds.
+    pub source: Source,
+    /// The first element of the source.
+    pub first: usize,
+    /// Elements.
+    pub count: usize,
+}
+
+/// One rank's place in one call.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// The collective.
+    pub collective: Collective,
+    /// Its counts on this rank.
+    pub counts: &'a Counts,
+    /// The root, where it has one.
+    pub root: Rank,
+    /// This rank.
+    pub rank: Rank,
+    /// All ranks.
+    pub ranks: u32,
+}
+
+/// The stream of a block that one rank sends to another, where blocks have counts of their own: the
+/// receiver need not know where the block lies in the sender's buffer.
+fn pair_stream(from: Rank, to: Rank) -> u64 {
+    1 << 63 | u64::from(from) << 32 | u64::from(to)
+}
+
+fn input(rank: Rank, first: usize, count: usize) -> Segment {
+    Segment { source: Source::Input { stream: u64::from(rank) }, first, count }
+}
+
+fn untouched(count: usize) -> Segment {
+    Segment { source: Source::Untouched, first: 0, count }
+}
+
+impl Place<'_> {
+    /// Sizes and offsets of the buffers.
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        Layout::of(self.collective, self.counts, self.rank, self.ranks)
+    }
+
+    /// What the input holds.
+    #[must_use]
+    pub fn input(&self) -> Vec<Segment> {
+        match self.counts {
+            Counts::Vector { send, .. } => (0..self.ranks)
+                .zip(send)
+                .map(|(peer, &count)| Segment {
+                    source: Source::Input { stream: pair_stream(self.rank, peer) },
+                    first: 0,
+                    count,
+                })
+                .collect(),
+            _ => vec![input(self.rank, 0, self.layout().input)],
+        }
+    }
+
+    /// What the output must hold after the call.
+    #[must_use]
+    pub fn output(&self, in_place: bool) -> Vec<Segment> {
+        match self.counts {
+            Counts::Vector { recv, .. } => (0..self.ranks)
+                .zip(recv)
+                .map(|(peer, &count)| Segment {
+                    source: Source::Input { stream: pair_stream(peer, self.rank) },
+                    first: 0,
+                    count,
+                })
+                .collect(),
+            Counts::Pair { from, to, messages, count } if self.rank == *to => {
+                vec![input(*from, 0, *count); *messages]
+            }
+            Counts::Pair { .. } => Vec::new(),
+            Counts::Even(count) => self.even_output(*count, in_place),
+        }
+    }
+
+    fn even_output(&self, count: usize, in_place: bool) -> Vec<Segment> {
+        let reduction = |first| vec![Segment { source: Source::Reduction, first, count }];
+        let of_each = |first| (0..self.ranks).map(|peer| input(peer, first, count)).collect();
+        let own_block = count * self.rank as usize;
+        let before = (self.rank + self.ranks - 1) % self.ranks;
+        match self.collective {
+            Collective::AllReduce => reduction(0),
+            Collective::Reduce if self.rank == self.root => reduction(0),
+            Collective::ReduceScatter => reduction(own_block),
+            Collective::AllGather => of_each(0),
+            Collective::Gather if self.rank == self.root => of_each(0),
+            Collective::AllToAll => of_each(own_block),
+            Collective::Broadcast => vec![input(self.root, 0, count)],
+            Collective::Scatter => vec![input(self.root, own_block, count)],
+            Collective::SendRecv => vec![input(before, 0, count)],
+            Collective::Reduce if in_place => vec![input(self.rank, 0, count)],
+            Collective::Gather if in_place => vec![
+                untouched(own_block),
+                input(self.rank, 0, count),
+                untouched(count * (self.ranks - 1 - self.rank) as usize),
+            ],
+            _ => vec![untouched(self.layout().output)],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_cover_the_buffers() {
+        for collective in Collective::ALL {
+            for rank in 0..4 {
+                let counts = Counts::Even(10);
+                let place = Place { collective, counts: &counts, root: 2, rank, ranks: 4 };
+                let total =
+                    |segments: Vec<Segment>| segments.iter().map(|s| s.count).sum::<usize>();
+                assert_eq!(total(place.input()), place.layout().input, "{place:?}");
+                for in_place in [false, true] {
+                    assert_eq!(total(place.output(in_place)), place.layout().output, "{place:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn only_the_root_of_a_gather_gets_anything() {
+        let counts = Counts::Even(3);
+        let place =
+            Place { collective: Collective::Gather, counts: &counts, root: 0, rank: 1, ranks: 3 };
+        assert_eq!(place.output(false), [untouched(9)]);
+        assert_eq!(place.output(true), [untouched(3), input(1, 0, 3), untouched(3)]);
+        assert_eq!(
+            Place { rank: 0, ..place }.output(true),
+            [input(0, 0, 3), input(1, 0, 3), input(2, 0, 3)]
+        );
+    }
+}

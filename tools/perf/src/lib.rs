@@ -1,0 +1,36 @@
+//! The perf programs: nccl-tests' flags and columns over ferroccl's collectives.
+//!
+//! Each program in `examples/` is one call of [`main_with`]. What is measured stands behind
+//! [`subject::Subject`]; [`open`] is the only place that knows how to get one. The parts, in the
+//! order in which a run meets them: [`options`] and [`sizes`], [`geometry`] (what a size means for
+//! a collective), [`memory`], [`data`] and [`trial`] (inputs with known results, and the check),
+//! [`timing`], [`table`], [`report`] and [`plot`].
+
+pub mod data;
+pub mod geometry;
+pub mod memory;
+pub mod nccl_tests;
+pub mod number;
+pub mod open;
+pub mod options;
+pub mod plot;
+mod program;
+pub mod programs;
+pub mod progress;
+pub mod report;
+pub mod setup;
+pub mod significance;
+pub mod sizes;
+pub mod subject;
+pub mod sweep;
+pub mod table;
+pub mod timing;
+pub mod trial;
+pub mod tune;
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;
+
+pub use program::{Program, main_with};

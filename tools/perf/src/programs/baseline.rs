@@ -1,0 +1,413 @@
+//! What `p2p_matrix` keeps of every path, to compare with later: a file of JSON lines, the first
+//! about the run, each other one about a path.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Read as _, Write};
+use std::path::{Path, PathBuf};
+
+use ccl_core::types::Rank;
+use serde::{Deserialize, Serialize};
+
+/// The form of the file.
+const FORM: u32 = 1;
+
+/// No line of a file that this has written is longer: so many hosts have short names, and so many
+/// rounds few digits.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+
+/// The most rounds.
+pub const ROUNDS_MAX: u32 = 1000;
+
+/// How a run was done. Only what was measured alike can be compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setting {
+    /// The host of each rank, in rank order.
+    pub hosts: Vec<String>,
+    /// The transport.
+    pub transport: String,
+    /// Bytes of a message, for the latency.
+    pub latency_bytes: usize,
+    /// Bytes of a message, for the bandwidth.
+    pub bandwidth_bytes: usize,
+    /// Such messages in a group.
+    pub bandwidth_messages: usize,
+    /// Calls whose mean is a sample.
+    pub iterations: u32,
+}
+
+impl Setting {
+    /// All ordered pairs of ranks, in the order in which they are measured and kept.
+    pub fn pairs(&self) -> impl Iterator<Item = (Rank, Rank)> + use<> {
+        let ranks = self.hosts.len() as Rank;
+        (0..ranks).flat_map(move |from| {
+            (0..ranks).filter(move |to| *to != from).map(move |to| (from, to))
+        })
+    }
+}
+
+/// The first line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Head {
+    /// The form of the file: 1.
+    pub baseline: u32,
+    /// The version of ferroccl.
+    pub version: String,
+    /// Its commit.
+    pub commit: String,
+    /// When, UTC, ISO 8601.
+    pub date: String,
+    /// How.
+    pub setting: Setting,
+}
+
+impl Head {
+    /// Of a run of this program.
+    #[must_use]
+    pub fn new(date: &str, setting: Setting) -> Head {
+        Head {
+            baseline: FORM,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: ferroccl::tools::COMMIT.to_owned(),
+            date: date.to_owned(),
+            setting,
+        }
+    }
+}
+
+/// What was measured of a path: a sample in each round.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathTimes {
+    /// The sender.
+    pub from: Rank,
+    /// The receiver.
+    pub to: Rank,
+    /// Half a round trip, microseconds.
+    pub latency_us: Vec<f64>,
+    /// A group of messages and the answer, microseconds.
+    pub bandwidth_us: Vec<f64>,
+}
+
+impl PathTimes {
+    /// A path of which nothing was measured yet.
+    #[must_use]
+    pub fn new((from, to): (Rank, Rank)) -> PathTimes {
+        PathTimes { from, to, latency_us: Vec::new(), bandwidth_us: Vec::new() }
+    }
+}
+
+/// What a file says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Baseline {
+    /// About the run.
+    pub head: Head,
+    /// In the order of [`Setting::pairs`].
+    pub paths: Vec<PathTimes>,
+}
+
+/// Why a file is nothing to compare with.
+#[derive(Debug, thiserror::Error)]
+pub enum BaselineError {
+    /// It cannot be read.
+    #[error("cannot read the baseline {}: {error}; --save-baseline writes one", file.display())]
+    Read {
+        /// Which.
+        file: PathBuf,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is no baseline, or no longer.
+    #[error(
+        "{}:{line}: {problem}; measure anew with --save-baseline, or take the file from where it \
+         is whole",
+        file.display()
+    )]
+    Damaged {
+        /// Which.
+        file: PathBuf,
+        /// From 1.
+        line: usize,
+        /// What is wrong there.
+        problem: String,
+    },
+    /// It is of something else.
+    #[error("the baseline {} is of {was}, and this run is of {is}; {remedy}", file.display())]
+    Other {
+        /// Which.
+        file: PathBuf,
+        /// What it is of.
+        was: String,
+        /// What this run is of.
+        is: String,
+        /// What to do.
+        remedy: String,
+    },
+}
+
+/// Lines of a file, and errors that name them.
+struct Lines {
+    file: PathBuf,
+    text: BufReader<File>,
+    line: usize,
+}
+
+impl Lines {
+    fn open(file: &Path) -> Result<Lines, BaselineError> {
+        match File::open(file) {
+            Ok(text) => Ok(Lines { file: file.into(), text: BufReader::new(text), line: 0 }),
+            Err(error) => Err(BaselineError::Read { file: file.into(), error }),
+        }
+    }
+
+    fn damaged(&self, problem: impl Into<String>) -> BaselineError {
+        let (file, line) = (self.file.clone(), self.line.max(1));
+        BaselineError::Damaged { file, line, problem: problem.into() }
+    }
+
+    /// The next line as JSON; none at the end.
+    fn next<T: for<'de> Deserialize<'de>>(&mut self) -> Result<Option<T>, BaselineError> {
+        let mut line = Vec::new();
+        let read = self.text.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+        let read = read.map_err(|error| BaselineError::Read { file: self.file.clone(), error })?;
+        if read == 0 {
+            return Ok(None);
+        }
+        self.line += 1;
+        if line.last() != Some(&b'\n') {
+            return Err(self.damaged("the line is cut, or too long"));
+        }
+        // The line that serde_json tells is that of its text, which is one.
+        let value = serde_json::from_slice(&line).map_err(|error| {
+            let text = error.to_string();
+            let reason = text.split(" at line ").next().unwrap_or_default();
+            self.damaged(format!("no line of a baseline: {reason} (column {})", error.column()))
+        })?;
+        Ok(Some(value))
+    }
+}
+
+impl Baseline {
+    /// Reads a file that must be of this setting.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is damaged, or is of another setting.
+    pub fn read(file: &Path, wanted: &Setting) -> Result<Baseline, BaselineError> {
+        let mut lines = Lines::open(file)?;
+        let head: Option<Head> = lines.next()?;
+        let head = head.ok_or_else(|| lines.damaged("the file is empty"))?;
+        if head.baseline != FORM {
+            let form = head.baseline;
+            return Err(lines.damaged(format!("the form of the file is {form}, and not {FORM}")));
+        }
+        fits(file, &head.setting, wanted)?;
+        let mut paths = Vec::new();
+        for (from, to) in wanted.pairs() {
+            let path: Option<PathTimes> = lines.next()?;
+            let path = path.ok_or_else(|| {
+                lines.damaged(format!("the file ends before the path from {from} to {to}"))
+            })?;
+            if (path.from, path.to) != (from, to) {
+                let (is_from, is_to) = (path.from, path.to);
+                return Err(lines.damaged(format!(
+                    "this is the path from {is_from} to {is_to}, where that from {from} to {to} \
+                     has its place"
+                )));
+            }
+            for samples in [&path.latency_us, &path.bandwidth_us] {
+                check(samples).map_err(|problem| lines.damaged(problem))?;
+            }
+            paths.push(path);
+        }
+        match lines.next::<serde::de::IgnoredAny>()? {
+            None => Ok(Baseline { head, paths }),
+            Some(_) => Err(lines.damaged("there is more than all paths")),
+        }
+    }
+
+    /// Writes the file.
+    ///
+    /// # Errors
+    /// Whatever the system says.
+    pub fn write(&self, file: &Path) -> std::io::Result<()> {
+        let mut text = serde_json::to_string(&self.head)? + "\n";
+        for path in &self.paths {
+            text += &serde_json::to_string(path)?;
+            text.push('\n');
+        }
+        // Beside it first: what is there stays whole until there is another.
+        let mut beside = file.as_os_str().to_owned();
+        beside.push(".new");
+        std::fs::write(&beside, text).inspect_err(|_| drop(std::fs::remove_file(&beside)))?;
+        std::fs::rename(&beside, file)
+    }
+}
+
+/// Whether a file could be written, without a change to what is in it.
+///
+/// # Errors
+/// Whatever the system says.
+pub fn writable(file: &Path) -> std::io::Result<()> {
+    OpenOptions::new().append(true).create(true).open(file)?.flush()
+}
+
+fn check(samples: &[f64]) -> Result<(), String> {
+    if samples.is_empty() || samples.len() > ROUNDS_MAX as usize {
+        let count = samples.len();
+        return Err(format!("{count} samples, where there are 1 to {ROUNDS_MAX} of each kind"));
+    }
+    match samples.iter().find(|time| !(time.is_finite() && **time > 0.0)) {
+        Some(time) => Err(format!("{time} us is no time")),
+        None => Ok(()),
+    }
+}
+
+fn fits(file: &Path, was: &Setting, is: &Setting) -> Result<(), BaselineError> {
+    let other = |was: String, is: String, remedy: String| {
+        Err(BaselineError::Other { file: file.into(), was, is, remedy })
+    };
+    let ranks = |setting: &Setting| match setting.hosts.len() {
+        1 => "1 rank".to_owned(),
+        ranks => format!("{ranks} ranks"),
+    };
+    if was.hosts.len() != is.hosts.len() {
+        let remedy = "start as many, or measure these with --save-baseline".to_owned();
+        return other(ranks(was), ranks(is), remedy);
+    }
+    let differs = was.hosts.iter().zip(&is.hosts).position(|(was, is)| was != is);
+    if let Some(rank) = differs {
+        return other(
+            format!("a rank {rank} on {}", was.hosts[rank]),
+            format!("a rank {rank} on {}", is.hosts[rank]),
+            "start the ranks on the same hosts in the same order, or measure these with \
+             --save-baseline"
+                .to_owned(),
+        );
+    }
+    if was.transport != is.transport {
+        let remedy = format!("choose --transport {}, or measure anew", was.transport);
+        let name = |setting: &Setting| format!("the transport {}", setting.transport);
+        return other(name(was), name(is), remedy);
+    }
+    let numbers =
+        |setting: &Setting| (setting.latency_bytes, setting.bandwidth_bytes, setting.iterations);
+    if numbers(was) != numbers(is) || was.bandwidth_messages != is.bandwidth_messages {
+        let flags = |setting: &Setting| {
+            let (latency, bandwidth, iterations) = numbers(setting);
+            format!("-b {latency} -e {bandwidth} -n {iterations}")
+        };
+        return other(flags(was), flags(is), format!("give {}", flags(was)));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting() -> Setting {
+        Setting {
+            hosts: ["n0", "n0", "n1"].map(str::to_owned).to_vec(),
+            transport: "tcp".to_owned(),
+            latency_bytes: 8,
+            bandwidth_bytes: 4096,
+            bandwidth_messages: 16,
+            iterations: 20,
+        }
+    }
+
+    fn baseline() -> Baseline {
+        let paths = setting().pairs().map(|pair| PathTimes {
+            latency_us: vec![1.5, 2.25, 0.1],
+            bandwidth_us: vec![1e3, 1.0 / 3.0, 12.0],
+            ..PathTimes::new(pair)
+        });
+        Baseline { head: Head::new("2026-11-18T00:00:00Z", setting()), paths: paths.collect() }
+    }
+
+    /// Writes a baseline, changes its text, and reads it.
+    fn changed(
+        name: &str,
+        change: impl FnOnce(String) -> String,
+        wanted: &Setting,
+    ) -> Result<Baseline, String> {
+        let file = std::env::temp_dir().join(format!("ferroccl-{}-{name}", std::process::id()));
+        baseline().write(&file).unwrap();
+        writable(&file).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, change(text)).unwrap();
+        let read = Baseline::read(&file, wanted).map_err(|error| error.to_string());
+        std::fs::remove_file(&file).unwrap();
+        read.map_err(|error| error.replace(&file.display().to_string(), "FILE"))
+    }
+
+    #[test]
+    fn what_is_written_reads_the_same() {
+        assert_eq!(changed("same", |text| text, &setting()), Ok(baseline()));
+    }
+
+    #[test]
+    fn what_is_damaged_is_told_with_its_line() {
+        for (from, to, words) in [
+            ("\"baseline\":1", "\"baseline\":2", "FILE:1: the form of the file is 2"),
+            ("\"baseline\":1", "\"bassline\":1", "FILE:1: no line of a baseline: "),
+            ("\"from\":0,\"to\":2", "\"from\":0,\"to\":1", "FILE:3: this is the path from 0 to 1"),
+            ("\"from\":1,\"to\":0", "\"from\":-1,\"to\":0", "FILE:4: no line of a baseline"),
+            ("[1.5,", "[-1.5,", "FILE:2: -1.5 us is no time"),
+            ("[1.5,", "[0,", "FILE:2: 0 us is no time"),
+            ("[1.5,", "[1e999,", "FILE:2: no line of a baseline: number out of range"),
+            ("[1.5,", "[null,", "FILE:2: no line of a baseline: invalid type: null"),
+            ("[1.5,2.25,0.1]", "[]", "FILE:2: 0 samples"),
+            ("\"latency_us\"", "\"latency\"", "FILE:2: no line of a baseline: unknown field"),
+        ] {
+            let error = changed("damaged", |text| text.replacen(from, to, 1), &setting());
+            let error = error.expect_err(to);
+            assert!(error.contains(words), "{to}: {error}");
+            assert!(error.contains("--save-baseline"), "{error}");
+        }
+        let cut = |keep: usize| {
+            changed("cut", |text| text.chars().take(keep).collect(), &setting()).unwrap_err()
+        };
+        let whole = changed("cut", |text| text, &setting()).map(|_| ());
+        assert_eq!(whole, Ok(()));
+        assert!(cut(0).starts_with("FILE:1: the file is empty"));
+        assert!(cut(40).starts_with("FILE:1: the line is cut"), "{}", cut(40));
+        let lines = |count: usize| {
+            let keep = |text: String| text.split_inclusive('\n').take(count).collect::<String>();
+            changed("lines", keep, &setting()).unwrap_err()
+        };
+        assert!(lines(5).starts_with("FILE:5: the file ends before the path from 2 to 0"));
+        let more = |text: String| text + "{}\n";
+        assert!(changed("more", more, &setting()).unwrap_err().contains("FILE:8: there is more"));
+        let bytes = |text: String| text.replacen("n1", "\u{0}", 1);
+        assert!(changed("bytes", bytes, &setting()).is_err());
+    }
+
+    #[test]
+    fn what_is_of_something_else_is_refused_with_a_remedy() {
+        let with = |change: &dyn Fn(&mut Setting)| {
+            let mut wanted = setting();
+            change(&mut wanted);
+            changed("other", |text| text, &wanted).unwrap_err()
+        };
+        let error = with(&|wanted| drop(wanted.hosts.pop()));
+        assert!(error.contains("is of 3 ranks, and this run is of 2 ranks; start as many"));
+        let error = with(&|wanted| wanted.hosts.swap(1, 2));
+        assert!(error.contains("a rank 1 on n0, and this run is of a rank 1 on n1"), "{error}");
+        let error = with(&|wanted| wanted.transport = "verbs".to_owned());
+        assert!(error.contains("choose --transport tcp"), "{error}");
+        let error = with(&|wanted| wanted.bandwidth_bytes = 1);
+        assert!(error.contains("give -b 8 -e 4096 -n 20"), "{error}");
+        let error = with(&|wanted| wanted.iterations = 1);
+        assert!(error.contains("give -b 8 -e 4096 -n 20"), "{error}");
+    }
+
+    #[test]
+    fn files_that_are_none_are_refused() {
+        for file in ["/no/such/file", "/tmp", "/dev/zero"] {
+            let error = Baseline::read(Path::new(file), &setting()).unwrap_err().to_string();
+            assert!(error.contains(file), "{error}");
+        }
+    }
+}

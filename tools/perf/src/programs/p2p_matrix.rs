@@ -1,0 +1,348 @@
+//! `p2p_matrix`: bandwidth and latency of every ordered pair of ranks, one pair at a time.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
+use serde::Serialize;
+
+use super::Stage;
+use super::baseline::{self, Baseline, Head, PathTimes, ROUNDS_MAX, Setting};
+use super::regression::{self, Comparison};
+use crate::geometry::Counts;
+use crate::options::{Options, file_name, percent};
+use crate::setup::{Refused, agree, cannot_write, checked_call, records};
+use crate::subject::{Subject, SubjectError};
+use crate::table::fitted;
+use crate::timing::{BATCH_ITERATIONS, Loop, time_calls};
+use crate::trial::Trial;
+
+/// Messages in flight, as one group, before the sender waits for an answer, when bandwidth is
+/// measured. Fewer if they are long.
+const WINDOW: usize = 16;
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// How often every pair is measured, if a baseline is made or read: enough to tell something of the
+/// paths of 512 ranks.
+const ROUNDS: u32 = 20;
+
+/// The flags of this program.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Extra {
+    /// Measure every pair so often, in turns [default: 1, or 20 with a baseline]
+    #[arg(long, value_name = "COUNT",
+          value_parser = clap::value_parser!(u32).range(1..=i64::from(ROUNDS_MAX)))]
+    pub rounds: Option<u32>,
+    /// Keep every round's times of every path in this file
+    #[arg(long, value_name = "FILE", value_parser = file_name())]
+    pub save_baseline: Option<PathBuf>,
+    /// Compare every path with this file, and end with status 1 if one got slower
+    #[arg(long, value_name = "FILE", value_parser = file_name())]
+    pub baseline: Option<PathBuf>,
+    /// By how many percent a path may be slower than in the baseline
+    #[arg(long, value_name = "PERCENT", value_parser = percent, default_value_t = 10.0,
+          requires = "baseline")]
+    pub allowed: f64,
+}
+
+impl Extra {
+    fn rounds(&self) -> u32 {
+        let kept = self.save_baseline.is_some() || self.baseline.is_some();
+        self.rounds.unwrap_or(if kept { ROUNDS } else { 1 })
+    }
+
+    /// What to compare with, if anything; and whether the rounds can tell something, and what was
+    /// measured can be kept. On the rank that has the files.
+    fn prepare(&self, setting: &Setting) -> Result<Option<Baseline>, Refused> {
+        let refused = |error: &dyn std::fmt::Display| Refused(error.to_string());
+        let rounds = self.rounds() as usize;
+        if let Some(file) = &self.save_baseline {
+            if self.baseline.as_ref().is_some_and(|baseline| is_same(file, baseline)) {
+                return Err(Refused(format!(
+                    "--save-baseline would replace what --baseline compares with, {}; give it \
+                     another name",
+                    file.display()
+                )));
+            }
+            regression::enough(setting, [rounds; 2]).map_err(Refused)?;
+        }
+        let old = self.read(setting)?;
+        // Last, as it leaves a file.
+        if let Some(file) = &self.save_baseline {
+            baseline::writable(file).map_err(|error| refused(&cannot_write(file, &error)))?;
+        }
+        Ok(old)
+    }
+
+    /// The baseline that there is to compare with, if that is possible.
+    fn read(&self, setting: &Setting) -> Result<Option<Baseline>, Refused> {
+        let rounds = self.rounds() as usize;
+        let refused = |error: &dyn std::fmt::Display| Refused(error.to_string());
+        let Some(file) = &self.baseline else { return Ok(None) };
+        let old = Baseline::read(file, setting).map_err(|error| refused(&error))?;
+        for path in &old.paths {
+            for times in [&path.latency_us, &path.bandwidth_us] {
+                regression::enough(setting, [times.len(), rounds]).map_err(Refused)?;
+            }
+        }
+        Ok(Some(old))
+    }
+}
+
+/// Whether two names are of one file.
+fn is_same(one: &Path, other: &Path) -> bool {
+    let whole = |path: &Path| std::fs::canonicalize(path).ok();
+    one == other || whole(one).is_some_and(|one| Some(one) == whole(other))
+}
+
+/// Both tables: a row for each sender, a column for each receiver, nothing on the diagonal.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Matrices {
+    /// Bytes of a message, for the bandwidth.
+    pub bandwidth_bytes: usize,
+    /// Such messages in a group.
+    pub bandwidth_messages: usize,
+    /// 10^9 bytes a second, one way.
+    pub bandwidth_gbps: Vec<Vec<Option<f64>>>,
+    /// Bytes of a message, for the latency.
+    pub latency_bytes: usize,
+    /// Half a round trip, microseconds, mean.
+    pub latency_us: Vec<Vec<Option<f64>>>,
+    /// Wrong bytes over all pairs.
+    pub wrong: u64,
+    /// What became of the paths of a baseline; on rank 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub comparison: Option<Comparison>,
+}
+
+impl Matrices {
+    /// Wrong bytes and slower paths.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.wrong + self.comparison.as_ref().map_or(0, |compared| compared.slower() as u64)
+    }
+
+    fn new(setting: &Setting, paths: &[PathTimes], wrong: u64) -> Matrices {
+        let ranks = setting.hosts.len();
+        let empty = vec![vec![None; ranks]; ranks];
+        let mut matrices = Matrices {
+            bandwidth_bytes: setting.bandwidth_bytes,
+            bandwidth_messages: setting.bandwidth_messages,
+            bandwidth_gbps: empty.clone(),
+            latency_bytes: setting.latency_bytes,
+            latency_us: empty,
+            wrong,
+            comparison: None,
+        };
+        let bytes = setting.bandwidth_bytes as f64 * setting.bandwidth_messages as f64;
+        let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len() as f64;
+        for PathTimes { from, to, latency_us, bandwidth_us } in paths {
+            let (row, column) = (*from as usize, *to as usize);
+            matrices.latency_us[row][column] = Some(mean(latency_us));
+            matrices.bandwidth_gbps[row][column] = Some(bytes / mean(bandwidth_us) / 1e3);
+        }
+        matrices
+    }
+}
+
+/// Measures every pair: latency with messages of `-b` bytes, bandwidth with messages of `-e` bytes.
+///
+/// # Errors
+/// Fewer than two ranks, a baseline that cannot be used, and whatever the communicator reports.
+pub fn run(
+    program: &str,
+    options: &Options,
+    extra: &Extra,
+    subject: &mut dyn Subject,
+    out: &mut dyn Write,
+) -> Result<Matrices, SubjectError> {
+    let ranks = subject.ranks();
+    if ranks < 2 {
+        return Err("there are no pairs with one rank; give -g 2 or more, or use a launcher".into());
+    }
+    let messages = (WINDOW_BYTES / options.max_bytes.max(1)).clamp(1, WINDOW);
+    let memory_bytes = options.max_bytes.saturating_mul(messages);
+    let mut stage = Stage::new(program, options, memory_bytes, subject, out)?;
+    let setting = Setting {
+        hosts: stage.hosts.clone(),
+        transport: stage.origin.transport.clone(),
+        latency_bytes: options.min_bytes,
+        bandwidth_bytes: options.max_bytes,
+        bandwidth_messages: messages,
+        iterations: options.iterations,
+    };
+    let is_first = subject.rank() == 0;
+    let own = if is_first { extra.prepare(&setting) } else { Ok(None) };
+    let agreed = agree(subject, own.map_err(SubjectError::from));
+    let old = agreed.map_err(|error| Refused(error.to_string()))?;
+
+    let (paths, wrong) = measure(&setting, options, extra.rounds(), subject, &mut stage)?;
+    let nics = nics(subject)?;
+    let mut matrices = Matrices::new(&setting, &paths, wrong);
+    if !is_first {
+        return Ok(matrices);
+    }
+    write!(out, "{}", text(&matrices))?;
+    if let Some((old, file)) = old.as_ref().zip(extra.baseline.as_ref()) {
+        let compared = regression::compare((file, old), &paths, &nics, extra.allowed / 100.0);
+        write!(out, "{}", compared.text(&setting.hosts))?;
+        matrices.comparison = Some(compared);
+    }
+    match &extra.save_baseline {
+        Some(file) if wrong > 0 => {
+            writeln!(out, "# {} is not written: bytes were wrong", file.display())?;
+        }
+        Some(file) => {
+            let baseline = Baseline { head: Head::new(&stage.origin.date, setting), paths };
+            baseline.write(file).map_err(|error| cannot_write(file, &error))?;
+        }
+        None => {}
+    }
+    stage.finish(options, wrong, &matrices, subject, out)?;
+    Ok(matrices)
+}
+
+/// All rounds: what disturbs the machine for a while disturbs all paths, and few samples of each.
+/// And how many bytes were wrong.
+fn measure(
+    setting: &Setting,
+    options: &Options,
+    rounds: u32,
+    subject: &mut dyn Subject,
+    stage: &mut Stage,
+) -> Result<(Vec<PathTimes>, u64), SubjectError> {
+    let mut paths: Vec<PathTimes> = setting.pairs().map(PathTimes::new).collect();
+    let mut wrong = 0;
+    for round in 0..rounds {
+        for path in &mut paths {
+            let (from, to) = (path.from, path.to);
+            let mut pair =
+                Pair { from, to, messages: setting.bandwidth_messages, options, subject, stage };
+            path.latency_us.push(kept(pair.latency_us()?));
+            path.bandwidth_us.push(kept(pair.bandwidth_us()?));
+            if options.checks > 0 && round == 0 {
+                wrong += pair.wrong()?;
+            }
+        }
+    }
+    Ok((paths, wrong))
+}
+
+/// As it is kept in a file: to a tenth of a nanosecond, and never nothing, which no call takes.
+fn kept(time_us: f64) -> f64 {
+    ((time_us * 1e4).round() / 1e4).max(1e-4)
+}
+
+/// The NIC of each rank, where the communicator tells of any: the devices of its rails, or the
+/// addresses that its flows come from.
+fn nics(subject: &mut dyn Subject) -> Result<Vec<String>, SubjectError> {
+    let peers = subject.peers();
+    let rails = peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.device.clone());
+    let flows = peers.iter().flat_map(|peer| &peer.flows).map(|flow| flow.from.to_string());
+    let (rails, flows): (BTreeSet<String>, BTreeSet<String>) = (rails.collect(), flows.collect());
+    let own = if rails.is_empty() { flows } else { rails };
+    let own = Vec::from_iter(own).join("+");
+    Ok(records(subject, 0, &own)?.into_iter().map(|(_, nic)| nic).collect())
+}
+
+struct Pair<'a> {
+    from: Rank,
+    to: Rank,
+    /// In a group, when bandwidth is measured.
+    messages: usize,
+    options: &'a Options,
+    subject: &'a mut dyn Subject,
+    stage: &'a mut Stage,
+}
+
+impl Pair<'_> {
+    fn group(&self, (from, to): (Rank, Rank), messages: usize, bytes: usize) -> Trial<'static> {
+        Trial {
+            collective: Collective::SendRecv,
+            data_type: DataType::Uint8,
+            op: ReduceOp::Sum,
+            root: 0,
+            counts: Counts::Pair { from, to, messages, count: bytes },
+            algorithm: None,
+            rank: self.subject.rank(),
+            ranks: self.subject.ranks(),
+        }
+    }
+
+    /// Times so many messages there and one of `back_bytes` back; microseconds on the sender.
+    fn exchange_us(
+        &mut self,
+        bytes: usize,
+        messages: usize,
+        back_bytes: usize,
+        batch: u32,
+    ) -> Result<f64, SubjectError> {
+        let there = self.group((self.from, self.to), messages, bytes);
+        let back = self.group((self.to, self.from), 1, back_bytes);
+        let memory = &mut self.stage.memory;
+        let (there, back) = (there.prepared(false), back.prepared(false));
+        let mut call = |subject: &mut dyn Subject| {
+            there.run(subject, memory)?;
+            back.run(subject, memory)
+        };
+        for _ in 0..self.options.warmup_iterations {
+            call(self.subject)?;
+        }
+        let shape = Loop {
+            iterations: self.options.iterations,
+            aggregated: 1,
+            batch,
+            barrier_after_call: false,
+            barrier_after_sample: false,
+        };
+        let times = time_calls(self.subject, shape, &mut call)?;
+        let all = self.subject.all_gather_f64(times.mean_us)?;
+        Ok(all.get(self.from as usize).copied().unwrap_or(f64::NAN))
+    }
+
+    fn latency_us(&mut self) -> Result<f64, SubjectError> {
+        let bytes = self.options.min_bytes;
+        Ok(self.exchange_us(bytes, 1, bytes, BATCH_ITERATIONS)? / 2.0)
+    }
+
+    /// All messages and the answer.
+    fn bandwidth_us(&mut self) -> Result<f64, SubjectError> {
+        let bytes = self.options.max_bytes;
+        self.exchange_us(bytes, self.messages, 1.min(bytes), 1)
+    }
+
+    fn wrong(&mut self) -> Result<u64, SubjectError> {
+        let trial = self.group((self.from, self.to), self.messages, self.options.max_bytes);
+        checked_call(self.subject, &trial, &mut self.stage.memory, 1, false)
+    }
+}
+
+fn text(matrices: &Matrices) -> String {
+    let mut text = format!(
+        "# Bandwidth from row to column, GB/s, {} messages of {} bytes and an answer\n",
+        matrices.bandwidth_messages, matrices.bandwidth_bytes
+    );
+    table(&mut text, &matrices.bandwidth_gbps);
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        text,
+        "#\n# Latency between row and column, us, half a round trip of {} bytes",
+        matrices.latency_bytes
+    );
+    table(&mut text, &matrices.latency_us);
+    text + "#\n"
+}
+
+fn table(text: &mut String, rows: &[Vec<Option<f64>>]) {
+    let columns: String = (0..rows.len()).map(|rank| format!("{rank:>9}")).collect();
+    let _ = writeln!(text, "#    to{columns}");
+    for (rank, row) in rows.iter().enumerate() {
+        let cell = |value: &Option<f64>| match value {
+            Some(value) => format!("  {}", fitted(*value, 7)),
+            None => format!("{:>9}", "-"),
+        };
+        let _ = writeln!(text, "{rank:>7}{}", row.iter().map(cell).collect::<String>());
+    }
+}

@@ -1,0 +1,304 @@
+//! Which paths got slower since a baseline was measured.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use ccl_core::types::Rank;
+use serde::Serialize;
+
+use super::baseline::{Baseline, PathTimes, Setting};
+use super::culprits::{Culprit, Ranks, culprits};
+use crate::number::general;
+use crate::significance::{RankTest, holm, least, ratio};
+use crate::timing::summary;
+
+/// The chance of a false alarm, over all paths together.
+pub const ALARM_RATE: f64 = 0.01;
+
+/// Of so many slower paths each has a line; the JSON report has all.
+const LINES_MAX: usize = 64;
+
+/// What a path was measured for.
+const KINDS: [&str; 2] = ["latency", "bandwidth"];
+
+/// What became of one time of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// The median then, microseconds.
+    pub then_us: f64,
+    /// The median now, microseconds.
+    pub now_us: f64,
+    /// The median of all ratios of a time now to a time then.
+    pub ratio: f64,
+    /// The probability of times that are so much longer if nothing has changed, corrected for the
+    /// number of tests.
+    pub p: f64,
+    /// Whether it is longer by more than is allowed, and more than chance.
+    pub is_slower: bool,
+}
+
+/// What became of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PathChange {
+    /// The sender.
+    pub from: Rank,
+    /// The receiver.
+    pub to: Rank,
+    /// Half a round trip.
+    pub latency: Change,
+    /// A group of messages and the answer.
+    pub bandwidth: Change,
+}
+
+impl PathChange {
+    /// Whether it got slower, in either way.
+    #[must_use]
+    pub fn is_slower(&self) -> bool {
+        self.latency.is_slower || self.bandwidth.is_slower
+    }
+}
+
+/// What became of all paths.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// Compared with what.
+    pub baseline: String,
+    /// When that was measured.
+    pub date: String,
+    /// By what.
+    pub version: String,
+    /// Samples of each path and kind, then and now.
+    pub rounds: [usize; 2],
+    /// What is allowed (0.1: a tenth longer).
+    pub allowed: f64,
+    /// The chance of a false alarm.
+    pub alarm_rate: f64,
+    /// Every path.
+    pub paths: Vec<PathChange>,
+    /// What those that got slower have in common.
+    pub common: Vec<Culprit>,
+}
+
+/// Compares what was measured now with a baseline, which is of the same paths in the same order.
+#[must_use]
+pub fn compare(
+    (file, old): (&Path, &Baseline),
+    new: &[PathTimes],
+    nics: &[String],
+    allowed: f64,
+) -> Comparison {
+    let mut test = RankTest::default();
+    let pairs = || {
+        old.paths.iter().zip(new).flat_map(|(old, new)| {
+            [(&old.latency_us, &new.latency_us), (&old.bandwidth_us, &new.bandwidth_us)]
+        })
+    };
+    let plain: Vec<f64> = pairs().map(|(old, new)| test.longer(old, new)).collect();
+    let mut changes = pairs().zip(holm(&plain)).map(|((old, new), p)| {
+        let median = |times: &Vec<f64>| summary(times.clone()).p50_us;
+        let ratio = ratio(old, new);
+        let is_slower = p <= ALARM_RATE && ratio > 1.0 + allowed;
+        Change { then_us: median(old), now_us: median(new), ratio, p, is_slower }
+    });
+    let mut paths = Vec::with_capacity(new.len());
+    for path in new {
+        let (Some(latency), Some(bandwidth)) = (changes.next(), changes.next()) else { break };
+        paths.push(PathChange { from: path.from, to: path.to, latency, bandwidth });
+    }
+    let ranks = Ranks { hosts: &old.head.setting.hosts, nics };
+    let seen: Vec<_> = paths.iter().map(|path| (path.from, path.to, path.is_slower())).collect();
+    let rounds = [&old.paths[..], new].map(|all| all.first().map_or(0, |one| one.latency_us.len()));
+    Comparison {
+        baseline: file.display().to_string(),
+        date: old.head.date.clone(),
+        version: old.head.version.clone(),
+        rounds,
+        allowed,
+        alarm_rate: ALARM_RATE,
+        common: culprits(ranks, &seen),
+        paths,
+    }
+}
+
+/// Whether so many rounds then and now could tell anything of so many paths; if not, how many
+/// there should be both times.
+///
+/// # Errors
+/// What to do.
+pub fn enough(setting: &Setting, [then, now]: [usize; 2]) -> Result<(), String> {
+    let tests = (KINDS.len() * setting.pairs().count()) as f64;
+    let tells = |then, now| least(then, now) * tests <= ALARM_RATE;
+    if tells(then, now) {
+        return Ok(());
+    }
+    let needed = (1..64).find(|rounds| tells(*rounds, *rounds)).unwrap_or(64);
+    Err(format!(
+        "{then} rounds then and {now} now are too few to tell whether any of {tests} times got \
+         longer, whatever it is; give --rounds {needed} or more, both with --save-baseline and \
+         with --baseline"
+    ))
+}
+
+impl Comparison {
+    /// How many paths got slower.
+    #[must_use]
+    pub fn slower(&self) -> usize {
+        self.paths.iter().filter(|path| path.is_slower()).count()
+    }
+
+    /// For people.
+    #[must_use]
+    pub fn text(&self, hosts: &[String]) -> String {
+        let ranks = Ranks { hosts, nics: &[] };
+        let Comparison { baseline, date, version, rounds: [then, now], .. } = self;
+        let (paths, slower) = (self.paths.len(), self.slower());
+        let mut text = format!(
+            "# Compared with {baseline}, measured {date} by ferroccl {version}: {paths} paths, \
+             {then} rounds then, {now} now\n\
+             # Slower is what takes more than {} % longer (median of the ratios of each time now \
+             to each then)\n\
+             # with p <= {ALARM_RATE} (Mann-Whitney U, one-sided, Holm's correction over {} \
+             tests)\n",
+            general(self.allowed * 100.0),
+            KINDS.len() * paths
+        );
+        for path in self.paths.iter().filter(|path| path.is_slower()).take(LINES_MAX) {
+            let (from, to) = (ranks.name(path.from), ranks.name(path.to));
+            let kinds = KINDS.iter().zip([path.latency, path.bandwidth]);
+            let told: Vec<String> = kinds
+                .filter(|(_, change)| change.is_slower)
+                .map(|(kind, change)| {
+                    let Change { then_us, now_us, ratio, p, .. } = change;
+                    let [then_us, now_us, p] =
+                        [then_us, now_us, p].map(|value| general(round(value)));
+                    format!("{kind} {ratio:.2} times the time ({then_us} us -> {now_us} us, p {p})")
+                })
+                .collect();
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "# SLOWER {from} -> {to}: {}", told.join(", "));
+        }
+        if slower > LINES_MAX {
+            let _ = writeln!(text, "# ... and {} more; --json has all", slower - LINES_MAX);
+        }
+        for Culprit { what, paths, slower } in &self.common {
+            let _ = writeln!(text, "# In common: {what}, {slower} of {paths} paths slower");
+        }
+        let verdict = if slower == 0 { "OK" } else { "SLOWER" };
+        text + &format!("# Slower paths         : {slower} of {paths} {verdict}\n")
+    }
+}
+
+/// To three digits.
+fn round(value: f64) -> f64 {
+    format!("{value:.2e}").parse().unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl_core::random::Random;
+
+    use super::super::baseline::Head;
+    use super::*;
+
+    /// Times of four ranks on two hosts: skewed, with a few far off. `factor` says how much longer
+    /// latency and bandwidth of a path take.
+    fn measured(seed: u64, rounds: usize, factor: impl Fn(Rank, Rank) -> [f64; 2]) -> Baseline {
+        let mut random = Random::new(seed);
+        let setting = Setting {
+            hosts: ["n0", "n0", "n1", "n1"].map(str::to_owned).to_vec(),
+            transport: "tcp".to_owned(),
+            latency_bytes: 8,
+            bandwidth_bytes: 4096,
+            bandwidth_messages: 16,
+            iterations: 20,
+        };
+        let paths = setting.pairs().map(|(from, to)| {
+            let mut times = |scale: f64| -> Vec<f64> {
+                let one = |_| {
+                    let far = if random.chance(0.1) { 10.0 } else { 1.0 };
+                    scale * (1.0 + 0.2 * random.unit() * random.unit()) * far
+                };
+                (0..rounds).map(one).collect()
+            };
+            let [latency, bandwidth] = factor(from, to);
+            PathTimes {
+                latency_us: times(5.0 * latency),
+                bandwidth_us: times(90.0 * bandwidth),
+                ..PathTimes::new((from, to))
+            }
+        });
+        let paths = paths.collect();
+        Baseline { head: Head::new("2026-11-18T00:00:00Z", setting), paths }
+    }
+
+    fn compared(factor: impl Fn(Rank, Rank) -> [f64; 2]) -> (Comparison, String) {
+        let (mut old, new) = (measured(1, 20, |_, _| [1.0; 2]), measured(2, 20, factor));
+        old.head.version = "0.1.0".to_owned();
+        let comparison = compare((Path::new("good.paths"), &old), &new.paths, &[], 0.1);
+        let text = comparison.text(&old.head.setting.hosts);
+        (comparison, text)
+    }
+
+    #[test]
+    fn slower_paths_are_named_with_what_they_share() {
+        let (comparison, text) = compared(|from, to| {
+            [
+                if from / 2 == to / 2 { 1.0 } else { 1.3 },
+                if (from, to) == (3, 0) { 2.0 } else { 1.0 },
+            ]
+        });
+        assert_eq!(comparison.slower(), 8, "{text}");
+        let line = text.lines().find(|line| line.contains("rank 3 on n1 -> rank 0 on n0")).unwrap();
+        assert!(line.contains("latency 1.3") && line.contains("bandwidth 2.0"), "{line}");
+        assert!(text.contains("the network between all hosts, 8 of 8 paths slower"), "{text}");
+        assert!(text.contains("over 24 tests") && text.contains("more than 10 %"), "{text}");
+        assert!(text.ends_with("# Slower paths         : 8 of 12 SLOWER\n"), "{text}");
+        assert!(text.lines().all(|line| line.starts_with('#')));
+    }
+
+    #[test]
+    fn the_page_shows_what_is_said() {
+        let slow = |from: Rank, to: Rank| if from > 1 && to < 2 { 1.3 } else { 1.0 };
+        let (_, text) = compared(|from, to| [1.0, slow(from, to)]);
+        let page = include_str!("../../../../docs/paths.md");
+        assert!(page.contains(&format!("```text\n{text}```")), "docs/paths.md should have\n{text}");
+    }
+
+    #[test]
+    fn what_is_significant_and_small_or_faster_is_no_alarm() {
+        let (comparison, text) = compared(|_, _| [1.06, 0.5]);
+        assert!(comparison.paths.iter().any(|path| path.latency.p < ALARM_RATE), "{text}");
+        assert_eq!(comparison.slower(), 0, "{text}");
+        assert!(text.ends_with("0 of 12 OK\n"), "{text}");
+        // One far off, which a mean would take for a slow path.
+        let old = measured(1, 20, |_, _| [1.0; 2]);
+        let mut new = measured(2, 20, |_, _| [1.0; 2]);
+        new.paths[0].latency_us[3] = 1e6;
+        assert_eq!(compare((Path::new(""), &old), &new.paths, &[], 0.0).slower(), 0);
+    }
+
+    #[test]
+    fn with_nothing_allowed_alarms_are_as_rare_as_is_said() {
+        let runs = if std::env::var_os("FERROCCL_TEST_FULL").is_some() { 400 } else { 60 };
+        let alarms = (0..runs).filter(|run| {
+            let [old, new] = [2 * run, 2 * run + 1].map(|seed| measured(seed, 20, |_, _| [1.0; 2]));
+            compare((Path::new(""), &old), &new.paths, &[], 0.0).slower() > 0
+        });
+        let alarms = alarms.count();
+        // 1 % of them, by chance up to four deviations more.
+        let mean = f64::from(runs as u32) / 100.0;
+        assert!(alarms as f64 <= mean + 4.0 * mean.sqrt(), "{alarms} of {runs}");
+    }
+
+    #[test]
+    fn too_few_rounds_are_told_what_is_enough() {
+        let setting = measured(1, 1, |_, _| [1.0; 2]).head.setting;
+        let error = enough(&setting, [3, 3]).unwrap_err();
+        assert!(error.contains("give --rounds 7 or more"), "{error}");
+        assert!(enough(&setting, [7, 7]).is_ok() && enough(&setting, [6, 6]).is_err());
+        assert!(enough(&setting, [4, 40]).is_ok() && enough(&setting, [1, 100]).is_err());
+        // By default it is enough for as many ranks as start on one machine.
+        let hosts = vec![String::new(); 512];
+        assert!(enough(&Setting { hosts, ..setting }, [20, 20]).is_ok());
+    }
+}

@@ -1,0 +1,260 @@
+//! The measured rows, and the JSON file made of them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ccl_core::spread::{Flow, max_to_mean};
+use serde::Serialize;
+
+use super::subject::{Peer, Plan};
+use super::timing::Times;
+use ferroccl::tools::processor;
+
+/// One half of a row: out of place or in place.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Half {
+    /// Times of one call.
+    #[serde(flatten)]
+    pub times: Times,
+    /// Size over time, 10^9 bytes a second.
+    #[serde(rename = "algbw_gbps")]
+    pub algorithm_gbps: f64,
+    /// The same times the bus factor.
+    #[serde(rename = "busbw_gbps")]
+    pub bus_gbps: f64,
+    /// Wrong elements on all ranks; `None` where nothing was checked.
+    pub wrong: Option<u64>,
+}
+
+/// One row of the table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Bytes of the larger buffer.
+    pub size_bytes: usize,
+    /// Elements given to the call.
+    pub count: usize,
+    /// The type's name.
+    pub data_type: String,
+    /// The operator's name, or `none`.
+    pub op: String,
+    /// The root, or -1.
+    pub root: i64,
+    /// The plan taken, if somebody will read it.
+    pub plan: Option<Plan>,
+    /// Input and output apart.
+    pub out_of_place: Half,
+    /// Input within output; `None` if there is no such form.
+    pub in_place: Option<Half>,
+}
+
+impl Row {
+    /// The halves that were measured.
+    pub fn halves(&self) -> impl Iterator<Item = &Half> {
+        std::iter::once(&self.out_of_place).chain(&self.in_place)
+    }
+}
+
+impl Serialize for Row {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        use serde::ser::SerializeStruct as _;
+        let mut row = serializer.serialize_struct("Row", 8)?;
+        row.serialize_field("size_bytes", &self.size_bytes)?;
+        row.serialize_field("count", &self.count)?;
+        row.serialize_field("type", &self.data_type)?;
+        row.serialize_field("redop", &self.op)?;
+        row.serialize_field("root", &self.root)?;
+        let plan = self.plan.as_ref().map(|plan| {
+            serde_json::json!({
+                "algorithm": plan.algorithm, "text": plan.text, "detail": plan.detail,
+            })
+        });
+        row.serialize_field("plan", &plan)?;
+        row.serialize_field("out_of_place", &self.out_of_place)?;
+        row.serialize_field("in_place", &self.in_place)?;
+        row.end()
+    }
+}
+
+/// The mean bus bandwidth over everything measured, 10^9 bytes a second; 0 for nothing.
+#[must_use]
+pub fn average_bus_gbps(rows: &[Row]) -> f64 {
+    let (sum, count) = rows
+        .iter()
+        .flat_map(Row::halves)
+        .fold((0.0, 0_u32), |(sum, count), half| (sum + half.bus_gbps, count + 1));
+    sum / f64::from(count.max(1))
+}
+
+/// Where and with what the rows were measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Origin {
+    /// The program's name.
+    pub program: String,
+    /// The library's version.
+    pub version: &'static str,
+    /// The commit it was built from.
+    pub commit: &'static str,
+    /// When, UTC, ISO 8601.
+    pub date: String,
+    /// Rank 0's machine.
+    pub host: String,
+    /// Its processor.
+    pub cpu: String,
+    /// The transport.
+    pub transport: String,
+    /// How many ranks.
+    pub ranks: u32,
+}
+
+impl Origin {
+    /// Of this process, now.
+    #[must_use]
+    pub fn here(program: &str, transport: String, ranks: u32) -> Origin {
+        Origin {
+            program: program.to_owned(),
+            version: env!("CARGO_PKG_VERSION"),
+            commit: ferroccl::tools::COMMIT,
+            date: iso_8601(now().as_secs()),
+            host: host_name(),
+            cpu: processor(),
+            transport,
+            ranks,
+        }
+    }
+}
+
+/// Since 1970.
+pub(super) fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO)
+}
+
+/// Links to the next tier, as switches have them.
+const LINKS: [usize; 4] = [4, 8, 16, 32];
+
+/// The JSON text of a sweep.
+///
+/// # Errors
+/// None in practice: every key is a string. NaN and infinity become `null`.
+pub fn sweep_json(
+    origin: &Origin,
+    rows: &[Row],
+    peers: &[Peer],
+) -> Result<String, serde_json::Error> {
+    #[derive(Serialize)]
+    struct Report<'a> {
+        #[serde(flatten)]
+        origin: &'a Origin,
+        rows: &'a [Row],
+        average_busbw_gbps: f64,
+        /// Of rank 0, over all of the program's run.
+        peers: &'a [Peer],
+        /// How evenly a fabric spreads what it sends.
+        evenness: Vec<Evenness>,
+    }
+    let (average_busbw_gbps, evenness) = (average_bus_gbps(rows), evenness(peers));
+    serde_json::to_string_pretty(&Report { origin, rows, average_busbw_gbps, peers, evenness })
+}
+
+/// How evenly equal links of a fabric are loaded by a rank's flows.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Evenness {
+    /// How many links.
+    pub links: usize,
+    /// The most on one of them over the mean: [`max_to_mean`].
+    pub max_to_mean: f64,
+}
+
+/// That of some usual numbers of links; empty if there are no flows.
+#[must_use]
+pub fn evenness(peers: &[Peer]) -> Vec<Evenness> {
+    let flows: Vec<Flow> = peers.iter().flat_map(|peer| peer.flows.iter().copied()).collect();
+    let links = if flows.is_empty() { &[][..] } else { &LINKS };
+    let of = |links: &usize| Evenness { links: *links, max_to_mean: max_to_mean(&flows, *links) };
+    links.iter().map(of).collect()
+}
+
+/// The machine's name.
+#[must_use]
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// Seconds since 1970 as a date and time, by the calendar of 400 years beginning in March.
+pub(super) fn iso_8601(seconds: u64) -> String {
+    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    let year = era * 400 + year + next;
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use ccl_core::admission::Account;
+
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(iso_8601(0), "1970-01-01T00:00:00Z");
+        assert_eq!(iso_8601(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(iso_8601(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(iso_8601(1_794_960_000), "2026-11-18T00:00:00Z");
+    }
+
+    #[test]
+    fn the_json_has_the_promised_keys() {
+        let times = Times { mean_us: 2.0, ..Times::default() };
+        let half = Half { times, algorithm_gbps: 4.0, bus_gbps: 3.0, wrong: Some(0) };
+        let row = Row {
+            size_bytes: 8,
+            count: 2,
+            data_type: "float".to_owned(),
+            op: "sum".to_owned(),
+            root: -1,
+            plan: Some(Plan { algorithm: "ring".to_owned(), ..Plan::default() }),
+            out_of_place: half,
+            in_place: None,
+        };
+        let origin = Origin::here("all_reduce_perf", "shm".to_owned(), 2);
+        let account = Account { stalls: 3, ..Account::default() };
+        let flow = Flow {
+            from: [10, 0, 0, 1].into(),
+            to: [10, 0, 0, 2].into(),
+            source_port: 49_153,
+            destination_port: 4791,
+            traffic_class: 104,
+            queue_pair: 17,
+        };
+        let json = sweep_json(
+            &origin,
+            &[row],
+            &[Peer { rank: 1, account, flows: vec![flow], rails: Vec::new() }],
+        )
+        .unwrap();
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        for key in ["program", "version", "commit", "date", "host", "cpu", "transport", "ranks"] {
+            assert!(!json[key].is_null(), "{key}");
+        }
+        let row = &json["rows"][0];
+        assert_eq!(row["type"], "float");
+        assert_eq!(row["plan"]["algorithm"], "ring");
+        assert_eq!(row["out_of_place"]["time_us"], 2.0);
+        for key in ["time_us_p50", "time_us_p90", "time_us_p99", "time_us_min", "time_us_max"] {
+            assert!(row["out_of_place"][key].is_number(), "{key}");
+        }
+        assert_eq!(row["out_of_place"]["busbw_gbps"], 3.0);
+        assert!(row["in_place"].is_null());
+        assert_eq!(json["average_busbw_gbps"], 3.0);
+        let peer = &json["peers"][0];
+        assert_eq!((&peer["rank"], &peer["stalls"]), (&1.into(), &3.into()));
+        assert_eq!(peer["grant_waits"]["count"], 0);
+        assert!(peer["grant_waits"]["p99_us"].is_null());
+        assert_eq!(peer["flows"][0]["to"], "10.0.0.2");
+        assert_eq!(json["evenness"][1], serde_json::json!({ "links": 8, "max_to_mean": 8.0 }));
+    }
+}

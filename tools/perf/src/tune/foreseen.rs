@@ -1,0 +1,153 @@
+//! What a table does not have, by the model that it has: other numbers of ranks and hosts.
+
+use ccl_core::config::Config;
+use ccl_core::cost::predict::PredictError;
+use ccl_core::cost::walk::Model;
+use ccl_core::select::tuning::{Measured, Point, Tuning};
+use ccl_core::topology::Hosts;
+use ccl_core::types::{Collective, DataType};
+
+use super::settings::{MODELLED, WORTH, with};
+use super::{Tried, Wanted};
+use ferroccl::tools::{Asked, predicted};
+
+/// Of more, a table takes too long to work out.
+const RANKS_MAX: u32 = 4096;
+
+/// Among how many ranks calls are to be predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Foreseen {
+    /// So many.
+    pub ranks: u32,
+    /// On so many hosts, each with as many as the next.
+    pub hosts: u32,
+}
+
+/// Adds what the table's model predicts, in the place of what it predicted before, and of the
+/// values that are tried those with which it predicts the shortest times.
+///
+/// # Errors
+///
+/// When the table has no model, or the ranks do not share the hosts evenly; and for values that
+/// cannot be had, or that the model knows nothing of.
+pub fn foresee(
+    tuning: &mut Tuning,
+    among: Foreseen,
+    wanted: &Wanted,
+    config: &Config,
+) -> Result<(), String> {
+    let Foreseen { ranks, hosts } = among;
+    let Some(model) = tuning.model else {
+        return Err(
+            "the table has no line `model`: measure with up to 8 ranks, and --out".to_owned()
+        );
+    };
+    if hosts == 0 || ranks == 0 || ranks > RANKS_MAX || !ranks.is_multiple_of(hosts) {
+        return Err(format!(
+            "{ranks} ranks on {hosts} hosts: give 1 to {RANKS_MAX} ranks, as many on each host"
+        ));
+    }
+    let host_ids: Vec<u32> = (0..ranks).map(|rank| rank / (ranks / hosts)).collect();
+    let placed = Hosts::of(&host_ids);
+    let (config, settings) = settled(wanted, &placed, config, &model)?;
+    for (variable, value) in settings {
+        tuning.settings.retain(|(known, _)| *known != variable);
+        tuning.settings.push((variable, value));
+    }
+    tuning
+        .points
+        .retain(|point| !(point.is_predicted && (point.ranks, point.hosts) == (ranks, hosts)));
+    tuning.points.extend(points(wanted, &placed, &config, &model)?);
+    Ok(())
+}
+
+fn points(
+    wanted: &Wanted,
+    hosts: &Hosts,
+    config: &Config,
+    model: &Model,
+) -> Result<Vec<Point>, String> {
+    let mut points = Vec::new();
+    for collective in &wanted.collectives {
+        for bytes in wanted.sizes() {
+            let point = point(*collective, bytes, hosts, config, model);
+            points.extend(point.map_err(|error| error.to_string())?);
+        }
+    }
+    Ok(points)
+}
+
+/// A tunable, and its value.
+type Setting = (&'static str, String);
+
+/// A configuration with those of the values that are tried with which the fastest ways take the
+/// shortest times (the geometric mean), and those values; one tunable after the other.
+fn settled(
+    wanted: &Wanted,
+    hosts: &Hosts,
+    config: &Config,
+    model: &Model,
+) -> Result<(Config, Vec<Setting>), String> {
+    let score = |config: &Config| -> Result<f64, String> {
+        let fastest = |point: &Point| {
+            let time_ns = point.fastest(|_| true).map_or(1, |time| time.median_ns.max(1));
+            (time_ns as f64).ln()
+        };
+        let points = points(wanted, hosts, config, model)?;
+        Ok(points.iter().map(fastest).sum::<f64>() / points.len().max(1) as f64)
+    };
+    let (mut config, mut settings) = (config.clone(), Vec::new());
+    for Tried { variable, values } in &wanted.tried {
+        if !MODELLED.contains(variable) {
+            return Err(format!(
+                "--try {variable}: a model knows nothing of it; give one of {}, or measure",
+                MODELLED.join(" ")
+            ));
+        }
+        let (held, mut best) = (score(&config)?, None);
+        let mut least = held + (1.0 - WORTH).ln();
+        for value in values {
+            let tried = with(&config, variable, value).map_err(|error| error.to_string())?;
+            let score = score(&tried)?;
+            if score < least {
+                (least, best) = (score, Some((tried, value)));
+            }
+        }
+        if let Some((tried, value)) = best {
+            settings.push((*variable, value.clone()));
+            config = tried;
+        }
+    }
+    Ok((config, settings))
+}
+
+/// None if there are too few bytes for an element of each block.
+fn point(
+    collective: Collective,
+    bytes: usize,
+    hosts: &Hosts,
+    config: &Config,
+    model: &Model,
+) -> Result<Option<Point>, PredictError> {
+    let element_bytes = DataType::Float32.bytes();
+    let Some(blocks) = collective.even_blocks(hosts.ranks()) else { return Ok(None) };
+    let count = bytes / element_bytes / blocks as usize;
+    if count == 0 {
+        return Ok(None);
+    }
+    let bytes = count * element_bytes * blocks as usize;
+    let asked = Asked { collective, root: 0, count, element_bytes, bytes, hosts };
+    let times = predicted(model, config, &asked)?.into_iter().map(|(way, time_ns)| Measured {
+        way,
+        median_ns: time_ns.round() as u64,
+        spread_ns: 0,
+    });
+    Ok(Some(Point {
+        collective,
+        ranks: hosts.ranks(),
+        hosts: hosts.count(),
+        bytes,
+        is_predicted: true,
+        times: times.collect(),
+    }))
+}

@@ -1,0 +1,289 @@
+//! Measures what is the fastest, on the machine at hand: `ferroccl tune`.
+
+mod compare;
+mod foreseen;
+mod modelled;
+mod network;
+mod settings;
+
+use std::fmt::Write as _;
+use std::io::Write;
+
+use ccl_core::algorithm;
+use ccl_core::config::{Config, NetworkCheck};
+use ccl_core::cost::walk::Model;
+pub use ccl_core::select::tuning::Tuning;
+use ccl_core::select::tuning::{Measured, Point};
+use ccl_core::select::way::{Division, Way};
+use ccl_core::types::{Collective, DataType, ReduceOp};
+
+use crate::geometry::counts_of_size;
+use crate::memory::Memory;
+use crate::options::Average;
+use crate::progress::Progress;
+use crate::setup::checked_call;
+use crate::sizes::{Step, sweep};
+use crate::subject::SubjectError;
+use crate::timing::{Loop, over_ranks, time_calls};
+use crate::trial::Trial;
+use ferroccl::communicator::{Call, Communicator, Explanation, machine};
+
+pub use compare::{Comparison, compare};
+pub use foreseen::{Foreseen, foresee};
+
+/// A round of a way takes about so long, however short its calls are.
+const ROUND_US: f64 = 2000.0;
+const ITERATIONS_MAX: f64 = 200.0;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Which collectives.
+    pub collectives: Vec<Collective>,
+    /// From so many bytes.
+    pub min_bytes: usize,
+    /// To so many.
+    pub max_bytes: usize,
+    /// Each so many times the one before, at least 2.
+    pub factor: usize,
+    /// How often each way has its turn, at least 1.
+    pub rounds: u32,
+    /// Tunables whose values are tried before that, of `ccl_core::select::tuning::SETTABLE`.
+    pub tried: Vec<Tried>,
+}
+
+/// A tunable, and the values that are tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tried {
+    /// Its variable.
+    pub variable: &'static str,
+    /// Values as they would be set; that which holds without is tried too.
+    pub values: Vec<String>,
+}
+
+/// A point as it was measured.
+#[derive(Clone, Debug)]
+struct Seen {
+    point: Point,
+    /// Elements of a block.
+    count: usize,
+    /// What the library would do.
+    plan: Explanation,
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub struct Outcome {
+    tuning: Tuning,
+    seen: Vec<Seen>,
+}
+
+/// Measures on this rank with all others. Returns what came of it on rank 0; `out` gets a line for
+/// each point there.
+///
+/// # Errors
+///
+/// Whatever the communicator reports, and wrong results.
+pub fn measure(
+    wanted: &Wanted,
+    mut config: Config,
+    out: &mut dyn Write,
+) -> Result<Option<Outcome>, SubjectError> {
+    // Neither what was measured before nor an order of reduction is asked for.
+    config.tuning = Tuning::NONE;
+    config.deterministic = false;
+    // It is looked at here, and what is tried has to be what it says.
+    if config.check_network == NetworkCheck::Measure {
+        config.check_network = NetworkCheck::Assumed;
+    }
+    let mut tuning = Tuning { machine: Some(machine()), ..Tuning::NONE };
+    let mut communicator = Communicator::from_environment_with(config.clone())?;
+    let mut tried = wanted.tried.clone();
+    for more in network::look(&mut communicator, out)? {
+        // What was asked for stays as it was asked for.
+        if !tried.iter().any(|known| known.variable == more.variable) {
+            tried.push(more);
+        }
+    }
+    if !tried.is_empty() {
+        tuning.settings = settings::fastest(wanted, &tried, &mut communicator, &mut config, out)?;
+        communicator = communicator.again(config)?;
+    }
+    let is_first = communicator.rank() == 0;
+    let mut memory = Memory::new(wanted.max_bytes, wanted.max_bytes)?;
+    let sizes = wanted.sizes();
+    let progress = Progress::new((sizes.len() * wanted.collectives.len()) as u64, is_first);
+    let mut all = Vec::new();
+    for collective in &wanted.collectives {
+        for bytes in &sizes {
+            let seen = point(wanted, *collective, *bytes, &mut communicator, &mut memory)?;
+            // Too few for a block of each rank.
+            let Some(seen) = seen else { continue };
+            if is_first {
+                progress.suspend(|| out.write_all(line(&seen).as_bytes()))?;
+            }
+            progress.step(format!("{collective} {bytes} B"));
+            tuning.points.push(seen.point.clone());
+            all.push(seen);
+        }
+    }
+    Ok(is_first.then_some(Outcome { tuning, seen: all }))
+}
+
+impl Wanted {
+    fn sizes(&self) -> Vec<usize> {
+        sweep(self.min_bytes, self.max_bytes, Step::Factor(self.factor)).collect()
+    }
+}
+
+impl Outcome {
+    /// The table, as text; with the numbers of a model, if there are any.
+    #[must_use]
+    pub fn table(&self, model: Option<Model>) -> String {
+        Tuning { model, ..self.tuning.clone() }.file()
+    }
+}
+
+fn point(
+    wanted: &Wanted,
+    collective: Collective,
+    bytes: usize,
+    communicator: &mut Communicator,
+    memory: &mut Memory,
+) -> Result<Option<Seen>, SubjectError> {
+    let (data_type, op, root) = (DataType::Float32, ReduceOp::Sum, 0);
+    let (rank, ranks) = (communicator.rank(), communicator.ranks());
+    let counts = counts_of_size(collective, bytes, data_type, false, (rank, ranks));
+    let trial = Trial { collective, data_type, op, root, counts, algorithm: None, rank, ranks };
+    let blocks = collective.even_blocks(ranks).ok_or("it has no blocks that are all alike")?;
+    let size = trial.size_bytes();
+    let count = size / data_type.bytes() / blocks as usize;
+    if count == 0 {
+        return Ok(None);
+    }
+    let even = Call::even(collective, data_type, count);
+    let plan = Communicator::explain(communicator, &even)?;
+    let whole = algorithm::of(collective)
+        .map(|algorithm| Way { algorithm: algorithm.name, division: Division::WHOLE });
+    let mut turns = Turns { trial, turns: wanted.rounds, rounds: Vec::new() };
+    turns.take(&whole.collect::<Vec<_>>(), communicator, memory)?;
+    // And by the fastest with shorter messages, where there would be more of them.
+    let fastest = turns.times().into_iter().min_by_key(|time| time.median_ns);
+    let Some(Measured { way: best, .. }) = fastest else { return Ok(None) };
+    let (mut ways, mut most) = (vec![best], 0);
+    for division in Division::ALL {
+        let way = Way { division, ..best };
+        let text = way.to_string();
+        let call = Call { algorithm: Some(&text), ..even };
+        let pieces = Communicator::explain(communicator, &call)?.pieces;
+        if division != Division::WHOLE && pieces > most {
+            ways.push(way);
+        }
+        most = pieces.max(most);
+    }
+    if ways.len() > 1 {
+        turns.take(&ways, communicator, memory)?;
+    }
+    let (hosts, times) = (plan.hosts, turns.times());
+    let point = Point { collective, ranks, hosts, bytes: size, is_predicted: false, times };
+    Ok(Some(Seen { point, count, plan }))
+}
+
+/// Ways that are measured in turns: what disturbs the machine for a while disturbs all of them.
+struct Turns {
+    trial: Trial<'static>,
+    /// How often each has its turn.
+    turns: u32,
+    /// Microseconds of each round.
+    rounds: Vec<(Way, Vec<f64>)>,
+}
+
+impl Turns {
+    /// Measures these ways; those that were measured already, once more.
+    fn take(
+        &mut self,
+        ways: &[Way],
+        communicator: &mut Communicator,
+        memory: &mut Memory,
+    ) -> Result<(), SubjectError> {
+        let mut named = Vec::new();
+        for way in ways {
+            let text = way.to_string();
+            let trial = self.trial.by(&text);
+            let wrong = checked_call(communicator, &trial, memory, 1, false)?;
+            if wrong > 0 {
+                let collective = trial.collective;
+                return Err(format!("{collective} by {text}: {wrong} elements are wrong").into());
+            }
+            let first = time(communicator, &trial, memory, 3)?;
+            let iterations = (ROUND_US / first.max(0.01)).clamp(1.0, ITERATIONS_MAX) as u32;
+            let known = self.rounds.iter().position(|(known, _)| known == way);
+            let at = known.unwrap_or(self.rounds.len());
+            if known.is_none() {
+                self.rounds.push((*way, Vec::new()));
+            }
+            named.push((text, iterations, at));
+        }
+        for _ in 0..self.turns {
+            for (text, iterations, at) in &named {
+                let taken = time(communicator, &self.trial.by(text), memory, *iterations)?;
+                if let Some((_, times)) = self.rounds.get_mut(*at) {
+                    times.push(taken);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How long each takes, in the order in which they came.
+    fn times(&self) -> Vec<Measured> {
+        self.rounds.iter().map(|(way, times)| summary(*way, times.clone())).collect()
+    }
+}
+
+/// Microseconds of a call, of the slowest rank.
+fn time(
+    communicator: &mut Communicator,
+    trial: &Trial<'_>,
+    memory: &mut Memory,
+    iterations: u32,
+) -> Result<f64, SubjectError> {
+    trial.prepare(memory, 0, false);
+    let call = trial.prepared(false);
+    let shape = Loop {
+        iterations,
+        aggregated: 1,
+        batch: iterations,
+        barrier_after_call: false,
+        barrier_after_sample: false,
+    };
+    let times = time_calls(communicator, shape, &mut |subject| call.run(subject, memory))?;
+    Ok(over_ranks(communicator, times, Average::Max)?.mean_us)
+}
+
+/// The median, and half of the distance between the quartiles.
+fn summary(way: Way, mut times: Vec<f64>) -> Measured {
+    times.sort_by(f64::total_cmp);
+    let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or(0.0);
+    let ns = |us: f64| (us * 1e3).round() as u64;
+    let spread_ns = ns((at(0.75) - at(0.25)) / 2.0);
+    Measured { way, median_ns: ns(at(0.5)), spread_ns }
+}
+
+/// A point, for people.
+fn line(seen: &Seen) -> String {
+    let Point { collective, bytes, times, .. } = &seen.point;
+    let mut text = format!("{collective:<16} {bytes:>12} B ");
+    let us = |ns: u64| ns as f64 / 1e3;
+    let Some(best) = seen.point.fastest(|_| true) else { return text + "\n" };
+    // Writing to a string does not fail.
+    let _ = write!(text, " {:<20} {:>12.2} us", best.way.to_string(), us(best.median_ns));
+    match times.iter().find(|time| seen.plan.way() == time.way.to_string()) {
+        Some(chosen) if chosen.way != best.way => {
+            let ratio = chosen.median_ns as f64 / best.median_ns.max(1) as f64;
+            let _ = write!(text, "   without the table {} ({ratio:.2} times)", chosen.way);
+        }
+        _ => {}
+    }
+    text + "\n"
+}

@@ -1,0 +1,103 @@
+//! A model whose numbers are fitted to what was measured.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use ccl_core::algorithm;
+use ccl_core::cost::figures::NETWORK_BYTES_PER_S;
+use ccl_core::cost::fit::{Sample, fit};
+use ccl_core::cost::models;
+use ccl_core::cost::predict::{self, Programs};
+use ccl_core::cost::walk::{Hop, Model, Processor};
+use ccl_core::topology::Hosts;
+use ccl_core::types::DataType;
+
+use super::{Outcome, Seen};
+use crate::subject::SubjectError;
+
+/// Of more, a model is not fitted.
+const MODELLED_RANKS_MAX: u32 = 8;
+/// Fewer sizes do not tell what a call takes from what a byte takes.
+const SIZES_MIN: usize = 2;
+
+/// Programs by the names of collective and algorithm.
+type Lowered = BTreeMap<(&'static str, &'static str), Programs>;
+
+impl Outcome {
+    /// The model of the processors and links that comes nearest to what was measured, and how near
+    /// that is, in one or two sentences. For few ranks: to walk through many takes too long.
+    ///
+    /// # Errors
+    ///
+    /// When the walk does not end.
+    pub fn modelled(&self) -> Result<Option<(Model, String)>, SubjectError> {
+        let Some(Seen { plan, .. }) = self.seen.first() else { return Ok(None) };
+        let sizes: BTreeSet<usize> = self.seen.iter().map(|seen| seen.point.bytes).collect();
+        if plan.ranks > MODELLED_RANKS_MAX || sizes.len() < SIZES_MIN {
+            return Ok(None);
+        }
+        // In rows, as this machine's own launcher and most others place them.
+        let hosts: Vec<u32> =
+            (0..plan.ranks).map(|rank| rank * plan.hosts / plan.ranks.max(1)).collect();
+        let programs = self.programs(&Hosts::of(&hosts), plan.slots)?;
+        let samples = self.samples(&programs);
+        let fitted = fit(&models::processors(NETWORK_BYTES_PER_S), &samples)?;
+        let Model { processor, within, between, .. } = fitted.model;
+        let Processor { call_ns, fold_ns, slot_ns, memory_ns: [near, shared, far] } = processor;
+        let mut text = format!(
+            "Predicted by a walk through the schedules, with numbers fitted to these {} times: \
+             half of the predictions are off by {:.0} % at most.\n\
+             A call takes {call_ns:.0} ns, a fold {fold_ns:.0} ns and, for each byte, \
+             {slot_ns:.3} ns in slots, and in buffers of up to 1 MiB, 16 MiB and more {near:.3}, \
+             {shared:.3} and {far:.3} ns; between ranks of a host {:.0} ns",
+            samples.len(),
+            100.0 * fitted.median_error(),
+            within.latency_ns + within.message_ns
+        );
+        if plan.hosts > 1 {
+            let Hop { message_ns, byte_ns, latency_ns, bytes_per_s } = between;
+            // Writing to a string does not fail.
+            let _ = write!(
+                text,
+                ", between hosts {latency_ns:.0} ns, {message_ns:.0} ns for each message and \
+                 {byte_ns:.3} ns for each byte at either end, and {:.1} GB/s",
+                bytes_per_s / 1e9
+            );
+        }
+        Ok(Some((fitted.model, text + ".\n")))
+    }
+
+    /// What was measured, lowered once for all sizes.
+    fn programs(&self, hosts: &Hosts, slots: u32) -> Result<Lowered, SubjectError> {
+        let mut programs = Lowered::new();
+        for Seen { point, .. } in &self.seen {
+            for time in &point.times {
+                let key = (point.collective.name(), time.way.algorithm);
+                let algorithm = algorithm::find(point.collective, time.way.algorithm)?;
+                let lowered = || Programs::new(algorithm, 0, hosts.clone(), slots);
+                programs.entry(key).or_insert_with(lowered);
+            }
+        }
+        Ok(programs)
+    }
+
+    fn samples<'p>(&self, programs: &'p Lowered) -> Vec<Sample<'p>> {
+        let mut samples = Vec::new();
+        for Seen { point, count, plan } in &self.seen {
+            for time in &point.times {
+                let key = (point.collective.name(), time.way.algorithm);
+                let Some(programs) = programs.get(&key) else { continue };
+                let call = predict::Call {
+                    programs,
+                    count: *count,
+                    element_bytes: DataType::Float32.bytes(),
+                    buffer_bytes: point.bytes,
+                    channels: plan.channels,
+                    slot_bytes: time.way.division.bytes(plan.slot_bytes, 64),
+                };
+                samples.push(Sample { call, time_ns: time.median_ns as f64 });
+            }
+        }
+        samples
+    }
+}

@@ -1,0 +1,65 @@
+//! What the network does when many use it, said before anything is measured over it, and what is
+//! worth trying because of it.
+
+use std::io::Write;
+
+use super::Tried;
+use crate::subject::SubjectError;
+use ferroccl::communicator::Communicator;
+use ferroccl::tools::Seen;
+
+const ROUNDS: u32 = 7;
+
+/// Looks, and says what it sees on rank 0. Returns what is worth trying because of it. All ranks
+/// call it, and all get the same.
+pub(super) fn look(
+    communicator: &mut Communicator,
+    out: &mut dyn Write,
+) -> Result<Vec<Tried>, SubjectError> {
+    let Some(seen) = communicator.look_at_network(ROUNDS)? else { return Ok(Vec::new()) };
+    let tried = worth(&seen, communicator.transport());
+    if communicator.rank() == 0 {
+        writeln!(out, "{}", said(&seen, &tried))?;
+    }
+    Ok(tried)
+}
+
+/// What was seen, and what it leads to.
+fn said(seen: &Seen, tried: &[Tried]) -> String {
+    let names: Vec<&str> = tried.iter().map(|tried| tried.variable).collect();
+    match names.is_empty() {
+        true => seen.to_string(),
+        false => format!("{seen}; {} tried for that", names.join(" and ")),
+    }
+}
+
+/// More flows, where those that there are do not get what one pair alone does.
+fn worth(seen: &Seen, transport: &str) -> Vec<Tried> {
+    if !seen.is_crowded() {
+        return Vec::new();
+    }
+    let (variable, values): (_, &[&str]) = match transport.contains("verbs") {
+        true => ("FERROCCL_IB_POLICY", &["qps=4", "qps=16"]),
+        false => ("FERROCCL_SOCKETS", &["2", "4"]),
+    };
+    let values = values.iter().map(|value| (*value).to_owned()).collect();
+    vec![Tried { variable, values }]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_gets_slower_in_company_is_tried() {
+        let seen = Seen { pairs: 4, round_trip_us: 12.0, alone: 10e9, together: 2.5e9 };
+        let tried = worth(&seen, "shm+tcp");
+        assert_eq!(tried[0].variable, "FERROCCL_SOCKETS");
+        let text = said(&seen, &tried);
+        assert!(text.ends_with("on one path; FERROCCL_SOCKETS tried for that"), "{text}");
+        assert_eq!(worth(&seen, "shm+verbs")[0].variable, "FERROCCL_IB_POLICY");
+        let quiet = Seen { together: 9e9, ..seen };
+        assert_eq!(worth(&quiet, "tcp"), []);
+        assert_eq!(said(&quiet, &[]), quiet.to_string());
+    }
+}

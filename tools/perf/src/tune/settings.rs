@@ -1,0 +1,201 @@
+//! Tries values of tunables that hold for a communicator as long as it lives: slots, channels,
+//! sockets, queue pairs. One tunable after the other, with what was the fastest so far for the
+//! others; the communicators of all its values are there at once and measured in turns.
+
+use std::io::Write;
+
+use ccl_core::config::Config;
+use ccl_core::select::tuning::SETTABLE;
+use ccl_core::types::{Collective, DataType, ReduceOp};
+
+use super::{ITERATIONS_MAX, ROUND_US, Tried, Wanted, time};
+use crate::geometry::counts_of_size;
+use crate::memory::Memory;
+use crate::subject::SubjectError;
+use crate::trial::Trial;
+use ferroccl::communicator::Communicator;
+
+/// By so much, as a share, a value must be faster than what holds without it.
+pub(super) const WORTH: f64 = 0.03;
+
+/// What is worth trying, by how the ranks are joined.
+const USUAL: [(&str, &[&str], Joined); 6] = [
+    ("FERROCCL_SLOT_BYTES", &["64k", "256k", "512k"], Joined::Anyhow),
+    ("FERROCCL_SLOTS", &["4", "16"], Joined::Anyhow),
+    ("FERROCCL_CHANNELS", &["2"], Joined::Anyhow),
+    ("FERROCCL_ZERO_COPY_BYTES", &["4k", "64k"], Joined::ByNetwork),
+    ("FERROCCL_SOCKETS", &["2", "4"], Joined::ByTcp),
+    ("FERROCCL_IB_POLICY", &["qps=1", "qps=4", "qps=16"], Joined::ByVerbs),
+];
+
+/// What a model takes into account of what tables set.
+pub(super) const MODELLED: [&str; 3] =
+    ["FERROCCL_CHANNELS", "FERROCCL_SLOTS", "FERROCCL_SLOT_BYTES"];
+
+/// How ranks are joined for a tunable to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Joined {
+    Anyhow,
+    ByNetwork,
+    ByTcp,
+    ByVerbs,
+}
+
+impl Tried {
+    /// What a text such as `FERROCCL_SLOTS=4` says.
+    ///
+    /// # Errors
+    ///
+    /// If it is no such text, or of a tunable that no table may set.
+    pub fn read(text: &str) -> Result<Tried, String> {
+        let (name, value) = text.split_once('=').unwrap_or((text, ""));
+        let known = SETTABLE.iter().find(|known| **known == name);
+        match known.filter(|_| !value.is_empty()) {
+            Some(known) => Ok(Tried { variable: known, values: vec![value.to_owned()] }),
+            None => Err(format!("give one of these, = and a value: {}", SETTABLE.join(" "))),
+        }
+    }
+
+    /// What is usually worth trying, over the transport that a configuration names.
+    #[must_use]
+    pub fn usual(config: &Config) -> Vec<Tried> {
+        let transport = config.transport.as_str();
+        let counts = |joined: Joined| match joined {
+            Joined::Anyhow => true,
+            Joined::ByNetwork => transport != "shm",
+            Joined::ByTcp => matches!(transport, "auto" | "tcp" | "shm+tcp"),
+            Joined::ByVerbs => config.is_over_verbs(),
+        };
+        Tried::those(|_, joined| counts(joined))
+    }
+
+    /// What is usually worth trying of what a model takes into account.
+    #[must_use]
+    pub fn modelled() -> Vec<Tried> {
+        Tried::those(|variable, _| MODELLED.contains(&variable))
+    }
+
+    fn those(counts: impl Fn(&str, Joined) -> bool) -> Vec<Tried> {
+        let usual = USUAL.iter().filter(|(variable, _, joined)| counts(variable, *joined));
+        let tried = |(name, values, _): &(&str, &[&str], Joined)| {
+            let variable = SETTABLE.iter().find(|known| *known == name)?;
+            Some(Tried { variable, values: values.iter().map(|text| (*text).to_owned()).collect() })
+        };
+        usual.filter_map(tried).collect()
+    }
+}
+
+/// Those of the values that are the fastest, which the configuration then has.
+pub(super) fn fastest(
+    wanted: &Wanted,
+    tried: &[Tried],
+    communicator: &mut Communicator,
+    config: &mut Config,
+    out: &mut dyn Write,
+) -> Result<Vec<(&'static str, String)>, SubjectError> {
+    let mut settings = Vec::new();
+    for Tried { variable, values } in tried {
+        let holds = config.table().into_iter().find(|tunable| tunable.variable == *variable);
+        let holds = holds.map(|tunable| tunable.value).unwrap_or_default();
+        let mut all = vec![Candidate::new(holds, config.clone(), communicator)?];
+        for value in values {
+            let config = with(config, variable, value)?;
+            all.push(Candidate::new(value.clone(), config, communicator)?);
+        }
+        let ratios = ratios(wanted, &mut all)?;
+        let [held, others @ ..] = &all[..] else { continue };
+        let mut text = format!("{variable}={}", held.value);
+        for (other, ratio) in others.iter().zip(&ratios) {
+            text += &format!(", {} {ratio:.3} times as long", other.value);
+        }
+        if held.communicator.rank() == 0 {
+            writeln!(out, "{text}")?;
+        }
+        let best = ratios.iter().zip(others).min_by(|one, other| one.0.total_cmp(other.0));
+        if let Some((ratio, best)) = best
+            && *ratio < 1.0 - WORTH
+        {
+            *config = with(config, variable, &best.value)?;
+            settings.push((*variable, best.value.clone()));
+        }
+    }
+    Ok(settings)
+}
+
+/// A value, and ranks that it holds for.
+struct Candidate {
+    value: String,
+    communicator: Communicator,
+    /// Microseconds of each round, point by point.
+    times: Vec<Vec<f64>>,
+}
+
+impl Candidate {
+    /// The ranks of `from` with this configuration.
+    fn new(
+        value: String,
+        config: Config,
+        from: &mut Communicator,
+    ) -> Result<Candidate, SubjectError> {
+        let communicator = from.again(config)?;
+        Ok(Candidate { value, communicator, times: Vec::new() })
+    }
+}
+
+/// How long calls take with each value but the first, as multiples of the first: the geometric
+/// mean over all points, by the ways that the library takes.
+fn ratios(wanted: &Wanted, candidates: &mut [Candidate]) -> Result<Vec<f64>, SubjectError> {
+    let mut memory = Memory::new(wanted.max_bytes, wanted.max_bytes)?;
+    let points = wanted
+        .collectives
+        .iter()
+        .flat_map(|collective| wanted.sizes().into_iter().map(move |bytes| (*collective, bytes)));
+    for (collective, bytes) in points {
+        let mut iterations = 1;
+        for round in 0..=wanted.rounds {
+            for (index, candidate) in candidates.iter_mut().enumerate() {
+                let trial = trial(&candidate.communicator, collective, bytes);
+                let taken = time(&mut candidate.communicator, &trial, &mut memory, iterations)?;
+                // Of the first round only how often to repeat it.
+                match (round, index) {
+                    (0, 0) => {
+                        let many = (ROUND_US / taken.max(0.01)).clamp(1.0, ITERATIONS_MAX) as u32;
+                        iterations = many;
+                        candidate.times.push(Vec::new());
+                    }
+                    (0, _) => candidate.times.push(Vec::new()),
+                    _ => candidate.times.last_mut().into_iter().for_each(|times| times.push(taken)),
+                }
+            }
+        }
+    }
+    let median = |times: &Vec<f64>| {
+        let mut times = times.clone();
+        times.sort_by(f64::total_cmp);
+        times.get(times.len() / 2).copied().unwrap_or(1.0)
+    };
+    let score = |candidate: &Candidate| {
+        let sum: f64 = candidate.times.iter().map(|times| median(times).max(1e-3).ln()).sum();
+        sum / candidate.times.len().max(1) as f64
+    };
+    let scores: Vec<f64> = candidates.iter().map(score).collect();
+    let first = scores.first().copied().unwrap_or_default();
+    Ok(scores.iter().skip(1).map(|score| (score - first).exp()).collect())
+}
+
+fn trial(communicator: &Communicator, collective: Collective, bytes: usize) -> Trial<'static> {
+    let (data_type, op, root) = (DataType::Float32, ReduceOp::Sum, 0);
+    let (rank, ranks) = (communicator.rank(), communicator.ranks());
+    let counts = counts_of_size(collective, bytes, data_type, false, (rank, ranks));
+    Trial { collective, data_type, op, root, counts, algorithm: None, rank, ranks }
+}
+
+/// The same configuration but for one value.
+pub(super) fn with(config: &Config, variable: &str, value: &str) -> Result<Config, SubjectError> {
+    let table = config.table();
+    let lookup = |name: &str| {
+        let known = table.iter().find(|tunable| tunable.variable == name)?;
+        Some(if name == variable { value.to_owned() } else { known.value.clone() })
+    };
+    Ok(Config::from_lookup(&lookup)?)
+}

@@ -1,0 +1,495 @@
+//! How the rails of a link come together: all are dialled at once, and those that have come after a
+//! moment are the link. Others may come later.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ccl_core::time::Instant;
+use ccl_core::transport::{
+    Address, Connected, Connecting, Inner, Listener, Secret, TransportError,
+};
+use ccl_socket::socket;
+
+use crate::RAILS_MAX;
+use crate::device::Together;
+
+/// Names a link in both processes; random.
+pub(crate) type LinkId = [u8; 16];
+
+/// The longest text that the user of a link may give to it.
+const TEXT_BYTES_MAX: usize = 64;
+/// How long the other rails may take after the first.
+const GATHER: Duration = Duration::from_secs(1);
+/// How long a rail that comes back waits for its link to take it.
+const RETURN: Duration = Duration::from_secs(5);
+/// Links that are remembered, so that a rail that comes too late is none of its own.
+const KNOWN_MAX: usize = 1024;
+
+/// What the dialling side says of a rail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hello {
+    pub(crate) link: LinkId,
+    pub(crate) rail: u8,
+    pub(crate) rails: u8,
+    /// Of how many of the listener's devices the address is known.
+    pub(crate) known: u8,
+    /// How often the rail has come back, this time included.
+    pub(crate) epoch: u32,
+    /// The user's; of no meaning if the rail comes back.
+    pub(crate) text: Vec<u8>,
+}
+
+impl Hello {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.link.to_vec();
+        bytes.extend([self.rail, self.rails, self.known]);
+        bytes.extend(self.epoch.to_le_bytes());
+        bytes.extend(&self.text);
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Hello> {
+        let (link, rest) = bytes.split_first_chunk()?;
+        let (&[rail, rails, known], rest) = rest.split_first_chunk()?;
+        let (epoch, text) = rest.split_first_chunk()?;
+        let plausible = rail < rails && usize::from(rails) <= RAILS_MAX;
+        let (link, epoch, text) = (*link, u32::from_le_bytes(*epoch), text.to_vec());
+        let hello = Hello { link, rail, rails, known, epoch, text };
+        (plausible && hello.text.len() <= TEXT_BYTES_MAX).then_some(hello)
+    }
+}
+
+/// What an address says: how many devices there are, and where the first ones are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    pub(crate) count: usize,
+    pub(crate) known: Vec<Address>,
+}
+
+impl Addresses {
+    pub(crate) fn encode(&self) -> Address {
+        let mut bytes = vec![self.count as u8, self.known.len() as u8];
+        for Address(address) in &self.known {
+            bytes.extend((address.len() as u16).to_le_bytes());
+            bytes.extend(address);
+        }
+        Address(bytes)
+    }
+
+    pub(crate) fn decode(Address(bytes): &Address) -> Option<Addresses> {
+        let (&[count, known], mut rest) = bytes.split_first_chunk()?;
+        let (count, mut addresses) = (usize::from(count), Vec::new());
+        for _ in 0..known {
+            let (length, behind) = rest.split_first_chunk()?;
+            let (address, behind) = behind.split_at_checked(u16::from_le_bytes(*length).into())?;
+            addresses.push(Address(address.to_vec()));
+            rest = behind;
+        }
+        let plausible = (1..=RAILS_MAX).contains(&count) && (1..=count).contains(&addresses.len());
+        (rest.is_empty() && plausible).then_some(Addresses { count, known: addresses })
+    }
+
+    /// That of the device which a rail leads to, if it is known.
+    fn of(&self, rail: usize) -> Option<&Address> {
+        self.known.get(rail % self.count.max(1))
+    }
+}
+
+/// The same address with less in it: a device's with `shorter` of it, as long as one can be any
+/// shorter; then without the last device, which the peer tells of later. None if it is no address
+/// of rails, or cannot be any shorter with so many devices at least.
+#[must_use]
+pub fn shorten(
+    address: &Address,
+    least: usize,
+    shorter: impl Fn(&Address) -> Option<Address>,
+) -> Option<Address> {
+    let mut addresses = Addresses::decode(address)?;
+    let longest = addresses.known.iter_mut().max_by_key(|address| address.0.len())?;
+    match shorter(longest) {
+        Some(shorter) => *longest = shorter,
+        None if addresses.known.len() > least.max(1) => drop(addresses.known.pop()),
+        None => return None,
+    }
+    Some(addresses.encode())
+}
+
+/// How a rail is dialled again.
+#[derive(Clone, Debug)]
+pub(crate) struct Dial {
+    pub(crate) addresses: Addresses,
+    pub(crate) secret: Secret,
+}
+
+impl Dial {
+    /// Where a rail leads to, if that is known.
+    pub(crate) fn to(&self, rail: usize) -> Option<&Address> {
+        self.addresses.of(rail)
+    }
+
+    /// The peer says where a device of its is: they come in order, some twice. No if there is none
+    /// such.
+    pub(crate) fn learn(&mut self, device: usize, address: Address) -> bool {
+        let Addresses { count, known } = &mut self.addresses;
+        if device == known.len() && device < *count {
+            known.push(address);
+        }
+        device < *count
+    }
+}
+
+/// A link before a lane takes it over.
+#[derive(Debug)]
+pub(crate) struct Gathered {
+    /// What made it.
+    pub(crate) with: Arc<Together>,
+    pub(crate) id: LinkId,
+    /// By rail; none where it has not come.
+    pub(crate) rails: Vec<Option<Connected>>,
+    pub(crate) from: From,
+}
+
+/// Which side of a link this is.
+#[derive(Debug)]
+pub(crate) enum From {
+    /// The one that has dialled.
+    Dialled(Dial),
+    /// The one that was dialled, and where rails come back to; with the devices that the other one
+    /// does not know yet, and where they are.
+    Listened(Arc<Mutex<Doors>>, Vec<(u8, Address)>),
+}
+
+impl Inner for Gathered {
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+/// A rail that has come back.
+#[derive(Debug)]
+pub(crate) struct Returned {
+    pub(crate) hello: Hello,
+    pub(crate) connected: Connected,
+    at: Instant,
+}
+
+/// Rails of a link that are still coming.
+#[derive(Debug)]
+struct Gathering {
+    id: LinkId,
+    text: Vec<u8>,
+    rails: Vec<Option<Connected>>,
+    /// Those that lead to the first of the listener's devices, so many, are awaited.
+    known: usize,
+    since: Instant,
+}
+
+/// Where rails come in: one listener for each device. The lanes look there, too, for rails that
+/// come back when nobody waits for a link.
+#[derive(Debug)]
+pub(crate) struct Doors {
+    listeners: Vec<Box<dyn Listener>>,
+    gathering: Vec<Gathering>,
+    known: VecDeque<LinkId>,
+    /// Links to be handed out.
+    gathered: VecDeque<Gathering>,
+    returned: Vec<Returned>,
+    /// Peers that said nothing of a rail.
+    rejected: u64,
+    /// No links are wanted any more.
+    is_closed: bool,
+}
+
+impl Doors {
+    pub(crate) fn new(listeners: Vec<Box<dyn Listener>>) -> Doors {
+        Doors {
+            listeners,
+            gathering: Vec::new(),
+            known: VecDeque::new(),
+            gathered: VecDeque::new(),
+            returned: Vec::new(),
+            rejected: 0,
+            is_closed: false,
+        }
+    }
+
+    fn addresses(&self) -> Addresses {
+        let known: Vec<Address> = self.listeners.iter().map(|one| one.address()).collect();
+        Addresses { count: known.len(), known }
+    }
+
+    /// Takes in who has come. An error is one of every listener.
+    pub(crate) fn pump(&mut self, now: Instant) -> Result<(), TransportError> {
+        let mut failed = Vec::new();
+        for at in 0..self.listeners.len() {
+            loop {
+                match self.listeners[at].poll(now) {
+                    Ok(Some(connected)) => self.came(connected, now),
+                    Ok(None) => break,
+                    Err(error) => {
+                        failed.push(error);
+                        break;
+                    }
+                }
+            }
+        }
+        let is_late = |since: Instant| now.since(since) >= GATHER;
+        let devices = self.listeners.len().max(1);
+        let ready = |one: &mut Gathering| {
+            let mut rails = one.rails.iter().enumerate();
+            let is_whole = rails.all(|(at, rail)| rail.is_some() || at % devices >= one.known);
+            is_whole || is_late(one.since)
+        };
+        for one in self.gathering.extract_if(.., ready) {
+            if self.known.len() == KNOWN_MAX {
+                self.known.pop_front();
+            }
+            self.known.push_back(one.id);
+            self.gathered.push_back(one);
+        }
+        self.returned.retain(|one| now.since(one.at) < RETURN);
+        match failed.pop() {
+            Some(error) if failed.len() + 1 == self.listeners.len() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn came(&mut self, connected: Connected, now: Instant) {
+        let Some(hello) = Hello::decode(&connected.hello) else {
+            self.rejected += 1;
+            return;
+        };
+        if hello.epoch > 0 {
+            self.returned.push(Returned { hello, connected, at: now });
+            return;
+        }
+        let Hello { link: id, rail, rails, known, text, .. } = hello;
+        if self.is_closed || self.known.contains(&id) {
+            return;
+        }
+        let found = self.gathering.iter().position(|one| one.id == id);
+        let at = found.unwrap_or_else(|| {
+            let rails = (0..rails).map(|_| None).collect();
+            let known = known.into();
+            self.gathering.push(Gathering { id, text, rails, known, since: now });
+            self.gathering.len() - 1
+        });
+        if let Some(place) = self.gathering[at].rails.get_mut(usize::from(rail)) {
+            *place = Some(connected);
+        }
+    }
+
+    /// Rails of this link that have come back.
+    pub(crate) fn take_returned(&mut self, link: &LinkId) -> Vec<Returned> {
+        self.returned.extract_if(.., |one| one.hello.link == *link).collect()
+    }
+}
+
+/// Locks what nothing can leave half changed.
+pub(crate) fn lock(doors: &Mutex<Doors>) -> MutexGuard<'_, Doors> {
+    doors.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for links.
+#[derive(Debug)]
+pub(crate) struct RailsListener {
+    doors: Arc<Mutex<Doors>>,
+    with: Arc<Together>,
+}
+
+impl RailsListener {
+    pub(crate) fn new(doors: Arc<Mutex<Doors>>, with: &Arc<Together>) -> RailsListener {
+        RailsListener { doors, with: Arc::clone(with) }
+    }
+}
+
+impl Listener for RailsListener {
+    fn address(&self) -> Address {
+        lock(&self.doors).addresses().encode()
+    }
+
+    fn poll(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
+        let mut doors = lock(&self.doors);
+        let pumped = doors.pump(now);
+        let Some(Gathering { id, text, rails, known, .. }) = doors.gathered.pop_front() else {
+            return pumped.map(|()| None);
+        };
+        let untold = (0..).zip(doors.addresses().known).skip(known).collect();
+        let from = From::Listened(Arc::clone(&self.doors), untold);
+        let inner = Gathered { with: Arc::clone(&self.with), id, rails, from };
+        Ok(Some(Connected { hello: text, inner: Box::new(inner) }))
+    }
+
+    fn rejected(&self) -> u64 {
+        let doors = lock(&self.doors);
+        doors.rejected + doors.listeners.iter().map(|listener| listener.rejected()).sum::<u64>()
+    }
+}
+
+impl Drop for RailsListener {
+    /// Rails may still come back.
+    fn drop(&mut self) {
+        let mut doors = lock(&self.doors);
+        doors.is_closed = true;
+        doors.gathering.clear();
+        doors.gathered.clear();
+    }
+}
+
+/// A link in the making.
+#[derive(Debug)]
+pub(crate) struct RailsConnecting {
+    with: Arc<Together>,
+    id: LinkId,
+    dial: Dial,
+    /// By rail.
+    attempts: Vec<Attempt>,
+    /// When the first rail came.
+    since: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Attempt {
+    Open(Box<dyn Connecting>),
+    Connected(Connected),
+    Failed(TransportError),
+    /// Handed out, or not begun: it comes later.
+    Over,
+}
+
+impl RailsConnecting {
+    pub(crate) fn new(
+        with: &Arc<Together>,
+        address: &Address,
+        secret: &Secret,
+        text: &[u8],
+        deadline: Instant,
+    ) -> Result<RailsConnecting, TransportError> {
+        let usage = |text: String| TransportError::Usage(text);
+        if text.len() > TEXT_BYTES_MAX {
+            let bytes = text.len();
+            return Err(usage(format!(
+                "a hello of {bytes} bytes; at most {TEXT_BYTES_MAX} are allowed"
+            )));
+        }
+        let theirs = Addresses::decode(address);
+        let theirs = theirs.ok_or_else(|| usage("no addresses of rails".to_owned()))?;
+        let id: LinkId = socket::random()?;
+        // Who has more devices uses them all; the other side's take turns.
+        let rails = theirs.count.max(with.devices.len());
+        let known = theirs.known.len() as u8;
+        let mut attempts = Vec::new();
+        for rail in 0..rails {
+            let Some(address) = theirs.of(rail) else {
+                attempts.push(Attempt::Over);
+                continue;
+            };
+            let device = &with.devices[rail % with.devices.len()];
+            let (rail, rails) = (rail as u8, rails as u8);
+            let text = text.to_vec();
+            let hello = Hello { link: id, rail, rails, known, epoch: 0, text }.encode();
+            attempts.push(Attempt::Open(device.connect(address, secret, &hello, deadline)?));
+        }
+        let dial = Dial { addresses: theirs, secret: secret.clone() };
+        Ok(RailsConnecting { with: Arc::clone(with), id, dial, attempts, since: None })
+    }
+}
+
+impl Connecting for RailsConnecting {
+    fn poll(&mut self, now: Instant) -> Result<Option<Connected>, TransportError> {
+        for attempt in &mut self.attempts {
+            let Attempt::Open(connecting) = attempt else { continue };
+            match connecting.poll(now) {
+                Ok(None) => {}
+                Ok(Some(connected)) => {
+                    self.since.get_or_insert(now);
+                    *attempt = Attempt::Connected(connected);
+                }
+                Err(error) => *attempt = Attempt::Failed(error),
+            }
+        }
+        let is_open = self.attempts.iter().any(|attempt| matches!(attempt, Attempt::Open(_)));
+        let is_late = self.since.is_some_and(|since| now.since(since) >= GATHER);
+        if is_open && !is_late {
+            return Ok(None);
+        }
+        let mut error = TransportError::Usage(
+            "this connection has already been handed out, or has failed".to_owned(),
+        );
+        let mut rails = Vec::new();
+        for attempt in &mut self.attempts {
+            rails.push(match std::mem::replace(attempt, Attempt::Over) {
+                Attempt::Connected(connected) => Some(connected),
+                Attempt::Failed(failed) => {
+                    error = failed;
+                    None
+                }
+                Attempt::Open(_) | Attempt::Over => None,
+            });
+        }
+        if rails.iter().all(Option::is_none) {
+            return Err(error);
+        }
+        let (with, id, from) = (Arc::clone(&self.with), self.id, From::Dialled(self.dial.clone()));
+        let inner = Gathered { with, id, rails, from };
+        Ok(Some(Connected { hello: Vec::new(), inner: Box::new(inner) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hellos_and_addresses_survive_their_journey() {
+        let hello =
+            Hello { link: [7; 16], rail: 3, rails: 4, known: 2, epoch: 9, text: vec![1; 64] };
+        let bytes = hello.encode();
+        assert!(bytes.len() <= ccl_core::transport::HELLO_BYTES_MAX);
+        assert_eq!(Hello::decode(&bytes), Some(hello.clone()));
+        for wrong in [
+            Hello { rail: 4, ..hello.clone() },
+            Hello { rails: 200, ..hello.clone() },
+            Hello { text: vec![1; 65], ..hello },
+        ] {
+            assert_eq!(Hello::decode(&wrong.encode()), None);
+        }
+        let known = [&b"one"[..], b"", &[9; 300]].map(|bytes| Address(bytes.to_vec())).to_vec();
+        let addresses = Addresses { count: 4, known };
+        let address = addresses.encode();
+        assert_eq!(Addresses::decode(&address), Some(addresses.clone()));
+        for bytes in 0..address.0.len() {
+            assert_eq!(Addresses::decode(&Address(address.0[..bytes].to_vec())), None, "{bytes}");
+        }
+        for wrong in
+            [Addresses { count: 2, ..addresses.clone() }, Addresses { count: 17, ..addresses }]
+        {
+            assert_eq!(Addresses::decode(&wrong.encode()), None);
+        }
+        assert_eq!(Addresses::decode(&Address(vec![0xff; 300])), None);
+    }
+
+    #[test]
+    fn addresses_are_shortened_from_the_end() {
+        let known = [&b"one"[..], b"two", b"three"].map(|bytes| Address(bytes.to_vec())).to_vec();
+        let mut address = Addresses { count: 3, known }.encode();
+        let shorter = |Address(bytes): &Address| {
+            (bytes.len() > 1).then(|| Address(bytes[..bytes.len() - 1].to_vec()))
+        };
+        let mut left = Vec::new();
+        while let Some(next) = shorten(&address, 1, shorter) {
+            let Addresses { count, known } = Addresses::decode(&next).unwrap();
+            assert_eq!(count, 3);
+            left.push(known.into_iter().map(|Address(bytes)| bytes.len()).collect::<Vec<_>>());
+            address = next;
+        }
+        let ends = [vec![1, 1, 1], vec![1, 1], vec![1]];
+        assert_eq!(left[left.len() - 3..], ends);
+        let is_least = |lengths: &Vec<usize>| lengths.iter().all(|length| *length == 1);
+        assert!(left.iter().all(|lengths| lengths.len() == 3 || is_least(lengths)));
+        assert_eq!(shorten(&address, 1, shorter), None);
+        assert_eq!(shorten(&Address(vec![7; 9]), 1, shorter), None);
+    }
+}

@@ -1,0 +1,254 @@
+//! Devices that take no memory any more, or no work.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ccl_core::transport::{
+    Device, Event, Faults, FaultyDevice, Lane, LocalSlice, TransportError, WorkRequest,
+};
+use ccl_memory::Region;
+use ccl_transport_multirail::RailsDevice;
+use ccl_transport_sim::{Conditions, World};
+
+use crate::failing::meet;
+use crate::house::House;
+
+/// What the devices of side 0 do, one after the other.
+#[derive(Clone, Debug, Default)]
+struct Knobs {
+    /// Memory is refused with this error number, unless it is 0.
+    code: Arc<AtomicI32>,
+    /// Whether lanes take no work.
+    is_full: Arc<AtomicBool>,
+    /// Looks at farewells that are not over yet.
+    leaving: Arc<AtomicUsize>,
+    /// Farewells and ends of endpoints, by device.
+    log: Arc<Mutex<Vec<(usize, Step)>>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Farewell,
+    Detach,
+}
+
+/// A lane of device number `.0`.
+#[derive(Debug)]
+struct Faulty(usize, Knobs);
+
+impl Faulty {
+    fn log(&self, step: Step) {
+        self.1.log.lock().unwrap().push((self.0, step));
+    }
+}
+
+impl Faults for Faulty {
+    fn takes(&self) -> bool {
+        !self.1.is_full.load(Ordering::Relaxed)
+    }
+
+    fn leaves(&mut self) -> bool {
+        self.log(Step::Farewell);
+        let left = self.1.leaving.load(Ordering::Relaxed);
+        self.1.leaving.store(left.saturating_sub(1), Ordering::Relaxed);
+        left == 0
+    }
+
+    fn detaches(&self) -> bool {
+        self.log(Step::Detach);
+        true
+    }
+}
+
+fn refused(code: i32) -> Result<(), TransportError> {
+    let (call, reason, advice) = ("register", "as told".to_owned(), "tell it otherwise");
+    if code == 0 { Ok(()) } else { Err(TransportError::Os { call, code, reason, advice }) }
+}
+
+/// A house whose devices of side 0 do as they are told.
+fn house() -> (House, [Knobs; 2]) {
+    let conditions = Conditions { redirects: false, ..Conditions::default() };
+    let mut house = House::new([2, 2], conditions, 5);
+    let log = Arc::default();
+    let knobs = [(); 2].map(|()| Knobs { log: Arc::clone(&log), ..Knobs::default() });
+    let faulty = |at: u32| -> (String, Arc<dyn Device>) {
+        let knobs = knobs[at as usize].clone();
+        let code = Arc::clone(&knobs.code);
+        let device = FaultyDevice::new(house.world.device(2 * at))
+            .with_lanes(move || Faulty(at as usize, knobs.clone()))
+            .with_memory(move || refused(code.load(Ordering::Relaxed)));
+        (format!("sim{at}"), Arc::new(device))
+    };
+    house.devices[0] = Arc::new(RailsDevice::new([0, 1].map(faulty).to_vec()).unwrap());
+    (house, knobs)
+}
+
+/// Polls a lane until an event that counts has come; the others go on meanwhile.
+fn await_event(world: &World, lanes: &mut [Box<dyn Lane>; 2], side: usize) -> Event {
+    let until = world.now() + Duration::from_secs(10);
+    loop {
+        for (at, lane) in lanes.iter_mut().enumerate() {
+            let mut events = Vec::new();
+            lane.poll(world.now(), &mut events).unwrap();
+            let counts = |event: &Event| !matches!(event, Event::Done { .. });
+            if let Some(event) = events.into_iter().find(counts)
+                && at == side
+            {
+                return event;
+            }
+        }
+        world.step();
+        assert!(world.now() < until);
+    }
+}
+
+#[test]
+fn memory_that_one_device_does_not_take_goes_over_the_others() {
+    const BYTES: usize = 4096;
+    const EIO: i32 = 5;
+    for broken in [0, 1] {
+        let (house, knobs) = house();
+        let world = &house.world;
+        let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
+        let mut connected = meet(&house, 0).into_iter();
+        let endpoints =
+            lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
+        knobs[broken].code.store(EIO, Ordering::Relaxed);
+        let memory = [0, 1].map(|side: usize| house.devices[side].allocate(BYTES).unwrap());
+        let keys = [0, 1].map(|side| lanes[side].share(endpoints[side], memory[side].1).unwrap());
+        let remotes =
+            [0, 1].map(|side| lanes[side].import(endpoints[side], &keys[1 - side]).unwrap());
+        for side in [0, 1] {
+            memory[side].0.write(0, &[side as u8 + 1; BYTES / 2]).unwrap();
+            let put = |at: usize| WorkRequest::Put {
+                endpoint: endpoints[side],
+                local: LocalSlice { key: memory[side].1, offset: at * 64, bytes: 64 },
+                tail: None,
+                grant: false,
+                remote: remotes[side],
+                remote_offset: BYTES / 2 + at * 64,
+                immediate: Some(at as u32),
+                id: at as u64,
+            };
+            let work: Vec<_> = (0..8).map(put).collect();
+            assert_eq!(lanes[side].post(world.now(), &work).unwrap(), 8);
+            for _ in 0..8 {
+                let event = await_event(world, &mut lanes, 1 - side);
+                assert!(matches!(event, Event::Arrived { bytes: 64, .. }), "{event:?}");
+            }
+            let mut seen = [0; 512];
+            memory[1 - side].0.read(BYTES / 2, &mut seen).unwrap();
+            assert_eq!(seen, [side as u8 + 1; 512]);
+        }
+        let carried = lanes[0].rails(endpoints[0]);
+        assert_eq!(carried[broken].puts, 0, "{carried:?}");
+        house.devices[0].deregister(memory[0].1).unwrap();
+    }
+}
+
+#[test]
+fn what_is_short_or_registered_is_so_with_all_devices() {
+    const EIO: i32 = 5;
+    const ENOMEM: i32 = 12;
+    let (house, knobs) = house();
+    let (device, region) = (&house.devices[0], Region::private(4096));
+    for at in [0, 1] {
+        knobs[at].code.store(ENOMEM, Ordering::Relaxed);
+        let errors = [device.allocate(4096).unwrap_err(), device.register(&region).unwrap_err()];
+        assert!(errors.iter().all(TransportError::is_shortage), "{errors:?}");
+        knobs[at].code.store(EIO, Ordering::Relaxed);
+        let error = device.register(&region).unwrap_err();
+        assert!(!error.is_shortage() && error.to_string().contains("as told"), "{error}");
+        knobs[at].code.store(0, Ordering::Relaxed);
+    }
+    knobs.iter().for_each(|knobs| knobs.code.store(EIO, Ordering::Relaxed));
+    assert!(device.allocate(4096).is_err());
+    knobs.iter().for_each(|knobs| knobs.code.store(0, Ordering::Relaxed));
+    let key = device.register(&region).unwrap();
+    device.deregister(key).unwrap();
+}
+
+/// A rail that is back is proved by a put that the peer has, and by nothing less.
+#[test]
+fn a_rail_whose_proof_is_not_taken_carries_nothing() {
+    let (house, knobs) = house();
+    let world = &house.world;
+    let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
+    let mut connected = meet(&house, 0).into_iter();
+    let endpoints = lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
+    let memory = [0, 1].map(|side: usize| house.devices[side].allocate(4096).unwrap());
+    let keys = [0, 1].map(|side| lanes[side].share(endpoints[side], memory[side].1).unwrap());
+    for side in [0, 1] {
+        lanes[side].import(endpoints[side], &keys[1 - side]).unwrap();
+    }
+    world.disconnect(2, 3);
+    knobs[1].is_full.store(true, Ordering::Relaxed);
+    let mut up = |lasts: Duration| {
+        let until = world.now() + lasts;
+        while world.now() < until {
+            for lane in &mut lanes {
+                lane.poll(world.now(), &mut Vec::new()).unwrap();
+            }
+            let rails = lanes.each_ref().map(|lane| lane.rails(endpoints[0])[1].clone());
+            if rails[0].failures > 0 && rails[0].is_up {
+                return rails[1].is_up;
+            }
+            world.advance(world.now() + Duration::from_millis(1));
+        }
+        false
+    };
+    assert!(!up(Duration::from_secs(10)), "it carries what nobody can say arrives");
+    knobs[1].is_full.store(false, Ordering::Relaxed);
+    assert!(up(Duration::from_secs(10)), "it never comes back");
+}
+
+#[test]
+fn credits_and_cts_wait_behind_no_data() {
+    let conditions = Conditions { redirects: false, depth_max: 1 << 16, ..Conditions::default() };
+    let house = House::new([2, 2], conditions, 5);
+    let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
+    let mut connected = meet(&house, 0).into_iter();
+    let endpoints = lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
+    let memory = [0, 1].map(|side: usize| house.devices[side].allocate(64).unwrap());
+    let key = lanes[1].share(endpoints[1], memory[1].1).unwrap();
+    let put = |grant, remote, immediate| WorkRequest::Put {
+        endpoint: endpoints[0],
+        local: LocalSlice { key: memory[0].1, offset: 0, bytes: 8 },
+        tail: None,
+        grant,
+        remote,
+        remote_offset: 0,
+        immediate: Some(immediate),
+        id: 0,
+    };
+    let [sender, _] = &mut lanes;
+    let remote = sender.import(endpoints[0], &key).unwrap();
+    let depth = house.devices[0].caps().depth_max;
+    let data = vec![put(false, remote, 1); depth + 1];
+    assert_eq!(sender.post(house.world.now(), &data).unwrap(), depth);
+    assert_eq!(sender.post(house.world.now(), &[put(true, remote, 2)]).unwrap(), 1);
+}
+
+/// One rail after the other, an error would come as many times late as there are rails.
+#[test]
+fn farewells_of_rails_are_said_together() {
+    for by_drop in [false, true] {
+        let (house, knobs) = house();
+        let mut lanes = [0, 1].map(|side: usize| house.devices[side].lane().unwrap());
+        let mut connected = meet(&house, 0).into_iter();
+        let endpoints =
+            lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
+        knobs.iter().for_each(|knobs| knobs.leaving.store(3, Ordering::Relaxed));
+        let [mut lane, _peer] = lanes;
+        if !by_drop {
+            lane.detach(endpoints[0]);
+        }
+        drop(lane);
+        let log = knobs[0].log.lock().unwrap();
+        let first = [(0, Step::Farewell), (1, Step::Farewell), (0, Step::Farewell)];
+        assert_eq!(log[..3], first, "in turn: {log:?}");
+        let detached = log.iter().position(|(_, step)| *step == Step::Detach);
+        assert!(by_drop || detached >= Some(8), "before both were over: {log:?}");
+    }
+}

@@ -1,0 +1,43 @@
+//! Two sides with several simulated devices each: the `r`th device of side `s` is rank `2 r + s` of
+//! the world.
+
+use std::sync::Arc;
+
+use ccl_core::transport::{Address, Device};
+use ccl_transport_multirail::RailsDevice;
+use ccl_transport_sim::{Conditions, World};
+
+/// Devices of the two sides, so many each.
+#[derive(Clone)]
+pub(crate) struct House {
+    pub(crate) world: World,
+    pub(crate) devices: [Arc<dyn Device>; 2],
+    counts: [u32; 2],
+}
+
+impl House {
+    pub(crate) fn new(counts: [u32; 2], conditions: Conditions, seed: u64) -> House {
+        let ranks = 2 * counts[0].max(counts[1]);
+        let world = World::new(ranks, conditions, seed);
+        let device = |side: u32| -> Arc<dyn Device> {
+            let devices = (0..counts[side as usize])
+                .map(|at| (format!("sim{at}"), world.device(2 * at + side)));
+            Arc::new(RailsDevice::new(devices.collect()).unwrap())
+        };
+        let devices = [device(0), device(1)];
+        House { world, devices, counts }
+    }
+
+    /// All devices of a side die.
+    pub(crate) fn crash(&self, side: usize) {
+        for at in 0..self.counts[side] {
+            self.world.crash_at(2 * at + side as u32, self.world.now());
+        }
+    }
+}
+
+/// The first device's part of an address.
+pub(crate) fn first(Address(bytes): &Address) -> Address {
+    let length = usize::from(u16::from_le_bytes([bytes[2], bytes[3]]));
+    Address(bytes[4..4 + length].to_vec())
+}
