@@ -2,8 +2,7 @@
 
 use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::config::Config;
-use ccl_core::cost::figures::NETWORK_BYTES_PER_S;
-use ccl_core::cost::models;
+use ccl_core::cost::figures::{NETWORK_BYTES_PER_S, processors};
 use ccl_core::cost::predict::{self, PredictError, Programs};
 use ccl_core::cost::walk::Model;
 use ccl_core::schedule::shape::Sizes;
@@ -74,7 +73,7 @@ pub fn expected(config: &Config, hosts: &Hosts, call: &Call<'_>) -> Result<Vec<E
     }
     let element_bytes = call.data_type.bytes();
     let asked = Asked { collective, root: call.root, count, element_bytes, bytes, hosts };
-    let model = config.tuning.model.unwrap_or_else(|| models::processors(NETWORK_BYTES_PER_S));
+    let model = config.tuning.model.unwrap_or_else(|| processors(NETWORK_BYTES_PER_S));
     let predicted = predicted(&model, config, &asked).map_err(|error| usage(error.to_string()))?;
     for (way, time_ns) in predicted {
         let way = way.to_string();

@@ -2,8 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::models::processors;
-use super::walk::Model;
+use super::walk::{Hop, Model, Owner, Processor};
 
 /// A number of a model.
 pub type Figure = fn(&mut Model) -> &mut f64;
@@ -26,6 +25,25 @@ pub const FIGURES: [(&str, Figure); 12] = [
 
 /// What is taken for a network of which nothing is known, in bytes per second.
 pub const NETWORK_BYTES_PER_S: f64 = 10e9;
+
+/// Ranks on processors: of the order of what this library's own links take.
+const PROCESSOR: Processor =
+    Processor { call_ns: 120.0, fold_ns: 40.0, slot_ns: 0.03, memory_ns: [0.03, 0.06, 0.12] };
+const MEMORY: Hop =
+    Hop { message_ns: 10.0, byte_ns: 0.0, latency_ns: 90.0, bytes_per_s: f64::INFINITY };
+const SOCKET: Hop =
+    Hop { message_ns: 4000.0, byte_ns: 0.1, latency_ns: 15_000.0, bytes_per_s: f64::INFINITY };
+
+/// Ranks on processors, of hosts that send so much to the network.
+#[must_use]
+pub fn processors(network_bytes_per_s: f64) -> Model {
+    Model {
+        processor: PROCESSOR,
+        within: MEMORY,
+        between: Hop { bytes_per_s: network_bytes_per_s, ..SOCKET },
+        network_ports: Owner::Host,
+    }
+}
 
 /// Each name with its number: `call_ns=120 fold_ns=40 …`.
 #[must_use]

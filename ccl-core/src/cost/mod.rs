@@ -1,38 +1,7 @@
-//! How long communication takes, by formulas: of collectives within one level of a network
-//! ([`collectives`]), over its levels ([`fabric`]), over nodes of GPUs as they were measured
-//! ([`cluster`], [`curve`]), NCCL's own latencies ([`nccl`]), and what that means for training
-//! ([`training`]).
-//!
-//! Everything is a plain number: bytes, bytes per second of one direction, seconds; a GB is 10⁹
-//! bytes. But for [`curve`] and [`nccl`] nothing here knows latency: these are the bounds that
-//! bandwidth sets. Where a source rounds a factor away, there is a function for what it rounds to,
-//! and each says which it is.
-//!
-//! The sources, by the names used below:
-//!
-//! * *scaling book*: J. Austin and others, "How to Scale Your Model", the chapter on GPUs;
-//! * *engineering book*: S. Bekman, "Machine Learning Engineering", the chapter on networks;
-//! * *training playbook*: "The Smol Training Playbook", the section on interconnects;
-//! * *RoCE paper*: A. Gangidi and others, "RDMA over Ethernet for Distributed AI Training at Meta
-//!   Scale", SIGCOMM 2024.
+//! How long a collective takes: the programs of all ranks run in virtual time ([`predict`],
+//! [`walk`]), with numbers that are known by name ([`figures`]).
 
-pub mod cluster;
-pub mod collectives;
-pub mod curve;
-pub mod fabric;
 pub mod figures;
-pub mod fit;
 mod load;
-pub mod models;
-pub mod nccl;
 pub mod predict;
-pub mod questions;
-pub mod traffic;
-pub mod training;
 pub mod walk;
-
-/// To as many digits as the sources print.
-#[cfg(test)]
-fn about(value: f64, expected: f64, tolerance: f64) {
-    assert!((value / expected - 1.0).abs() <= tolerance, "{value} is not {expected}");
-}

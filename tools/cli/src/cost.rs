@@ -25,9 +25,9 @@ pub(crate) struct Cost {
 
 pub(crate) fn show(arguments: &Cost) -> Result<(), Box<dyn Error>> {
     let text = match &arguments.question {
-        None => ccl_model::cost::list(),
+        None => ccl_model::cost::ask::list(),
         Some(question) => {
-            let answer = ccl_model::cost::answer(question, &arguments.inputs)?;
+            let answer = ccl_model::cost::ask::answer(question, &arguments.inputs)?;
             match arguments.json {
                 true => serde_json::to_string_pretty(&answer)? + "\n",
                 false => answer.to_string(),

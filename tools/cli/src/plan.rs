@@ -3,9 +3,9 @@
 use std::error::Error;
 use std::io::Write;
 
-use ccl_core::topology::Topology;
 use ccl_model::exchange::{matrix, predicted};
 use ccl_model::plan::{Wanted, plan};
+use ccl_model::topology::Topology;
 use ccl_perf::sizes::parse_size;
 use ferroccl::{Collective, DataType};
 

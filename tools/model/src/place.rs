@@ -2,11 +2,12 @@
 
 use std::fmt;
 
+use crate::cost::questions::Unit;
+use crate::cost::traffic::{Bytes, Sent};
+use crate::topology::Topology;
+use crate::topology::placement::{Crossing, crossing, place};
 use ccl_core::algorithm::{self, Algorithm};
-use ccl_core::cost::questions::Unit;
-use ccl_core::cost::traffic::{Bytes, Sent};
-use ccl_core::topology::placement::{Crossing, crossing, place};
-use ccl_core::topology::{Hosts, Topology};
+use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, DataType, Rank};
 use serde::Serialize;
 
@@ -250,7 +251,7 @@ impl fmt::Display for Placement {
 
 #[cfg(test)]
 mod tests {
-    use ccl_core::topology::presets;
+    use crate::topology::presets;
 
     use super::*;
 

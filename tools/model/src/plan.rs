@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use crate::cost::collectives::bus_factor;
+use crate::cost::protocols::{self, Protocol};
+use crate::cost::questions::Unit;
+use crate::topology::Topology;
 use ccl_core::algorithm::{self, Algorithm};
-use ccl_core::cost::collectives::bus_factor;
-use ccl_core::cost::models::{self, Protocol};
 use ccl_core::cost::predict::{self, Call, Prediction, Programs, at_least, predict};
-use ccl_core::cost::questions::Unit;
-use ccl_core::topology::{Hosts, Topology};
+use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, DataType, Rank};
 use serde::Serialize;
 
@@ -167,7 +168,7 @@ impl Scene {
         if hosts == 0 || hosts > topology.hosts() {
             return Err(format!("{} has {} hosts, not {hosts}", topology.name, topology.hosts()));
         }
-        let protocols = models::of(topology, hosts).map_err(|error| error.to_string())?;
+        let protocols = protocols::of(topology, hosts).map_err(|error| error.to_string())?;
         Ok(Scene { hosts: placed(topology, hosts)?, protocols })
     }
 
@@ -291,7 +292,7 @@ impl fmt::Display for Plan {
 
 #[cfg(test)]
 mod tests {
-    use ccl_core::topology::presets;
+    use crate::topology::presets;
 
     use super::*;
 

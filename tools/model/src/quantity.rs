@@ -1,6 +1,6 @@
 //! Numbers with units, as text.
 
-use ccl_core::cost::questions::Unit;
+use crate::cost::questions::Unit;
 
 const BYTES: [(&str, f64); 10] = [
     ("", 1.0),

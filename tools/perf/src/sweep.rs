@@ -19,7 +19,7 @@ use super::subject::{Peer, Subject, SubjectError};
 use super::table;
 use super::timing::{Loop, over_ranks, time_calls};
 use super::trial::Trial;
-use ccl_core::cost::collectives::bus_factor;
+use ccl_model::cost::collectives::bus_factor;
 use ccl_model::exchange::matrix;
 use ferroccl::communicator::config_from_environment;
 

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ccl_core::cost::traffic::Traffic;
-use ccl_core::topology::Topology;
+use ccl_model::cost::traffic::Traffic;
+use ccl_model::topology::Topology;
 
 use crate::network::Plan;
 use crate::report::{Report, markdown, text};
@@ -266,7 +266,7 @@ mod tests {
     /// Clusters by name; of every file the same ring of 16 ranks, twice.
     fn say(line: &str) -> Result<String, CliError> {
         let topology = |name: &str| {
-            let found = ccl_core::topology::presets::find(name);
+            let found = ccl_model::topology::presets::find(name);
             found.map(|preset| preset.topology()).ok_or_else(|| format!("there is no file {name}"))
         };
         let traffic = |file: &str| {

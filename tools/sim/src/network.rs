@@ -6,7 +6,7 @@
 //! child `c / n`. Each cable is two links, up and down. Besides, each rank has a link out of and
 //! one into it within its host.
 
-use ccl_core::topology::fabric::{Fabric, Wiring};
+use ccl_model::topology::fabric::{Fabric, Wiring};
 
 use crate::SimError;
 

@@ -1,6 +1,6 @@
 //! Networks that are often simulated: those of the paper, with the numbers that it changes.
 
-use ccl_core::topology::presets;
+use ccl_model::topology::presets;
 
 use crate::SimError;
 use crate::network::Plan;

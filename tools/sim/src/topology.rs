@@ -1,7 +1,7 @@
 //! Networks of clusters that are described: known by name, or read from a file by whoever calls.
 
-use ccl_core::topology::Topology;
 use ccl_core::topology::machine::{Kind, Machine};
+use ccl_model::topology::Topology;
 
 use crate::SimError;
 use crate::network::Plan;
@@ -144,7 +144,7 @@ fn rank_nics(machine: &Machine, seats: &[usize], nics: &[usize]) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use ccl_core::topology::presets;
+    use ccl_model::topology::presets;
 
     use super::*;
     use crate::network::{Network, Port};
@@ -209,7 +209,7 @@ mod tests {
         let gpu = odd.of(Kind::Gpu).next().unwrap();
         odd.parts[gpu].kind = Kind::PcieSwitch;
         p5.machines.push(odd);
-        p5.hosts.push(ccl_core::topology::HostRun { machine: 1, count: 1 });
+        p5.hosts.push(ccl_model::topology::HostRun { machine: 1, count: 1 });
         assert!(of(&p5, None).contains("the kind of some hosts is \"odd\""));
         assert!(Plan::of(&p5, Some(16)).is_ok());
         p5.machines[0].parts.clear();

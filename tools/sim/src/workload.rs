@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use ccl_core::algorithm::{Algorithm, Params};
-use ccl_core::cost::traffic::Sent;
 use ccl_core::random::Random;
 use ccl_core::schedule::RankSchedule;
 use ccl_core::schedule::shape::Seat;
 use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, Rank};
+use ccl_model::cost::traffic::Sent;
 
 use crate::SimError;
 use crate::network::Network;

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use ccl_core::cost::questions::Unit;
+use crate::cost::questions::Unit;
 use ccl_core::types::{Collective, Rank};
 use serde::Serialize;
 

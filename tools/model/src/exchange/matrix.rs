@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
 
-use ccl_core::cost::traffic::{Bytes, Traffic};
+use crate::cost::traffic::{Bytes, Traffic};
 use ccl_core::types::Rank;
 use serde::{Deserialize, Serialize};
 

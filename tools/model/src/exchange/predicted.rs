@@ -3,11 +3,11 @@
 
 use std::fmt;
 
+use crate::cost::protocols::Protocol;
+use crate::cost::questions::Unit;
+use crate::cost::traffic::{Bytes, Sent, Traffic};
 use ccl_core::algorithm::{self, Algorithm};
-use ccl_core::cost::models::Protocol;
 use ccl_core::cost::predict::{self, Prediction, Programs};
-use ccl_core::cost::questions::Unit;
-use ccl_core::cost::traffic::{Bytes, Sent, Traffic};
 use ccl_core::topology::Hosts;
 
 use super::matrix::{INTERVALS_MAX, PAIRS_MAX};
@@ -197,7 +197,7 @@ impl fmt::Display for Predicted {
 
 #[cfg(test)]
 mod tests {
-    use ccl_core::topology::presets;
+    use crate::topology::presets;
     use ccl_core::types::{Collective, DataType, Rank};
 
     use super::*;

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
 
-use ccl_core::cost::questions::Unit;
-use ccl_core::cost::traffic::{Bytes, Sent as Sends, Traffic};
+use crate::cost::questions::Unit;
+use crate::cost::traffic::{Bytes, Sent as Sends, Traffic};
+use crate::topology::Topology;
 use ccl_core::select::tuning::Tuning;
 use ccl_core::select::{Situation, check_configured, choose};
-use ccl_core::topology::Topology;
 use ccl_core::types::{Collective, DataType, Rank};
 use serde::Serialize;
 
@@ -380,7 +380,7 @@ impl fmt::Display for Comparison {
 
 #[cfg(test)]
 mod tests {
-    use ccl_core::topology::presets;
+    use crate::topology::presets;
 
     use super::super::job::{self, Group, What};
     use super::*;

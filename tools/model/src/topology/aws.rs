@@ -1,9 +1,9 @@
 //! What `aws ec2 describe-instance-topology` prints: instances, and the nodes of the network above
 //! each, the highest first (Amazon's "Instance Topology API").
 
-use ccl_core::topology::fabric::Fabric;
+use crate::topology::fabric::Fabric;
+use crate::topology::{At, HostRun, Placed, Topology, presets};
 use ccl_core::topology::machine::{Kind, Machine, Part, Wire};
-use ccl_core::topology::{At, HostRun, Placed, Topology, presets};
 use serde::Deserialize;
 
 use super::line;

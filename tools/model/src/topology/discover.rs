@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use ccl_core::topology::fabric::Fabric;
+use crate::topology::fabric::Fabric;
+use crate::topology::{HostRun, Topology};
 use ccl_core::topology::machine::{Kind, Machine, Part, Wire};
 use ccl_core::topology::plugs::Plugs;
-use ccl_core::topology::{HostRun, Topology};
 use ccl_core::transport::pci_address;
 use ccl_transport_verbs::{Options, PortInfo, VerbsTransport};
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use ccl_core::topology::Topology;
+use crate::topology::Topology;
 use ccl_core::topology::machine::Kind;
 
 use super::nccl::escaped;

@@ -1,6 +1,6 @@
 //! What lies between any two GPUs and NICs, as `nvidia-smi topo -m` prints it.
 
-use ccl_core::topology::Topology;
+use crate::topology::Topology;
 use ccl_core::topology::machine::{Class, Kind, LEGEND, Machine};
 
 /// One table for each kind of machine, and the legend. Ranks on other hosts, if there are any, have

@@ -1,28 +1,43 @@
-//! Topologies as text and as pictures: read from files, discovered on this machine, known by name;
-//! printed as a matrix, a tree, a drawing.
+//! What joins ranks: machines ([`ccl_core::topology::machine`]), the switches between them
+//! ([`fabric`]), and both for a whole cluster ([`Topology`]): read from files, discovered on this
+//! machine, known by name; printed as a matrix, a tree, a drawing.
+//!
+//! A cluster is described by its kinds: one machine for thousands of equal hosts, one
+//! [`Tier`](fabric::Tier) for all switches of a level. So a description is as long for 24,576
+//! accelerators as for 16, and what is asked of it is computed. Only where a provider has put hosts
+//! into its network ([`Placed`]) is a list of them.
 
 mod aws;
+mod check;
 mod discover;
 mod draw;
+pub mod fabric;
 mod gpu_links;
+#[cfg(test)]
+mod machines;
 mod matrix;
 mod nccl;
+mod placed;
+pub mod placement;
+pub mod presets;
 mod text;
 mod tree;
+mod whole;
 
 use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
-use ccl_core::topology::{Topology, presets};
-
+pub use check::{At, Error};
 pub use discover::discover;
 pub use draw::{dot, mermaid, svg};
 pub(crate) use matrix::columns;
 pub use matrix::matrix;
 pub use nccl::write as nccl_xml;
+pub use placed::Placed;
 pub use text::{parse, write};
 pub use tree::tree;
+pub use whole::{HostRun, Seat, Topology};
 
 /// No description is longer.
 const FILE_BYTES_MAX: u64 = 64 << 20;

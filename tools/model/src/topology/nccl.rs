@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use ccl_core::topology::fabric::Fabric;
+use crate::topology::fabric::Fabric;
+use crate::topology::{At, HostRun, Topology};
 use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, Machine, Part, Wire};
-use ccl_core::topology::{At, HostRun, Topology};
 use ccl_core::transport::pci_address;
 use roxmltree::{Document, Node};
 
@@ -495,7 +495,7 @@ fn link_element(xml: &mut String, depth: usize, name: &str, target: &str, links:
 
 #[cfg(test)]
 mod tests {
-    use ccl_core::topology::presets;
+    use crate::topology::presets;
 
     use super::*;
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use ccl_core::cost::questions::Unit;
-use ccl_core::topology::fabric::{Fabric, Tier, Wiring};
+use crate::cost::questions::Unit;
+use crate::topology::fabric::{Fabric, Tier, Wiring};
+use crate::topology::{At, HostRun, Placed, Topology, presets};
 use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, Machine, Part, Wire};
-use ccl_core::topology::{At, HostRun, Placed, Topology, presets};
 use serde::Deserialize;
 use toml::Spanned;
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use ccl_core::cost::questions::Unit;
-use ccl_core::topology::fabric::{Fabric, Tier};
+use crate::cost::questions::Unit;
+use crate::topology::fabric::{Fabric, Tier};
+use crate::topology::{HostRun, Topology};
 use ccl_core::topology::machine::{GpuLinkKind, Kind, Machine, Wire};
-use ccl_core::topology::{HostRun, Topology};
 
 use crate::quantity;
 

@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use ccl_core::algorithm;
-use ccl_core::cost::figures::NETWORK_BYTES_PER_S;
-use ccl_core::cost::fit::{Sample, fit};
-use ccl_core::cost::models;
+use ccl_core::cost::figures::{NETWORK_BYTES_PER_S, processors};
 use ccl_core::cost::predict::{self, Programs};
 use ccl_core::cost::walk::{Hop, Model, Processor};
 use ccl_core::topology::Hosts;
 use ccl_core::types::DataType;
+use ccl_model::cost::fit::{Sample, fit};
 
 use super::{Outcome, Seen};
 use crate::subject::SubjectError;
@@ -41,7 +40,7 @@ impl Outcome {
             (0..plan.ranks).map(|rank| rank * plan.hosts / plan.ranks.max(1)).collect();
         let programs = self.programs(&Hosts::of(&hosts), plan.slots)?;
         let samples = self.samples(&programs);
-        let fitted = fit(&models::processors(NETWORK_BYTES_PER_S), &samples)?;
+        let fitted = fit(&processors(NETWORK_BYTES_PER_S), &samples)?;
         let Model { processor, within, between, .. } = fitted.model;
         let Processor { call_ns, fold_ns, slot_ns, memory_ns: [near, shared, far] } = processor;
         let mut text = format!(

@@ -1,7 +1,7 @@
 //! Ways lead where they should, whatever the scheme.
 
 use ccl_core::random::Random;
-use ccl_core::topology::fabric::Wiring;
+use ccl_model::topology::fabric::Wiring;
 
 use super::*;
 use crate::flows::Flows;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ccl_core::cost::traffic::{Bytes, Traffic};
 use ccl_core::types::Rank;
+use ccl_model::cost::traffic::{Bytes, Traffic};
 
 use super::{Ask, Parameter, Setting, demands, tell_links};
 use crate::SimError;
@@ -313,9 +313,10 @@ fn figure(seen: &[Seen], interval_s: f64) -> Figure {
 
 #[cfg(test)]
 mod tests {
-    use ccl_core::cost::traffic::Sent;
-    use ccl_core::topology::{Hosts, presets};
+    use ccl_core::topology::Hosts;
     use ccl_core::types::Collective;
+    use ccl_model::cost::traffic::Sent;
+    use ccl_model::topology::presets;
 
     use super::*;
     use crate::network::Plan;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use super::fabric::Fabric;
 use crate::cost::traffic::Bytes;
-use crate::types::Rank;
+use ccl_core::types::Rank;
 
 /// Rounds of swaps; each looks at all ranks.
 const ROUNDS: usize = 8;
@@ -285,8 +285,8 @@ impl<'t> Division<'t> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
     use crate::topology::presets;
+    use ccl_core::random::Random;
 
     fn fabric() -> Fabric {
         presets::find("meta-24576").unwrap().topology().fabric
@@ -360,7 +360,7 @@ mod tests {
             let hosts: Vec<u32> = (0..8).map(|place| place / 4).collect();
             assert_eq!(place(&bytes, &hosts, &fabric()), in_order);
         }
-        assert_eq!(place(&Bytes::new(), &[], &fabric()), []);
+        assert_eq!(place(&Bytes::new(), &[], &fabric()), Vec::<u32>::new());
         assert_eq!(place(&ring(&[0]), &[7], &Fabric::default()), [0]);
         // Ranks that there are no places for.
         let strangers = Bytes::from([((0, 99), 5), ((4_000_000_000, 1), 5)]);

@@ -4,7 +4,7 @@
 //! reduce_scatter, before and after an all_reduce; for an all_to_all the arrays of all ranks
 //! together. `bytes_per_s` is what one rank sends, and at the same time receives.
 
-use crate::types::Collective;
+use ccl_core::types::Collective;
 
 /// all_gather or reduce_scatter: `B (N − 1) / (N W)`. Each rank receives (or sends) all but its own
 /// part. (Scaling book, "Intra-node collectives".)

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::fabric::{Fabric, Tier, Wiring};
-use super::machine::{GpuLink, GpuLinkKind, Kind, Machine, Part, Wire};
 use super::whole::{HostRun, Topology};
+use ccl_core::topology::machine::{GpuLink, GpuLinkKind, Kind, Machine, Part, Wire};
 
 /// A cluster that is known by name.
 #[derive(Clone, Copy, Debug)]

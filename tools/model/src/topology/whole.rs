@@ -1,8 +1,8 @@
 //! A whole cluster: its machines, how many of each, and the network between them.
 
 use super::fabric::Fabric;
-use super::machine::{Class, Kind, Machine, Way, Wire};
 use super::placed::Placed;
+use ccl_core::topology::machine::{Class, Kind, Machine, Way, Wire};
 
 /// Some hosts in a row that are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,15 +36,6 @@ pub struct Seat {
     pub host: u32,
     /// Of its machine's parts, which.
     pub part: usize,
-}
-
-impl Machine {
-    /// What all its NICs send to the network, in one direction.
-    #[must_use]
-    pub fn network_bytes_per_s(&self) -> f64 {
-        let networks = self.parts.iter().filter_map(|part| part.network);
-        networks.map(|network| network.bytes_per_s).sum()
-    }
 }
 
 impl Topology {

@@ -1,9 +1,9 @@
 //! What links and processors take, from how long collectives took: the numbers of a model with
 //! which its predictions come nearest to what was measured.
 
-use super::figures::FIGURES;
-use super::predict::{Call, PredictError, predict};
-use super::walk::Model;
+use ccl_core::cost::figures::FIGURES;
+use ccl_core::cost::predict::{Call, PredictError, predict};
+use ccl_core::cost::walk::Model;
 
 /// By so much a number may become another than it was at the beginning.
 const DRIFT: f64 = 100.0;
@@ -85,12 +85,12 @@ fn off(ratios: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::models::processors;
-    use super::super::predict::Programs;
     use super::*;
-    use crate::algorithm;
-    use crate::topology::Hosts;
-    use crate::types::Collective;
+    use ccl_core::cost::figures::processors;
+    use ccl_core::algorithm;
+    use ccl_core::cost::predict::Programs;
+    use ccl_core::topology::Hosts;
+    use ccl_core::types::Collective;
 
     /// What a model predicts is measured; another model, which knows nothing of it, is fitted to
     /// that.

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::predict::grain;
-use crate::algorithm::{Algorithm, Params};
-use crate::schedule::shape::{Seat, ShapeError, Sizes};
-use crate::schedule::{Buffer, Op};
-use crate::topology::Hosts;
-use crate::types::Rank;
+use ccl_core::algorithm::{Algorithm, Params};
+use ccl_core::cost::predict::grain;
+use ccl_core::schedule::shape::{Seat, ShapeError, Sizes};
+use ccl_core::schedule::{Buffer, Op};
+use ccl_core::topology::Hosts;
+use ccl_core::types::Rank;
 
 /// Bytes from a rank to another.
 pub type Bytes = BTreeMap<(Rank, Rank), u64>;
@@ -94,8 +94,8 @@ impl Sent<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::find;
-    use crate::types::Collective;
+    use ccl_core::algorithm::find;
+    use ccl_core::types::Collective;
 
     #[test]
     fn a_ring_sends_to_its_next_alone() {

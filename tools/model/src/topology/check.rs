@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fabric::Tier;
-use super::machine::{Kind, Machine, Wire};
 use super::placed;
 use super::whole::Topology;
+use ccl_core::topology::machine::{Kind, Machine, Wire};
 
 /// More hosts than any cluster has: what asks for more is a slip.
 const HOSTS_MAX: u64 = 16 << 20;

@@ -1,8 +1,9 @@
-//! What the parts of a topology take, by protocol: for [`super::predict`].
+//! What the parts of a topology take, by protocol: for [`ccl_core::cost::predict`].
 
-use super::walk::{Hop, Model, Owner, Processor};
 use crate::topology::Topology;
-use crate::topology::machine::{Kind, Machine, Wire};
+use ccl_core::cost::figures::processors;
+use ccl_core::cost::walk::{Hop, Model, Owner, Processor};
+use ccl_core::topology::machine::{Kind, Machine, Wire};
 
 /// A way to send, with what it takes.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,14 +30,6 @@ const NCCL: [Row; 3] = [
 ];
 /// What is reached of the network, for each protocol's share of its links.
 const BETWEEN: f64 = 0.86 / 0.82;
-
-/// Ranks on processors: of the order of what this library's own links take.
-const PROCESSOR: Processor =
-    Processor { call_ns: 120.0, fold_ns: 40.0, slot_ns: 0.03, memory_ns: [0.03, 0.06, 0.12] };
-const MEMORY: Hop =
-    Hop { message_ns: 10.0, byte_ns: 0.0, latency_ns: 90.0, bytes_per_s: f64::INFINITY };
-const SOCKET: Hop =
-    Hop { message_ns: 4000.0, byte_ns: 0.1, latency_ns: 15_000.0, bytes_per_s: f64::INFINITY };
 
 /// The protocols that ranks on the first so many hosts can take; of several kinds of machine the
 /// slowest parts count.
@@ -74,17 +67,6 @@ pub fn of(topology: &Topology, hosts: u32) -> Result<Vec<Protocol>, UnknownNetwo
 )]
 pub struct UnknownNetwork {
     machine: String,
-}
-
-/// Ranks on processors, of hosts that send so much to the network.
-#[must_use]
-pub fn processors(network_bytes_per_s: f64) -> Model {
-    Model {
-        processor: PROCESSOR,
-        within: MEMORY,
-        between: Hop { bytes_per_s: network_bytes_per_s, ..SOCKET },
-        network_ports: Owner::Host,
-    }
 }
 
 /// What a machine has.
@@ -166,11 +148,12 @@ impl Parts {
 #[cfg(test)]
 mod tests {
     use super::super::about;
-    use super::super::predict::{Call, Programs, predict};
     use super::*;
-    use crate::algorithm;
-    use crate::topology::{Hosts, presets};
-    use crate::types::Collective;
+    use crate::topology::presets;
+    use ccl_core::algorithm;
+    use ccl_core::cost::predict::{Call, Programs, predict};
+    use ccl_core::topology::Hosts;
+    use ccl_core::types::Collective;
 
     fn fastest(name: &str, hosts: u32, bytes: usize, collective: Collective) -> (f64, String) {
         let topology = presets::find(name).unwrap().topology();
