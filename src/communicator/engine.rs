@@ -15,10 +15,9 @@ use ccl_core::select::{Choice, Situation, choose};
 use ccl_core::topology::Hosts;
 use ccl_core::transport::TransportError;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
-use ccl_kernels_cpu::mapped::MappedLinks;
-use ccl_kernels_cpu::mixed::MixedLinks;
-use ccl_kernels_cpu::ports::{CallMemory, CpuPorts};
 use ccl_kernels_cpu::{Kernel, Scalar};
+use ccl_links::Links;
+use ccl_links::ports::{CallMemory, CpuPorts};
 use ccl_memory::Region;
 use ccl_socket::fork;
 
@@ -126,7 +125,7 @@ pub(super) struct Engine {
     /// In the writer's place, where calls are timed.
     pub(super) timed: Option<Box<Timed>>,
     pub(super) segment: Segment,
-    pub(super) ports: CpuPorts<MixedLinks>,
+    pub(super) ports: CpuPorts,
     pub(super) wait_policy: WaitPolicy,
     pub(super) own_record: Option<Region>,
     /// By rank; none for this rank.
@@ -233,7 +232,7 @@ impl Engine {
         config: Config,
         hosts: Hosts,
         segment: Segment,
-        links: MixedLinks,
+        links: Links,
         wait_policy: WaitPolicy,
     ) -> Engine {
         let (rank, ranks) = (control.rank(), control.ranks());
@@ -270,8 +269,7 @@ impl Engine {
     pub(super) fn alone(control: Arc<ControlPlane>, config: Config) -> Engine {
         let segment = Segment::of_one_host(1, &config);
         let wait_policy = WaitPolicy::new(&config, 1, Look::Memory, None);
-        let links = MixedLinks::new(MappedLinks::new(1, Vec::new(), Vec::new()), None);
-        Engine::new(control, config, Hosts::one(1), segment, links, wait_policy)
+        Engine::new(control, config, Hosts::one(1), segment, Links::default(), wait_policy)
     }
 
     /// Checks, plans and binds a call. Nothing is sent.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ccl_core::bootstrap::Awaited;
 use ccl_core::execution::{Link, Progress};
 use ccl_core::types::Rank;
-use ccl_kernels_cpu::ports::{Links, Mismatch};
+use ccl_links::ports::Mismatch;
 
 use super::engine::{Engine, MESSAGE_TAG, Running, What};
 use super::error::Error;

@@ -13,8 +13,8 @@ use ccl_core::transport::{
     TransportError,
 };
 use ccl_core::types::Rank;
-use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
-use ccl_kernels_cpu::mixed::MixedLinks;
+use ccl_links::Links;
+use ccl_links::mapped::{Duplex, MappedLinks};
 use ccl_memory::Region;
 use ccl_memory::doorbell::{Doorbell, Parking};
 use ccl_memory::slots::{Receiver, Sender};
@@ -284,7 +284,7 @@ impl Wiring {
         };
         let wait_policy = WaitPolicy::new(&config, self.locals.len(), look, own_doorbell);
         let mapped = MappedLinks::new(segment.channels, duplexes, doorbells);
-        let links = MixedLinks::new(mapped, self.messages.take());
+        let links = Links::new(mapped, self.messages.take());
         let control = Arc::clone(&self.control);
         exchange(&control, Topic::Ready, &[], self.timeout)?;
         let mut engine =

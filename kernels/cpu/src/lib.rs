@@ -35,11 +35,7 @@
 mod copy;
 mod dispatch;
 mod fold;
-pub mod mapped;
-mod message;
-pub mod mixed;
 mod number;
-pub mod ports;
 pub mod reference;
 mod unit;
 #[cfg(target_arch = "x86_64")]

@@ -191,7 +191,7 @@ fn memory(sizes: &[u64], options: &Options) -> Outcome<String> {
 
 /// What schedule, program and slots cost, as the exchange benchmark prints it.
 fn engine_overhead() -> Outcome<String> {
-    let arguments = ["run", "--release", "--package", "ccl-kernels-cpu", "--example", "exchange"];
+    let arguments = ["run", "--release", "--package", "ccl-links", "--example", "exchange"];
     let output = std::process::Command::new(env!("CARGO"))
         .args(arguments)
         .stderr(std::process::Stdio::inherit())

@@ -13,9 +13,10 @@ use ccl_core::schedule::{Layout, RankSchedule};
 use ccl_core::topology::Hosts;
 use ccl_core::transport::Lane;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
-use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
-use ccl_kernels_cpu::ports::{CallMemory, CpuPorts, Links};
 use ccl_kernels_cpu::{Kernel, Scalar};
+use ccl_links::Links;
+use ccl_links::mapped::{Duplex, MappedLinks};
+use ccl_links::ports::{CallMemory, CpuPorts};
 use ccl_memory::Region;
 use ccl_memory::slots::{Receiver, Sender, Shape};
 use ccl_transport_sim::{Operation, Outcome, Random, World, mesh, run};
@@ -230,12 +231,12 @@ impl Buffers {
 }
 
 /// Everything of one rank, ready to run.
-pub(crate) fn prepare<L: Links>(
+pub(crate) fn prepare(
     job: &Job,
     rank: u32,
     input: &[u8],
-    links: L,
-) -> (Execution, CpuPorts<L>, Buffers) {
+    links: Links,
+) -> (Execution, CpuPorts, Buffers) {
     let schedule = job.schedule(rank);
     let slots = job.links().reserved_slots(job.ranks as usize - 1);
     let alias = match job.in_place {
@@ -290,7 +291,7 @@ pub(crate) fn mapped(job: &Job, inputs: &[Vec<u8>]) -> Vec<Vec<u8>> {
         }
         let doorbells = (0..ranks).map(|_| None).collect();
         let links = MappedLinks::new(job.config.channels, links, doorbells);
-        all.push(prepare(job, rank as u32, &inputs[rank], links));
+        all.push(prepare(job, rank as u32, &inputs[rank], Links::new(links, None)));
     }
     let mut turns = 0;
     while {
@@ -341,6 +342,11 @@ pub(crate) fn connect(job: &Job, world: &World, wrap: Wrap<'_>) -> Vec<MessageLi
     mesh(world, job.links(), wrap).unwrap()
 }
 
+/// The links of ports that have no others.
+pub(crate) fn messages(ports: &mut CpuPorts) -> &mut MessageLinks {
+    ports.links().messages().unwrap()
+}
+
 /// Runs the job over connected ranks.
 pub(crate) fn operate(
     job: &Job,
@@ -351,18 +357,20 @@ pub(crate) fn operate(
     let mut operations = Vec::new();
     let mut all = Vec::new();
     for (rank, links) in links.into_iter().enumerate() {
+        let links = Links::new(MappedLinks::default(), Some(links));
         let (execution, ports, buffers) = prepare(job, rank as u32, &inputs[rank], links);
-        let mismatch = |ports: &CpuPorts<MessageLinks>| {
-            ports.mismatch().map(|mismatch| format!("{mismatch:?}"))
-        };
-        operations.push(Operation::new(execution, ports, CpuPorts::links, mismatch));
+        let mismatch = |ports: &CpuPorts| ports.mismatch().map(|mismatch| format!("{mismatch:?}"));
+        operations.push(Operation::new(execution, ports, messages, mismatch));
         all.push(buffers);
     }
     let outcomes = run(world, &mut operations, DEADLINE);
     operations.iter_mut().for_each(|op| op.links().close());
     let counters = operations.iter_mut().map(|op| op.links().counters()).collect();
     let outputs = all.into_iter().map(Buffers::into_output).collect();
-    let links = operations.into_iter().map(|op| op.into_ports().into_links()).collect();
+    let links = operations
+        .into_iter()
+        .map(|op| op.into_ports().into_links().into_messages().unwrap())
+        .collect();
     Simulated { links, outcomes, outputs, counters }
 }
 

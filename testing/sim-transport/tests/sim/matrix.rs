@@ -8,11 +8,13 @@ use ccl_core::admission::MessageLinks;
 use ccl_core::bootstrap::{ControlTiming, Verdict};
 use ccl_core::time::Instant;
 use ccl_core::types::{Collective, DataType};
-use ccl_kernels_cpu::ports::CpuPorts;
+use ccl_links::Links;
+use ccl_links::mapped::MappedLinks;
+use ccl_links::ports::CpuPorts;
 use ccl_transport_sim::{Conditions, Cut, Operation, Process, Random, Step, World};
 
 use crate::control::{ControlNet, FOREVER};
-use crate::harness::{Buffers, Job, connect, full, mapped, prepare, seeds};
+use crate::harness::{Buffers, Job, connect, full, mapped, messages, prepare, seeds};
 use crate::table::{CELL, Cell, Fault, assert_page};
 
 const RANKS: u32 = 4;
@@ -61,7 +63,7 @@ struct Noted {
     named: u32,
 }
 
-type Call = Operation<CpuPorts<MessageLinks>>;
+type Call = Operation<CpuPorts>;
 
 struct Member {
     rank: u32,
@@ -114,7 +116,7 @@ impl Member {
 
     fn end_well(&mut self, round: &Round, now: Instant) {
         let Some((call, buffers)) = self.call.take() else { return };
-        self.links = Some(call.into_ports().into_links());
+        self.links = call.into_ports().into_links().into_messages();
         let mut output = buffers.into_output();
         if self.plant == Plant::SpoilsData && !output.is_empty() {
             output[0] ^= 1;
@@ -155,10 +157,10 @@ impl Member {
 
 fn begin(round: &Round, rank: u32, links: MessageLinks) -> (Call, Buffers) {
     let input = &round.inputs[rank as usize];
+    let links = Links::new(MappedLinks::default(), Some(links));
     let (execution, ports, buffers) = prepare(&round.job, rank, input, links);
-    let mismatch =
-        |ports: &CpuPorts<MessageLinks>| ports.mismatch().map(|mismatch| format!("{mismatch:?}"));
-    (Operation::new(execution, ports, CpuPorts::links, mismatch), buffers)
+    let mismatch = |ports: &CpuPorts| ports.mismatch().map(|mismatch| format!("{mismatch:?}"));
+    (Operation::new(execution, ports, messages, mismatch), buffers)
 }
 
 /// A job of a cell, and what happens to it.

@@ -86,8 +86,8 @@ fn off(ratios: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ccl_core::cost::figures::processors;
     use ccl_core::algorithm;
+    use ccl_core::cost::figures::processors;
     use ccl_core::cost::predict::Programs;
     use ccl_core::topology::Hosts;
     use ccl_core::types::Collective;

@@ -1,82 +1,18 @@
-//! The ports of an execution on CPU memory: folds are CPU kernels, links are whatever [`Links`]
-//! brings messages into memory that this process can read and takes them from memory that it can
-//! write.
+//! The ports of an execution on CPU memory: folds are CPU kernels over slots and over the caller's
+//! memory.
 
 use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ccl_core::admission::Wanted;
+use ccl_core::admission::{MessageLinks, Wanted};
 use ccl_core::execution::{Link, Message, Operand, Ports, Task};
 use ccl_core::types::Rank;
 use ccl_memory::Region;
 
-use crate::{Kernel, Term};
+use ccl_kernels_cpu::{Kernel, Term};
 
-/// Slots in reach of load and store.
-pub trait Links {
-    /// Whether the link's next message has arrived.
-    fn readable(&mut self, link: Link) -> bool;
-    /// Whether the link has a granted slot for the next message.
-    fn writable(&mut self, link: Link) -> bool;
-    /// Length and tag of the next message, which has arrived; the length is not yet checked.
-    fn head(&mut self, link: Link) -> (usize, u64);
-    /// Where the payload of the next message, `bytes` long, lies; null for a link there is not.
-    fn received(&mut self, link: Link, bytes: usize) -> *const u8;
-    /// Where the payload of the next message to send, `bytes` long, goes; null likewise.
-    fn to_send(&mut self, link: Link, bytes: usize) -> *mut u8;
-    /// Offers the payload of the next message to send at this address of the call's memory, where
-    /// it stays, instead of in its slot. Returns whether that is taken.
-    #[inline]
-    fn lend(&mut self, _link: Link, _payload: *const u8, _bytes: usize) -> bool {
-        false
-    }
-    /// Whether messages may be on their way from the call's memory.
-    #[inline]
-    fn lends(&self) -> bool {
-        false
-    }
-    /// These bytes of the call's memory are about to be written: whether no message reads them any
-    /// more.
-    #[inline]
-    fn recall(&mut self, _memory: *const u8, _bytes: usize) -> bool {
-        true
-    }
-    /// Asks for the next message at this address of the call's memory, instead of in its slot.
-    #[inline]
-    fn land(&mut self, _link: Link, _payload: *mut u8, _bytes: usize) {}
-    /// Whether messages can be asked for ahead of time.
-    #[inline]
-    fn preposts(&self) -> bool {
-        false
-    }
-    /// Whether one more message of the link may be, beyond those that are.
-    #[inline]
-    fn may_prepost(&mut self, _link: Link) -> bool {
-        true
-    }
-    /// Asks for the link's next message that is not preposted yet in the call's memory; or for
-    /// nothing.
-    #[inline]
-    fn prepost(&mut self, _link: Link, _wanted: Option<Wanted>) {}
-    /// The least bytes of a buffer that messages are sent from, or received into.
-    #[inline]
-    fn lend_bytes_min(&self) -> usize {
-        usize::MAX
-    }
-    /// Names the memory of the call that begins: its buffers of at least so many bytes.
-    #[inline]
-    fn open(&mut self, _memory: impl Iterator<Item = Region>) {}
-    /// Ends every use of the call's memory.
-    #[inline]
-    fn close(&mut self) {}
-    /// Forgets the call's memory, and everything else, without touching it: in a fork's child.
-    fn abandon(&mut self) {}
-    /// Sends the slot.
-    fn publish(&mut self, link: Link, bytes: usize, tag: u64);
-    /// Gives the received slot back.
-    fn release(&mut self, link: Link);
-}
+use crate::Links;
 
 /// A message that is not the one that the schedule expects: the ranks disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,8 +125,8 @@ impl CallMemory {
 
 /// Ports on CPU memory.
 #[derive(Debug)]
-pub struct CpuPorts<L> {
-    links: L,
+pub struct CpuPorts {
+    links: Links,
     call: Option<CallMemory>,
     mismatch: Option<Mismatch>,
     terms: Vec<Term>,
@@ -201,12 +137,12 @@ pub struct CpuPorts<L> {
 
 // SAFETY: the pointers in `terms` and `targets` are dead between folds; those of the call are
 // addresses whose constructor's contract holds on whatever thread drives it, one at a time.
-unsafe impl<L: Send> Send for CpuPorts<L> {}
+unsafe impl Send for CpuPorts {}
 
-impl<L: Links> CpuPorts<L> {
+impl CpuPorts {
     /// Ports of a rank among `ranks` over these links.
     #[must_use]
-    pub fn new(links: L, ranks: usize) -> CpuPorts<L> {
+    pub fn new(links: Links, ranks: usize) -> CpuPorts {
         let terms = Vec::with_capacity(ranks + 1);
         CpuPorts {
             links,
@@ -220,7 +156,7 @@ impl<L: Links> CpuPorts<L> {
 
     /// Sets the memory of the call that is executed next.
     pub fn bind(&mut self, call: CallMemory) {
-        self.links.close();
+        self.close();
         self.call = Some(call);
         self.mismatch = None;
     }
@@ -233,9 +169,10 @@ impl<L: Links> CpuPorts<L> {
     /// address and a length in bytes) is valid for reads, and for writes if the call's program
     /// writes any of it; nobody else writes it, or reads what the program writes.
     pub unsafe fn lend(&mut self, buffers: impl Iterator<Item = (usize, usize)>) {
-        let (owner, least) = (&self.owner, self.links.lend_bytes_min());
+        let Some(messages) = self.links.messages() else { return };
+        let (owner, least) = (&self.owner, messages.lend_bytes_min());
         let buffers = buffers.filter(|(_, bytes)| *bytes >= least);
-        self.links.open(buffers.filter_map(|(address, bytes)| {
+        messages.open(buffers.filter_map(|(address, bytes)| {
             let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
             let owner: Arc<dyn Any + Send + Sync> = Arc::<()>::clone(owner);
             // SAFETY: the caller's promise. Nobody owns the memory; instead `close` ends every use
@@ -249,13 +186,22 @@ impl<L: Links> CpuPorts<L> {
     /// any more, not even to take leave.
     pub fn abandon(&mut self) {
         self.call = None;
-        self.links.abandon();
+        if let Some(messages) = self.links.messages() {
+            messages.abandon();
+        }
     }
 
     /// Forgets the call's memory: nothing is touched until the next [`CpuPorts::bind`].
     pub fn unbind(&mut self) {
         self.call = None;
-        self.links.close();
+        self.close();
+    }
+
+    /// Ends every use of the call's memory.
+    fn close(&mut self) {
+        if let Some(messages) = self.links.messages() {
+            messages.close();
+        }
     }
 
     /// The first message that was not what the schedule expects. Nothing moves after it.
@@ -266,23 +212,23 @@ impl<L: Links> CpuPorts<L> {
 
     /// The links, for other ports.
     #[must_use]
-    pub fn into_links(self) -> L {
+    pub fn into_links(self) -> Links {
         self.links
     }
 
     /// The links, to be read.
     #[must_use]
-    pub fn view(&self) -> &L {
+    pub fn view(&self) -> &Links {
         &self.links
     }
 
     /// The links.
-    pub fn links(&mut self) -> &mut L {
+    pub fn links(&mut self) -> &mut Links {
         &mut self.links
     }
 }
 
-impl<L: Links> Ports for CpuPorts<L> {
+impl Ports for CpuPorts {
     #[inline]
     fn readable(&mut self, link: Link) -> bool {
         self.links.readable(link)
@@ -295,40 +241,45 @@ impl<L: Links> Ports for CpuPorts<L> {
 
     #[inline]
     fn expect(&mut self, link: Link, task: &Task<'_>) {
-        let Some(call) = &self.call else { return };
+        let (Some(call), Some(messages)) = (&self.call, self.links.messages_of(link)) else {
+            return;
+        };
         if let Some(output) = call.arrives_at(task) {
-            self.links.land(link, output, task.message_bytes);
+            messages.land(link, output.expose_provenance(), task.message_bytes);
         }
     }
 
     #[inline]
     fn preposts(&self) -> bool {
-        self.links.preposts()
+        self.links.view().is_some_and(MessageLinks::preposts)
     }
 
     fn may_prepost(&mut self, link: Link) -> bool {
-        self.links.may_prepost(link)
+        self.links.messages_of(link).is_none_or(|messages| messages.may_prepost(link))
     }
 
     fn prepost(&mut self, link: Link, task: Option<(&Task<'_>, Message)>) {
+        let Some(messages) = self.links.messages_of(link) else { return };
         let wanted = self.call.as_ref().zip(task).and_then(|(call, (task, message))| {
             let address = call.arrives_at(task)?.expose_provenance();
             Some(Wanted { address, bytes: task.message_bytes, tag: call.tag_of(message) })
         });
-        self.links.prepost(link, wanted);
+        messages.prepost(link, wanted);
     }
 
     #[inline]
     fn lends(&self) -> bool {
-        self.links.lends()
+        self.links.view().is_some_and(MessageLinks::lends)
     }
 
     fn settled(&mut self, task: &Task<'_>) -> bool {
-        let Some(call) = &self.call else { return true };
+        let (Some(call), Some(messages)) = (&self.call, self.links.messages()) else {
+            return true;
+        };
         let bytes = task.elements * call.kernel.element_bytes();
         task.targets.iter().all(|target| match target {
             Operand::Slot(_) => true,
-            memory => self.links.recall(call.memory(*memory, task), bytes),
+            memory => messages.recall(call.memory(*memory, task).addr(), bytes),
         })
     }
 
@@ -367,7 +318,10 @@ impl<L: Links> Ports for CpuPorts<L> {
             self.targets.push(match *target {
                 Operand::Slot(peer) => {
                     let link = Link { peer, channel: task.channel };
-                    if stays.is_some_and(|at| self.links.lend(link, at, task.message_bytes)) {
+                    if let Some(at) = stays
+                        && let Some(messages) = self.links.messages_of(link)
+                        && messages.lend(link, at.addr(), task.message_bytes)
+                    {
                         continue;
                     }
                     let payload = self.links.to_send(link, task.message_bytes);

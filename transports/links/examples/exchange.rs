@@ -1,7 +1,7 @@
 //! What the engine costs: a 2-rank float32 sum all_reduce through schedule, program and mapped
 //! slots, against a bare hand-written exchange of the same bytes, in one run, medians.
 //!
-//! `cargo run --release -p ccl-kernels-cpu --example exchange`
+//! `cargo run --release -p ccl-links --example exchange`
 
 use std::error::Error;
 use std::hint::black_box;
@@ -15,9 +15,10 @@ use ccl_core::lower::{Alias, lower};
 use ccl_core::schedule::Layout;
 use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, DataType, ReduceOp};
-use ccl_kernels_cpu::mapped::{Duplex, MappedLinks};
-use ccl_kernels_cpu::ports::{CallMemory, CpuPorts};
 use ccl_kernels_cpu::{Kernel, Scalar, Term};
+use ccl_links::Links;
+use ccl_links::mapped::{Duplex, MappedLinks};
+use ccl_links::ports::{CallMemory, CpuPorts};
 use ccl_memory::slots::{Receiver, Sender, Shape};
 use ccl_memory::{Region, RegionError};
 
@@ -89,7 +90,8 @@ impl Rank<'_> {
         let sender = Sender::new(&self.regions[1 - self.rank], SHAPE)?;
         let mut links = vec![None, None];
         links[1 - self.rank] = Some(Duplex { sender, receiver });
-        let mut ports = CpuPorts::new(MappedLinks::new(1, links, vec![None, None]), 2);
+        let mut ports =
+            CpuPorts::new(Links::new(MappedLinks::new(1, links, vec![None, None]), None), 2);
         let mut tag = 0;
         self.time(|input, output| {
             tag += 1;

@@ -1,0 +1,160 @@
+//! The joint between executions and transports: what a rank's execution sees of its peers.
+//!
+//! A *link* leads to one peer on one channel, and is a queue of slots in each direction. Two kinds
+//! of link have the same operations:
+//!
+//! * **mapped**: the slots lie in memory that both sides map ([`mapped`]). The receiver reduces
+//!   straight out of them.
+//! * **message**: the receiver's slots lie behind a lane ([`MessageLinks`]), which puts messages
+//!   into them: TCP, RDMA, the simulator. Here messages can also be sent from the caller's memory
+//!   and received into it (zero copy).
+//!
+//! [`Links`] holds both kinds and picks by link. [`ports::CpuPorts`] runs executions over them,
+//! with the kernels of CPUs.
+
+pub mod mapped;
+pub mod ports;
+
+use ccl_core::admission::{Account, MessageLinks};
+use ccl_core::execution::Link;
+use ccl_core::spread::Flow;
+use ccl_core::transport::RailState;
+use ccl_core::types::Rank;
+
+use mapped::MappedLinks;
+
+/// All links of a rank.
+#[derive(Debug, Default)]
+pub struct Links {
+    mapped: MappedLinks,
+    /// Boxed: most communicators of one host have none.
+    messages: Option<Box<MessageLinks>>,
+}
+
+impl Links {
+    /// Links to the peers of `mapped`, and to all others by messages.
+    #[must_use]
+    pub fn new(mapped: MappedLinks, messages: Option<MessageLinks>) -> Links {
+        Links { mapped, messages: messages.map(Box::new) }
+    }
+
+    /// Returns whether there is such a link, and its peer is connected.
+    #[inline]
+    pub fn joins(&mut self, link: Link) -> bool {
+        let by_messages = self.messages.as_ref().is_some_and(|all| all.joins(link.peer));
+        by_messages || self.mapped.duplex(link).is_some()
+    }
+
+    /// Returns whether the link's next message has arrived.
+    #[inline]
+    pub fn readable(&mut self, link: Link) -> bool {
+        match self.mapped.duplex(link) {
+            Some(duplex) => duplex.receiver.ready(),
+            None => self.messages().is_some_and(|messages| messages.readable(link)),
+        }
+    }
+
+    /// Returns whether the link has a granted slot for the next message.
+    #[inline]
+    pub fn writable(&mut self, link: Link) -> bool {
+        match self.mapped.duplex(link) {
+            Some(duplex) => duplex.sender.ready(),
+            None => self.messages().is_some_and(|messages| messages.writable(link)),
+        }
+    }
+
+    /// Returns length and tag of the next message, which has arrived; the length is not yet
+    /// checked.
+    #[inline]
+    pub fn head(&mut self, link: Link) -> (usize, u64) {
+        match self.mapped.duplex(link) {
+            Some(duplex) => duplex.receiver.head(),
+            None => self.messages().map_or((0, 0), |messages| messages.head(link)),
+        }
+    }
+
+    /// Returns where the payload of the next message, `bytes` long, lies; null for a link that does
+    /// not exist.
+    #[inline]
+    pub fn received(&mut self, link: Link, bytes: usize) -> *const u8 {
+        match self.mapped.duplex(link) {
+            Some(duplex) => duplex.receiver.payload(bytes),
+            None => self.messages().map_or(std::ptr::null(), |messages| messages.received(link)),
+        }
+    }
+
+    /// Returns where the payload of the next message to send, `bytes` long, goes; null for a link
+    /// that does not exist.
+    #[inline]
+    pub fn to_send(&mut self, link: Link, bytes: usize) -> *mut u8 {
+        match self.mapped.duplex(link) {
+            Some(duplex) => duplex.sender.payload(bytes),
+            None => self.messages().map_or(std::ptr::null_mut(), |messages| messages.to_send(link)),
+        }
+    }
+
+    /// Sends the slot.
+    #[inline]
+    pub fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
+        if self.mapped.publish(link, bytes, tag) {
+            return;
+        }
+        if let Some(messages) = self.messages() {
+            messages.publish(link, bytes, tag);
+        }
+    }
+
+    /// Gives the received slot back.
+    #[inline]
+    pub fn release(&mut self, link: Link) {
+        if self.mapped.release(link) {
+            return;
+        }
+        if let Some(messages) = self.messages() {
+            messages.release(link);
+        }
+    }
+
+    /// Returns the links by messages, if there are any.
+    #[inline]
+    pub fn messages(&mut self) -> Option<&mut MessageLinks> {
+        self.messages.as_deref_mut()
+    }
+
+    /// Returns the same if this link is one of them.
+    #[inline]
+    pub(crate) fn messages_of(&mut self, link: Link) -> Option<&mut MessageLinks> {
+        match self.mapped.duplex(link) {
+            Some(_) => None,
+            None => self.messages(),
+        }
+    }
+
+    /// Returns the links by messages, to be read.
+    #[inline]
+    #[must_use]
+    pub fn view(&self) -> Option<&MessageLinks> {
+        self.messages.as_deref()
+    }
+
+    /// Takes the links by messages, for other ports.
+    #[must_use]
+    pub fn into_messages(self) -> Option<MessageLinks> {
+        self.messages.map(|messages| *messages)
+    }
+
+    /// Returns what has passed between this rank and each peer that it has messages for, by rank.
+    pub fn accounts(&self) -> impl Iterator<Item = (Rank, &Account)> {
+        self.messages.iter().flat_map(|messages| messages.accounts())
+    }
+
+    /// Returns the flows that messages are spread over now, with the rank that each goes to.
+    pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
+        self.messages.iter().flat_map(|messages| messages.flows())
+    }
+
+    /// Returns the rails that lead to each peer, where several do.
+    pub fn rails(&self) -> impl Iterator<Item = (Rank, RailState)> {
+        self.messages.iter().flat_map(|messages| messages.rails())
+    }
+}
