@@ -10,6 +10,8 @@ pub mod log;
 pub mod recorder;
 #[doc(hidden)]
 pub mod tools;
+#[doc(hidden)]
+pub mod transports;
 
 pub use ccl_core::config::{Config, NetworkCheck};
 pub use ccl_core::types::{Collective, DataType, Rank, ReduceOp};

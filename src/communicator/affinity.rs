@@ -8,7 +8,7 @@ use ccl_core::config::Config;
 use ccl_core::transport::{DeviceInfo, LinkLayer, Place, pci_address};
 
 use super::call::usage;
-use super::devices::{Found, nearest};
+use super::devices::{Candidate, nearest};
 use super::error::Error;
 use super::exchange::{Topic, exchange};
 use crate::bootstrap::ControlPlane;
@@ -83,29 +83,43 @@ impl Survey {
     pub(super) fn is_infiniband(&self) -> bool {
         !self.ranks.is_empty() && self.layers().all(|is_infiniband| is_infiniband)
     }
+
+    /// Returns why not all ranks can use their devices with each other, if that is so.
+    pub(super) fn lacks(&self) -> Option<String> {
+        let lacking = self.ranks.iter().enumerate().find_map(|(rank, own)| match own {
+            Surveyed::Lacks(why) => Some((rank, why)),
+            Surveyed::Has { .. } => None,
+        });
+        if let Some((rank, why)) = lacking {
+            return Some(format!("rank {rank} has no adapter that auto takes: {why}"));
+        }
+        let first = self.layers().next();
+        let is_mixed = self.layers().any(|layer| Some(layer) != first);
+        is_mixed
+            .then(|| "the adapters of some ranks are InfiniBand's and others are not".to_owned())
+    }
 }
 
-/// Tells all ranks what was `found` on this one's host, and which of it is nearest to this rank,
-/// where RDMA is asked for or may be chosen. All ranks call it.
+/// Tells all ranks which adapters this one's host has for each candidate, and which of them are
+/// nearest to this rank. All ranks call it.
 pub(super) fn survey(
     control: &ControlPlane,
     config: &Config,
-    found: &Found,
-) -> Result<Survey, Error> {
-    let is_auto = config.transport == "auto" && control.roster().hosts() > 1;
-    if !config.is_over_verbs() && !is_auto {
-        return Ok(Survey::default());
-    }
+    candidates: &mut [Candidate],
+) -> Result<(), Error> {
     let is = |device: &DeviceInfo| device.fabric.layer == Some(LinkLayer::InfiniBand);
-    let own = match &found.devices[..] {
-        [] => Surveyed::Lacks(found.lacks.clone()),
-        devices => {
-            let nearest = nearest(&place(&config.near_pci)?, devices);
-            Surveyed::Has { nearest, is_infiniband: devices.iter().all(is) }
-        }
-    };
-    let all = exchange(control, Topic::Places, &own.encode(), config.join_timeout)?;
-    Ok(Survey { ranks: all.iter().map(|told| Surveyed::decode(told)).collect() })
+    for Candidate { devices, lacks, survey, .. } in candidates {
+        let own = match &devices[..] {
+            [] => Surveyed::Lacks(lacks.clone()),
+            devices => {
+                let nearest = nearest(&place(&config.near_pci)?, devices);
+                Surveyed::Has { nearest, is_infiniband: devices.iter().all(is) }
+            }
+        };
+        let all = exchange(control, Topic::Places, &own.encode(), config.join_timeout)?;
+        survey.ranks = all.iter().map(|told| Surveyed::decode(told)).collect();
+    }
+    Ok(())
 }
 
 /// The place of the accelerator with this PCI address; of the process, if it is empty.

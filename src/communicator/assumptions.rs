@@ -16,6 +16,7 @@ use ccl_core::config::{Config, NetworkCheck, Value as _};
 use ccl_core::topology::Hosts;
 
 use super::segment::Segment;
+use crate::transports::Choice;
 
 /// What a link may carry that nobody has said anything of: a port of 100 Gbit/s.
 const BYTES_PER_S: f64 = 12.5e9;
@@ -32,7 +33,7 @@ const MORE_SOCKETS: u32 = 4;
 /// what it goes by is. What somebody has set stays.
 pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config, Option<String>) {
     let mut config = config.clone();
-    if !config.is_over_verbs() {
+    if !Choice::of(&config).spreads() {
         if more && config.sockets == Config::default().sockets {
             config.sockets = MORE_SOCKETS;
         }
@@ -83,7 +84,7 @@ pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
     }
     let pairs = |config: &Config| config.policy().otherwise().pairs;
     let (pairs, before) = (pairs(&more), pairs(holds));
-    (holds.is_over_verbs() && pairs > before)
+    (Choice::of(holds).spreads() && pairs > before)
         .then(|| format!("up to {pairs} queue pairs per link in the place of {before}"))
 }
 
@@ -167,6 +168,7 @@ fn shrunk(config: &Config, hosts: &Hosts) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transports;
     use ccl_core::config::Bytes;
 
     fn slots(ids: &[u32], us: u64, change: impl Fn(&mut Config)) -> (u32, Option<String>) {
@@ -191,7 +193,8 @@ mod tests {
     #[test]
     fn one_queue_pair_is_enough_where_all_is_infiniband() {
         let mut config = Config::default();
-        config.transport = "verbs".to_owned();
+        let spreads = transports::ALL.iter().find(|kind| kind.spreads).unwrap();
+        config.transport = spreads.name.to_owned();
         let pairs = |config: &Config, is_infiniband, more| {
             let (config, note) = flows(config, is_infiniband, more);
             assert_eq!(note.is_some(), config.policy() != config.ib_policy);

@@ -7,32 +7,27 @@ use std::time::Duration;
 use ccl_core::bootstrap::Roster;
 use ccl_core::config::Config;
 use ccl_core::topology::Hosts;
-use ccl_core::transport::{Device, DeviceInfo, Place, Transport};
+use ccl_core::transport::{Device, DeviceInfo, Place, Reach, Setup, Transport, TransportKind};
 use ccl_core::types::Rank;
 use ccl_transport_multirail::{RAILS_MAX, RailsDevice};
-use ccl_transport_shm::ShmTransport;
-use ccl_transport_tcp::TcpTransport;
-use ccl_transport_verbs::VerbsTransport;
 
-use super::affinity::{Survey, Surveyed};
+use super::affinity::Survey;
 use super::call::usage;
 use super::error::Error;
+use crate::transports::{self, Choice};
 
 /// How long the link of one of several devices may be away before others take over.
 const LINK_WITHIN: Duration = Duration::from_millis(500);
 
-/// The names that `FERROCCL_TRANSPORT` may have.
-const NAMES: [&str; 6] = ["auto", "shm", "tcp", "verbs", "shm+tcp", "shm+verbs"];
-/// The transports that `auto` takes where there are several hosts.
-pub(super) const OVER_VERBS: &str = "shm+verbs";
-pub(super) const OVER_TCP: &str = "shm+tcp";
-
-/// The RDMA devices of this host that its ranks may take.
-#[derive(Debug, Default)]
-pub(super) struct Found {
+/// A transport between hosts that needs adapters, and those of this host that its ranks may take.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    pub(super) kind: &'static TransportKind,
     pub(super) devices: Vec<DeviceInfo>,
     /// The reason why there are none.
     pub(super) lacks: String,
+    /// What all ranks have, once they have told each other.
+    pub(super) survey: Survey,
 }
 
 /// The devices of one rank. Both ends of a pair choose alike: from the configuration and the
@@ -43,8 +38,8 @@ pub(super) struct Devices {
     pub(super) hosts: Hosts,
     /// None if no two ranks share memory anywhere.
     pub(super) shared: Option<Arc<dyn Device>>,
-    /// None if all ranks share memory; and the transport's name.
-    pub(super) network: Option<(&'static str, Arc<dyn Device>)>,
+    /// None if all ranks share memory; and its transport.
+    pub(super) network: Option<(&'static TransportKind, Arc<dyn Device>)>,
     /// Ranks on the host of this one, whether they share memory or not.
     pub(super) near: Vec<Rank>,
     /// The RDMA devices that this rank takes, each described for people.
@@ -54,128 +49,128 @@ pub(super) struct Devices {
 }
 
 impl Devices {
-    /// Opens those of a rank of the roster; `rdma` are the devices that were [`found`].
+    /// Opens those of a rank of the roster; `candidate` is that of the transport between hosts, if
+    /// that needs adapters.
     pub(super) fn open(
         config: &Config,
         roster: &Roster,
         rank: Rank,
-        survey: &Survey,
-        rdma: &[DeviceInfo],
+        candidate: Option<&Candidate>,
     ) -> Result<Devices, Error> {
         let ranks = roster.members.len() as Rank;
-        let name = config.transport.as_str();
-        if !NAMES.contains(&name) {
+        let choice = Choice::named(&config.transport)?;
+        if choice.network.is_none() && roster.hosts() > 1 {
+            let (name, count) = (&config.transport, roster.hosts());
+            let others = transports::of_reach(Reach::Network);
+            let others = Vec::from_iter(others.iter().map(|kind| kind.name));
             return Err(usage(format!(
-                "FERROCCL_TRANSPORT={name}: there is no such transport; use {}",
-                NAMES.join(", ")
-            )));
-        }
-        if name == "shm" && roster.hosts() > 1 {
-            let count = roster.hosts();
-            return Err(usage(format!(
-                "FERROCCL_TRANSPORT=shm joins ranks of one host, but the {ranks} ranks are on \
-                 {count}; leave it at auto, which takes verbs or tcp between hosts"
+                "FERROCCL_TRANSPORT={name} joins ranks of one host, but the {ranks} ranks are on \
+                 {count}; leave it at auto, which takes {} between hosts",
+                others.join(" or ")
             )));
         }
         let own = |rank: Rank| roster.members.get(rank as usize).map(|member| member.host);
-        let hosts = match shares_memory(config) {
-            false => Hosts::of(&Vec::from_iter(0..ranks)),
-            true => Hosts::of(&Vec::from_iter((0..ranks).map(own))),
+        let hosts = match choice.host {
+            None => Hosts::of(&Vec::from_iter(0..ranks)),
+            Some(_) => Hosts::of(&Vec::from_iter((0..ranks).map(own))),
         };
         // By all ranks alike, whoever is alone on its host: they take part in each other's
         // exchanges.
         let sharing = hosts.count() < ranks;
-        let networked = hosts.count() > 1;
         let near: Vec<Rank> = (0..ranks).filter(|peer| own(*peer) == own(rank)).collect();
-        let shared = if sharing { Some(open(&ShmTransport::new(), 0)?) } else { None };
+        let shared = match choice.host.filter(|_| sharing) {
+            Some(kind) => Some(open(&*make(kind, config, config.dead_after)?, 0)?),
+            None => None,
+        };
         let (mut described, mut budget_share) = (Vec::new(), 1.0);
-        let network = match (networked, config.is_over_verbs()) {
-            (false, _) => None,
-            (true, true) => {
+        let network = match (choice.network.filter(|_| hosts.count() > 1), candidate) {
+            (None, _) => None,
+            (Some(kind), Some(candidate)) => {
                 let index = near.iter().position(|peer| *peer == rank).unwrap_or(0);
-                let sharing = Sharing::new(config, roster, survey, (rank, index))?;
-                let devices = sharing.taken.iter().filter_map(|at| rdma.get(*at));
+                let sharing = Sharing::new(config, roster, &candidate.survey, (rank, index))?;
+                let devices = sharing.taken.iter().filter_map(|at| candidate.devices.get(*at));
                 described = devices.map(|device| device.description.clone()).collect();
                 budget_share = sharing.budget_share;
-                Some(("verbs", rails(config, &sharing, rdma)?))
+                Some((kind, rails(config, &sharing, candidate)?))
             }
-            (true, false) => {
-                let options = ccl_transport_tcp::Options::from_config(config);
-                Some(("tcp", open(&TcpTransport::new(options), 0)?))
-            }
+            (Some(kind), None) => Some((kind, open(&*make(kind, config, config.dead_after)?, 0)?)),
         };
         Ok(Devices { hosts, shared, network, near, rdma: described, budget_share })
     }
 }
 
-/// Returns whether ranks of one host share memory, with the configured transport.
-pub(super) fn shares_memory(config: &Config) -> bool {
-    !matches!(config.transport.as_str(), "tcp" | "verbs")
+/// Finds the adapters of this host, for each transport that the configuration asks for or leaves
+/// the choice of, the preferred one first. `auto` leaves out devices in software, unless they are
+/// named: they are no faster than what needs none.
+pub(super) fn candidates(config: &Config, hosts: usize) -> Result<Vec<Candidate>, Error> {
+    let is_auto = config.transport == transports::AUTO;
+    let kinds = match is_auto {
+        true if hosts > 1 => transports::of_reach(Reach::Network),
+        true => Vec::new(),
+        false => Vec::from_iter(Choice::named(&config.transport)?.network),
+    };
+    let kinds = kinds.into_iter().filter(|kind| kind.adapters);
+    kinds.map(|kind| candidate(kind, config, is_auto)).collect()
 }
 
-/// Finds the RDMA devices of this host, where the configuration asks for any or leaves the choice.
-/// `auto` leaves out devices in software, unless they are named: they are no faster than TCP.
-pub(super) fn found(config: &Config, hosts: usize) -> Result<Found, Error> {
-    let is_auto = config.transport == "auto" && hosts > 1;
-    if !config.is_over_verbs() && !is_auto {
-        return Ok(Found::default());
-    }
-    let transport = match verbs(config, config.dead_after) {
+fn candidate(
+    kind: &'static TransportKind,
+    config: &Config,
+    is_auto: bool,
+) -> Result<Candidate, Error> {
+    let of = |devices, lacks| Candidate { kind, devices, lacks, survey: Survey::default() };
+    let transport = match make(kind, config, config.dead_after) {
         Ok(transport) => transport,
-        Err(error) if is_auto => {
-            return Ok(Found { devices: Vec::new(), lacks: error.to_string() });
-        }
+        Err(error) if is_auto => return Ok(of(Vec::new(), error.to_string())),
         Err(error) => return Err(error),
     };
     let all = transport.devices();
     if !is_auto {
-        let found = Found { devices: all, lacks: String::new() };
-        return if found.devices.is_empty() { Err(none(&transport)) } else { Ok(found) };
+        return if all.is_empty() { Err(none(&*transport)) } else { Ok(of(all, String::new())) };
     }
-    let is_named = !config.ib_devices.is_empty();
+    let is_named = (kind.names_devices)(config);
     let (devices, soft): (Vec<DeviceInfo>, Vec<DeviceInfo>) =
         all.into_iter().partition(|device| is_named || device.pci_path.is_some());
     let lacks = match soft.first() {
         None => transport.why_none(),
         Some(DeviceInfo { id, .. }) => {
-            format!("{} is in software: FERROCCL_IB_HCA has to name it", id.0)
+            format!("{} is in software: the configuration has to name it", id.0)
         }
     };
-    Ok(Found { devices, lacks })
+    Ok(of(devices, lacks))
 }
 
-/// Returns the transport that ranks on several hosts take where `auto` leaves it open, and why.
-pub(super) fn settle(config: &Config, survey: &Survey) -> Option<(&'static str, String)> {
-    if config.transport != "auto" || survey.ranks.is_empty() {
+/// Returns what ranks on several hosts take where `auto` leaves it open, by its name, and why.
+pub(super) fn settle(config: &Config, candidates: &[Candidate]) -> Option<(&'static str, String)> {
+    let auto = Choice::named(transports::AUTO).ok()?;
+    if config.transport != transports::AUTO || candidates.is_empty() {
         return None;
     }
-    let lacking = survey.ranks.iter().enumerate().find_map(|(rank, own)| match own {
-        Surveyed::Lacks(why) => Some((rank, why)),
-        Surveyed::Has { .. } => None,
-    });
-    let mut layers = survey.layers();
-    let first = layers.next();
-    let is_mixed = layers.any(|layer| Some(layer) != first);
-    Some(match lacking {
-        Some((rank, why)) => (
-            OVER_TCP,
-            format!(
-                "tcp between hosts, since rank {rank} has no RDMA device that auto takes: {why}"
-            ),
-        ),
-        None if is_mixed => (
-            OVER_TCP,
-            "tcp between hosts, since the RDMA devices of some ranks are InfiniBand's and those \
-             of others are not"
-                .to_owned(),
-        ),
-        None => (OVER_VERBS, "verbs between hosts: all ranks have RDMA devices".to_owned()),
-    })
+    let mut reasons = Vec::new();
+    for Candidate { kind, survey, .. } in candidates {
+        match survey.lacks() {
+            None => {
+                let name = Choice { network: Some(kind), ..auto }.name();
+                let because =
+                    format!("{} between hosts: all ranks have adapters for it", kind.name);
+                return Some((name, because));
+            }
+            Some(why) => reasons.push(format!("not {}, since {why}", kind.name)),
+        }
+    }
+    let network = auto.network.map_or("nothing", |kind| kind.name);
+    Some((auto.name(), format!("{network} between hosts; {}", reasons.join("; "))))
 }
 
-/// RDMA; the link of a port may be away for so long.
-fn verbs(config: &Config, link_within: Duration) -> Result<VerbsTransport, Error> {
-    Ok(VerbsTransport::new(ccl_transport_verbs::Options::from_config(config, link_within)?))
+/// Makes a transport; the link of a port may be away for so long.
+fn make(
+    kind: &TransportKind,
+    config: &Config,
+    link_within: Duration,
+) -> Result<Box<dyn Transport>, Error> {
+    let setup =
+        Setup { acknowledged: false, done_when_written: false, one_connection: false, link_within };
+    Ok((kind.make)(config, &setup)?)
 }
 
 /// Returns how many devices a rank may take.
@@ -222,18 +217,19 @@ impl Sharing {
     }
 }
 
-/// Opens those of the RDMA devices that a rank takes. Where every rank of the communicator takes a
+/// Opens those of the adapters that a rank takes. Where every rank of the communicator takes a
 /// single one there is nothing to fail over to, so no message is tracked for that.
 fn rails(
     config: &Config,
     Sharing { taken, single, .. }: &Sharing,
-    found: &[DeviceInfo],
+    Candidate { kind, devices: found, .. }: &Candidate,
 ) -> Result<Arc<dyn Device>, Error> {
     // Where there are other ways, there is less to wait for.
     let link_within = if taken.len() > 1 { LINK_WITHIN } else { config.dead_after };
-    let options = ccl_transport_verbs::Options::from_config(config, link_within)?;
     let acknowledged = !*single;
-    let transport = VerbsTransport::new(ccl_transport_verbs::Options { acknowledged, ..options });
+    let setup =
+        Setup { acknowledged, done_when_written: false, one_connection: false, link_within };
+    let transport = (kind.make)(config, &setup)?;
     let named = taken.iter().filter_map(|at| found.get(*at));
     let open = |device: &DeviceInfo| Ok((device.id.0.clone(), transport.open(&device.id)?));
     let mut devices: Vec<(String, Arc<dyn Device>)> =
@@ -308,27 +304,42 @@ fn none(transport: &dyn Transport) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::affinity::Surveyed;
     use super::*;
+
+    /// A transport that needs adapters, of which all ranks have told this.
+    fn surveyed(ranks: Vec<Surveyed>) -> [Candidate; 1] {
+        let kinds = transports::of_reach(Reach::Network);
+        let kind = kinds.into_iter().find(|kind| kind.adapters).unwrap();
+        let (devices, lacks, survey) = (Vec::new(), String::new(), Survey { ranks });
+        [Candidate { kind, devices, lacks, survey }]
+    }
 
     #[test]
     fn auto_takes_the_best_that_all_ranks_have_and_says_why() {
         let auto = Config::default();
         let has = |is_infiniband| Surveyed::Has { nearest: 1, is_infiniband };
-        let lacks = || Surveyed::Lacks("there is no libibverbs".to_owned());
-        let settle = |ranks| settle(&auto, &Survey { ranks });
-        let (name, why) = settle(vec![has(false), has(false)]).unwrap();
-        assert_eq!(
-            (name, why.as_str()),
-            (OVER_VERBS, "verbs between hosts: all ranks have RDMA devices")
+        let lacks = || Surveyed::Lacks("there is no library".to_owned());
+        let fallback = Choice::of(&auto).name();
+        let best = surveyed(Vec::new())[0].kind.name;
+        let settle = |ranks| settle(&auto, &surveyed(ranks)).unwrap();
+        let (name, why) = settle(vec![has(false), has(false)]);
+        assert!(
+            name.ends_with(best)
+                && why == format!("{best} between hosts: all ranks have adapters for it"),
+            "{name}: {why}"
         );
-        let (name, why) = settle(vec![has(true), lacks(), has(true)]).unwrap();
-        assert!(name == OVER_TCP && why.contains("rank 1 has no") && why.contains("libibverbs"));
-        let (name, why) = settle(vec![has(true), has(false)]).unwrap();
-        assert!(name == OVER_TCP && why.contains("InfiniBand"), "{why}");
-        assert_eq!(settle(Vec::new()), None, "on one host there is nothing to choose");
+        let (name, why) = settle(vec![has(true), lacks(), has(true)]);
+        assert!(
+            name == fallback && why.contains("rank 1 has no") && why.contains("library"),
+            "{why}"
+        );
+        let (name, why) = settle(vec![has(true), has(false)]);
+        assert!(name == fallback && why.contains("InfiniBand"), "{why}");
+        assert_eq!(super::settle(&auto, &[]), None, "on one host there is nothing to choose");
         let mut asked = Config::default();
-        asked.transport = "tcp".to_owned();
-        assert_eq!(super::settle(&asked, &Survey { ranks: vec![has(true)] }), None);
+        asked.transport = fallback.to_owned();
+        assert_eq!(super::settle(&asked, &surveyed(vec![has(true)])), None);
     }
 
     /// What each rank takes.

@@ -13,12 +13,12 @@ use ccl_core::types::Rank;
 use serde::Serialize;
 
 use super::call::usage;
-use super::devices::shares_memory;
 use super::engine::{check_message, choice, message_bytes};
 use super::expected::Expected;
 use super::foreseen::Foreseen;
 use super::segment::Segment;
 use super::{Call, Communicator, Error};
+use crate::transports::Choice;
 
 /// The plan of a call, for people (`Display`) and programs (`Serialize`).
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -157,7 +157,7 @@ pub fn explain(
     let other = |name: &&str| *name != choice.algorithm.name;
     let names = algorithm::of(call.collective).map(|algorithm| algorithm.name);
     let alone = ranks == 1;
-    let spread = (config.is_over_verbs() && hosts.count() > 1).then(|| {
+    let spread = (Choice::of(config).spreads() && hosts.count() > 1).then(|| {
         let bytes = input_bytes.max(output_bytes);
         let (collective, fan_out) = (call.collective, schedule.fan_out());
         let situation = Situation { collective, bytes, fan_out, tier: Tier::Network };
@@ -200,32 +200,20 @@ pub fn explain(
 
 /// The hosts as algorithms see them: ranks that share no memory are on hosts of their own.
 pub(super) fn sharing(config: &Config, hosts: &Hosts) -> Hosts {
-    match shares_memory(config) {
-        true => hosts.clone(),
-        false => Hosts::of(&Vec::from_iter(0..hosts.ranks())),
+    match Choice::of(config).host {
+        Some(_) => hosts.clone(),
+        None => Hosts::of(&Vec::from_iter(0..hosts.ranks())),
     }
 }
 
 /// The transports that join the ranks.
 fn transports(hosts: &Hosts, config: &Config) -> &'static str {
-    let over_verbs = config.is_over_verbs();
+    let choice = Choice::of(config);
     match (hosts.ranks(), hosts.count()) {
         (1, _) => "self",
-        (_, 1) => "shm",
-        (ranks, count) if ranks == count => {
-            if over_verbs {
-                "verbs"
-            } else {
-                "tcp"
-            }
-        }
-        _ => {
-            if over_verbs {
-                "shm+verbs"
-            } else {
-                "shm+tcp"
-            }
-        }
+        (_, 1) => Choice { network: None, ..choice }.name(),
+        (ranks, count) if ranks == count => Choice { host: None, ..choice }.name(),
+        _ => choice.name(),
     }
 }
 

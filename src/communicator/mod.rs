@@ -38,6 +38,7 @@ use ccl_socket::fork;
 
 use crate::bootstrap::{ControlPlane, Join, Secret, UniqueId, join, random_bytes};
 use crate::launch;
+use crate::transports::Choice;
 use agree::TIDINGS;
 use call::Buffers;
 use devices::Devices;
@@ -210,17 +211,20 @@ impl Communicator {
             Engine::alone(Arc::clone(&control), config)
         } else {
             let (roster, rank) = (control.roster(), control.rank());
-            let found = devices::found(&config, roster.hosts())?;
-            let survey = affinity::survey(&control, &config, &found)?;
+            let mut candidates = devices::candidates(&config, roster.hosts())?;
+            affinity::survey(&control, &config, &mut candidates)?;
             let mut taken = config.clone();
-            let why = devices::settle(&config, &survey).map(|(transport, why)| {
+            let why = devices::settle(&config, &candidates).map(|(transport, why)| {
                 tracing::info!("{why}");
                 taken.transport = transport.to_owned();
                 why
             });
+            let network = Choice::named(&taken.transport)?.network;
+            let candidate = candidates.iter().find(|candidate| Some(candidate.kind) == network);
+            let is_infiniband = candidate.is_some_and(|candidate| candidate.survey.is_infiniband());
             let more = measured.as_ref().is_some_and(|measured| measured.more_flows);
-            let (flows, note) = assumptions::flows(&taken, survey.is_infiniband(), more);
-            let devices = Devices::open(&flows, roster, rank, &survey, &found.devices)?;
+            let (flows, note) = assumptions::flows(&taken, is_infiniband, more);
+            let devices = Devices::open(&flows, roster, rank, candidate)?;
             let control = Arc::clone(&control);
             let mut wiring = Wiring::connect(control, devices, &secret, (&flows, note))?;
             wiring.why = why;
@@ -263,7 +267,7 @@ impl Communicator {
     /// `shm+verbs`.
     #[must_use]
     pub fn transport(&self) -> &'static str {
-        self.engine.wiring.as_ref().map_or("self", Wiring::names)
+        self.engine.wiring.as_ref().map_or("self", |wiring| wiring.transports)
     }
 
     /// What has passed so far between this rank and each peer that it sends messages to, by rank:

@@ -28,6 +28,7 @@ use super::exchange::{Topic, exchange};
 use super::segment::Segment;
 use super::wait::{Look, WaitPolicy};
 use crate::bootstrap::{ControlPlane, random_bytes};
+use crate::transports::Choice;
 
 /// How long to pause between looks at connections in the making.
 const POLL_PAUSE: Duration = Duration::from_micros(100);
@@ -47,8 +48,8 @@ pub(super) struct Wiring {
     local: Option<Local>,
     /// To the peers on other hosts, until the engine takes them over.
     messages: Option<MessageLinks>,
-    /// The name of the transport to other hosts; empty if there are none.
-    network: &'static str,
+    /// The transports that join the ranks, by name.
+    pub(super) transports: &'static str,
     hosts: Hosts,
     /// The ranks that share memory with this one, itself among them, ascending.
     locals: Vec<Rank>,
@@ -112,25 +113,27 @@ impl Wiring {
                 Some(Local { device, lane, endpoints })
             }
         };
-        let name = network.as_ref().map_or("", |(name, _)| *name);
+        let choice = Choice {
+            host: Choice::of(&config).host.filter(|_| local.is_some()),
+            network: network.as_ref().map(|(kind, _)| *kind),
+        };
         let messages = match network {
             None => None,
-            Some((_, device)) => {
+            Some((kind, device)) => {
                 let peers: Vec<Rank> = (0..ranks).filter(|r| !locals.contains(r)).collect();
                 let segment = Segment::new(&hosts, rank, &config).on_network(budget_share);
                 let mut links = meeting.message_links(device, &peers, &segment, config.timeout)?;
                 // Others have no queue pairs to spread over.
-                if name == "verbs" {
+                if kind.spreads {
                     links.follow(config.policy(), near);
                 }
                 Some(links)
             }
         };
-        let network = name;
         Ok(Wiring {
             local,
             messages,
-            network,
+            transports: choice.name(),
             hosts,
             locals,
             control,
@@ -141,16 +144,6 @@ impl Wiring {
             budget_share,
             why: None,
         })
-    }
-
-    /// The transports that join the ranks.
-    pub(super) fn names(&self) -> &'static str {
-        match (&self.local, self.locals.len() < self.control.ranks() as usize) {
-            (Some(_), true) if self.network == "verbs" => "shm+verbs",
-            (Some(_), true) => "shm+tcp",
-            (Some(_), false) => "shm",
-            (None, _) => self.network,
-        }
     }
 
     /// The peers whose connection is gone, and how that was noticed.

@@ -310,12 +310,6 @@ impl Config {
         }
     }
 
-    /// Returns whether the configured transport joins hosts by RDMA.
-    #[must_use]
-    pub fn is_over_verbs(&self) -> bool {
-        matches!(self.transport.as_str(), "verbs" | "shm+verbs")
-    }
-
     /// A digest of what must be equal on all ranks.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {

@@ -9,6 +9,7 @@
 
 mod fault;
 pub mod handshake;
+mod kind;
 mod named;
 mod place;
 mod registry;
@@ -25,6 +26,7 @@ use crate::spread::{Flow, Spread};
 use crate::time::Instant;
 
 pub use fault::{FaultInjector, Faults, FaultyDevice};
+pub use kind::{Make, MoreFlows, Reach, Setup, TransportKind};
 pub use named::{Imported, NamedMemory, Slice, Understood, take};
 pub use place::{Place, pci_address};
 pub use registry::{Registration, Registry};

@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ccl_core::config::Config;
-use ccl_core::transport::{Address, Device, DeviceId, DeviceInfo, LinkLayer, Transport};
-use ccl_socket::Place;
-use ccl_transport_multirail::{RailsDevice, shorten};
-use ccl_transport_shm::ShmTransport;
-use ccl_transport_tcp::TcpTransport;
-use ccl_transport_verbs::VerbsTransport;
+use ccl_core::transport::{
+    Address, Device, DeviceId, DeviceInfo, LinkLayer, Reach, Setup, Transport, TransportKind,
+};
+use ccl_transport_multirail::{RailsDevice, shorten as rails_address};
+use ferroccl::transports::{self, AUTO};
 use nccl_net_abi::{NcclResult, UNDEFINED};
 use sha2::{Digest, Sha256};
 
@@ -26,30 +25,12 @@ const SPEED_MBPS: i32 = 10_000;
 /// The most devices that are one for NCCL.
 const PARTS_MAX: usize = 8;
 
-/// Which transport a handle is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Kind {
-    Tcp = 1,
-    Verbs = 2,
-    Shm = 3,
-}
-
-impl Kind {
-    /// A listener's address with less in it; none if it cannot be any shorter with so many devices
-    /// at least.
-    pub(crate) fn shorten(self, address: &Address, least: usize) -> Option<Address> {
-        let fewer = |address: &Address| {
-            let mut place = Place::decode(address).ok().filter(|it| it.addresses.len() > 1)?;
-            // The later ones are the less likely ones.
-            place.addresses.pop();
-            Some(place.encode())
-        };
-        match self {
-            Kind::Tcp => fewer(address),
-            Kind::Verbs => shorten(address, least, fewer),
-            Kind::Shm => None,
-        }
+/// Returns a listener's address with less in it; none if it cannot be any shorter with so many
+/// devices at least.
+pub(crate) fn shorten(kind: &TransportKind, address: &Address, least: usize) -> Option<Address> {
+    match kind.adapters {
+        true => rails_address(address, least, kind.fewer_places),
+        false => (kind.fewer_places)(address),
     }
 }
 
@@ -59,7 +40,7 @@ type Named = (String, Arc<dyn Device>);
 /// A device, or several as one.
 #[derive(Debug)]
 pub(crate) struct NetDevice {
-    pub(crate) kind: Kind,
+    pub(crate) kind: &'static TransportKind,
     pub(crate) name: CString,
     pub(crate) pci_path: Option<CString>,
     /// The same for all ports of a card.
@@ -90,7 +71,7 @@ impl NetDevice {
             return Ok(Arc::clone(device));
         }
         let device = match &self.ids[..] {
-            [id] if self.kind != Kind::Verbs => self.transport.open(id)?,
+            [id] if !self.kind.adapters => self.transport.open(id)?,
             // Each is rails, though of one: so any device can be reached from any other.
             ids => Arc::new(RailsDevice::new(self.open_parts(ids)?)?),
         };
@@ -190,7 +171,7 @@ impl Devices {
             return Ok(*only);
         }
         let Some(transport) = &self.together else {
-            return usage("only devices of verbs can be one".to_owned());
+            return usage(format!("devices of {} cannot be one", found[0].kind.name));
         };
         if found.iter().any(|part| part.layer != found[0].layer) {
             return usage("ports of Ethernet and of InfiniBand do not reach each other".to_owned());
@@ -251,72 +232,63 @@ fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>
 /// The devices that `FERROCCL_TRANSPORT` asks for; by default, the best that there are. With them,
 /// why they are these; none is no error.
 pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
-    let verbs = |link_within| -> Result<Arc<dyn Transport>, NetError> {
-        let options = ccl_transport_verbs::Options::from_config(config, link_within)?;
-        let options = ccl_transport_verbs::Options {
-            // Each lane has one connection.
-            completions: options.completions_of_link(),
-            // As rails need it.
-            acknowledged: true,
-            ..options
+    let asked = config.transport.as_str();
+    if asked != AUTO {
+        let Some(kind) = transports::ALL.into_iter().find(|kind| kind.name == asked) else {
+            let names = Vec::from_iter(transports::ALL.iter().map(|kind| kind.name));
+            return Err(NetError::new(
+                NcclResult::INVALID_USAGE,
+                format!(
+                    "FERROCCL_TRANSPORT={asked}: within NCCL there are {AUTO}, {}",
+                    names.join(", ")
+                ),
+            ));
         };
-        Ok(Arc::new(VerbsTransport::new(options)))
-    };
-    let tcp = || -> Arc<dyn Transport> {
-        let options = ccl_transport_tcp::Options::from_config(config);
-        // NCCL goes on sooner; what a break may cost, it costs with NCCL's own sockets, too.
-        let options = ccl_transport_tcp::Options { done_when_written: true, ..options };
-        Arc::new(TcpTransport::new(options))
-    };
-    let several = || verbs(LINK_WITHIN_OF_SEVERAL);
-    let alone = |transport: &Arc<dyn Transport>, kind| of(transport, kind, None, config);
-    match config.transport.as_str() {
-        "shm" => {
-            let shm: Arc<dyn Transport> = Arc::new(ShmTransport::new());
-            Ok((alone(&shm, Kind::Shm), "FERROCCL_TRANSPORT=shm".to_owned()))
-        }
-        "tcp" => Ok((alone(&tcp(), Kind::Tcp), "FERROCCL_TRANSPORT=tcp".to_owned())),
-        "verbs" => {
-            let transport = verbs(LINK_WITHIN)?;
-            let devices = of(&transport, Kind::Verbs, Some(several()?), config);
-            let why = if devices.count() == 0 { transport.why_none() } else { String::new() };
-            Ok((devices, format!("FERROCCL_TRANSPORT=verbs {why}")))
-        }
-        "auto" if config.tls => {
-            let why = "FERROCCL_TLS=1, which only tcp can".to_owned();
-            Ok((alone(&tcp(), Kind::Tcp), why))
-        }
-        "auto" => {
-            let transport = verbs(LINK_WITHIN)?;
-            let devices = of(&transport, Kind::Verbs, Some(several()?), config);
-            if devices.count() == 0 {
-                let why = format!("there is no device for verbs: {}", transport.why_none());
-                return Ok((alone(&tcp(), Kind::Tcp), why));
-            }
-            Ok((devices, "verbs is the fastest that there is".to_owned()))
-        }
-        name => Err(NetError::new(
-            NcclResult::INVALID_USAGE,
-            format!("FERROCCL_TRANSPORT={name}: within NCCL there are auto, shm, tcp and verbs"),
-        )),
+        let (devices, lacks) = of(kind, config)?;
+        return Ok((devices, format!("FERROCCL_TRANSPORT={asked} {lacks}").trim().to_owned()));
     }
+    let mut reasons = Vec::new();
+    for kind in transports::of_reach(Reach::Network) {
+        if config.tls && !kind.encrypts {
+            reasons.push(format!("FERROCCL_TLS=1, which {} cannot", kind.name));
+            continue;
+        }
+        let (devices, lacks) = of(kind, config)?;
+        if devices.count() > 0 {
+            reasons.push(format!("{} is the best that there is", kind.name));
+            return Ok((devices, reasons.join("; ")));
+        }
+        reasons.push(format!("there is no device for {}: {lacks}", kind.name));
+    }
+    let none = Devices { found: Vec::new(), together: None, made: Mutex::default() };
+    Ok((none, reasons.join("; ")))
 }
 
-fn of(
-    transport: &Arc<dyn Transport>,
-    kind: Kind,
-    together: Option<Arc<dyn Transport>>,
-    config: &Config,
-) -> Devices {
+/// The devices of a transport, and why there are none.
+fn of(kind: &'static TransportKind, config: &Config) -> Result<(Devices, String), NetError> {
+    let make = |link_within| -> Result<Arc<dyn Transport>, NetError> {
+        let setup = Setup {
+            // As rails need it.
+            acknowledged: true,
+            // NCCL goes on sooner; what a break may cost, it costs with NCCL's own sockets, too.
+            done_when_written: true,
+            one_connection: true,
+            link_within,
+        };
+        Ok(Arc::from((kind.make)(config, &setup)?))
+    };
+    let transport = make(LINK_WITHIN)?;
+    let together = if kind.adapters { Some(make(LINK_WITHIN_OF_SEVERAL)?) } else { None };
     let mut found: Vec<Arc<NetDevice>> = Vec::new();
     let infos = transport.devices();
+    let lacks = if infos.is_empty() { transport.why_none() } else { String::new() };
     let cards: Vec<String> = infos.iter().map(|info| card(&info.id).0.to_owned()).collect();
     for info in infos {
         // A card with one port is called as NCCL calls it, which looks for names without ports.
         let (name, _) = card(&info.id);
         let is_alone = cards.iter().filter(|other| *other == name).count() == 1;
         let name = if is_alone { name.to_owned() } else { info.id.0.clone() };
-        let Some(mut device) = describe(transport, kind, info, &name, config) else { continue };
+        let Some(mut device) = describe(&transport, kind, info, &name, config) else { continue };
         device.parts = vec![found.len() as i32];
         // Ports of one card that are devices of their own are all called the first one.
         let taken = |device: &NetDevice| {
@@ -327,7 +299,7 @@ fn of(
         }
         found.push(Arc::new(device));
     }
-    Devices { found, together, made: Mutex::default() }
+    Ok((Devices { found, together, made: Mutex::default() }, lacks))
 }
 
 /// A device's name without its port, and the port.
@@ -337,14 +309,14 @@ fn card(DeviceId(id): &DeviceId) -> (&str, &str) {
 
 fn describe(
     transport: &Arc<dyn Transport>,
-    kind: Kind,
+    kind: &'static TransportKind,
     info: DeviceInfo,
     name: &str,
     config: &Config,
 ) -> Option<NetDevice> {
     let (card, port) = card(&info.id);
     let (mut pci_path, mut speed_mbps) = (info.pci_path, None);
-    if kind == Kind::Tcp {
+    if kind.reach == Reach::Network && !kind.adapters {
         (pci_path, speed_mbps) = interface(&config.socket_interfaces);
     } else {
         speed_mbps = speed_mbps.or(Some((info.caps.bandwidth_bytes_per_s * 8e-6) as i32));
@@ -373,12 +345,20 @@ fn describe(
     })
 }
 
-/// Shared memory, unless something else is asked for.
+/// What joins processes of this host, unless a transport is asked for.
 fn near(config: &Config) -> Option<(HostTag, Arc<dyn Device>)> {
-    if config.transport != "auto" {
+    let kind = transports::of_reach(Reach::Host).into_iter().next()?;
+    if config.transport != AUTO {
         return None;
     }
-    let device = ShmTransport::new().open(&DeviceId(ccl_transport_shm::DEVICE.to_owned())).ok()?;
+    let setup = Setup {
+        acknowledged: false,
+        done_when_written: true,
+        one_connection: true,
+        link_within: LINK_WITHIN,
+    };
+    let transport = (kind.make)(config, &setup).ok()?;
+    let device = transport.open(&transport.devices().first()?.id).ok()?;
     let digest: [u8; 32] = Sha256::digest(config.host_id.as_bytes()).into();
     Some((*digest.first_chunk()?, device))
 }

@@ -122,7 +122,7 @@ mod tests {
     use ccl_socket::Place;
 
     use super::*;
-    use crate::device::Kind;
+    use crate::device::shorten;
     use crate::table::{self, Table};
 
     /// Bytes of an address that fit.
@@ -139,7 +139,9 @@ mod tests {
         let at = |port: u16| ([10, 0, 0, 1], port).into();
         let place = Place { token: [9; 16], addresses: (0..20).map(at).collect() };
         let near = Some(([1; 4], Address(vec![5; 44])));
-        let fewer = |address: &Address, least| Kind::Tcp.shorten(address, least);
+        let networks = ferroccl::transports::of_reach(ccl_core::transport::Reach::Network);
+        let kind = networks.into_iter().find(|kind| !kind.adapters).unwrap();
+        let fewer = |address: &Address, least| shorten(kind, address, least);
         let mut handle = Handle { address: place.encode(), near, ..handle(0) };
         let read =
             Handle::decode(&handle.fit(fewer).unwrap()).unwrap_or_else(|error| panic!("{error}"));

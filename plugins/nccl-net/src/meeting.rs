@@ -192,7 +192,7 @@ impl Attempt {
         options: ConnectOptions,
         now: Instant,
     ) -> Result<Attempt, NetError> {
-        if handle.transport != device.kind as u8 {
+        if handle.transport != device.kind.id {
             return Err(NetError::argument(format!(
                 "the peer listens with another transport than {}; set FERROCCL_TRANSPORT alike on \
                  all hosts",

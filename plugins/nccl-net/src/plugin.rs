@@ -17,7 +17,7 @@ use crate::comm::sender::Sender;
 use crate::comm::wire::{GROUP_MAX, SLOTS_MAX};
 use crate::comm::{Settings, TRANSFER_BYTES_MAX};
 use crate::context::{Context, Known};
-use crate::device::{self, Devices};
+use crate::device::{self, Devices, shorten};
 use crate::error::NetError;
 use crate::handle::Handle;
 use crate::meeting::{Attempt, ConnectOptions, Listening};
@@ -187,13 +187,13 @@ impl Plugin {
     ) -> Result<([u8; HANDLE_BYTES], Id), NetError> {
         let device = self.devices.get(number)?;
         let (seed, address) = (socket::random()?, Address(Vec::new()));
-        let transport = device.kind as u8;
+        let transport = device.kind.id;
         let mut handle = Handle { transport, seed, address, near: None, attempt: None };
         let context = self.context(known)?;
         let listening =
             Listening::new(&device, &mut handle, &context, self.connect_options.clone())?;
         let bytes =
-            handle.fit(|address, least| device.kind.shorten(address, least)).ok_or_else(|| {
+            handle.fit(|address, least| shorten(device.kind, address, least)).ok_or_else(|| {
                 let text = "this host's address does not fit a handle of NCCL's: choose interfaces \
                         with FERROCCL_SOCKET_IFNAME";
                 NetError::new(NcclResult::INVALID_USAGE, text)

@@ -43,7 +43,9 @@ mod wire;
 use std::sync::Arc;
 
 use ccl_core::time::Instant;
-use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
+use ccl_core::transport::{
+    Device, DeviceId, DeviceInfo, Fabric, Reach, Transport, TransportError, TransportKind,
+};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -53,6 +55,21 @@ pub use parking::parking;
 
 /// The name of the only device.
 pub const DEVICE: &str = "shm0";
+
+/// Shared memory as a value, for the registry.
+pub const KIND: TransportKind = TransportKind {
+    name: "shm",
+    id: 3,
+    reach: Reach::Host,
+    preference: 1,
+    adapters: false,
+    spreads: false,
+    encrypts: false,
+    more_flows: None,
+    names_devices: |_| false,
+    make: |_, _| Ok(Box::new(ShmTransport::new())),
+    fewer_places: |_| None,
+};
 
 /// Shared memory between the processes of one host.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +85,7 @@ impl ShmTransport {
 
 impl Transport for ShmTransport {
     fn name(&self) -> &'static str {
-        "shm"
+        KIND.name
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {

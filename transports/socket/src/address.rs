@@ -22,6 +22,15 @@ pub struct Place {
 }
 
 impl Place {
+    /// Returns an address without its last place, which is the least likely to be of use; none if
+    /// it has no other.
+    #[must_use]
+    pub fn fewer(address: &Address) -> Option<Address> {
+        let mut place = Place::decode(address).ok().filter(|it| it.addresses.len() > 1)?;
+        place.addresses.pop();
+        Some(place.encode())
+    }
+
     /// As bytes.
     #[must_use]
     pub fn encode(&self) -> Address {

@@ -47,7 +47,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::config::Config;
-use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
+use ccl_core::transport::{
+    Device, DeviceId, DeviceInfo, Fabric, Reach, Transport, TransportError, TransportKind,
+};
+
+use ccl_socket::Place;
 
 pub use ccl_socket::now;
 pub use device::TcpDevice;
@@ -108,6 +112,25 @@ impl Options {
     }
 }
 
+/// TCP as a value, for the registry.
+pub const KIND: TransportKind = TransportKind {
+    name: "tcp",
+    id: 1,
+    reach: Reach::Network,
+    preference: 1,
+    adapters: false,
+    spreads: false,
+    encrypts: true,
+    more_flows: Some(("FERROCCL_SOCKETS", &["2", "4"])),
+    names_devices: |_| false,
+    make: |config, setup| {
+        let done_when_written = setup.done_when_written;
+        let options = Options { done_when_written, ..Options::from_config(config) };
+        Ok(Box::new(TcpTransport::new(options)))
+    },
+    fewer_places: Place::fewer,
+};
+
 /// TCP.
 #[derive(Clone, Debug, Default)]
 pub struct TcpTransport {
@@ -124,7 +147,7 @@ impl TcpTransport {
 
 impl Transport for TcpTransport {
     fn name(&self) -> &'static str {
-        "tcp"
+        KIND.name
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {

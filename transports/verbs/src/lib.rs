@@ -51,8 +51,10 @@ use std::time::Duration;
 use ccl_core::config::Config;
 use ccl_core::spread::{Policy, Spread};
 use ccl_core::transport::{
-    Device, DeviceId, DeviceInfo, Fabric, LinkLayer, Transport, TransportError,
+    Device, DeviceId, DeviceInfo, Fabric, LinkLayer, Reach, Transport, TransportError,
+    TransportKind,
 };
+use ccl_socket::Place;
 use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
 
 pub use device::VerbsDevice;
@@ -237,6 +239,28 @@ impl Options {
     }
 }
 
+/// RDMA as a value, for the registry.
+pub const KIND: TransportKind = TransportKind {
+    name: "verbs",
+    id: 2,
+    reach: Reach::Network,
+    preference: 2,
+    adapters: true,
+    spreads: true,
+    encrypts: false,
+    more_flows: Some(("FERROCCL_IB_POLICY", &["qps=4", "qps=16"])),
+    names_devices: |config| !config.ib_devices.is_empty(),
+    make: |config, setup| {
+        let mut options = Options::from_config(config, setup.link_within)?;
+        options.acknowledged = setup.acknowledged;
+        if setup.one_connection {
+            options.completions = options.completions_of_link();
+        }
+        Ok(Box::new(VerbsTransport::new(options)))
+    },
+    fewer_places: Place::fewer,
+};
+
 /// RDMA through libibverbs.
 #[derive(Clone, Debug)]
 pub struct VerbsTransport {
@@ -305,7 +329,7 @@ impl VerbsTransport {
 
 impl Transport for VerbsTransport {
     fn name(&self) -> &'static str {
-        "verbs"
+        KIND.name
     }
 
     fn devices(&self) -> Vec<DeviceInfo> {

@@ -395,7 +395,7 @@ mod tests {
         assert!(error.contains("is of 3 ranks, and this run is of 2 ranks; start as many"));
         let error = with(&|wanted| wanted.hosts.swap(1, 2));
         assert!(error.contains("a rank 1 on n0, and this run is of a rank 1 on n1"), "{error}");
-        let error = with(&|wanted| wanted.transport = "verbs".to_owned());
+        let error = with(&|wanted| wanted.transport = "another".to_owned());
         assert!(error.contains("choose --transport tcp"), "{error}");
         let error = with(&|wanted| wanted.bandwidth_bytes = 1);
         assert!(error.contains("give -b 8 -e 4096 -n 20"), "{error}");

@@ -7,6 +7,7 @@ use super::Tried;
 use crate::subject::SubjectError;
 use ferroccl::communicator::Communicator;
 use ferroccl::tools::Seen;
+use ferroccl::transports::Choice;
 
 const ROUNDS: u32 = 7;
 
@@ -38,9 +39,9 @@ fn worth(seen: &Seen, transport: &str) -> Vec<Tried> {
     if !seen.is_crowded() {
         return Vec::new();
     }
-    let (variable, values): (_, &[&str]) = match transport.contains("verbs") {
-        true => ("FERROCCL_IB_POLICY", &["qps=4", "qps=16"]),
-        false => ("FERROCCL_SOCKETS", &["2", "4"]),
+    let network = Choice::named(transport).ok().and_then(|choice| choice.network);
+    let Some((variable, values)) = network.and_then(|kind| kind.more_flows) else {
+        return Vec::new();
     };
     let values = values.iter().map(|value| (*value).to_owned()).collect();
     vec![Tried { variable, values }]

@@ -14,6 +14,7 @@ use crate::memory::Memory;
 use crate::subject::SubjectError;
 use crate::trial::Trial;
 use ferroccl::communicator::Communicator;
+use ferroccl::transports::Choice;
 
 /// By so much, as a share, a value must be faster than what holds without it.
 pub(super) const WORTH: f64 = 0.03;
@@ -24,8 +25,8 @@ const USUAL: [(&str, &[&str], Joined); 6] = [
     ("FERROCCL_SLOTS", &["4", "16"], Joined::Anyhow),
     ("FERROCCL_CHANNELS", &["2"], Joined::Anyhow),
     ("FERROCCL_ZERO_COPY_BYTES", &["4k", "64k"], Joined::ByNetwork),
-    ("FERROCCL_SOCKETS", &["2", "4"], Joined::ByTcp),
-    ("FERROCCL_IB_POLICY", &["qps=1", "qps=4", "qps=16"], Joined::ByVerbs),
+    ("FERROCCL_SOCKETS", &["2", "4"], Joined::ByConnections),
+    ("FERROCCL_IB_POLICY", &["qps=1", "qps=4", "qps=16"], Joined::ByQueuePairs),
 ];
 
 /// What a model takes into account of what tables set.
@@ -37,8 +38,8 @@ pub(super) const MODELLED: [&str; 3] =
 enum Joined {
     Anyhow,
     ByNetwork,
-    ByTcp,
-    ByVerbs,
+    ByConnections,
+    ByQueuePairs,
 }
 
 impl Tried {
@@ -59,12 +60,12 @@ impl Tried {
     /// What is usually worth trying, over the transport that a configuration names.
     #[must_use]
     pub fn usual(config: &Config) -> Vec<Tried> {
-        let transport = config.transport.as_str();
+        let choice = Choice::of(config);
         let counts = |joined: Joined| match joined {
             Joined::Anyhow => true,
-            Joined::ByNetwork => transport != "shm",
-            Joined::ByTcp => matches!(transport, "auto" | "tcp" | "shm+tcp"),
-            Joined::ByVerbs => config.is_over_verbs(),
+            Joined::ByNetwork => choice.network.is_some(),
+            Joined::ByConnections => choice.network.is_some() && !choice.spreads(),
+            Joined::ByQueuePairs => choice.spreads(),
         };
         Tried::those(|_, joined| counts(joined))
     }
