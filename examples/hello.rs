@@ -25,7 +25,7 @@ fn run() -> Result<ExitCode, Box<dyn Error>> {
         return Ok(ExitCode::from(exit.code));
     };
     let patience = Duration::from_secs(60);
-    let plane = launch.meet(patience)?.join()?;
+    let plane = launch.rendezvous(patience)?.join()?;
     plane.barrier(patience)?;
     if plane.rank() == 0 {
         let (ranks, hosts) = (plane.ranks(), plane.roster().hosts());

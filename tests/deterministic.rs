@@ -11,7 +11,7 @@ use ferroccl::{Collective, Communicator, Config, Element, Reduction};
 
 const COUNT: usize = 5003;
 
-/// Numbers of very different size, so that nearly every addition rounds.
+/// CallParams of very different size, so that nearly every addition rounds.
 trait Rough: Element + PartialEq + std::fmt::Debug {
     fn rough(bits: u64) -> Self;
 }

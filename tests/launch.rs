@@ -73,7 +73,7 @@ fn rank() {
     }
     let launch = from_environment().unwrap().unwrap();
     assert_eq!((launch.local_rank, launch.local_ranks), (Some(launch.rank), Some(launch.ranks)));
-    let plane = launch.meet(SOON).unwrap().join().unwrap();
+    let plane = launch.rendezvous(SOON).unwrap().join().unwrap();
     let parts = plane.all_gather(vec![launch.rank as u8], SOON).unwrap();
     println!("\njoined {parts:?}");
 }

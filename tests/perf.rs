@@ -169,15 +169,15 @@ fn the_other_programs_run() {
 }
 
 /// A file that goes when it is dropped.
-struct Kept(PathBuf);
+struct CachedMemory(PathBuf);
 
-impl Drop for Kept {
+impl Drop for CachedMemory {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-impl Kept {
+impl CachedMemory {
     /// Multiplies all times of a path in a baseline.
     fn scale(&self, from: u64, to: u64, factor: f64) {
         let text = std::fs::read_to_string(&self.0).unwrap();
@@ -202,7 +202,7 @@ impl Kept {
 #[test]
 fn paths_are_compared_with_a_baseline() {
     let file = std::env::temp_dir().join(format!("ferroccl-{}.paths", std::process::id()));
-    let file = Kept(file);
+    let file = CachedMemory(file);
     let sizes = "-g 2 -n 2 -w 0 -e 1k -c 0 --rounds 8";
     let ended = perf("p2p_matrix", &format!("{sizes} --save-baseline {}", file.0.display()));
     assert_eq!(ended.status.code(), Some(0), "{}", ended.output);

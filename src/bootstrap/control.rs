@@ -2,7 +2,7 @@
 //! carries small exchanges, and agrees with the others after a failure.
 
 use super::driver::Driver;
-use super::meeting::Place;
+use super::regroup::Place;
 use super::socket::{Deadline, advice, now};
 use super::{BootstrapError, Join, Joined};
 use crate::recorder::{Recorder, Subject};
@@ -99,7 +99,7 @@ pub(super) struct Shared {
     /// Set once, when this rank leaves: by when its thread must end.
     pub(super) leaving: OnceLock<Deadline>,
     /// What is being made from this communicator.
-    heir: Mutex<Weak<ControlPlane>>,
+    successor: Mutex<Weak<ControlPlane>>,
     /// Where the survivors can meet, if this rank coordinates them: by port, one per verdict.
     meetings: Mutex<BTreeMap<u16, TcpListener>>,
     pub(super) recorder: Recorder,
@@ -115,8 +115,8 @@ impl Shared {
         self.meetings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn heir(&self) -> MutexGuard<'_, Weak<ControlPlane>> {
-        self.heir.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn successor(&self) -> MutexGuard<'_, Weak<ControlPlane>> {
+        self.successor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks how long a round trip on a connection with a neighbour takes.
@@ -210,7 +210,7 @@ impl ControlPlane {
             failure: OnceLock::new(),
             wake,
             leaving: OnceLock::new(),
-            heir: Mutex::default(),
+            successor: Mutex::default(),
             meetings: Mutex::new(BTreeMap::new()),
             recorder,
         });
@@ -439,10 +439,10 @@ impl ControlPlane {
             return;
         }
         let text: String = reason.into();
-        let heir = self.shared.heir().upgrade();
+        let successor = self.shared.successor().upgrade();
         self.tell(|control| control.give_up(text.clone(), now()));
-        if let Some(heir) = heir {
-            heir.abort(text);
+        if let Some(successor) = successor {
+            successor.abort(text);
         }
     }
 

@@ -9,8 +9,8 @@ mod driver;
 mod give_up;
 mod host;
 pub(crate) mod listen;
-mod meeting;
 mod member;
+mod regroup;
 pub(crate) mod resolve;
 mod root;
 pub(crate) mod socket;
@@ -23,7 +23,7 @@ pub use ccl_core::bootstrap::{
 pub use control::{ControlPlane, ExchangeError, VerdictError};
 pub use give_up::GiveUp;
 pub use listen::{Listening, Reach, listen_at};
-pub use meeting::Invitation;
+pub use regroup::Invitation;
 pub use socket::random_bytes;
 
 use socket::Deadline;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::Communicator;
-use super::engine::{Engine, Running, What};
+use super::engine::{CallKind, Engine, Running};
 use super::error::Error;
 use super::watch::sentence;
 use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
@@ -14,7 +14,7 @@ use crate::bootstrap::{FailureReason, NoVerdict, Verdict, VerdictError};
 const AGREEMENT: Duration = Duration::from_secs(1);
 /// How long the control plane has for telling why a connection is gone. A rank that ends because
 /// of another one has told so before, but this rank's data path may be faster.
-pub(super) const TIDINGS: Duration = Duration::from_millis(200);
+pub(super) const FAILURE_WITHIN: Duration = Duration::from_millis(200);
 
 /// Whom a rank waits for that is in no call.
 const NOBODY: &str = "nobody yet";
@@ -47,11 +47,11 @@ impl Communicator {
     /// Whether an operation that is done may end well: not after this rank has told the others
     /// how far it is.
     #[inline]
-    pub(super) fn let_through(&self, running: &Running) -> Result<(), Error> {
+    pub(super) fn check_may_end(&self, running: &Running) -> Result<(), Error> {
         let completed = self.control.completed();
         let may_end = match running.what {
-            What::Call(record) => completed.finish(record.sequence),
-            What::Messages { .. } => !completed.is_frozen(),
+            CallKind::Call(record) => completed.finish(record.sequence),
+            CallKind::Messages { .. } => !completed.is_frozen(),
         };
         if may_end { Ok(()) } else { Err(self.too_late(running)) }
     }
@@ -180,7 +180,7 @@ impl Engine {
             return;
         }
         if let Error::RankFailed { rank, reason, .. } = error {
-            if self.control.await_failure(TIDINGS).is_none() {
+            if self.control.await_failure(FAILURE_WITHIN).is_none() {
                 self.control.report(*rank, reason.as_str());
             }
         } else if self.control.failure().is_none() {

@@ -182,7 +182,7 @@ fn rails_max(config: &Config) -> Result<usize, Error> {
     Ok(most)
 }
 
-/// The division of each host's RDMA devices among its ranks.
+/// How the RDMA devices of each host are shared among its ranks.
 #[derive(Clone, Debug, PartialEq)]
 struct Sharing {
     /// The devices of this rank's host that it takes.

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use ccl_core::admission::MessageLinks;
 use ccl_core::algorithm::{Algorithm, Params};
 use ccl_core::config::Config;
-use ccl_core::execution::{Execution, Numbers, Progress};
+use ccl_core::execution::{CallParams, Execution, Progress};
 use ccl_core::lower::{Alias, Program, lower_for_slots};
 use ccl_core::schedule::shape::Sizes;
 use ccl_core::schedule::{Layout, RankSchedule};
-use ccl_core::select::way::{self, Division, Way};
+use ccl_core::select::variant::{self, SlotFraction, Variant};
 use ccl_core::select::{Choice, Situation, choose};
 use ccl_core::topology::Hosts;
 use ccl_core::transport::TransportError;
@@ -27,7 +27,7 @@ use super::foreseen::Foreseen;
 use super::group::Messages;
 use super::segment::Segment;
 use super::wait::{Look, Pause, Wait, WaitPolicy};
-use super::watch::{Lookout, Lost};
+use super::watch::{Lost, StallDetector};
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
 use crate::recorder::{CallRecord, MESSAGES, Sent, Shown, Timed, Writer};
@@ -56,7 +56,7 @@ pub(super) struct Plan {
     /// Ranks that this one sends to.
     fan_out: u32,
     pub(super) execution: Execution,
-    numbers: Numbers,
+    numbers: CallParams,
     used: u64,
     /// Calls that wait their turn with it.
     pins: u32,
@@ -64,7 +64,7 @@ pub(super) struct Plan {
 
 /// A call that was planned and checked before: the same call again needs neither.
 #[derive(Debug)]
-struct Recent {
+struct PlannedCall {
     collective: Collective,
     data_type: DataType,
     op: ReduceOp,
@@ -74,9 +74,9 @@ struct Recent {
     count: Option<usize>,
     in_place: bool,
     /// What the call asks for.
-    way: Option<Way>,
+    way: Option<Variant>,
     /// What the record says of that.
-    asked: (u8, Division),
+    asked: (u8, SlotFraction),
     plan: usize,
     kernel: Kernel,
     input_bytes: usize,
@@ -87,7 +87,7 @@ struct Recent {
     size: u64,
 }
 
-impl Recent {
+impl PlannedCall {
     #[inline]
     fn is(&self, call: &Call<'_>, in_place: bool) -> bool {
         matches!(call.sizes, Sizes::Even(count) if Some(count) == self.count)
@@ -103,8 +103,8 @@ impl Recent {
     fn asks_like(&self, text: Option<&str>) -> bool {
         match (self.way, text) {
             (None, None) => true,
-            (Some(Way { algorithm, division }), Some(text)) => {
-                way::split(text) == Ok((algorithm, division))
+            (Some(Variant { algorithm, slot_fraction }), Some(text)) => {
+                variant::split(text) == Ok((algorithm, slot_fraction))
             }
             _ => false,
         }
@@ -135,8 +135,8 @@ pub(super) struct Engine {
     /// Peers whose connection is gone.
     pub(super) lost: Vec<Lost>,
     pub(super) plans: Vec<Plan>,
-    pub(super) lookout: Lookout,
-    recent: Option<Recent>,
+    pub(super) stall_detector: StallDetector,
+    recent: Option<PlannedCall>,
     foreseen: Foreseen,
     /// Of messages, which are bytes.
     byte_kernel: Kernel,
@@ -188,14 +188,14 @@ impl Drop for Driven<'_> {
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) plan: usize,
-    pub(super) what: What,
+    pub(super) what: CallKind,
     memory: Memory,
     /// Of its larger buffer, or of all messages.
     bytes: usize,
     /// What the recording says of it.
     shown: Shown,
     /// Of a call that waits its turn: others may use its plan with other numbers meanwhile.
-    numbers: Option<Numbers>,
+    numbers: Option<CallParams>,
 }
 
 /// Where a call's operands are.
@@ -211,16 +211,16 @@ unsafe impl Send for Memory {}
 
 /// Names what runs, in messages.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What {
+pub(super) enum CallKind {
     Call(CallRecord),
     Messages { sends: usize, recvs: usize },
 }
 
-impl std::fmt::Display for What {
+impl std::fmt::Display for CallKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            What::Call(record) => write!(f, "{record}"),
-            What::Messages { sends, recvs } => write!(f, "{sends} sends and {recvs} receives"),
+            CallKind::Call(record) => write!(f, "{record}"),
+            CallKind::Messages { sends, recvs } => write!(f, "{sends} sends and {recvs} receives"),
         }
     }
 }
@@ -253,7 +253,7 @@ impl Engine {
             wiring: None,
             lost: Vec::new(),
             plans: Vec::new(),
-            lookout: Lookout::default(),
+            stall_detector: StallDetector::default(),
             recent: None,
             foreseen: Foreseen::default(),
             byte_kernel: Kernel::select(DataType::Uint8, ReduceOp::Sum, Scalar::NONE, 1),
@@ -280,7 +280,8 @@ impl Engine {
             self.prepare(call, buffers.in_place)?;
         }
         let Some(recent) = &self.recent else { return Err(usage("nothing prepared".to_owned())) };
-        let Recent { plan, kernel, input_bytes, output_bytes, asked, kind, size, .. } = *recent;
+        let PlannedCall { plan, kernel, input_bytes, output_bytes, asked, kind, size, .. } =
+            *recent;
         check_buffer(call, "input", input_bytes, buffers.input_bytes)?;
         check_buffer(call, "output", output_bytes, buffers.output_bytes)?;
         check_overlap(call, &buffers, input_bytes, output_bytes)?;
@@ -292,11 +293,15 @@ impl Engine {
         let memory = Memory::Buffers { input, output, kernel, tag };
         let shown = [kind, count, sequence, size];
         let bytes = input_bytes.max(output_bytes);
-        Ok(Running { plan, what: What::Call(record), memory, bytes, shown, numbers: None })
+        Ok(Running { plan, what: CallKind::Call(record), memory, bytes, shown, numbers: None })
     }
 
     #[inline]
-    fn record(&self, call: &Call<'_>, (algorithm, division): (u8, Division)) -> CallRecord {
+    fn record(
+        &self,
+        call: &Call<'_>,
+        (algorithm, slot_fraction): (u8, SlotFraction),
+    ) -> CallRecord {
         CallRecord {
             sequence: self.sequence,
             collective: call.collective,
@@ -304,7 +309,7 @@ impl Engine {
             op: call.op,
             root: call.root,
             algorithm,
-            division,
+            slot_fraction,
             count: call.compared_count(),
         }
     }
@@ -313,20 +318,20 @@ impl Engine {
     fn prepare(&mut self, call: &Call<'_>, in_place: bool) -> Result<(), Error> {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
-        let Choice { algorithm, division, reason } =
+        let Choice { algorithm, slot_fraction, reason } =
             choice(&self.config, &self.segment, &self.hosts, call, &mut self.foreseen)?;
         tracing::debug!(collective = %call.collective, input_bytes, algorithm.name, reason);
         let plan = self.plan(algorithm, call, in_place)?;
-        self.bind(plan, call, division)?;
+        self.bind(plan, call, slot_fraction)?;
         // What a model predicts is compared, too: each rank works it out by itself.
         let is_compared = call.algorithm.is_some() || self.config.tuning.model.is_some();
         let asked = match is_compared {
-            true => (registry_number(algorithm), division),
-            false => (0, Division::WHOLE),
+            true => (registry_number(algorithm), slot_fraction),
+            false => (0, SlotFraction::WHOLE),
         };
         let op = if call.collective.reduces() { call.op } else { ReduceOp::Sum };
         let kernel = Kernel::select(call.data_type, op, Scalar(call.scalar), self.ranks);
-        self.recent = Some(Recent {
+        self.recent = Some(PlannedCall {
             collective: call.collective,
             data_type: call.data_type,
             op: call.op,
@@ -334,7 +339,7 @@ impl Engine {
             root: call.root,
             count: if let Sizes::Even(count) = call.sizes { Some(count) } else { None },
             in_place,
-            way: call.algorithm.map(|_| Way { algorithm: algorithm.name, division }),
+            way: call.algorithm.map(|_| Variant { algorithm: algorithm.name, slot_fraction }),
             asked,
             plan,
             kernel,
@@ -358,7 +363,7 @@ impl Engine {
         numbers.input.set_vector(&sends.bytes, &sends.addresses, 1, 1);
         numbers.output.set_vector(&recvs.bytes, &recvs.addresses, 1, 1);
         let kernel = self.byte_kernel;
-        let what = What::Messages { sends: sends.peers.len(), recvs: recvs.peers.len() };
+        let what = CallKind::Messages { sends: sends.peers.len(), recvs: recvs.peers.len() };
         let bytes = sends.bytes.iter().chain(&recvs.bytes).sum();
         let count = (sends.peers.len() as u64) << 32 | recvs.peers.len() as u64;
         let shown = [MESSAGES, count, self.sequence, size(bytes, 0)];
@@ -381,7 +386,7 @@ impl Engine {
 
     /// Makes a begun call the one that the ports carry out.
     pub(super) fn start(&mut self, running: &Running) -> Result<(), Error> {
-        if let (What::Call(_), Some(to)) = (&running.what, &self.own_record) {
+        if let (CallKind::Call(_), Some(to)) = (&running.what, &self.own_record) {
             let [kind, count, sequence, _] = running.shown;
             CallRecord::publish(to, sequence, kind, count)
                 .map_err(|error| usage(error.to_string()))?;
@@ -396,8 +401,8 @@ impl Engine {
         plan.execution.start(&plan.numbers);
         if let Some(messages) = self.ports.links().messages() {
             let collective = match &running.what {
-                What::Call(record) => record.collective,
-                What::Messages { .. } => Collective::SendRecv,
+                CallKind::Call(record) => record.collective,
+                CallKind::Messages { .. } => Collective::SendRecv,
             };
             messages.begin(collective, running.bytes, plan.fan_out);
         }
@@ -412,7 +417,7 @@ impl Engine {
                 let buffers = [(input.0.addr(), input.1), (output.0.addr(), output.1)];
                 // SAFETY: as above; every way out of a call unbinds before the buffers are given
                 // back.
-                unsafe { self.ports.lend(buffers.into_iter()) };
+                unsafe { self.ports.open(buffers.into_iter()) };
             }
             Memory::Addresses { kernel } => {
                 // SAFETY: the layouts hold exposed addresses of buffers that the caller of
@@ -420,7 +425,7 @@ impl Engine {
                 self.ports.bind(unsafe { CallMemory::absolute(kernel, MESSAGE_TAG) });
                 let Plan { key, numbers, .. } = &self.plans[running.plan];
                 // SAFETY: as above.
-                unsafe { self.ports.lend(message_buffers(key, numbers)) };
+                unsafe { self.ports.open(message_buffers(key, numbers)) };
             }
         }
         Ok(())
@@ -444,7 +449,7 @@ impl Engine {
         }
         let now = Instant::now();
         let stalled = now - *self.idle_since.get_or_insert(now);
-        self.look_around(running, stalled)?;
+        self.check_stall(running, stalled)?;
         if stalled > self.config.timeout {
             return Err(self.deadline(running, stalled));
         }
@@ -476,7 +481,7 @@ impl Engine {
                             stalled
                         }
                     };
-                    self.look_around(running, stalled)?;
+                    self.check_stall(running, stalled)?;
                     if stalled > timeout {
                         return Err(self.deadline(running, stalled));
                     }
@@ -613,7 +618,7 @@ impl Engine {
         let program = lower_for_slots(schedule, alias, self.segment.slots_least());
         let slot_bytes = self.segment.shape.slot_bytes;
         check_message(&program, slot_bytes)?;
-        let numbers = Numbers { input, output, element_bytes: 1, slot_bytes };
+        let numbers = CallParams { input, output, element_bytes: 1, slot_bytes };
         let execution = Execution::new(Arc::new(program), self.segment.channels);
         let (split, fan_out) = (schedule.split, schedule.fan_out());
         let plan = Plan { key, split, fan_out, execution, numbers, used: 0, pins: 0 };
@@ -633,12 +638,17 @@ impl Engine {
     }
 
     /// Puts a call's numbers into its plan; allocates only for more uneven counts than before.
-    fn bind(&mut self, plan: usize, call: &Call<'_>, division: Division) -> Result<(), Error> {
+    fn bind(
+        &mut self,
+        plan: usize,
+        call: &Call<'_>,
+        slot_fraction: SlotFraction,
+    ) -> Result<(), Error> {
         let slot_bytes = self.segment.shape.slot_bytes;
         let Plan { numbers, split, execution, .. } = &mut self.plans[plan];
         let width = call.data_type.bytes();
         numbers.element_bytes = width;
-        numbers.slot_bytes = message_bytes(division, slot_bytes, execution.program());
+        numbers.slot_bytes = message_bytes(slot_fraction, slot_bytes, execution.program());
         let seat = call.seat(self.rank, self.ranks);
         let grain = (64 / width).max(1);
         let (input, output) = (&mut numbers.input, &mut numbers.output);
@@ -674,12 +684,16 @@ pub(super) fn check_message(program: &Program, slot_bytes: usize) -> Result<(), 
 }
 
 /// The most payload of a message.
-pub(super) fn message_bytes(division: Division, slot_bytes: usize, program: &Program) -> usize {
-    division.bytes(slot_bytes, message_bytes_min(program))
+pub(super) fn message_bytes(
+    slot_fraction: SlotFraction,
+    slot_bytes: usize,
+    program: &Program,
+) -> usize {
+    slot_fraction.bytes(slot_bytes, message_bytes_min(program))
 }
 
 /// Address and length of each buffer of a group.
-fn message_buffers(key: &PlanKey, numbers: &Numbers) -> impl Iterator<Item = (usize, usize)> {
+fn message_buffers(key: &PlanKey, numbers: &CallParams) -> impl Iterator<Item = (usize, usize)> {
     let (sends, recvs) = match key {
         PlanKey::Group { sends, recvs } => (sends.len() as u32, recvs.len() as u32),
         PlanKey::Collective { .. } => (0, 0),
@@ -689,7 +703,7 @@ fn message_buffers(key: &PlanKey, numbers: &Numbers) -> impl Iterator<Item = (us
 }
 
 /// What a group sends and receives: to and from whom, and how many bytes. Nothing of a collective.
-fn messages_of(key: &PlanKey, numbers: &Numbers) -> Sent {
+fn messages_of(key: &PlanKey, numbers: &CallParams) -> Sent {
     let PlanKey::Group { sends, recvs } = key else { return Sent::default() };
     let bytes = |layout: &Layout, part| layout.part(part).1 as u64;
     let sends = (0..).zip(sends).map(|(part, peer)| (*peer, bytes(&numbers.input, part)));
@@ -815,7 +829,7 @@ mod tests {
         let chosen = |hosts: &Hosts, rank, call: &Call<'_>| {
             let segment = Segment::new(hosts, rank, &config);
             let chosen = choice(&config, &segment, hosts, call, &mut Foreseen::default()).unwrap();
-            (chosen.algorithm.name, chosen.division.to_string())
+            (chosen.algorithm.name, chosen.slot_fraction.to_string())
         };
         for places in [&[0, 0, 0, 1][..], &[0, 1, 1, 1], &[0, 1, 1, 2, 2, 2]] {
             let hosts = Hosts::of(places);

@@ -7,7 +7,7 @@ use ccl_core::cost::predict::{self, PredictError, Programs};
 use ccl_core::cost::walk::Model;
 use ccl_core::schedule::shape::Sizes;
 use ccl_core::select::message_bytes_min;
-use ccl_core::select::way::{Division, Way};
+use ccl_core::select::variant::{SlotFraction, Variant};
 use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, Rank};
 use serde::Serialize;
@@ -90,17 +90,17 @@ pub fn predicted(
     model: &Model,
     config: &Config,
     asked: &Asked<'_>,
-) -> Result<Vec<(Way, f64)>, PredictError> {
+) -> Result<Vec<(Variant, f64)>, PredictError> {
     let Segment { channels, shape, .. } = Segment::new(asked.hosts, 0, config);
-    let mut all: Vec<(Way, Programs, f64)> = Vec::new();
-    let time_ns = |programs: &Programs, division: Division| -> Result<f64, PredictError> {
+    let mut all: Vec<(Variant, Programs, f64)> = Vec::new();
+    let time_ns = |programs: &Programs, slot_fraction: SlotFraction| -> Result<f64, PredictError> {
         let call = predict::Call {
             programs,
             count: asked.count,
             element_bytes: asked.element_bytes,
             buffer_bytes: asked.bytes,
             channels,
-            slot_bytes: division.bytes(shape.slot_bytes, 64),
+            slot_bytes: slot_fraction.bytes(shape.slot_bytes, 64),
         };
         Ok(predict::predict(&call, model)?.time_ns)
     };
@@ -109,17 +109,18 @@ pub fn predicted(
         |algorithm: &&Algorithm| message_bytes_min(algorithm, asked.hosts) <= shape.slot_bytes;
     for algorithm in algorithm::of(asked.collective).filter(fits) {
         let programs = Programs::new(algorithm, asked.root, asked.hosts.clone(), shape.slots);
-        let time_ns = time_ns(&programs, Division::WHOLE)?;
-        let way = Way { algorithm: algorithm.name, division: Division::WHOLE };
+        let time_ns = time_ns(&programs, SlotFraction::WHOLE)?;
+        let way = Variant { algorithm: algorithm.name, slot_fraction: SlotFraction::WHOLE };
         all.push((way, programs, time_ns));
     }
-    let mut times: Vec<(Way, f64)> = all.iter().map(|(way, _, time)| (*way, *time)).collect();
+    let mut times: Vec<(Variant, f64)> = all.iter().map(|(way, _, time)| (*way, *time)).collect();
     let fastest = all.iter().min_by(|one, other| one.2.total_cmp(&other.2));
     if let Some((way, programs, _)) = fastest {
         // What is shorter than a part of a slot goes like that already.
-        let shorter = |division: &Division| division.bytes(shape.slot_bytes, 64) < asked.bytes;
-        for division in Division::ALL.into_iter().skip(1).filter(shorter) {
-            times.push((Way { division, ..*way }, time_ns(programs, division)?));
+        let shorter =
+            |slot_fraction: &SlotFraction| slot_fraction.bytes(shape.slot_bytes, 64) < asked.bytes;
+        for slot_fraction in SlotFraction::ALL.into_iter().skip(1).filter(shorter) {
+            times.push((Variant { slot_fraction, ..*way }, time_ns(programs, slot_fraction)?));
         }
     }
     times.sort_by(|one, other| one.1.total_cmp(&other.1));

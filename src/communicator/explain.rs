@@ -4,7 +4,7 @@ use std::fmt;
 
 use ccl_core::algorithm::{self, Params};
 use ccl_core::config::Config;
-use ccl_core::execution::Numbers;
+use ccl_core::execution::CallParams;
 use ccl_core::lower::{Alias, lower_for_slots};
 use ccl_core::schedule::RankSchedule;
 use ccl_core::spread::{Situation, Spread, Tier};
@@ -31,8 +31,8 @@ pub struct Explanation {
     pub hosts: u32,
     /// The algorithm taken.
     pub algorithm: String,
-    /// What slots are divided by: as behind the `/` of a way, or nothing.
-    pub division: String,
+    /// The part of a slot that a message fills at most, as `/4`; empty for a whole slot.
+    pub slot_fraction: String,
     /// What it does.
     pub summary: String,
     /// Why it was taken.
@@ -120,10 +120,10 @@ impl Communicator {
 }
 
 impl Explanation {
-    /// The way taken: the algorithm, and behind a `/` what slots are divided by.
+    /// The variant taken: the algorithm, and behind a `/` what slots are divided by.
     #[must_use]
     pub fn way(&self) -> String {
-        format!("{}{}", self.algorithm, self.division)
+        format!("{}{}", self.algorithm, self.slot_fraction)
     }
 }
 
@@ -150,7 +150,7 @@ pub fn explain(
     let schedule = (choice.algorithm.schedule)(&params);
     let program = lower_for_slots(&schedule, Alias::APART, segment.slots_least());
     check_message(&program, segment.shape.slot_bytes)?;
-    let slot_bytes = message_bytes(choice.division, segment.shape.slot_bytes, &program);
+    let slot_bytes = message_bytes(choice.slot_fraction, segment.shape.slot_bytes, &program);
     let numbers = numbers(call, rank, slot_bytes, &schedule)?;
     let longest = numbers.input.longest_part().max(numbers.output.longest_part());
     let piece_elements = numbers.piece_elements(&program);
@@ -169,7 +169,7 @@ pub fn explain(
         collective: call.collective.to_string(),
         ranks,
         algorithm: choice.algorithm.name.to_owned(),
-        division: choice.division.to_string(),
+        slot_fraction: choice.slot_fraction.to_string(),
         summary: choice.algorithm.summary.to_owned(),
         reason: choice.reason.to_owned(),
         alternatives: names.filter(other).map(str::to_owned).collect(),
@@ -222,13 +222,13 @@ fn numbers(
     rank: Rank,
     slot_bytes: usize,
     schedule: &RankSchedule,
-) -> Result<Numbers, Error> {
+) -> Result<CallParams, Error> {
     let width = call.data_type.bytes();
     let seat = call.seat(rank, schedule.ranks);
     let (input, output) = seat
         .layouts(call.sizes, schedule.split, (64 / width).max(1))
         .map_err(|error| usage(error.to_string()))?;
-    Ok(Numbers { input, output, element_bytes: width, slot_bytes })
+    Ok(CallParams { input, output, element_bytes: width, slot_bytes })
 }
 
 impl fmt::Display for Explanation {

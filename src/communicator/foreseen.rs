@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ccl_core::config::Config;
-use ccl_core::select::way::Way;
+use ccl_core::select::variant::Variant;
 use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, DataType};
 
@@ -13,7 +13,7 @@ use super::expected::{Asked, predicted};
 /// Predictions by collective and class, a power of two of bytes.
 #[derive(Debug, Default)]
 pub(super) struct Foreseen {
-    known: BTreeMap<(Collective, u32), Vec<(Way, f64)>>,
+    known: BTreeMap<(Collective, u32), Vec<(Variant, f64)>>,
 }
 
 impl Foreseen {
@@ -29,7 +29,7 @@ impl Foreseen {
         hosts: &Hosts,
         collective: Collective,
         bytes: usize,
-    ) -> &[(Way, f64)] {
+    ) -> &[(Variant, f64)] {
         let class = bytes.max(1).ilog2();
         self.known.entry((collective, class)).or_insert_with(|| {
             let (Some(model), Some(blocks)) =

@@ -5,6 +5,7 @@ mod agree;
 mod api;
 mod assumptions;
 mod call;
+mod derive;
 mod devices;
 mod element;
 mod engine;
@@ -15,7 +16,6 @@ mod explain;
 mod foreseen;
 mod group;
 pub(crate) mod network;
-mod offspring;
 mod registered;
 mod request;
 mod scope;
@@ -39,7 +39,7 @@ use ccl_socket::fork;
 use crate::bootstrap::{ControlPlane, Join, Secret, UniqueId, join, random_bytes};
 use crate::launch;
 use crate::transports::Choice;
-use agree::TIDINGS;
+use agree::FAILURE_WITHIN;
 use call::Buffers;
 use devices::Devices;
 use engine::{Driven, Engine};
@@ -50,7 +50,13 @@ use wiring::Wiring;
 
 pub use crate::bootstrap::{Invitation, Verdict};
 pub use call::Call;
-pub use ccl_core::admission::{Account, Waits};
+pub use ccl_core::admission::{PeerStatistics, WaitHistogram};
+/// The former name of [`PeerStatistics`].
+#[deprecated(since = "0.2.0", note = "use `PeerStatistics`")]
+pub type Account = PeerStatistics;
+/// The former name of [`WaitHistogram`].
+#[deprecated(since = "0.2.0", note = "use `WaitHistogram`")]
+pub type Waits = WaitHistogram;
 pub use ccl_core::schedule::shape::{Blocks, Sizes};
 pub use ccl_core::topology::Hosts;
 pub use element::{Element, F8E4m3, F8E5m2, Reduction};
@@ -78,9 +84,9 @@ pub struct Communicator {
     /// The first error that ended it here.
     broken: Option<String>,
     /// How many communicators were made of this one, or tried.
-    offspring: u64,
+    derived: u64,
     /// What an attempt to shrink has left behind: the next one goes on from there.
-    heir: Option<Arc<ControlPlane>>,
+    successor: Option<Arc<ControlPlane>>,
     is_shrunk: bool,
     generation: u32,
     /// What was measured of the network, if it was.
@@ -127,10 +133,10 @@ impl Communicator {
         match launch::from_environment()? {
             None => Communicator::alone(config),
             Some(launch) => {
-                let mut meeting = launch.meet(config.join_timeout)?;
-                configure(&mut meeting.join, &config);
-                let secret = meeting.join.id.secret.clone();
-                Communicator::wired(Arc::new(meeting.join()?), secret, config, None)
+                let mut plan = launch.rendezvous(config.join_timeout)?;
+                configure(&mut plan.join, &config);
+                let secret = plan.join.id.secret.clone();
+                Communicator::wired(Arc::new(plan.join()?), secret, config, None)
             }
         }
     }
@@ -188,7 +194,7 @@ impl Communicator {
             // itself, if a little later.
             let (rank, reason, known) = match error {
                 Error::RankFailed { rank, reason, .. } => {
-                    (*rank, reason.clone(), told.await_failure(TIDINGS))
+                    (*rank, reason.clone(), told.await_failure(FAILURE_WITHIN))
                 }
                 _ => (rank, format!("it cannot take part: {error}"), told.failure()),
             };
@@ -237,8 +243,8 @@ impl Communicator {
             spare_messages: Messages::default(),
             control,
             broken: None,
-            offspring: 0,
-            heir: None,
+            derived: 0,
+            successor: None,
             is_shrunk: false,
             generation: fork::generation(),
             measured,
@@ -270,10 +276,16 @@ impl Communicator {
         self.engine.wiring.as_ref().map_or("self", |wiring| wiring.transports)
     }
 
+    /// The former name of [`Communicator::peer_statistics`].
+    #[deprecated(since = "0.2.0", note = "use `peer_statistics`")]
+    pub fn accounts(&self) -> impl Iterator<Item = (Rank, &PeerStatistics)> {
+        self.peer_statistics()
+    }
+
     /// What has passed so far between this rank and each peer that it sends messages to, by rank:
     /// bytes in flight, stalls, waits for grants. Peers that share memory with it send none.
-    pub fn accounts(&self) -> impl Iterator<Item = (Rank, &Account)> {
-        self.engine.ports.view().accounts()
+    pub fn peer_statistics(&self) -> impl Iterator<Item = (Rank, &PeerStatistics)> {
+        self.engine.ports.view().peer_statistics()
     }
 
     /// The flows that this rank's messages are spread over now, as an Ethernet fabric sees them,
@@ -392,7 +404,7 @@ impl Communicator {
             let finished = started.and_then(|()| driven.engine.finish(running, timeout));
             finished.inspect_err(|error| driven.engine.blame(error))
         };
-        result.and_then(|()| self.let_through(running)).map_err(|error| {
+        result.and_then(|()| self.check_may_end(running)).map_err(|error| {
             let during = self.during(&running.what);
             self.broken(error, during)
         })

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ccl_core::admission::Kept;
+use ccl_core::admission::CachedMemory;
 use ccl_memory::Region;
 
 use super::element::Element;
@@ -17,7 +17,7 @@ use super::{Communicator, Error};
 #[derive(Debug)]
 pub struct Registered<T> {
     elements: Vec<T>,
-    kept: Arc<Kept>,
+    kept: Arc<CachedMemory>,
 }
 
 impl<T> Registered<T> {
@@ -70,12 +70,12 @@ impl Communicator {
         let start = NonNull::new(start).unwrap_or(NonNull::dangling());
         let owner: Arc<dyn Any + Send + Sync> = Arc::new(());
         // SAFETY: the elements stay where they are, in a vector that nobody can grow, until
-        // `Kept::end` has ended every use of the region. It is read and written only in calls that
-        // borrow the elements.
+        // `CachedMemory::end` has ended every use of the region. It is read and written only in
+        // calls that borrow the elements.
         let region = unsafe { Region::new(start, bytes, owner) };
-        let kept = Kept::new(region);
+        let kept = CachedMemory::new(region);
         if let Some(messages) = self.engine.ports.links().messages() {
-            messages.keep(Arc::clone(&kept));
+            messages.cache(Arc::clone(&kept));
         }
         Ok(Registered { elements, kept })
     }

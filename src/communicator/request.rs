@@ -256,7 +256,7 @@ impl Communicator {
             // Only a panic on the way ends it here.
             std::mem::forget(driven);
             let ended = polled.and_then(|is_done| match is_done {
-                true => self.let_through(&running).map(|()| true),
+                true => self.check_may_end(&running).map(|()| true),
                 false => Ok(false),
             });
             match ended {
@@ -276,7 +276,7 @@ impl Communicator {
         let Some(at) = self.first_open() else { return Ok(()) };
         let running = self.start_pending(at)?;
         let finished = Driven::new(&mut self.engine).engine.finish(&running, timeout);
-        match finished.and_then(|()| self.let_through(&running)) {
+        match finished.and_then(|()| self.check_may_end(&running)) {
             Ok(()) => {
                 self.end(at, Some(&running), Ok(()));
                 Ok(())

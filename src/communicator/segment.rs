@@ -48,11 +48,11 @@ pub(super) struct Segment {
 }
 
 impl Segment {
-    /// The division on the host of `rank`: slots as large and as many as configured, or as the
-    /// budget allows, which holds for 32,000 peers if it is the usual one. Where no two ranks share
-    /// a host slots are twice as large: a system call costs more than a look at a slot, and what is
-    /// lent and lands stays in no cache. Between hosts a small budget makes slots fewer before it
-    /// makes them shorter, because links that are idle leave their credits to others.
+    /// Returns the layout on the host of `rank`: slots as large and as many as configured, or as
+    /// the budget allows, which holds for 32,000 peers if it is the usual one. Where no two ranks
+    /// share a host slots are twice as large: a system call costs more than a look at a slot, and
+    /// what is lent and lands stays in no cache. Between hosts a small budget makes slots fewer
+    /// before it makes them shorter, because links that are idle leave their credits to others.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
         let (ranks, locals) = (hosts.ranks(), hosts.members(hosts.seat(rank).0));
         let apart = ranks > 1 && hosts.count() == ranks;
@@ -154,7 +154,7 @@ impl Segment {
             slot_bytes: self.shape.slot_bytes,
             slots_min: 1,
             budget_bytes: self.network_budget_bytes,
-            lend_bytes_min: self.zero_copy_bytes,
+            zero_copy_bytes_min: self.zero_copy_bytes,
             registered_bytes_max: self.registered_bytes,
         };
         let reserved = config.reserved_slots(self.ranks.saturating_sub(1) as usize);

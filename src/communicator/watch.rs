@@ -8,7 +8,7 @@ use ccl_core::execution::{Link, Progress};
 use ccl_core::types::Rank;
 use ccl_links::ports::Mismatch;
 
-use super::engine::{Engine, MESSAGE_TAG, Running, What};
+use super::engine::{CallKind, Engine, MESSAGE_TAG, Running};
 use super::error::Error;
 use crate::bootstrap::{Failure, FailureReason};
 use crate::recorder::{CallRecord, Writer};
@@ -29,7 +29,7 @@ const NO_VERDICT: &str = "Is that rank alive, and does it make the same calls?";
 
 /// What a look around finds, kept so that a call that waits for long does not allocate.
 #[derive(Debug, Default)]
-pub(super) struct Lookout {
+pub(super) struct StallDetector {
     /// The links that the call waits for, and whether to receive: not those whose message or room
     /// is there already.
     awaited: Vec<(Link, bool)>,
@@ -51,7 +51,7 @@ pub(super) struct Lost {
 impl Engine {
     /// Looks for a reason why nothing has moved for so long.
     #[cold]
-    pub(super) fn look_around(
+    pub(super) fn check_stall(
         &mut self,
         running: &Running,
         stalled: Duration,
@@ -83,7 +83,7 @@ impl Engine {
     #[inline]
     pub(super) fn confirm(&mut self, running: &Running) -> Result<(), Error> {
         match running.what {
-            What::Call(own) if self.config.check_calls && own.collective.has_root() => {
+            CallKind::Call(own) if self.config.check_calls && own.collective.has_root() => {
                 self.confirm_root(running, own)
             }
             _ => Ok(()),
@@ -126,21 +126,21 @@ impl Engine {
     /// Whether a rank makes another call of the same number, or has ended the call that we are in
     /// without what we wait for.
     fn compare_calls(&mut self, running: &Running) -> Result<(), Error> {
-        let What::Call(own) = running.what else { return Ok(()) };
+        let CallKind::Call(own) = running.what else { return Ok(()) };
         if !self.config.check_calls {
             return Ok(());
         }
         for peer in 0..self.ranks {
             self.compare_call(own, peer)?;
         }
-        self.lookout.ahead.clear();
+        self.stall_detector.ahead.clear();
         for peer in 0..self.ranks {
             let theirs = self.record_of(peer).filter(|theirs| theirs.sequence > own.sequence);
-            self.lookout.ahead.extend(theirs.map(|theirs| (peer, theirs)));
+            self.stall_detector.ahead.extend(theirs.map(|theirs| (peer, theirs)));
         }
         // Read after the records: what these ranks had sent in our call has arrived by now.
         self.find_awaited(running);
-        let Lookout { ahead, awaited, .. } = &self.lookout;
+        let StallDetector { ahead, awaited, .. } = &self.stall_detector;
         let awaits = |rank| awaited.iter().any(|(link, _)| link.peer == rank);
         match ahead.iter().find(|(peer, _)| awaits(*peer)) {
             Some((peer, theirs)) => {
@@ -192,8 +192,8 @@ impl Engine {
     /// An awaited rank that is gone, and how.
     fn gone(&mut self, running: &Running) -> Option<(Rank, String)> {
         self.find_awaited(running);
-        let Engine { lookout, control, ports, lost, .. } = self;
-        lookout.awaited.iter().find_map(|(link, _)| {
+        let Engine { stall_detector, control, ports, lost, .. } = self;
+        stall_detector.awaited.iter().find_map(|(link, _)| {
             let peer = link.peer;
             let left = control.has_left(peer);
             let left =
@@ -218,15 +218,15 @@ impl Engine {
     /// Finds the links that the call waits for: for a message, for room, or for the peer to
     /// acknowledge what is sent from the call's memory.
     fn find_awaited(&mut self, running: &Running) {
-        let Engine { plans, ports, lookout, .. } = self;
-        plans[running.plan].execution.waits_for(&mut lookout.awaited);
+        let Engine { plans, ports, stall_detector, .. } = self;
+        plans[running.plan].execution.waits_for(&mut stall_detector.awaited);
         let links = ports.links();
-        lookout.awaited.retain(|(link, receive)| match receive {
+        stall_detector.awaited.retain(|(link, receive)| match receive {
             true => !links.readable(*link),
             false => !links.writable(*link),
         });
         let unacknowledged = links.messages().into_iter().flat_map(|links| links.unacknowledged());
-        lookout.awaited.extend(unacknowledged.map(|link| (link, false)));
+        stall_detector.awaited.extend(unacknowledged.map(|link| (link, false)));
     }
 
     fn mismatch(&self, running: &Running, mismatch: Mismatch) -> Error {
@@ -270,7 +270,13 @@ impl Engine {
     /// Shows whom the call waits for.
     fn show_awaited(&mut self, running: &Running) {
         self.find_awaited(running);
-        let Engine { plans, lookout: Lookout { awaited, shown, .. }, writer, timed, .. } = self;
+        let Engine {
+            plans,
+            stall_detector: StallDetector { awaited, shown, .. },
+            writer,
+            timed,
+            ..
+        } = self;
         shown.clear();
         shown.extend(awaited.iter().map(|&(link, receives)| Awaited { peer: link.peer, receives }));
         // Parallel channels wait for the same.
@@ -301,7 +307,7 @@ impl Engine {
         self.find_awaited(running);
         let links = self.ports.links();
         let list: Vec<String> = self
-            .lookout
+            .stall_detector
             .awaited
             .iter()
             .take(NAMED_MAX)

@@ -68,7 +68,7 @@ pub(super) struct Wiring {
 }
 
 /// What it takes to find the peers of one transport.
-struct Meeting<'a> {
+struct JoinPlan<'a> {
     control: &'a ControlPlane,
     key: transport::Secret,
     timeout: Duration,
@@ -92,7 +92,7 @@ impl Wiring {
         let key = transport::Secret(secret.derive(&all.concat()));
         let round_trips = all.iter().filter_map(|told| told.last_chunk().copied());
         let round_trip = round_trips.map(u64::from_le_bytes).max().unwrap_or(0);
-        let meeting = Meeting { control: &control, key, timeout };
+        let meeting = JoinPlan { control: &control, key, timeout };
         let (rank, ranks) = (control.rank(), control.ranks());
         let Devices { hosts, shared, network, near, rdma, budget_share } = devices;
         let round_trip = Duration::from_nanos(round_trip);
@@ -301,14 +301,14 @@ impl Local {
     }
 }
 
-impl Meeting<'_> {
+impl JoinPlan<'_> {
     /// Connects this rank with these peers. All ranks call it, for the same transport.
     fn connect(
         &self,
         device: &dyn Device,
         peers: &[Rank],
     ) -> Result<Vec<(Rank, Connected)>, Error> {
-        let Meeting { control, key, timeout } = self;
+        let JoinPlan { control, key, timeout } = self;
         let mut listener = device.listen(key)?;
         let addresses = exchange(control, Topic::Addresses, &listener.address().0, *timeout)?;
         let (rank, ranks) = (control.rank(), control.ranks());
@@ -362,7 +362,7 @@ impl Meeting<'_> {
         segment: &Segment,
         within: Duration,
     ) -> Result<MessageLinks, Error> {
-        let Meeting { control, key, timeout } = self;
+        let JoinPlan { control, key, timeout } = self;
         let listener = device.listen(key)?;
         let told = exchange(control, Topic::Addresses, &listener.address().0, *timeout)?;
         let mut addresses = vec![None; control.ranks() as usize];
@@ -372,7 +372,7 @@ impl Meeting<'_> {
         let lane = device.lane()?;
         let mut links = MessageLinks::new(device, lane, segment.message_config(), peers.len())?;
         let (own, secret) = (control.rank(), key.clone());
-        links.meet(listener, Directory { own, addresses, secret, within });
+        links.connect_on_demand(listener, Directory { own, addresses, secret, within });
         Ok(links)
     }
 }

@@ -191,7 +191,7 @@ fn open_mpi(
     }
     let user = rustix::process::geteuid().as_raw();
     let job: String = job.finalize().iter().take(12).map(|byte| format!("{byte:02x}")).collect();
-    Ok(Rendezvous::Desk(format!("ferroccl-{user}-{job}")))
+    Ok(Rendezvous::SameHost(format!("ferroccl-{user}-{job}")))
 }
 
 fn pmi(

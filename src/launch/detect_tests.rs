@@ -71,7 +71,7 @@ fn each_launcher_is_known_by_its_variables() {
 
     let ompi = launch(&OMPI);
     assert_eq!((ompi.rank, ompi.ranks, ompi.launcher), (1, 2, Launcher::OpenMpi));
-    assert!(matches!(ompi.rendezvous, Rendezvous::Desk(_)));
+    assert!(matches!(ompi.rendezvous, Rendezvous::SameHost(_)));
 
     let pmi = launch(&with(&PMI, &[("MPI_LOCALNRANKS", "2"), ("MPI_LOCALRANKID", "0")]));
     assert_eq!((pmi.launcher, pmi.local_rank), (Launcher::Pmi, Some(0)));

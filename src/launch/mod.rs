@@ -7,13 +7,13 @@
 //! Without a secret, over loopback, any user of this host can join.
 
 mod descriptor;
-mod desk;
 mod detect;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
 mod local;
-mod meet;
+mod local_rendezvous;
 mod pmi;
+mod rendezvous;
 mod secret;
 mod store;
 mod variables;
@@ -21,7 +21,7 @@ mod wire;
 
 pub use detect::{Launcher, from_environment};
 pub use local::{LOCAL_RANKS_MAX, LocalExit, spawn_local};
-pub use meet::Meeting;
+pub use rendezvous::JoinPlan;
 pub use variables::{VARIABLES, variable};
 
 use crate::bootstrap::{BootstrapError, Endpoint, Secret, UniqueId};
@@ -64,7 +64,7 @@ enum Rendezvous {
     /// Through the key-value space of a PMI-1 process manager.
     Pmi(pmi::PmiAddress),
     /// At an abstract Unix socket: all ranks are on this host.
-    Desk(String),
+    SameHost(String),
 }
 
 /// Why the environment does not make a rank of this process, or the ranks did not meet.
@@ -137,7 +137,7 @@ pub enum LaunchError {
         "the ranks of this host could not meet at the abstract Unix socket @{name}: {text}. Or set \
          FERROCCL_COMM_ID=127.0.0.1:PORT with a free port, for all ranks"
     )]
-    Desk {
+    LocalRendezvous {
         /// The socket's name.
         name: String,
         /// What happened.

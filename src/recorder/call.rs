@@ -2,7 +2,7 @@
 //! wait for each other, can name both calls.
 
 use ccl_core::algorithm;
-use ccl_core::select::way::Division;
+use ccl_core::select::variant::SlotFraction;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use ccl_memory::{Region, RegionError, record};
 
@@ -23,7 +23,7 @@ pub(crate) struct CallRecord {
     /// all ranks make alike.
     pub(crate) algorithm: u8,
     /// What the call asks that slots are divided by.
-    pub(crate) division: Division,
+    pub(crate) slot_fraction: SlotFraction,
     /// Elements of an even call; a digest of the counts of an uneven one that all ranks know.
     pub(crate) count: u64,
 }
@@ -52,7 +52,7 @@ impl CallRecord {
         let reduces = self.collective.reduces();
         let op = if reduces { self.op as u64 } else { 0 };
         let root = if self.collective.has_root() { u64::from(self.root) } else { 0 };
-        let way = u64::from(self.algorithm) << 24 | u64::from(self.division.number()) << 22;
+        let way = u64::from(self.algorithm) << 24 | u64::from(self.slot_fraction.number()) << 22;
         self.collective as u64 | (self.data_type as u64) << 8 | op << 16 | way | root << 32
     }
 
@@ -82,7 +82,7 @@ impl CallRecord {
             op: ReduceOp::ALL.into_iter().find(|o| *o as u8 == pick(16) & 0x3f)?,
             root: (kind >> 32) as Rank,
             algorithm: pick(24),
-            division: Division::of_number(pick(16) >> 6)?,
+            slot_fraction: SlotFraction::of_number(pick(16) >> 6)?,
             count,
         })
     }
@@ -112,7 +112,7 @@ impl std::fmt::Display for CallRecord {
         }
         let index = usize::from(self.algorithm).checked_sub(1);
         if let Some(asked) = index.and_then(|index| algorithm::all().nth(index)) {
-            write!(f, ", by {}{}", asked.name, self.division)?;
+            write!(f, ", by {}{}", asked.name, self.slot_fraction)?;
         }
         Ok(())
     }
@@ -139,7 +139,7 @@ mod tests {
             op: ReduceOp::Max,
             root: 3,
             algorithm: 0,
-            division: Division::WHOLE,
+            slot_fraction: SlotFraction::WHOLE,
             count: 1000,
         }
     }
@@ -163,7 +163,7 @@ mod tests {
             |r| r.op = ReduceOp::Sum,
             |r| r.root = 0,
             |r| r.algorithm = 3,
-            |r| r.division = Division::ALL[3],
+            |r| r.slot_fraction = SlotFraction::ALL[3],
             |r| r.count -= 1,
         ];
         for change in changes {
@@ -172,7 +172,11 @@ mod tests {
             assert_ne!(other.tag(true), record().tag(true), "{other}");
             // But for what its collective has none of.
             let read = CallRecord::of(other.sequence, other.kind(), other.count).unwrap();
-            assert_eq!((read.kind(), read.division), (other.kind(), other.division), "{other}");
+            assert_eq!(
+                (read.kind(), read.slot_fraction),
+                (other.kind(), other.slot_fraction),
+                "{other}"
+            );
         }
         assert_eq!(record().tag(false), 0);
     }

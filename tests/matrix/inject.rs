@@ -49,7 +49,7 @@ fn is_slow(cell: &Cell) -> bool {
 /// The seed, and how often the cell has run before.
 pub(super) type Attempt = (u64, u32);
 
-/// Numbers that a seed gives a cell.
+/// CallParams that a seed gives a cell.
 pub(super) struct Draw {
     /// When the fault happens, after all ranks have begun.
     pub(super) after: Duration,

@@ -177,9 +177,9 @@ fn large_messages_are_copied_at_neither_end() {
             group.recv(&mut output, before as u32).run().unwrap();
             assert!(output.iter().all(|value| *value == before as u32 + turn));
         }
-        let accounts = communicator.accounts();
+        let accounts = communicator.peer_statistics();
         accounts
-            .map(|(_, account)| [account.sent, account.lent, account.landed])
+            .map(|(_, account)| [account.sent, account.zero_copy_sent, account.zero_copy_received])
             .fold([0; 3], |all, one| std::array::from_fn(|at| all[at] + one[at]))
     });
     println!("sent, lent, landed: {seen:?}");
@@ -200,7 +200,7 @@ fn registered_buffers_lend_shorter_messages() {
     let config = over(&devices, |config| config.registered_bytes = Bytes(400_000));
     let seen = ranks_with(2, config, |communicator| {
         let lent = |communicator: &Communicator| -> u64 {
-            communicator.accounts().map(|(_, account)| account.lent).sum()
+            communicator.peer_statistics().map(|(_, account)| account.zero_copy_sent).sum()
         };
         // Of 160,000 bytes: two of them are all that may be registered at a time.
         let mut buffers = [1u32, 2, 3].map(|fill| vec![fill; 40_000]);
@@ -283,7 +283,7 @@ fn seven_senders_keep_to_the_budget_of_their_receiver() {
             communicator.gather(&own, &mut all, 0).unwrap();
             assert!(all.iter().enumerate().all(|(at, value)| *value as usize == at / COUNT));
         }
-        let mut accounts = communicator.accounts();
+        let mut accounts = communicator.peer_statistics();
         accounts.find(|(rank, _)| *rank == 0).map_or(0, |(_, own)| own.in_flight_bytes_max)
     });
     println!("bytes under way to rank 0, at most: {under_way:?}");
@@ -316,7 +316,7 @@ fn one_sender_takes_the_credits_of_idle_ones() {
             }
         }
         communicator.barrier().unwrap();
-        let mut accounts = communicator.accounts();
+        let mut accounts = communicator.peer_statistics();
         accounts.find(|(rank, _)| *rank == 0).map_or(0, |(_, own)| own.in_flight_bytes_max)
     });
     println!("bytes under way to rank 0, at most: {under_way:?}");

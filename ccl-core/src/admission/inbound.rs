@@ -1,11 +1,11 @@
 //! The receiving end of one link: which messages are granted, have arrived, and are next.
 
-use super::name::ahead;
-use super::transfer::{Landings, Wanted};
+use super::cts::{Placement, Preposts};
+use super::immediate::ahead;
 
 /// Where the payload of the next message comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Landing {
+pub(super) enum Destination {
     /// Nobody has asked yet; its slot, if nobody does.
     Undecided,
     /// Its slot.
@@ -30,9 +30,9 @@ pub(super) struct Inbound {
     /// Of every slot: whether its current message is there.
     arrived: Vec<bool>,
     /// Of every slot: where past it its current message came.
-    past: Vec<Option<Wanted>>,
-    pub(super) landings: Landings,
-    landing: Landing,
+    past: Vec<Option<Placement>>,
+    pub(super) preposts: Preposts,
+    destination: Destination,
 }
 
 impl Inbound {
@@ -49,8 +49,8 @@ impl Inbound {
             asks: false,
             arrived,
             past: vec![None; slots as usize],
-            landings: Landings::default(),
-            landing: Landing::Undecided,
+            preposts: Preposts::default(),
+            destination: Destination::Undecided,
         }
     }
 
@@ -78,18 +78,18 @@ impl Inbound {
     }
 
     /// Where the payload of the next message comes, or has come.
-    pub(super) fn landing(&self) -> Landing {
-        self.past().map_or(self.landing, |wanted| Landing::At(wanted.address))
+    pub(super) fn destination(&self) -> Destination {
+        self.past().map_or(self.destination, |placed| Destination::At(placed.address))
     }
 
     /// The next message, if it came past its slot.
-    pub(super) fn past(&self) -> Option<Wanted> {
+    pub(super) fn past(&self) -> Option<Placement> {
         self.past[self.slot()]
     }
 
     /// Says so for the next message.
-    pub(super) fn decide(&mut self, landing: Landing) {
-        self.landing = landing;
+    pub(super) fn decide(&mut self, destination: Destination) {
+        self.destination = destination;
     }
 
     pub(super) fn ready(&self) -> bool {
@@ -104,12 +104,12 @@ impl Inbound {
     }
 
     /// What a named message is that went past its slot.
-    pub(super) fn wanted(&self, number: u32) -> Option<Wanted> {
-        self.landings.wanted(self.next + ahead(self.next, number))
+    pub(super) fn placement(&self, number: u32) -> Option<Placement> {
+        self.preposts.placement(self.next + ahead(self.next, number))
     }
 
     /// A message is there: in its slot, or past it.
-    pub(super) fn arrive(&mut self, slot: usize, past: Option<Wanted>) {
+    pub(super) fn arrive(&mut self, slot: usize, past: Option<Placement>) {
         self.arrived[slot] = true;
         self.past[slot] = past;
     }
@@ -151,9 +151,9 @@ impl Inbound {
             return None;
         }
         self.past[slot] = None;
-        self.landings.taken(self.next);
+        self.preposts.taken(self.next);
         self.next += 1;
-        self.landing = Landing::Undecided;
+        self.destination = Destination::Undecided;
         let due = self.own();
         let is_due = due > self.granted && (due - self.granted) * 2 >= u64::from(self.reserved);
         if is_due {
@@ -185,14 +185,14 @@ impl Inbound {
 
     /// Preposted messages that have slots are below this number.
     fn preposted_end(&self) -> u64 {
-        self.landings.preposted().min(self.next + u64::from(self.slots))
+        self.preposts.preposted().min(self.next + u64::from(self.slots))
     }
 
     /// Ends what the link has of the pool: its peer is gone. Returns the credits.
     pub(super) fn forget(&mut self) -> usize {
         let pooled = self.pooled();
         self.granted -= pooled as u64;
-        self.landings.forget_preposted();
+        self.preposts.forget_preposted();
         pooled
     }
 }

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use ccl_memory::Region;
 
-use super::account::Account;
-use super::inbound::{Inbound, Landing};
-use super::kept::Keeper;
-use super::loan::Loans;
-use super::meeting::{Directory, Meeting, Met};
-use super::name::{Name, SLOTS_MAX};
+use super::cts::{Placement, RECORD_BYTES, RECORDS};
+use super::immediate::{Immediate, SLOTS_MAX};
+use super::inbound::{Destination, Inbound};
 use super::offer::Offer;
 use super::outbound::{Outbound, Verdict};
 use super::pool::CreditPool;
-use super::spreading::Spreading;
-use super::transfer::{RECORD_BYTES, RECORDS, Wanted};
+use super::registration_cache::RegistrationCache;
+use super::rendezvous::{Directory, PeerOutcome, Rendezvous};
+use super::statistics::PeerStatistics;
+use super::striping::StripingState;
+use super::zero_copy::ZeroCopy;
 use super::{AdmissionError, Config, Counters, HEADER_BYTES};
 use crate::execution::Link;
 use crate::spread::Spread;
@@ -30,8 +30,8 @@ pub(super) const LINE: usize = 64;
 /// Where in a slot the header begins, so that the payload begins with a cache line.
 const HEADER: usize = LINE - HEADER_BYTES;
 /// The longest sleep while connections are being made.
-const MEETING_PAUSE: Duration = Duration::from_micros(200);
-/// The request that carries a grant; those before it carry records of transfer grants, all others
+const RENDEZVOUS_PAUSE: Duration = Duration::from_micros(200);
+/// The request that carries a grant; those before it carry records of CTS, all others
 /// name a staging slot.
 const GRANT_ID: u32 = u32::MAX;
 /// What mostly comes at once: room for it is made beforehand, so that calls need not allocate.
@@ -44,7 +44,7 @@ pub(super) struct Slots {
     pub(super) key: MrKey,
     per_channel: usize,
     stride: usize,
-    /// Where records of transfer grants begin.
+    /// Where records of CTS begin.
     records: usize,
 }
 
@@ -101,22 +101,22 @@ pub(super) struct Peer {
     pub(super) staging: Slots,
     /// The peer's inbound slots, once its offer has come.
     pub(super) remote: Option<RemoteMr>,
-    /// Where in that the ring for transfer grants begins, if there is one.
+    /// Where in that the CTS ring begins, if there is one.
     pub(super) ring: Option<usize>,
-    /// Memory of the peer's that transfer grants have named.
+    /// Memory of the peer's that CTS have named.
     pub(super) imports: Vec<(RemoteKey, RemoteMr)>,
     /// Channel by channel.
     pub(super) links: Vec<(Inbound, Outbound)>,
     /// How the lane was told to spread what goes to it.
     spread: Option<Spread>,
-    pub(super) account: Account,
+    pub(super) statistics: PeerStatistics,
 }
 
 impl Peer {
     /// Nothing is under way to it or from it any more; returns the bytes that were, and the
     /// credits of the pool that its links had.
     pub(super) fn void(&mut self) -> (usize, usize) {
-        self.account.in_flight_bytes = 0;
+        self.statistics.in_flight_bytes = 0;
         let links = self.links.iter_mut();
         links.fold((0, 0), |(bytes, credits), (inbound, outbound)| {
             (bytes + outbound.forget(), credits + inbound.forget())
@@ -133,23 +133,23 @@ pub struct MessageLinks {
     /// Credits that each link has for itself.
     reserved: u32,
     pub(super) pool: CreditPool,
-    /// Whether there are transfer grants.
+    /// Whether CTS are sent.
     pub(super) transfers: bool,
     /// By rank.
     pub(super) peers: Vec<Option<Peer>>,
     /// Of endpoints, by number.
     ranks: Vec<Option<Rank>>,
-    /// How more peers are found; none where all are attached by the owner.
-    meeting: Option<Box<Meeting>>,
+    /// Connects more peers; none where the owner attaches all.
+    rendezvous: Option<Box<Rendezvous>>,
     /// Published, not yet taken by the lane.
     pub(super) queue: Vec<WorkRequest>,
     /// Set aside during a flush because their endpoints take no more.
     held: Vec<WorkRequest>,
-    pub(super) spreading: Spreading,
-    /// The caller's memory, as far as it is in use.
-    pub(super) loans: Loans,
-    /// That of it that stays registered.
-    pub(super) keeper: Keeper,
+    pub(super) spreading: StripingState,
+    /// The caller's memory, as far as sends and receives use it.
+    pub(super) zero_copy: ZeroCopy,
+    /// Memory that stays registered between calls.
+    pub(super) registrations: RegistrationCache,
     events: Vec<Event>,
     /// Peers that are gone, and how that was noticed, the first first.
     pub(super) lost: Vec<(Rank, String)>,
@@ -183,12 +183,12 @@ impl MessageLinks {
             transfers,
             peers: Vec::new(),
             ranks: Vec::new(),
-            meeting: None,
+            rendezvous: None,
             queue: Vec::with_capacity(AT_ONCE),
             held: Vec::with_capacity(AT_ONCE),
-            spreading: Spreading::default(),
-            loans: Loans::default(),
-            keeper: Keeper::new(config.registered_bytes_max),
+            spreading: StripingState::default(),
+            zero_copy: ZeroCopy::default(),
+            registrations: RegistrationCache::new(config.registered_bytes_max),
             events: Vec::with_capacity(AT_ONCE),
             lost: Vec::new(),
             counters: Counters::default(),
@@ -196,10 +196,10 @@ impl MessageLinks {
         })
     }
 
-    /// Has peers connected when they are first asked for: those that `directory` knows, through its
+    /// Connects peers when they are first asked for: those of the `directory` through its
     /// addresses, and this rank through `listener`.
-    pub fn meet(&mut self, listener: Box<dyn Listener>, directory: Directory) {
-        self.meeting = Some(Box::new(Meeting::new(listener, directory)));
+    pub fn connect_on_demand(&mut self, listener: Box<dyn Listener>, directory: Directory) {
+        self.rendezvous = Some(Box::new(Rendezvous::new(listener, directory)));
     }
 
     /// Takes over the connection to a peer. Returns what that peer must be given, by whatever way,
@@ -233,7 +233,7 @@ impl MessageLinks {
             imports: Vec::new(),
             links,
             spread: None,
-            account: Account::default(),
+            statistics: PeerStatistics::default(),
         });
         let number = endpoint.0 as usize;
         if self.ranks.len() <= number {
@@ -286,7 +286,7 @@ impl MessageLinks {
             match self.device.allocate(all) {
                 Ok(made) => break made,
                 // What programs keep registered may be what is in the way.
-                Err(error) => self.keeper.evict_one().ok_or(error)?,
+                Err(error) => self.registrations.evict_one().ok_or(error)?,
             }
         };
         let region = region.part(0, all)?;
@@ -343,12 +343,12 @@ impl MessageLinks {
         (channel < peer.links.len()).then_some((peer, channel))
     }
 
-    /// The peer is asked for, and is not connected yet.
+    /// Requests a peer that is not connected yet.
     #[cold]
-    fn want(&mut self, rank: Rank) -> bool {
+    fn request(&mut self, rank: Rank) -> bool {
         let never = self.joins(rank) || self.lost(rank).is_some();
-        if let (Some(meeting), false) = (&mut self.meeting, never) {
-            meeting.want(rank);
+        if let (Some(rendezvous), false) = (&mut self.rendezvous, never) {
+            rendezvous.request(rank);
         }
         false
     }
@@ -357,7 +357,7 @@ impl MessageLinks {
     pub fn readable(&mut self, link: Link) -> bool {
         match self.link(link) {
             Some((peer, channel)) => peer.links[channel].0.ready(),
-            None => self.want(link.peer),
+            None => self.request(link.peer),
         }
     }
 
@@ -365,14 +365,14 @@ impl MessageLinks {
     /// peer connected.
     pub fn writable(&mut self, link: Link) -> bool {
         let now = self.now;
-        let Some((peer, channel)) = self.link(link) else { return self.want(link.peer) };
-        peer.links[channel].1.ready(now, &mut peer.account.stalls)
+        let Some((peer, channel)) = self.link(link) else { return self.request(link.peer) };
+        peer.links[channel].1.ready(now, &mut peer.statistics.stalls)
     }
 
     /// Length and tag of the next message, which has arrived.
     pub fn head(&mut self, link: Link) -> (usize, u64) {
         self.link(link).map_or((usize::MAX, 0), |(peer, channel)| {
-            if let Some(Wanted { bytes, tag, .. }) = peer.links[channel].0.past() {
+            if let Some(Placement { bytes, tag, .. }) = peer.links[channel].0.past() {
                 return (bytes, tag);
             }
             let Header { bytes, tag, .. } =
@@ -382,13 +382,13 @@ impl MessageLinks {
     }
 
     /// Where the payload of the next message, which has arrived, lies: in its slot, at most
-    /// `slot_bytes`, or where it was asked for ([`MessageLinks::land`]); null if there is no such
-    /// link.
+    /// `slot_bytes`, or where it was asked for ([`MessageLinks::receive_into`]); null if there is
+    /// no such link.
     pub fn received(&mut self, link: Link) -> *const u8 {
         let Some((peer, channel)) = self.link(link) else { return std::ptr::null() };
         let inbound = &peer.links[channel].0;
-        match inbound.landing() {
-            Landing::At(address) => std::ptr::with_exposed_provenance(address),
+        match inbound.destination() {
+            Destination::At(address) => std::ptr::with_exposed_provenance(address),
             _ => peer.inbound.payload(channel, inbound.slot()).cast_const(),
         }
     }
@@ -404,18 +404,18 @@ impl MessageLinks {
     /// Sends the next message, which is writable, with the next [`MessageLinks::flush`].
     pub fn publish(&mut self, link: Link, bytes: usize, tag: u64) {
         let bytes = bytes.min(self.config.slot_bytes);
-        let lent = self.loans.take_next(link, bytes);
+        let sent_from = self.zero_copy.take_next(link, bytes);
         let granted = self.granted(link, bytes, tag);
         self.follow_spread(link.peer);
         let Some((peer, channel)) = self.link(link) else { return };
         let Some(remote) = peer.remote else { return };
         let (inbound, outbound) = &mut peer.links[channel];
         let (staging, slot) = (outbound.staging(), outbound.slot());
-        let slice = lent.map(|(_, slice)| slice);
+        let slice = sent_from.map(|(_, slice)| slice);
         let number = outbound.next();
         let (local, tail, to, name, total) = if let Some(place) = granted {
             let local = slice.unwrap_or_else(|| peer.staging.slice(channel, staging, bytes));
-            (local, None, place, Name::landed(link.channel, number), bytes)
+            (local, None, place, Immediate::placed(link.channel, number), bytes)
         } else {
             let offset = peer.staging.offset(channel, staging) + HEADER;
             let mut header = [0; HEADER_BYTES];
@@ -430,7 +430,7 @@ impl MessageLinks {
             let local = LocalSlice { key: peer.staging.key, offset, bytes: here };
             let place = channel * outbound.slots() as usize + slot;
             let to = (remote, place * peer.staging.stride + HEADER);
-            (local, slice, to, Name::message(link.channel, number), total)
+            (local, slice, to, Immediate::message(link.channel, number), total)
         };
         let (remote, remote_offset) = to;
         let request = WorkRequest::Put {
@@ -444,11 +444,11 @@ impl MessageLinks {
             id: request_id(link, staging as u32),
         };
         outbound.sent(total);
-        peer.account.sent(total);
-        peer.account.lent += u64::from(lent.is_some());
+        peer.statistics.sent(total);
+        peer.statistics.zero_copy_sent += u64::from(sent_from.is_some());
         self.queue.push(request);
-        if let Some((address, _)) = lent {
-            self.loans.lend(link, staging as u32, address, bytes);
+        if let Some((address, _)) = sent_from {
+            self.zero_copy.add_send(link, staging as u32, address, bytes);
         }
         let counters = &mut self.counters;
         counters.in_flight_bytes += total as u64;
@@ -470,7 +470,7 @@ impl MessageLinks {
     /// Gives the link's received slot back, and renews the grant if that is due, with the next
     /// [`MessageLinks::flush`].
     pub fn release(&mut self, link: Link) {
-        self.landed(link);
+        self.finish_receive(link);
         let Some((peer, channel)) = self.link(link) else { return };
         let inbound = &mut peer.links[channel].0;
         let pooled = inbound.pooled();
@@ -507,13 +507,13 @@ impl MessageLinks {
             grant: true,
             remote,
             remote_offset: 0,
-            immediate: Some(Name::grant(link.channel, below).encode()),
+            immediate: Some(Immediate::grant(link.channel, below).encode()),
             id: request_id(link, GRANT_ID),
         };
         self.queue.push(request);
     }
 
-    /// Posts what was published and granted. What the lane does not take yet is kept for the next
+    /// Posts what was published and granted. What the lane does not take yet is cached for the next
     /// call. Returns whether everything was taken.
     ///
     /// # Errors
@@ -568,34 +568,34 @@ impl MessageLinks {
     /// When the lane itself fails. What became of the peers says [`MessageLinks::lost`].
     pub fn poll(&mut self, now: Instant) -> Result<bool, AdmissionError> {
         self.now = Some(now);
-        let met = self.make_connections(now)?;
+        let connected = self.make_connections(now)?;
         let mut events = std::mem::take(&mut self.events);
         let polled = self.lane.poll(now, &mut events);
-        let moved = met || !events.is_empty();
+        let moved = connected || !events.is_empty();
         events.drain(..).for_each(|event| self.handle(event));
         self.events = events;
-        self.loans.polled = true;
+        self.zero_copy.polled = true;
         polled?;
         Ok(moved)
     }
 
-    /// Goes on with connections that are wanted. Returns whether anything came of that.
+    /// Makes progress with requested connections. Returns whether anything has changed.
     fn make_connections(&mut self, now: Instant) -> Result<bool, AdmissionError> {
-        let meeting = self.meeting.as_mut().filter(|meeting| !meeting.is_idle());
-        let Some(meeting) = meeting else { return Ok(false) };
-        let mut met = Vec::new();
-        meeting.poll(&*self.device, now, &mut met)?;
-        let moved = !met.is_empty();
-        for met in met {
-            match met {
-                Met::Connected(rank, connected) if !self.joins(rank) => {
+        let rendezvous = self.rendezvous.as_mut().filter(|rendezvous| !rendezvous.is_idle());
+        let Some(rendezvous) = rendezvous else { return Ok(false) };
+        let mut outcomes = Vec::new();
+        rendezvous.poll(&*self.device, now, &mut outcomes)?;
+        let moved = !outcomes.is_empty();
+        for outcome in outcomes {
+            match outcome {
+                PeerOutcome::Connected(rank, connected) if !self.joins(rank) => {
                     let offer = self.attach(rank, connected)?;
                     if let Some(Some(peer)) = self.peers.get(rank as usize) {
                         self.lane.note(peer.endpoint, &offer)?;
                     }
                 }
-                Met::Connected(..) => {}
-                Met::Failed(rank, error) => self.lost.push((rank, error.to_string())),
+                PeerOutcome::Connected(..) => {}
+                PeerOutcome::Failed(rank, error) => self.lost.push((rank, error.to_string())),
             }
         }
         Ok(moved)
@@ -632,12 +632,12 @@ impl MessageLinks {
     /// Sleeps until something may have happened, at most so long.
     pub fn sleep(&mut self, longest: Duration) {
         // Nothing wakes it for connections in the making.
-        let longest = if self.is_meeting() { longest.min(MEETING_PAUSE) } else { longest };
+        let longest = if self.is_connecting() { longest.min(RENDEZVOUS_PAUSE) } else { longest };
         self.lane.sleep(longest);
     }
 
-    fn is_meeting(&self) -> bool {
-        self.meeting.as_ref().is_some_and(|meeting| !meeting.is_idle())
+    fn is_connecting(&self) -> bool {
+        self.rendezvous.as_ref().is_some_and(|rendezvous| !rendezvous.is_idle())
     }
 
     /// Returns whether a look at these links makes system calls.
@@ -656,40 +656,41 @@ impl MessageLinks {
     /// Whether a peer is one of these links', connected or not.
     #[must_use]
     pub fn reaches(&self, rank: Rank) -> bool {
-        let known = self.meeting.as_ref().and_then(|meeting| meeting.address(rank));
+        let known = self.rendezvous.as_ref().and_then(|rendezvous| rendezvous.address(rank));
         known.is_some() || self.joins(rank)
     }
 
     /// Whether something that a peer has sent may still come, although it has left since.
     #[must_use]
     pub fn may_hear_of(&self, rank: Rank) -> bool {
-        let dialling = self.meeting.as_ref().is_some_and(|meeting| meeting.is_dialling(rank));
+        let dialling =
+            self.rendezvous.as_ref().is_some_and(|rendezvous| rendezvous.is_dialling(rank));
         self.lost(rank).is_none() && (dialling || self.joins(rank))
     }
 
     /// When to poll even if nothing seems to happen.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        if self.is_meeting() { Some(Instant::ZERO) } else { self.lane.poll_timeout() }
+        if self.is_connecting() { Some(Instant::ZERO) } else { self.lane.poll_timeout() }
     }
 
     /// What has passed so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.accounts().fold(self.counters, |all, (_, account)| Counters {
-            stalls: all.stalls + account.stalls,
-            sent: all.sent + account.sent,
-            received: all.received + account.received,
-            lent: all.lent + account.lent,
-            landed: all.landed + account.landed,
+        self.peer_statistics().fold(self.counters, |all, (_, statistics)| Counters {
+            stalls: all.stalls + statistics.stalls,
+            sent: all.sent + statistics.sent,
+            received: all.received + statistics.received,
+            zero_copy_sent: all.zero_copy_sent + statistics.zero_copy_sent,
+            zero_copy_received: all.zero_copy_received + statistics.zero_copy_received,
             ..all
         })
     }
 
     /// What has passed between this rank and each peer that it was connected with, by rank.
-    pub fn accounts(&self) -> impl Iterator<Item = (Rank, &Account)> {
+    pub fn peer_statistics(&self) -> impl Iterator<Item = (Rank, &PeerStatistics)> {
         let peers = self.peers.iter().enumerate();
-        peers.filter_map(|(rank, peer)| Some((rank as Rank, &peer.as_ref()?.account)))
+        peers.filter_map(|(rank, peer)| Some((rank as Rank, &peer.as_ref()?.statistics)))
     }
 
     /// Whether everything published is done, so that closing the connections loses nothing.
@@ -724,14 +725,14 @@ impl MessageLinks {
         let staging = id as u32;
         if let Some(at) = GRANT_ID.checked_sub(staging).filter(|at| *at as usize <= RECORDS) {
             if let (Some((peer, channel)), Some(at)) = (self.link(link), at.checked_sub(1)) {
-                peer.links[channel].0.landings.done(at as usize);
+                peer.links[channel].0.preposts.done(at as usize);
             }
             return;
         }
-        self.loans.done(link, staging);
+        self.zero_copy.done(link, staging);
         let freed = self.link(link).map_or(0, |(peer, channel)| {
             let freed = peer.links[channel].1.done(staging as usize);
-            peer.account.done(freed);
+            peer.statistics.done(freed);
             freed
         });
         self.counters.in_flight_bytes -= freed as u64;
@@ -740,22 +741,22 @@ impl MessageLinks {
     /// Returns whether the name was one of ours.
     fn arrived(&mut self, endpoint: EndpointId, immediate: u32, bytes: usize) -> bool {
         let Some(peer) = self.rank(endpoint) else { return false };
-        match Name::decode(immediate) {
+        match Immediate::decode(immediate) {
             None => false,
-            Some(Name::Message { channel, number }) => {
+            Some(Immediate::Message { channel, number }) => {
                 self.message_arrived(Link { peer, channel }, number, bytes)
             }
-            Some(Name::Landed { channel, number }) => {
-                self.message_landed(Link { peer, channel }, number, bytes)
+            Some(Immediate::Placed { channel, number }) => {
+                self.message_placed(Link { peer, channel }, number, bytes)
             }
-            Some(Name::Grant { channel, below }) => {
+            Some(Immediate::Grant { channel, below }) => {
                 let now = self.now;
                 let Some((peer, channel)) = self.link(Link { peer, channel }) else {
                     return false;
                 };
                 let outbound = &mut peer.links[channel].1;
                 let verdict = outbound.grant(below);
-                peer.account.granted(outbound.waited_since(), now);
+                peer.statistics.granted(outbound.waited_since(), now);
                 self.counters.late_grants += u64::from(verdict == Verdict::Late);
                 verdict != Verdict::Forged
             }
@@ -775,28 +776,30 @@ impl MessageLinks {
             return false;
         }
         inbound.arrive(slot, None);
-        peer.account.received += 1;
-        peer.account.granted(outbound.waited_since(), now);
+        peer.statistics.received += 1;
+        peer.statistics.granted(outbound.waited_since(), now);
         true
     }
 
-    /// The same of a message that came where its transfer grant says.
-    fn message_landed(&mut self, link: Link, number: u32, bytes: usize) -> bool {
+    /// The same of a message that was placed where its CTS says.
+    fn message_placed(&mut self, link: Link, number: u32, bytes: usize) -> bool {
         let Some((peer, channel)) = self.link(link) else { return false };
         let inbound = &mut peer.links[channel].0;
         let Some(slot) = inbound.expect(number) else { return false };
-        let Some(wanted) = inbound.wanted(number).filter(|wanted| wanted.bytes == bytes) else {
+        let Some(placement) =
+            inbound.placement(number).filter(|placement| placement.bytes == bytes)
+        else {
             return false;
         };
-        inbound.arrive(slot, Some(wanted));
-        peer.account.received += 1;
+        inbound.arrive(slot, Some(placement));
+        peer.statistics.received += 1;
         true
     }
 
     pub(super) fn lose(&mut self, endpoint: EndpointId, reason: String) {
         let Some(rank) = self.rank(endpoint) else { return };
         tracing::debug!(rank, reason, "a peer is lost");
-        self.loans.forget(rank);
+        self.zero_copy.forget(rank);
         if let Some(Some(peer)) = self.peers.get_mut(rank as usize) {
             let (bytes, credits) = peer.void();
             self.counters.in_flight_bytes -= bytes as u64;

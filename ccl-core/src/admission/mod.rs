@@ -1,61 +1,60 @@
-//! Slots and grants over lanes that only put: the protocol of *message* links.
+//! Admission: credits and CTS over lanes that only put. This is the protocol of *message* links.
 //!
 //! A link (peer, channel) is a FIFO in each direction. The receiver owns its slots, in memory that
-//! it shares with that sender alone; the sender fills a staging slot of its own and puts it, header
-//! and payload together, into the slot of message number m, which is m mod slots.
+//! it shares with that sender alone. The sender fills a staging slot and puts it, header and
+//! payload together, into the slot of message number m, which is m mod slots.
 //!
-//! * **Nothing is sent without a grant.** A grant is a count: messages below it may be sent. The
-//!   slots are granted when the link is made and again as they are freed: every message of the
-//!   other direction tells the count in its header, and where none goes, it is told by itself as
-//!   soon as half of the slots are free.
-//! * **Every message is named by its receiver's count**: the immediate says channel and number,
-//!   that is slot and lap. A name that is not granted, or has been used, is refused and counted.
-//! * **No order between puts is assumed.** Messages that overtake others wait in their slots. A
-//!   grant that goes by itself travels in the immediate of an empty put, not in memory, where a
-//!   late old count could overwrite a newer one; a count that is not ahead of what was seen is
-//!   ignored.
-//! * **Large messages may have a transfer grant besides**, which names the memory where they are
-//!   wanted, so that they are copied at neither end.
-//! * **The budget holds whatever the number of senders**: where it does not hold all slots of every
-//!   link, each link keeps a few, never less than [`Config::slots_min`], and what is left goes
-//!   round-robin to the links whose next messages are expected: links that are idle leave their
-//!   part to the others.
+//! * **The receiver admits every message.** A *credit* admits one message to its slot; it travels
+//!   as a count: messages below it may be sent. Credits are given when the link is made and renewed
+//!   as slots are freed: in the header of each message that goes the other way, and where none
+//!   goes, by themselves as soon as half of the slots are free.
+//! * **The immediate says which message came**: channel and number, that is slot and lap. An
+//!   immediate that was not granted, or was used before, is refused and counted.
+//! * **Puts may arrive in any order.** Messages that overtake others wait in their slots. Credits
+//!   that go by themselves travel in the immediate of an empty put; a count that is not ahead of
+//!   what was seen is ignored.
+//! * **A CTS (clear to send) names memory for a large message**, which is then copied at neither
+//!   end ([`Placement`]).
+//! * **The budget holds whatever the number of senders.** Where it does not hold all slots of every
+//!   link, each link keeps a few credits, never less than [`Config::slots_min`]. The rest is a pool
+//!   that goes round-robin to the links whose receives are preposted, so idle links leave their
+//!   share to the others.
 //!
-//! There is no clock and no wait here: [`MessageLinks::poll`] takes what has happened,
+//! Nothing here waits or reads a clock: [`MessageLinks::poll`] takes in what has happened,
 //! [`MessageLinks::flush`] posts what has gathered, in one batch.
 
-mod account;
+mod cts;
 mod ends;
+mod immediate;
 mod inbound;
-mod kept;
 mod links;
-mod loan;
-mod meeting;
-mod name;
 mod offer;
 mod outbound;
 mod pool;
-mod spreading;
+mod registration_cache;
+mod rendezvous;
+mod statistics;
+mod striping;
 #[cfg(test)]
 mod tests;
-mod transfer;
+mod zero_copy;
 
 use ccl_memory::RegionError;
 
 use crate::transport::TransportError;
 use crate::types::Rank;
 
-pub use account::{Account, Waits};
+pub use cts::Placement;
+#[cfg(any(test, fuzzing))]
+pub(crate) use cts::fuzzed as fuzzed_record;
 pub use ends::{Receiver, Sender};
-pub use kept::Kept;
+pub use immediate::{CHANNELS_MAX, Immediate, SLOTS_MAX};
 pub use links::MessageLinks;
-pub use meeting::Directory;
-pub use name::{CHANNELS_MAX, Name, SLOTS_MAX};
 #[cfg(any(test, fuzzing))]
 pub(crate) use offer::fuzzed as fuzzed_offer;
-pub use transfer::Wanted;
-#[cfg(any(test, fuzzing))]
-pub(crate) use transfer::fuzzed as fuzzed_record;
+pub use registration_cache::CachedMemory;
+pub use rendezvous::Directory;
+pub use statistics::{PeerStatistics, WaitHistogram};
 
 /// Bytes of the header that precedes each payload.
 pub const HEADER_BYTES: usize = 16;
@@ -76,7 +75,7 @@ pub struct Config {
     pub budget_bytes: usize,
     /// Payloads of so many bytes are sent from the caller's memory and received into it, where
     /// that can be.
-    pub lend_bytes_min: usize,
+    pub zero_copy_bytes_min: usize,
     /// The most bytes that stay registered between calls ([`MessageLinks::keep`]).
     pub registered_bytes_max: usize,
 }
@@ -133,7 +132,7 @@ impl Config {
     pub fn peer_bytes(&self) -> usize {
         let slots = (self.slots as usize).saturating_mul(2);
         let stride = links::LINE.saturating_add(self.slot_bytes.next_multiple_of(links::LINE));
-        let records = 2 * transfer::RECORDS * transfer::RECORD_BYTES;
+        let records = 2 * cts::RECORDS * cts::RECORD_BYTES;
         let link_bytes = slots.saturating_mul(stride).saturating_add(records);
         link_bytes.saturating_mul(self.channels as usize)
     }
@@ -156,8 +155,8 @@ impl Config {
     }
 }
 
-/// What has passed, and what was held up. What is also counted for each peer ([`Account`]) is the
-/// sum over all that there still are.
+/// Counters of all links. Those that each peer has too ([`PeerStatistics`]) are the
+/// sums over the peers that are still connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Bytes, with headers, of messages that were published and are not yet done.
@@ -176,12 +175,12 @@ pub struct Counters {
     /// Grants that were overtaken by newer ones.
     pub late_grants: u64,
     /// Messages sent from the caller's memory.
-    pub lent: u64,
-    /// Those of them that were copied after all, because that memory was wanted back.
-    pub recalled: u64,
+    pub zero_copy_sent: u64,
+    /// Those of them that were copied after all, because the caller needed that memory.
+    pub zero_copy_reclaimed: u64,
     /// Messages received into the caller's memory.
-    pub landed: u64,
-    /// Transfer grants given.
+    pub zero_copy_received: u64,
+    /// CTS given.
     pub transfers: u64,
     /// Credits given beyond those that each link has for itself.
     pub pool_credits: u64,

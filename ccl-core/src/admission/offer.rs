@@ -11,7 +11,7 @@ pub(super) struct Offer {
     pub(super) slots: u32,
     /// Slots that are granted from the start.
     pub(super) reserved: u32,
-    /// Records for transfer grants that each link has, behind all slots; 0 for none.
+    /// CTS records that each link has, behind all slots; 0 for none.
     pub(super) records: u32,
     pub(super) slot_bytes: u64,
     pub(super) key: RemoteKey,

@@ -1,6 +1,6 @@
 //! The sending end of one link: what is granted, and which staging slots are free.
 
-use super::name::{ahead, behind};
+use super::immediate::{ahead, behind};
 use crate::time::Instant;
 
 /// What became of a grant.

@@ -1,10 +1,10 @@
 //! The counting, at the edges; what it is for is tested over the simulated transport.
 
+use super::cts::{RECORD_BYTES, Record};
+use super::immediate::{ahead, behind};
 use super::inbound::Inbound;
-use super::name::{ahead, behind};
 use super::offer::Offer;
 use super::outbound::{Outbound, Verdict};
-use super::transfer::{RECORD_BYTES, Record};
 use super::*;
 use crate::time::Instant;
 use crate::transport::{IMMEDIATE_MAX, RemoteKey};
@@ -13,7 +13,7 @@ const NOW: Option<Instant> = Some(Instant::ZERO);
 const WRAP: u64 = 1 << 20;
 
 fn config(slots: u32, slots_min: u32, budget_bytes: usize) -> Config {
-    let (slot_bytes, lend_bytes_min) = (100 - HEADER_BYTES, 0);
+    let (slot_bytes, zero_copy_bytes_min) = (100 - HEADER_BYTES, 0);
     let registered_bytes_max = 0;
     Config {
         channels: 2,
@@ -21,7 +21,7 @@ fn config(slots: u32, slots_min: u32, budget_bytes: usize) -> Config {
         slots_min,
         slot_bytes,
         budget_bytes,
-        lend_bytes_min,
+        zero_copy_bytes_min,
         registered_bytes_max,
     }
 }
@@ -30,16 +30,16 @@ fn config(slots: u32, slots_min: u32, budget_bytes: usize) -> Config {
 fn names_survive_their_immediates() {
     for channel in [0, 1, CHANNELS_MAX - 1] {
         for number in [0, 1, WRAP - 1, WRAP, 5 * WRAP + 77] {
-            let names = [Name::message, Name::landed, Name::grant];
+            let names = [Immediate::message, Immediate::placed, Immediate::grant];
             for name in names.map(|name| name(channel, number)) {
-                assert_eq!(Name::decode(name.encode()), Some(name));
+                assert_eq!(Immediate::decode(name.encode()), Some(name));
             }
         }
     }
-    let (message, grant) = (Name::message(3, 4).encode(), Name::grant(3, 4).encode());
+    let (message, grant) = (Immediate::message(3, 4).encode(), Immediate::grant(3, 4).encode());
     assert_ne!(message, grant);
-    assert_eq!(Name::decode(IMMEDIATE_MAX + 1), None);
-    assert_ne!(message, Name::message(4, 4).encode());
+    assert_eq!(Immediate::decode(IMMEDIATE_MAX + 1), None);
+    assert_ne!(message, Immediate::message(4, 4).encode());
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn standing(inbound: &mut Inbound) -> (u64, usize, bool) {
 fn a_credit_of_the_pool_lasts_for_one_message() {
     let mut inbound = Inbound::new(8, 2);
     assert!(!inbound.extend(), "nothing is preposted");
-    inbound.landings.prepost_to(5);
+    inbound.preposts.prepost_to(5);
     assert!(!inbound.asks_for(1), "it has a credit of its own");
     assert!(inbound.asks_for(2) && !inbound.asks_for(3), "a link asks once");
     assert!(inbound.extend() && inbound.asks_again());
@@ -308,7 +308,7 @@ fn a_credit_of_the_pool_lasts_for_one_message() {
         assert_eq!(inbound.pooled(), pooled);
     }
     assert_eq!(inbound.release(), Some(6), "from here on it is one of the link's own");
-    inbound.landings.prepost_to(100);
+    inbound.preposts.prepost_to(100);
     while inbound.extend() {}
     assert_eq!(standing(&mut inbound), (4 + 8, 6, false), "no more than there are slots");
     assert_eq!((inbound.forget(), inbound.pooled()), (6, 0));

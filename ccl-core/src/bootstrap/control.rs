@@ -327,8 +327,8 @@ impl Control {
     /// Bytes arrived.
     pub fn received(&mut self, connection: ConnectionId, mut bytes: &[u8], now: Instant) {
         while self.gate.contains(connection) {
-            let Some(knock) = self.gate.received(connection, &mut bytes) else { return };
-            self.attend(connection, knock, now);
+            let Some(verdict) = self.gate.received(connection, &mut bytes) else { return };
+            self.attend(connection, verdict, now);
         }
         while let Some(link) = self.links.get_mut(&connection) {
             if link.is_closing() {
@@ -593,12 +593,12 @@ impl Control {
             return;
         }
         let body = part.encode();
-        for heir in heirs {
-            let link = self.links.values_mut().find(|link| link.neighbour() == Some(heir));
+        for successor in heirs {
+            let link = self.links.values_mut().find(|link| link.neighbour() == Some(successor));
             if let Some(link) = link {
                 append_frame(&mut link.outbox, &body);
-            } else if !self.met.contains(&heir) {
-                append_frame(self.early.entry(heir).or_default(), &body);
+            } else if !self.met.contains(&successor) {
+                append_frame(self.early.entry(successor).or_default(), &body);
             }
         }
     }

@@ -51,7 +51,7 @@ enum Stage {
 
 /// What a connection at the gate has earned.
 #[derive(Debug)]
-pub(super) enum Knock {
+pub(super) enum GateVerdict {
     /// This answer.
     Answer(Message),
     /// These last words.
@@ -129,53 +129,53 @@ impl Gate {
         &mut self,
         connection: ConnectionId,
         bytes: &mut &[u8],
-    ) -> Option<Knock> {
+    ) -> Option<GateVerdict> {
         let peer = self.half_open.get_mut(&connection)?;
         let message = match peer.decoder.feed(bytes) {
             Ok(None) => return None,
             Ok(Some(frame)) => Message::decode(&frame).ok(),
             Err(_) => None,
         };
-        let knock = match message {
+        let verdict = match message {
             Some(message) => self.judge(connection, message),
             None => self.malformed(),
         };
-        if !matches!(knock, Knock::Answer(_)) {
+        if !matches!(verdict, GateVerdict::Answer(_)) {
             self.half_open.remove(&connection);
         }
-        Some(knock)
+        Some(verdict)
     }
 
-    fn judge(&mut self, connection: ConnectionId, message: Message) -> Knock {
-        let Some(peer) = self.half_open.get_mut(&connection) else { return Knock::Drop };
+    fn judge(&mut self, connection: ConnectionId, message: Message) -> GateVerdict {
+        let Some(peer) = self.half_open.get_mut(&connection) else { return GateVerdict::Drop };
         match (peer.stage, message) {
             (Stage::Silent, Message::Open { protocol: PROTOCOL_VERSION, nonce }) => {
                 peer.stage = Stage::Challenged(Nonces { connector: nonce, root: peer.nonce });
-                Knock::Answer(Message::Challenge { nonce: peer.nonce })
+                GateVerdict::Answer(Message::Challenge { nonce: peer.nonce })
             }
             (Stage::Silent, Message::Open { protocol, .. }) => {
                 self.strays.wrong_version += 1;
                 let failure = JoinFailure::Protocol { root: PROTOCOL_VERSION, peer: protocol };
-                Knock::Refuse(Message::Refused(failure))
+                GateVerdict::Refuse(Message::Refused(failure))
             }
             (Stage::Challenged(nonces), Message::Proof { proof: answer }) => {
                 if !proves(&answer, &self.secret, Role::Connector, &nonces) {
                     self.strays.wrong_secret += 1;
-                    return Knock::Drop;
+                    return GateVerdict::Drop;
                 }
                 peer.stage = Stage::Proven;
                 let own = proof(&self.secret, Role::Root, &nonces);
-                Knock::Answer(Message::RootProof { proof: own })
+                GateVerdict::Answer(Message::RootProof { proof: own })
             }
-            (Stage::Proven, message) => Knock::Enter(message, peer.nonce),
+            (Stage::Proven, message) => GateVerdict::Enter(message, peer.nonce),
             _ => self.malformed(),
         }
     }
 
     /// What entered turns out to be out of turn.
-    pub(super) fn malformed(&mut self) -> Knock {
+    pub(super) fn malformed(&mut self) -> GateVerdict {
         self.strays.malformed += 1;
-        Knock::Drop
+        GateVerdict::Drop
     }
 
     /// A connection was closed by its peer; whether it stood here.

@@ -50,7 +50,7 @@ impl MemberJoinError {
 
 /// What is wanted of the other side.
 #[derive(Clone, Debug)]
-enum Errand {
+enum Request {
     Join(Hello),
     /// The members, so many.
     Fetch(u32),
@@ -69,7 +69,7 @@ pub enum Reply {
 #[derive(Debug)]
 pub struct MemberJoin {
     caller: Caller,
-    errand: Errand,
+    request: Request,
     decoder: Decoder,
     outbox: Vec<u8>,
     members: Vec<Member>,
@@ -81,20 +81,20 @@ impl MemberJoin {
     /// Starts on a fresh connection to rank 0; `nonce` is fresh randomness.
     #[must_use]
     pub fn new(secret: Secret, own: Hello, nonce: Nonce) -> MemberJoin {
-        MemberJoin::begin(secret, Errand::Join(own), nonce)
+        MemberJoin::begin(secret, Request::Join(own), nonce)
     }
 
     /// Starts on a fresh connection to the control port of an elder, to be told of so many ranks;
     /// `secret` is that of the control connections.
     #[must_use]
     pub fn fetch(secret: Secret, ranks: u32, nonce: Nonce) -> MemberJoin {
-        MemberJoin::begin(secret, Errand::Fetch(ranks), nonce)
+        MemberJoin::begin(secret, Request::Fetch(ranks), nonce)
     }
 
-    fn begin(secret: Secret, errand: Errand, nonce: Nonce) -> MemberJoin {
+    fn begin(secret: Secret, request: Request, nonce: Nonce) -> MemberJoin {
         let mut join = MemberJoin {
             caller: Caller::new(secret, nonce),
-            errand,
+            request,
             decoder: Decoder::new(STRANGER_FRAME_BYTES_MAX),
             outbox: Vec::new(),
             members: Vec::new(),
@@ -153,17 +153,17 @@ impl MemberJoin {
         if !self.caller.is_proven() {
             return self.prove(&message);
         }
-        match (&self.errand, message) {
-            (Errand::Join(_), Message::Waiting { ranks, count }) => {
+        match (&self.request, message) {
+            (Request::Join(_), Message::Waiting { ranks, count }) => {
                 self.missing = Some((ranks, count));
             }
-            (Errand::Join(_), Message::Refused(failure)) => {
+            (Request::Join(_), Message::Refused(failure)) => {
                 self.fail(MemberJoinError::Refused(failure));
             }
-            (Errand::Join(_), Message::Referral(referral)) => {
+            (Request::Join(_), Message::Referral(referral)) => {
                 self.outcome = Some(Ok(Reply::Referred(referral)));
             }
-            (Errand::Fetch(ranks), Message::Members { first, members }) => {
+            (Request::Fetch(ranks), Message::Members { first, members }) => {
                 self.enlist(*ranks, first, members);
             }
             _ => self.fail(MemberJoinError::Alien(MessageError { what: "it is out of turn" })),
@@ -176,9 +176,9 @@ impl MemberJoin {
             Ok(Some(answer)) => self.send(&answer),
             Ok(None) => {
                 self.decoder.set_length_max(FRAME_BYTES_MAX);
-                self.send(&match &self.errand {
-                    Errand::Join(own) => Message::Hello(own.clone()),
-                    Errand::Fetch(_) => Message::Fetch,
+                self.send(&match &self.request {
+                    Request::Join(own) => Message::Hello(own.clone()),
+                    Request::Fetch(_) => Message::Fetch,
                 });
             }
         }

@@ -1,7 +1,7 @@
 //! Joining as rank 0 sees it: lets in who proves to know the secret, and compares what they say.
 
 use super::frame::append_frame;
-use super::gate::{ConnectionId, Gate, Knock, Strays};
+use super::gate::{ConnectionId, Gate, GateVerdict, Strays};
 use super::handshake::Nonce;
 use super::identity::Secret;
 use super::message::{Hello, JoinFailure, MISSING_NAMED_MAX, Message, Referral, Roster, elders};
@@ -151,8 +151,8 @@ impl RootJoin {
             }
             return;
         }
-        while let Some(knock) = self.gate.received(connection, &mut bytes) {
-            self.attend(connection, knock);
+        while let Some(verdict) = self.gate.received(connection, &mut bytes) {
+            self.attend(connection, verdict);
         }
         // Bytes behind a Hello: out of turn.
         if !bytes.is_empty() && self.ranks_of.contains_key(&connection) {
@@ -191,15 +191,15 @@ impl RootJoin {
         }
     }
 
-    fn attend(&mut self, connection: ConnectionId, knock: Knock) {
-        match knock {
-            Knock::Answer(message) => return self.send(connection, &message),
-            Knock::Enter(Message::Hello(hello), nonce) => {
+    fn attend(&mut self, connection: ConnectionId, verdict: GateVerdict) {
+        match verdict {
+            GateVerdict::Answer(message) => return self.send(connection, &message),
+            GateVerdict::Enter(Message::Hello(hello), nonce) => {
                 return self.admit(connection, hello, nonce);
             }
-            Knock::Refuse(message) => self.send(connection, &message),
-            Knock::Enter(..) => drop(self.gate.malformed()),
-            Knock::Drop => {}
+            GateVerdict::Refuse(message) => self.send(connection, &message),
+            GateVerdict::Enter(..) => drop(self.gate.malformed()),
+            GateVerdict::Drop => {}
         }
         self.actions.push_back(RootAction::Close(connection));
     }

@@ -63,9 +63,9 @@ mod tests {
                 let mut way = vec![origin];
                 while let Some(rank) = way.pop() {
                     got[rank as usize] += 1;
-                    for heir in heirs(rank, ranks, origin) {
-                        assert!(neighbours(rank, ranks).contains(&heir));
-                        way.push(heir);
+                    for successor in heirs(rank, ranks, origin) {
+                        assert!(neighbours(rank, ranks).contains(&successor));
+                        way.push(successor);
                     }
                 }
                 assert!(got.iter().all(|count| *count == 1), "{ranks} {origin}: {got:?}");

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::walk::{Hop, Model};
-use crate::execution::Numbers;
+use crate::execution::CallParams;
 use crate::lower::{Fold, Lowered, Place, Source, fused};
 use crate::schedule::{Affine, Buffer, Counters, DEPTH, Extent, Layout, RankSchedule, TERM};
 use crate::topology::Hosts;
@@ -56,7 +56,7 @@ pub(super) struct Counting<'a> {
     pub(super) rank: Rank,
     pub(super) hosts: &'a Hosts,
     pub(super) model: &'a Model,
-    pub(super) numbers: &'a Numbers,
+    pub(super) numbers: &'a CallParams,
     /// Bytes of the rank's larger buffer.
     pub(super) buffer_bytes: usize,
     /// Elements that a message takes of each part.
@@ -334,7 +334,7 @@ mod tests {
         let schedule = (algorithm.schedule)(&Params { rank, ranks, root: ROOT, hosts });
         let seat = Seat { collective, rank, ranks, root: ROOT };
         let (input, output) = seat.layouts(Sizes::Even(count), schedule.split, 16).unwrap();
-        let numbers = Numbers { input, output, element_bytes: ELEMENT_BYTES, slot_bytes };
+        let numbers = CallParams { input, output, element_bytes: ELEMENT_BYTES, slot_bytes };
         let (model, buffer_bytes) = (model(), 2 << 20);
         let mut alone = Alone { rank, hosts, model, buffer_bytes, load: Load::default() };
         let program = Arc::new(lower_for_slots(&schedule, Alias::APART, SLOTS));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::load::{Counting, IN, Load, OUT, Outline};
 use super::walk::{Left, Model, Owner, Scene, Walked, walk};
 use crate::algorithm::{Algorithm, Params};
-use crate::execution::{Execution, Numbers};
+use crate::execution::{CallParams, Execution};
 use crate::lower::{Alias, Program, lower_for_slots};
 use crate::schedule::RankSchedule;
 use crate::schedule::shape::{Seat, ShapeError, Sizes};
@@ -238,13 +238,13 @@ pub fn grain(element_bytes: usize) -> usize {
     (64 / element_bytes.max(1)).max(1)
 }
 
-fn numbers(call: &Call<'_>, rank: Rank, split: u32) -> Result<Numbers, ShapeError> {
+fn numbers(call: &Call<'_>, rank: Rank, split: u32) -> Result<CallParams, ShapeError> {
     let Call { programs, count, element_bytes, slot_bytes, .. } = *call;
     let Programs { algorithm, root, hosts, .. } = programs;
     let (collective, ranks) = (algorithm.collective, hosts.ranks());
     let seat = Seat { collective, rank, ranks, root: *root };
     let (input, output) = seat.layouts(Sizes::Even(count), split, grain(element_bytes))?;
-    Ok(Numbers { input, output, element_bytes, slot_bytes })
+    Ok(CallParams { input, output, element_bytes, slot_bytes })
 }
 
 /// How often the schedule is repeated.

@@ -9,7 +9,7 @@ use crate::types::Rank;
 
 /// The numbers of one call.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct CallParams {
     /// Where the parts of the input lie.
     pub input: Layout,
     /// Where the parts of the output lie.
@@ -21,21 +21,21 @@ pub struct Numbers {
 }
 
 /// `clone_from` reuses memory, as that of [`Layout`] does.
-impl Clone for Numbers {
-    fn clone(&self) -> Numbers {
-        let Numbers { input, output, element_bytes, slot_bytes } = self;
+impl Clone for CallParams {
+    fn clone(&self) -> CallParams {
+        let CallParams { input, output, element_bytes, slot_bytes } = self;
         let (input, output) = (input.clone(), output.clone());
-        Numbers { input, output, element_bytes: *element_bytes, slot_bytes: *slot_bytes }
+        CallParams { input, output, element_bytes: *element_bytes, slot_bytes: *slot_bytes }
     }
 
-    fn clone_from(&mut self, from: &Numbers) {
+    fn clone_from(&mut self, from: &CallParams) {
         self.input.clone_from(&from.input);
         self.output.clone_from(&from.output);
         (self.element_bytes, self.slot_bytes) = (from.element_bytes, from.slot_bytes);
     }
 }
 
-impl Numbers {
+impl CallParams {
     /// Elements that a piece takes of each part: as many as fit into a message, at least one.
     #[must_use]
     pub fn piece_elements(&self, program: &Program) -> usize {
@@ -104,7 +104,7 @@ pub(super) struct BoundFold {
     pub(super) last: bool,
     /// Whether it only moves one message, whole, to memory and perhaps on: the memory may as well
     /// be where the message arrives.
-    pub(super) lands: bool,
+    pub(super) places: bool,
     /// Whether it may arrive there before its turn, too.
     pub(super) early: bool,
 }
@@ -120,7 +120,7 @@ pub(super) enum Step {
 /// See the module's text.
 #[derive(Debug, Default)]
 pub(super) struct Bound {
-    pub(super) numbers: Option<Numbers>,
+    pub(super) numbers: Option<CallParams>,
     pub(super) pieces: usize,
     pub(super) piece_elements: usize,
     pub(super) element_bytes: usize,
@@ -144,7 +144,7 @@ fn index(length: usize) -> u32 {
 
 impl Bound {
     /// Binds. Returns at once if the numbers are those of the last time.
-    pub(super) fn bind(&mut self, program: &Program, numbers: &Numbers) {
+    pub(super) fn bind(&mut self, program: &Program, numbers: &CallParams) {
         if self.numbers.as_ref() == Some(numbers) {
             return;
         }
@@ -169,7 +169,7 @@ impl Bound {
         }
     }
 
-    fn place_scratch(&mut self, program: &Program, numbers: &Numbers) {
+    fn place_scratch(&mut self, program: &Program, numbers: &CallParams) {
         let part_bytes = numbers.scratch_part_bytes(program);
         self.scratch_starts.clear();
         self.scratch_stride = 0;
@@ -179,7 +179,7 @@ impl Bound {
         }
     }
 
-    fn unroll(&mut self, strand: &Strand, numbers: &Numbers) {
+    fn unroll(&mut self, strand: &Strand, numbers: &CallParams) {
         let mut counters = [0; DEPTH];
         let mut pc = 0;
         while let Some(instr) = strand.code.get(pc) {
@@ -205,7 +205,13 @@ impl Bound {
         }
     }
 
-    fn bind_fold(&mut self, fold: &Fold, instr: u32, counters: &mut Counters, numbers: &Numbers) {
+    fn bind_fold(
+        &mut self,
+        fold: &Fold,
+        instr: u32,
+        counters: &mut Counters,
+        numbers: &CallParams,
+    ) {
         let first = index(self.segments.len());
         let layout = numbers.layout(fold.extent.buffer);
         for part in 0..fold.extent.parts.total {
@@ -225,13 +231,13 @@ impl Bound {
         let targets = fold.targets.iter().map(|target| (&target.place, target.repeat));
         let sends = self.bind_peers(targets, counters);
         let last = fold.last;
-        let lands = matches!(&self.segments[range(segments)], [only] if self.lands(only));
-        let early = lands && fold.early;
-        let bound = BoundFold { segments, recvs, sends, whole, instr, last, lands, early };
+        let places = matches!(&self.segments[range(segments)], [only] if self.places(only));
+        let early = places && fold.early;
+        let bound = BoundFold { segments, recvs, sends, whole, instr, last, places, early };
         self.steps.push(Step::Fold(bound));
     }
 
-    fn lands(&self, segment: &Segment) -> bool {
+    fn places(&self, segment: &Segment) -> bool {
         let Segment { first, middle, end, .. } = *segment;
         let is_output = |target: &Operand| matches!(target, Operand::Output(_));
         matches!(&self.operands[range((first, middle))], [Operand::Slot(_)])
@@ -262,7 +268,7 @@ impl Bound {
         part: u32,
         elements: usize,
         counters: &mut Counters,
-        numbers: &Numbers,
+        numbers: &CallParams,
     ) {
         let first = index(self.operands.len());
         for source in &fold.sources {
@@ -282,7 +288,7 @@ impl Bound {
         repeat: u32,
         part: u32,
         counters: &mut Counters,
-        numbers: &Numbers,
+        numbers: &CallParams,
     ) {
         for term in 0..repeat {
             counters[TERM] = term;
@@ -297,7 +303,7 @@ impl Bound {
         counters[TERM] = 0;
     }
 
-    fn memory(&self, buffer: Buffer, part: u32, numbers: &Numbers) -> Operand {
+    fn memory(&self, buffer: Buffer, part: u32, numbers: &CallParams) -> Operand {
         let width = self.element_bytes;
         match buffer {
             Buffer::Input => Operand::Input(numbers.input.part(part).0 * width),

@@ -8,7 +8,7 @@
 mod bound;
 mod inspect;
 
-pub use bound::{Numbers, Operand};
+pub use bound::{CallParams, Operand};
 pub use inspect::{LinkUse, Standing, StandsAt};
 
 use std::sync::Arc;
@@ -88,13 +88,13 @@ pub trait Ports {
     fn prepost(&mut self, _link: Link, _task: Option<(&Task<'_>, Message)>) {}
     /// Whether anything that is on its way is read from the caller's memory.
     #[inline]
-    fn lends(&self) -> bool {
+    fn has_zero_copy_sends(&self) -> bool {
         false
     }
     /// Whether the memory that the task writes may be written: nothing that is on its way is read
     /// from there. After a no it is asked again, when something may have changed.
     #[inline]
-    fn settled(&mut self, _task: &Task<'_>) -> bool {
+    fn reclaim(&mut self, _task: &Task<'_>) -> bool {
         true
     }
     /// Looks at the link's next message, which has arrived: whether it is the message of this call
@@ -188,7 +188,7 @@ impl Execution {
 
     /// Starts from the beginning with these numbers. Allocates nothing if they are those of the
     /// last time, or need no more room.
-    pub fn start(&mut self, numbers: &Numbers) {
+    pub fn start(&mut self, numbers: &CallParams) {
         self.bound.bind(&self.program, numbers);
         self.units.fill(0);
         self.folds = 0;
@@ -407,7 +407,7 @@ impl Run<'_> {
         let link = |&peer: &Rank| Link { peer, channel: self.channel };
         let message_bytes = elements * bound.element_bytes;
         if !recvs.iter().all(|peer| ports.readable(link(peer))) {
-            if let (true, [segment], [peer]) = (self.fold.lands, segments, recvs) {
+            if let (true, [segment], [peer]) = (self.fold.places, segments, recvs) {
                 ports.expect(link(peer), &self.task(segment, elements, 0, message_bytes));
             }
             return false;
@@ -415,7 +415,7 @@ impl Run<'_> {
         if !sends.iter().all(|peer| ports.writable(link(peer))) {
             return false;
         }
-        if ports.lends() && !self.is_settled(segments, message_bytes, ports) {
+        if ports.has_zero_copy_sends() && !self.reclaims(segments, message_bytes, ports) {
             return false;
         }
         let whole_bytes = self.fold.whole * bound.element_bytes;
@@ -438,7 +438,7 @@ impl Run<'_> {
 
     /// Whether nothing on its way is read from the memory that the fold writes.
     #[inline(never)]
-    fn is_settled<P: Ports>(
+    fn reclaims<P: Ports>(
         &self,
         segments: &[Segment],
         message_bytes: usize,
@@ -446,7 +446,7 @@ impl Run<'_> {
     ) -> bool {
         segments.iter().all(|segment| {
             let elements = self.here(segment.elements);
-            ports.settled(&self.task(segment, elements, 0, message_bytes))
+            ports.reclaim(&self.task(segment, elements, 0, message_bytes))
         })
     }
 

@@ -6,13 +6,13 @@
 //! than that of the rules.
 
 pub mod tuning;
-pub mod way;
+pub mod variant;
 
 use crate::algorithm::{self, Algorithm, Family, Order, Params};
 use crate::topology::Hosts;
 use crate::types::Collective;
 use tuning::Tuning;
-use way::{Division, Way, WayError};
+use variant::{SlotFraction, Variant, WayError};
 
 /// What the choice depends on; equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +35,7 @@ pub struct Situation<'a> {
     /// What was measured.
     pub tuning: &'a Tuning,
     /// How long ways take as a model has it, the fastest first; empty without a model.
-    pub predicted: &'a [(Way, f64)],
+    pub predicted: &'a [(Variant, f64)],
 }
 
 /// A way and why it was taken.
@@ -44,7 +44,7 @@ pub struct Choice {
     /// The algorithm.
     pub algorithm: &'static Algorithm,
     /// What slots are divided by.
-    pub division: Division,
+    pub slot_fraction: SlotFraction,
     /// A half sentence for `explain`.
     pub reason: &'static str,
 }
@@ -87,13 +87,13 @@ pub enum ChoiceError {
 pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
     let collective = situation.collective;
     if let Some(text) = situation.call {
-        let (algorithm, division) = way::find(collective, text)?;
+        let (algorithm, slot_fraction) = variant::find(collective, text)?;
         if allowed(situation, algorithm) {
-            return Ok(Choice { algorithm, division, reason: "the call asks for it" });
+            return Ok(Choice { algorithm, slot_fraction, reason: "the call asks for it" });
         }
         return Err(ChoiceError::Excluded { collective, name: text.to_owned() });
     }
-    let (configured, division) = way::split(situation.configured)?;
+    let (configured, slot_fraction) = variant::split(situation.configured)?;
     let named = |algorithm: &&Algorithm| {
         let names = [algorithm.name, family_name(algorithm.family)];
         !configured.is_empty() && names.contains(&configured)
@@ -101,22 +101,22 @@ pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
     let mut configured = algorithm::of(collective).filter(named).peekable();
     let excluded = configured.peek().is_some();
     if let Some(algorithm) = configured.find(|algorithm| allowed(situation, algorithm)) {
-        return Ok(Choice { algorithm, division, reason: "FERROCCL_ALGO asks for it" });
+        return Ok(Choice { algorithm, slot_fraction, reason: "FERROCCL_ALGO asks for it" });
     }
     let choice = match tuned(situation) {
         Some(choice) => choice,
         None => {
             let (name, reason) = default(situation);
-            let (algorithm, division) = way::find(collective, name)?;
+            let (algorithm, slot_fraction) = variant::find(collective, name)?;
             let narrow = ["ring", "direct"].into_iter().filter_map(|name| {
                 let found = algorithm::find(collective, name).ok()?;
                 (allowed(situation, found) && fits(situation, found)).then_some(found)
             });
             let rule = match fits(situation, algorithm) {
-                true => Choice { algorithm, division, reason },
+                true => Choice { algorithm, slot_fraction, reason },
                 false => Choice {
                     algorithm: narrow.into_iter().next().unwrap_or(algorithm),
-                    division,
+                    slot_fraction,
                     reason: "so many ranks that messages of others do not fit slots",
                 },
             };
@@ -137,7 +137,7 @@ pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
 ///
 /// If none has, then the error lists the names; or if slots cannot be divided like that.
 pub fn check_configured(text: &str) -> Result<(), ChoiceError> {
-    let (name, _) = way::split(text)?;
+    let (name, _) = variant::split(text)?;
     let names = |algorithm: &Algorithm| [algorithm.name, family_name(algorithm.family)];
     if text.is_empty() || algorithm::all().any(|algorithm| names(algorithm).contains(&name)) {
         return Ok(());
@@ -202,7 +202,7 @@ fn tuned(situation: &Situation<'_>) -> Option<Choice> {
         true => "predicted to be the fastest (FERROCCL_TUNING)",
         false => "measured to be the fastest (FERROCCL_TUNING)",
     };
-    Some(Choice { algorithm, division: way.division, reason })
+    Some(Choice { algorithm, slot_fraction: way.slot_fraction, reason })
 }
 
 /// A model has to say that another way takes less than this part of the time, for its errors are
@@ -211,16 +211,16 @@ const WORTH: f64 = 0.9;
 
 /// What a model says is faster than what the rules say.
 fn faster(situation: &Situation<'_>, rule: &Choice) -> Option<Choice> {
-    let own = Way { algorithm: rule.algorithm.name, division: rule.division };
+    let own = Variant { algorithm: rule.algorithm.name, slot_fraction: rule.slot_fraction };
     let (_, own_ns) = situation.predicted.iter().find(|(way, _)| *way == own)?;
     let mut others = situation.predicted.iter().filter_map(|(way, time_ns)| {
         let algorithm = algorithm::find(situation.collective, way.algorithm).ok()?;
         let may = allowed(situation, algorithm) && fits(situation, algorithm);
-        may.then_some((algorithm, way.division, *time_ns))
+        may.then_some((algorithm, way.slot_fraction, *time_ns))
     });
-    let (algorithm, division, time_ns) = others.next()?;
+    let (algorithm, slot_fraction, time_ns) = others.next()?;
     let reason = "predicted to be faster than what the rules take (a model in FERROCCL_TUNING)";
-    (time_ns < WORTH * own_ns).then_some(Choice { algorithm, division, reason })
+    (time_ns < WORTH * own_ns).then_some(Choice { algorithm, slot_fraction, reason })
 }
 
 /// A name and why.
@@ -421,20 +421,23 @@ mod tests {
         let line = "all_reduce ranks=4 hosts=1 bytes=1048576 predicted: ring/8=1 ring=2";
         let tuned = Situation { tuning: &line.parse().unwrap(), ..LARGE };
         let choice = choose(&tuned).unwrap();
-        assert_eq!((choice.algorithm.name, choice.division.number()), ("ring", 3));
+        assert_eq!((choice.algorithm.name, choice.slot_fraction.number()), ("ring", 3));
         assert!(choice.reason.contains("predicted"), "{}", choice.reason);
     }
 
     #[test]
     fn a_model_decides_where_it_sees_more_than_its_errors() {
         let way = |text: &str| {
-            let (algorithm, division) = way::find(Collective::AllReduce, text).unwrap();
-            Way { algorithm: algorithm.name, division }
+            let (algorithm, slot_fraction) = variant::find(Collective::AllReduce, text).unwrap();
+            Variant { algorithm: algorithm.name, slot_fraction }
         };
         let rule = way("direct_two_phase");
         let clear = [(way("ring/4"), 80.0), (rule, 100.0)];
         let choice = choose(&Situation { predicted: &clear, ..LARGE }).unwrap();
-        assert_eq!((choice.algorithm.name, choice.division.to_string()), ("ring", "/4".into()));
+        assert_eq!(
+            (choice.algorithm.name, choice.slot_fraction.to_string()),
+            ("ring", "/4".into())
+        );
         assert!(choice.reason.contains("predicted"), "{}", choice.reason);
         let much_the_same = [(way("ring/4"), 91.0), (rule, 100.0)];
         let of_the_rule = taken(LARGE);
@@ -466,7 +469,7 @@ mod tests {
     fn a_call_that_asks_for_what_cannot_be_had_is_refused() {
         let call = |name, deterministic| {
             choose(&Situation { call: Some(name), deterministic, ..LARGE })
-                .map(|c| (c.algorithm.name, c.division.number()))
+                .map(|c| (c.algorithm.name, c.slot_fraction.number()))
         };
         assert_eq!(call("ring", false), Ok(("ring", 0)));
         assert_eq!(call("ring/4", false), Ok(("ring", 2)));
@@ -476,7 +479,7 @@ mod tests {
         assert!(check_configured("rign").unwrap_err().to_string().contains("ring"));
         assert!(check_configured("ring/4").is_ok() && check_configured("ring/5").is_err());
         let halves = choose(&Situation { configured: "ring/2", ..LARGE }).unwrap();
-        assert_eq!((halves.algorithm.name, halves.division.number()), ("ring", 1));
+        assert_eq!((halves.algorithm.name, halves.slot_fraction.number()), ("ring", 1));
     }
 
     /// What each collective takes by itself, large and of 8 bytes per rank.

@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::str::FromStr;
 
-use super::way::{self, Way};
+use super::variant::{self, Variant};
 use crate::config::Value;
 use crate::cost::figures;
 use crate::cost::walk::Model;
@@ -76,7 +76,7 @@ pub struct Point {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// Which.
-    pub way: Way,
+    pub way: Variant,
     /// The median, in nanoseconds.
     pub median_ns: u64,
     /// By how much half of the measurements were off, in nanoseconds.
@@ -146,7 +146,7 @@ impl Tuning {
         (ranks, hosts): (u32, u32),
         bytes: usize,
         may: impl Fn(&str) -> bool,
-    ) -> Option<(Way, bool)> {
+    ) -> Option<(Variant, bool)> {
         let logarithm = |bytes: usize| (bytes.max(1) as f64).ln();
         let off = |point: &&Point| (logarithm(point.bytes) - logarithm(bytes)).abs();
         let nearest = |predicted: bool| {
@@ -302,7 +302,7 @@ fn point(text: &str) -> Result<Point, String> {
         return Err("there is no time behind the `:`".to_owned());
     }
     let ways: BTreeSet<_> =
-        times.iter().map(|time| (time.way.algorithm, time.way.division)).collect();
+        times.iter().map(|time| (time.way.algorithm, time.way.slot_fraction)).collect();
     if ways.len() < times.len() {
         return Err("an algorithm has two times; keep one of each".to_owned());
     }
@@ -313,8 +313,9 @@ fn measured(collective: Collective, word: &str) -> Result<Measured, String> {
     let wrong = || format!("{word:?} is not like direct=0.26~0.01 (microseconds)");
     let (name, times) = word.split_once('=').ok_or_else(wrong)?;
     let (median, spread) = times.split_once('~').unwrap_or((times, "0"));
-    let (algorithm, division) = way::find(collective, name).map_err(|error| error.to_string())?;
-    let way = Way { algorithm: algorithm.name, division };
+    let (algorithm, slot_fraction) =
+        variant::find(collective, name).map_err(|error| error.to_string())?;
+    let way = Variant { algorithm: algorithm.name, slot_fraction };
     let ns = |text: &str| {
         let us = text.parse::<f64>().ok().filter(|us| (0.0..1e12).contains(us));
         us.map(|us| (us * 1e3).round() as u64).ok_or_else(wrong)

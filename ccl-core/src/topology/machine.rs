@@ -168,7 +168,7 @@ impl fmt::Display for Class {
 
 /// From one place to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Way {
+pub struct Path {
     /// What lies between.
     pub class: Class,
     /// How fast that is.
@@ -208,15 +208,15 @@ impl Machine {
     /// Between two parts: by the accelerators' own links where there are some, else through what
     /// they are plugged into.
     #[must_use]
-    pub fn way(&self, from: usize, to: usize) -> Way {
+    pub fn way(&self, from: usize, to: usize) -> Path {
         if from == to {
-            return Way { class: Class::Same, wire: Wire::NONE };
+            return Path { class: Class::Same, wire: Wire::NONE };
         }
         self.own_links(from, to).unwrap_or_else(|| self.plugged(from, to))
     }
 
     /// Of accelerators, straight or through switches of their own.
-    fn own_links(&self, from: usize, to: usize) -> Option<Way> {
+    fn own_links(&self, from: usize, to: usize) -> Option<Path> {
         let mut found: Option<(u32, GpuLinkKind, Wire)> = None;
         let mut add = |links: u32, kind, wire: Wire| {
             let all = Wire { bytes_per_s: wire.bytes_per_s * f64::from(links), ..wire };
@@ -242,7 +242,7 @@ impl Machine {
             GpuLinkKind::NvLink => Class::Nv(links),
             GpuLinkKind::Xgmi => Class::Xg(links),
         };
-        Some(Way { class, wire })
+        Some(Path { class, wire })
     }
 
     /// What all its NICs send to the network, in one direction.
@@ -264,7 +264,7 @@ impl Machine {
     /// Returns the way between two parts without the links of accelerators: up to what both are
     /// under, and down again.
     #[must_use]
-    pub fn plugged(&self, from: usize, to: usize) -> Way {
+    pub fn plugged(&self, from: usize, to: usize) -> Path {
         let mut up: Vec<usize> = self.upwards(from).collect();
         let mut down: Vec<usize> = self.upwards(to).collect();
         while up.len() > 1 && down.len() > 1 && up[up.len() - 2..] == down[down.len() - 2..] {
@@ -291,7 +291,7 @@ impl Machine {
         let climbed = climbed.filter(|part| self.parts[**part].under.is_some());
         let wire = climbed.map(|part| self.parts[*part].wire).fold(Wire::NONE, Wire::then);
         let between = if together { Wire::NONE } else { self.smp };
-        Way { class, wire: wire.then(between) }
+        Path { class, wire: wire.then(between) }
     }
 
     /// The NIC that is nearest to a part, the first of several; of `taken`, those that fewest have

@@ -3,7 +3,7 @@
 use super::value::Mode;
 use super::violation::Violation;
 use super::{Case, Counts};
-use crate::execution::Numbers;
+use crate::execution::CallParams;
 use crate::schedule::shape::{Blocks, Seat, Sizes};
 use crate::types::{Collective, Rank};
 
@@ -13,7 +13,7 @@ pub(super) struct Setup {
     pub(super) rank: Rank,
     pub(super) collective: Collective,
     pub(super) root: Rank,
-    pub(super) numbers: Numbers,
+    pub(super) numbers: CallParams,
     /// Blocks of input and output.
     pub(super) blocks: (u32, u32),
     pub(super) has_input: bool,
@@ -42,7 +42,7 @@ impl Setup {
             seat.layouts(sizes, split, case.grain)
                 .map_err(|error| Violation::Case(error.to_string()))
         })?;
-        let numbers = Numbers {
+        let numbers = CallParams {
             input,
             output,
             element_bytes: case.element_bytes,

@@ -22,10 +22,10 @@ mod exports;
 pub mod fuzzing;
 mod handle;
 mod log;
-mod meeting;
 mod memory;
 mod plugin;
 mod progress;
+mod rendezvous;
 mod table;
 
 pub use exports::{

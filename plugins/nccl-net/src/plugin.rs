@@ -20,9 +20,9 @@ use crate::context::{Context, Known};
 use crate::device::{self, Devices, shorten};
 use crate::error::NetError;
 use crate::handle::Handle;
-use crate::meeting::{Attempt, ConnectOptions, Listening};
 use crate::memory::Mr;
 use crate::progress::Progress;
+use crate::rendezvous::{Attempt, ConnectOptions, Listening};
 use crate::table::{Id, Kind, RequestId, Table};
 use crate::{config, log};
 

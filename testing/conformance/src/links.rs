@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use ccl_core::admission::{AdmissionError, Config, Directory, HEADER_BYTES, MessageLinks, Wanted};
+use ccl_core::admission::{
+    AdmissionError, Config, Directory, HEADER_BYTES, MessageLinks, Placement,
+};
 use ccl_core::execution::Link;
 use ccl_memory::Region;
 
@@ -14,7 +16,7 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "a message that comes before its sender's offer is kept", check: early },
     Point { name: "message links connect when they are first asked for", check: on_demand },
     Point { name: "message links say how long grants were waited for", check: waits },
-    Point { name: "claim: messages go where transfer grants say", check: transfers },
+    Point { name: "claim: messages are placed where CTS say", check: transfers },
     Point { name: "message links share the credits that none has for itself", check: pool },
     Point { name: "message links name the rank that is lost", check: lost },
 ];
@@ -25,7 +27,7 @@ const CONFIG: Config = Config {
     slots_min: 1,
     slot_bytes: 200,
     budget_bytes: 100_000,
-    lend_bytes_min: 0,
+    zero_copy_bytes_min: 0,
     registered_bytes_max: 0,
 };
 
@@ -141,14 +143,14 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
         all[0].writable(sending) && all[0].is_idle()
     })?;
     let most = fixture.now().since(told);
-    let accounts: Vec<_> = all[0].accounts().collect();
+    let accounts: Vec<_> = all[0].peer_statistics().collect();
     let [(1, account)] = accounts.as_slice() else { return Err(format!("{accounts:?}")) };
     let waited = account.grant_waits.percentile(99).unwrap_or_default();
     ensure!(account.grant_waits.count() == 1, "{account:?}");
     ensure!(waited >= asked && waited <= most * 5 / 4, "{account:?}: {asked:?} to {most:?}");
     ensure!((account.in_flight_bytes, account.in_flight_bytes_max) == (0, bytes), "{account:?}");
     ensure!((account.sent, account.stalls) == (3, 1), "{account:?}");
-    ensure!(all[1].accounts().all(|(_, account)| account.received == 3), "{:?}", all[1]);
+    ensure!(all[1].peer_statistics().all(|(_, account)| account.received == 3), "{:?}", all[1]);
     PASSED
 }
 
@@ -166,7 +168,7 @@ fn on_demand(fixture: &dyn Fixture) -> Outcome {
             let mut addresses = addresses.to_vec();
             addresses[own] = None;
             let (own, within) = (own as u32, fixture.patience());
-            links.meet(listener, Directory { own, addresses, secret: SECRET, within });
+            links.connect_on_demand(listener, Directory { own, addresses, secret: SECRET, within });
         }
         let early = 1 - late;
         let link = Link { peer: late as u32, channel: 0 };
@@ -238,7 +240,7 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     let (sending, receiving) = (Link { peer: 1, channel: 1 }, Link { peer: 0, channel: 1 });
     let [from, into] = memory.each_ref().map(|memory| memory.start().addr());
     let place = |number: u64| (1 + number as usize * 7 % 100 * 500, 1 + message(number, 0).0 / 2);
-    let (mut preposted, mut sent, mut taken, mut landed) = (0, 0, 0, 0);
+    let (mut preposted, mut sent, mut taken, mut placed) = (0, 0, 0, 0);
     let end = fixture.now() + fixture.patience();
     while taken < MESSAGES {
         ensure!(fixture.now() < end, "sent {sent}, taken {taken}");
@@ -247,14 +249,14 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
             let (at, bytes) = place(preposted);
             // Another message is expected now and then.
             let tag = preposted + u64::from(preposted % 7 == 3);
-            let wanted = Wanted { address: into + at, bytes, tag };
-            receiver.prepost(receiving, (preposted % 5 > 0).then_some(wanted));
+            let placement = Placement { address: into + at, bytes, tag };
+            receiver.prepost(receiving, (preposted % 5 > 0).then_some(placement));
             preposted += 1;
         }
         // Now and then a message is sent before its grant can have come.
         while sent < (taken / 40 + 1) * 40 && sent < MESSAGES && sender.writable(sending) {
             let (at, bytes) = place(sent);
-            ensure!(sender.lend(sending, from + at, bytes), "{bytes} bytes cannot be lent");
+            ensure!(sender.send_from(sending, from + at, bytes), "{bytes} bytes cannot be lent");
             sender.publish(sending, bytes, sent);
             sent += 1;
         }
@@ -269,7 +271,7 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
             memory[1].read(at, &mut seen).map_err(failed("reading"))?;
             ensure!(!is_there || seen == text[at..at + bytes], "message {taken} came as another");
             memory[1].write(at, &vec![0; bytes]).map_err(failed("writing"))?;
-            landed += u64::from(is_there);
+            placed += u64::from(is_there);
             receiver.release(receiving);
             taken += 1;
         }
@@ -281,8 +283,11 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     }
     until(fixture, &mut all, |all| all[0].is_idle())?;
     let counters = all.each_ref().map(MessageLinks::counters);
-    ensure!(counters[1].landed == landed && landed >= MESSAGES / 10, "{landed}: {counters:?}");
-    ensure!(counters[0].lent == MESSAGES && counters[0].refused == 0, "{counters:?}");
+    ensure!(
+        counters[1].zero_copy_received == placed && placed >= MESSAGES / 10,
+        "{placed}: {counters:?}"
+    );
+    ensure!(counters[0].zero_copy_sent == MESSAGES && counters[0].refused == 0, "{counters:?}");
     all.iter_mut().for_each(MessageLinks::close);
     ensure!(all.iter().all(|links| links.check_all().is_ok()), "a call that is over is fenced");
     PASSED

@@ -89,7 +89,7 @@ pub fn slow_reader(address: SocketAddr, says: &[u8], pause: Duration, duration: 
     read_bytes
 }
 
-/// Numbers by xorshift: the same from the same seed.
+/// CallParams by xorshift: the same from the same seed.
 struct Random(u64);
 
 impl Random {

@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 /// Many locks, so that communicators do not wait for each other.
 const SHARDS: usize = 64;
 
-/// Numbers are unlike in all registries: a handle of the wrong kind is found nowhere. Small ones
+/// CallParams are unlike in all registries: a handle of the wrong kind is found nowhere. Small ones
 /// have a meaning of their own.
 static NEXT: AtomicU64 = AtomicU64::new(4096);
 

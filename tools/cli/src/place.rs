@@ -42,7 +42,7 @@ pub(crate) struct Place {
     json: bool,
 }
 
-/// Numbers of hosts.
+/// CallParams of hosts.
 #[derive(Clone, Debug)]
 struct HostList(Vec<u32>);
 

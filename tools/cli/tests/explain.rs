@@ -18,7 +18,7 @@ fn its_page_shows_what_it_says() {
 fn programs_get_the_same() {
     let json = said("explain all_gather --bytes 256k --ranks 6 --hosts 3 --algo ring/4 --json");
     let plan: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!((&plan["algorithm"], &plan["division"]), (&"ring".into(), &"/4".into()));
+    assert_eq!((&plan["algorithm"], &plan["slot_fraction"]), (&"ring".into(), &"/4".into()));
     let times = plan["expected"].as_array().unwrap().iter().map(|way| way["time_us"].as_f64());
     let times: Vec<f64> = times.map(Option::unwrap).collect();
     assert!(times.len() >= 5 && times.is_sorted(), "{times:?}");

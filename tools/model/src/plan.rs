@@ -43,12 +43,12 @@ pub struct Plan {
     hosts: u32,
     /// What slows it that is not in the times.
     note: Option<String>,
-    ways: Vec<Way>,
+    ways: Vec<Estimate>,
 }
 
 /// One way to do it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Way {
+pub struct Estimate {
     /// The algorithm.
     pub algorithm: String,
     /// The protocol.
@@ -76,11 +76,11 @@ pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
     let (ranks, hosts) = (scene.hosts.ranks(), wanted.hosts.unwrap_or(topology.hosts()));
     let sized = Sized::of(collective, ranks, bytes, data_type)?;
     let bytes = sized.bytes;
-    let way = |algorithm: &'static Algorithm| -> Result<Option<Way>, String> {
+    let way = |algorithm: &'static Algorithm| -> Result<Option<Estimate>, String> {
         let found = scene.fastest(&scene.programs(algorithm, 0), &sized)?;
         Ok(found.map(|(protocol, seen)| {
             let algbw = bytes as f64 / seen.time_ns * 1e9;
-            Way {
+            Estimate {
                 algorithm: algorithm.name.to_owned(),
                 protocol: protocol.name.to_owned(),
                 time_s: seen.time_ns / 1e9,
@@ -102,7 +102,7 @@ pub fn plan(wanted: &Wanted<'_>) -> Result<Plan, String> {
         let ended = started.into_iter().map(|thread| {
             thread?.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked))
         });
-        ended.collect::<Result<Vec<Option<Way>>, String>>()
+        ended.collect::<Result<Vec<Option<Estimate>>, String>>()
     })?;
     let mut ways = Vec::from_iter(asked.into_iter().flatten());
     ways.sort_by(|one, other| one.time_s.total_cmp(&other.time_s));
@@ -268,7 +268,7 @@ impl fmt::Display for Plan {
         )?;
         let heads =
             ["algorithm", "protocol", "time", "algbw", "busbw", "bound by", "crosses hosts"];
-        let row = |way: &Way| {
+        let row = |way: &Estimate| {
             let rate = |rate| quantity::show(rate, Unit::BytesPerSecond);
             [
                 way.algorithm.clone(),
@@ -296,7 +296,7 @@ mod tests {
 
     use super::*;
 
-    fn fastest(collective: Collective, bytes: usize, name: &str, hosts: Option<u32>) -> Way {
+    fn fastest(collective: Collective, bytes: usize, name: &str, hosts: Option<u32>) -> Estimate {
         let topology = presets::find(name).unwrap().topology();
         let data_type = DataType::Float32;
         let wanted = Wanted { collective, bytes, data_type, topology: &topology, hosts };

@@ -1,4 +1,4 @@
-//! Numbers with units, as text.
+//! CallParams with units, as text.
 
 use crate::cost::questions::Unit;
 

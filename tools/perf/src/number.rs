@@ -1,4 +1,4 @@
-//! Numbers for people.
+//! CallParams for people.
 
 /// A number as C's `%g` writes it: six significant digits, no zeros at the end.
 #[must_use]

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use ccl_core::admission::Account;
+use ccl_core::admission::PeerStatistics;
 use ccl_core::types::{Collective, Rank};
 
 use super::memory::Storage;
@@ -170,12 +170,12 @@ impl Subject for Communicator {
 
     fn peers(&self) -> Vec<Peer> {
         let (flows, rails) = (Vec::from_iter(self.flows()), Vec::from_iter(self.rails()));
-        let peer = |(rank, account): (_, &Account)| {
+        let peer = |(rank, account): (_, &PeerStatistics)| {
             let flows = flows.iter().filter(|(to, _)| *to == rank).map(|(_, flow)| *flow);
             let rails = rails.iter().filter(|(to, _)| *to == rank).map(|(_, rail)| rail.clone());
             let (flows, rails) = (flows.collect(), rails.collect());
             Peer { rank, account: account.clone(), flows, rails }
         };
-        self.accounts().map(peer).collect()
+        self.peer_statistics().map(peer).collect()
     }
 }

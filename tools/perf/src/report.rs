@@ -194,7 +194,7 @@ pub(super) fn iso_8601(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use ccl_core::admission::Account;
+    use ccl_core::admission::PeerStatistics;
 
     use super::*;
 
@@ -221,7 +221,7 @@ mod tests {
             in_place: None,
         };
         let origin = Origin::here("all_reduce_perf", "shm".to_owned(), 2);
-        let account = Account { stalls: 3, ..Account::default() };
+        let account = PeerStatistics { stalls: 3, ..PeerStatistics::default() };
         let flow = Flow {
             from: [10, 0, 0, 1].into(),
             to: [10, 0, 0, 2].into(),

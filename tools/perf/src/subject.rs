@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::time::Instant;
 
-use ccl_core::admission::Account;
+use ccl_core::admission::PeerStatistics;
 use ccl_core::spread::Flow;
 use ccl_core::transport::RailState;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
@@ -75,7 +75,7 @@ pub struct Peer {
     pub rank: Rank,
     /// Bytes in flight, stalls, waits for grants.
     #[serde(flatten)]
-    pub account: Account,
+    pub account: PeerStatistics,
     /// What an Ethernet fabric sees of the messages sent to it.
     pub flows: Vec<Flow>,
     /// The ways that they take, where there are several.

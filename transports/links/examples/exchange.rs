@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use ccl_core::algorithm::{self, Params};
-use ccl_core::execution::{Execution, Numbers, Progress};
+use ccl_core::execution::{CallParams, Execution, Progress};
 use ccl_core::lower::{Alias, lower};
 use ccl_core::schedule::Layout;
 use ccl_core::topology::Hosts;
@@ -83,7 +83,7 @@ impl Rank<'_> {
         let schedule = (algorithm.schedule)(&params);
         let layout = Layout::even(self.bytes / 4, schedule.split, 16);
         let (input, output) = (layout.clone(), layout);
-        let numbers = Numbers { input, output, element_bytes: 4, slot_bytes: SHAPE.slot_bytes };
+        let numbers = CallParams { input, output, element_bytes: 4, slot_bytes: SHAPE.slot_bytes };
         let mut execution = Execution::new(Arc::new(lower(&schedule, Alias::APART)), 1);
         let receiver = Receiver::new(&self.regions[self.rank], SHAPE)?;
         self.gate.meet();

@@ -15,7 +15,7 @@
 pub mod mapped;
 pub mod ports;
 
-use ccl_core::admission::{Account, MessageLinks};
+use ccl_core::admission::{MessageLinks, PeerStatistics};
 use ccl_core::execution::Link;
 use ccl_core::spread::Flow;
 use ccl_core::transport::RailState;
@@ -144,8 +144,8 @@ impl Links {
     }
 
     /// Returns what has passed between this rank and each peer that it has messages for, by rank.
-    pub fn accounts(&self) -> impl Iterator<Item = (Rank, &Account)> {
-        self.messages.iter().flat_map(|messages| messages.accounts())
+    pub fn peer_statistics(&self) -> impl Iterator<Item = (Rank, &PeerStatistics)> {
+        self.messages.iter().flat_map(|messages| messages.peer_statistics())
     }
 
     /// Returns the flows that messages are spread over now, with the rank that each goes to.

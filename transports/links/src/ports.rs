@@ -5,7 +5,7 @@ use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ccl_core::admission::{MessageLinks, Wanted};
+use ccl_core::admission::{MessageLinks, Placement};
 use ccl_core::execution::{Link, Message, Operand, Ports, Task};
 use ccl_core::types::Rank;
 use ccl_memory::Region;
@@ -168,9 +168,9 @@ impl CpuPorts {
     /// Until [`CpuPorts::unbind`] has returned, or the ports are dropped, each buffer (an exposed
     /// address and a length in bytes) is valid for reads, and for writes if the call's program
     /// writes any of it; nobody else writes it, or reads what the program writes.
-    pub unsafe fn lend(&mut self, buffers: impl Iterator<Item = (usize, usize)>) {
+    pub unsafe fn open(&mut self, buffers: impl Iterator<Item = (usize, usize)>) {
         let Some(messages) = self.links.messages() else { return };
-        let (owner, least) = (&self.owner, messages.lend_bytes_min());
+        let (owner, least) = (&self.owner, messages.zero_copy_bytes_min());
         let buffers = buffers.filter(|(_, bytes)| *bytes >= least);
         messages.open(buffers.filter_map(|(address, bytes)| {
             let start = NonNull::new(std::ptr::with_exposed_provenance_mut(address))?;
@@ -245,7 +245,7 @@ impl Ports for CpuPorts {
             return;
         };
         if let Some(output) = call.arrives_at(task) {
-            messages.land(link, output.expose_provenance(), task.message_bytes);
+            messages.receive_into(link, output.expose_provenance(), task.message_bytes);
         }
     }
 
@@ -260,26 +260,26 @@ impl Ports for CpuPorts {
 
     fn prepost(&mut self, link: Link, task: Option<(&Task<'_>, Message)>) {
         let Some(messages) = self.links.messages_of(link) else { return };
-        let wanted = self.call.as_ref().zip(task).and_then(|(call, (task, message))| {
+        let placement = self.call.as_ref().zip(task).and_then(|(call, (task, message))| {
             let address = call.arrives_at(task)?.expose_provenance();
-            Some(Wanted { address, bytes: task.message_bytes, tag: call.tag_of(message) })
+            Some(Placement { address, bytes: task.message_bytes, tag: call.tag_of(message) })
         });
-        messages.prepost(link, wanted);
+        messages.prepost(link, placement);
     }
 
     #[inline]
-    fn lends(&self) -> bool {
-        self.links.view().is_some_and(MessageLinks::lends)
+    fn has_zero_copy_sends(&self) -> bool {
+        self.links.view().is_some_and(MessageLinks::has_zero_copy_sends)
     }
 
-    fn settled(&mut self, task: &Task<'_>) -> bool {
+    fn reclaim(&mut self, task: &Task<'_>) -> bool {
         let (Some(call), Some(messages)) = (&self.call, self.links.messages()) else {
             return true;
         };
         let bytes = task.elements * call.kernel.element_bytes();
         task.targets.iter().all(|target| match target {
             Operand::Slot(_) => true,
-            memory => messages.recall(call.memory(*memory, task).addr(), bytes),
+            memory => messages.reclaim(call.memory(*memory, task).addr(), bytes),
         })
     }
 
@@ -320,7 +320,7 @@ impl Ports for CpuPorts {
                     let link = Link { peer, channel: task.channel };
                     if let Some(at) = stays
                         && let Some(messages) = self.links.messages_of(link)
-                        && messages.lend(link, at.addr(), task.message_bytes)
+                        && messages.send_from(link, at.addr(), task.message_bytes)
                     {
                         continue;
                     }

@@ -11,8 +11,8 @@ use ccl_memory::Region;
 
 use crate::RAILS_MAX;
 use crate::lane::RailsLane;
-use crate::meeting::{Doors, RailsConnecting, RailsListener};
 use crate::rail::{Load, WINDOW};
+use crate::rendezvous::{Doors, RailsConnecting, RailsListener};
 
 /// How each device knows memory of this side; none if it cannot, because it has failed.
 pub(crate) type LocalKeys = Arc<[Option<MrKey>]>;

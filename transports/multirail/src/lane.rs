@@ -13,11 +13,11 @@ use ccl_core::transport::{
 use ccl_memory::Region;
 
 use crate::device::{LocalKeys, Together};
-use crate::link::{Link, Way};
-use crate::meeting::{Gathered, Hello, lock};
+use crate::link::{Link, PutPath};
 use crate::memory::{Keys, Theirs};
 use crate::note::{self, Down, Fate, Note};
 use crate::rail::{NUMBER, Outcome, Put, Rail, Stage, WINDOW};
+use crate::rendezvous::{Gathered, Hello, lock};
 
 /// How often it is looked for rails that come back.
 const CHECK_EVERY: Duration = Duration::from_millis(5);
@@ -152,7 +152,7 @@ impl RailsLane {
         let number = endpoint.0 as usize;
         let Some(link) = links.get_mut(number).and_then(Option::as_mut) else { return Some(put) };
         let Some(way) = link.way(&put, now) else { return Some(put) };
-        let Way { rail: at, endpoint, remote, .. } = way;
+        let PutPath { rail: at, endpoint, remote, .. } = way;
         let lane = link.rails[at].lane;
         let tail = tail.zip(way.tail).map(|(tail, key)| LocalSlice { key, ..tail });
         let local = LocalSlice { key: way.local, ..local };

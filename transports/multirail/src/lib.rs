@@ -34,14 +34,14 @@
 mod device;
 mod lane;
 mod link;
-mod meeting;
 mod memory;
 mod note;
 mod rail;
+mod rendezvous;
 
 pub use device::RailsDevice;
-pub use meeting::shorten;
 pub use rail::TURNS;
+pub use rendezvous::shorten;
 
 /// The most rails between two peers.
 pub const RAILS_MAX: usize = 16;

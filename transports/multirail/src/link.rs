@@ -8,9 +8,9 @@ use ccl_core::spread::Spread;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connecting, EndpointId, MrKey, NOTE_BYTES_MAX, RemoteMr};
 
-use crate::meeting::{Dial, Doors, From, LinkId};
 use crate::note::{Note, PIECE_BYTES};
 use crate::rail::{Put, Rail, Stage};
+use crate::rendezvous::{Dial, Doors, From, LinkId};
 
 /// Pieces of notes that may come before those that they follow.
 const EARLY_MAX: usize = 4096;
@@ -105,7 +105,7 @@ impl Notes {
 
 /// How a put goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct PutPath {
     pub(crate) rail: usize,
     pub(crate) endpoint: EndpointId,
     /// The peer's memory, as that rail knows it.
@@ -196,7 +196,7 @@ impl Link {
     }
 
     /// The way on which a put would be done first, if one takes it now.
-    pub(crate) fn way(&self, put: &Put, now: Instant) -> Option<Way> {
+    pub(crate) fn way(&self, put: &Put, now: Instant) -> Option<PutPath> {
         let to = self.imports.iter().find(|import| import.number == put.to)?;
         let (before, from) = self.rails.split_at(self.turn % self.rails.len().max(1));
         let rails = from.iter().zip(before.len()..).chain(before.iter().zip(0..));
@@ -204,7 +204,7 @@ impl Link {
             let endpoint = rail.takes()?;
             let remote = to.rails.get(at).copied().flatten()?;
             let (local, tail) = put.known_to(rail.lane)?;
-            Some((rail, Way { rail: at, endpoint, remote, local, tail }))
+            Some((rail, PutPath { rail: at, endpoint, remote, local, tail }))
         });
         let (rail, mut best) = ways.next()?;
         let Some(second) = ways.next() else { return Some(best) };

@@ -25,6 +25,7 @@
 //! [`detach`]: ccl_core::transport::Lane::detach
 
 mod address;
+mod available;
 mod credentials;
 mod device;
 mod endpoint;
@@ -32,7 +33,6 @@ mod endpoint;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handshake;
-mod headroom;
 mod lane;
 mod memory;
 mod parking;

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use rustix::process::{Pid, Resource};
 
-use crate::{DESCRIPTORS, headroom, os};
+use crate::{DESCRIPTORS, available, os};
 
 /// What a descriptor must have before it is mapped: its size can never change again, so no access
 /// inside the mapping can fail.
@@ -111,7 +111,7 @@ fn file_bytes(bytes: usize) -> usize {
 
 fn check_limits(bytes: usize) -> Result<(), TransportError> {
     let bytes = file_bytes(bytes) as u64;
-    let left = headroom::available_bytes().unwrap_or(u64::MAX);
+    let left = available::available_bytes().unwrap_or(u64::MAX);
     if bytes > left || bytes > isize::MAX as u64 {
         return Err(TransportError::Os {
             call: "allocation of shared memory",

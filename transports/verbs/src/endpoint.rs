@@ -15,7 +15,7 @@ use crate::group::{self, Groups, Need, Place};
 use crate::line::{Line, Put};
 use crate::load::Load;
 use crate::memory::Shared;
-use crate::native::{Memory, Pair, Queue, Room, Way};
+use crate::native::{Memory, Pair, Path, Queue, Room};
 use crate::offer::Offer;
 use crate::open::OpenPuts;
 use crate::port::{Located, Port};
@@ -238,7 +238,7 @@ impl Endpoint {
         let lines = self.lines.get(self.groups.range()).unwrap_or_default();
         let is_ethernet = self.port.is_ethernet();
         let ways = lines.iter().filter_map(|line| line.way().filter(|_| is_ethernet));
-        let flow = |way: &Way| Flow {
+        let flow = |way: &Path| Flow {
             from: gid::ip(self.own.gid),
             to: gid::ip(way.peer_gid),
             source_port: source_port(way.flow_label),
@@ -584,7 +584,7 @@ impl Endpoint {
         let ethernet = self.port.is_ethernet();
         let required = self.port.attr.flags & IBV_QPF_GRH_REQUIRED != 0;
         let routed = ethernet || required || theirs.gid[..8] != self.own.gid[..8];
-        let mut way = Way {
+        let mut way = Path {
             port: self.port.number,
             partition: self.port.partition,
             gid_index: routed.then_some(row),

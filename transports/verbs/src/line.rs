@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use ccl_core::transport::TransportError;
 
 use crate::gid;
-use crate::native::{Pair, Piece, Room, Way, Write};
+use crate::native::{Pair, Path, Piece, Room, Write};
 
 /// So many writes in a row complete with the last of them at the latest.
 const QUIET_MAX: u32 = 16;
@@ -74,7 +74,7 @@ pub(crate) struct Line {
     /// Bytes of the writes that the device has.
     bytes: usize,
     /// Where it leads.
-    way: Option<Way>,
+    way: Option<Path>,
     /// Whether it has failed and told everything that came before.
     pub(crate) is_flushed: bool,
     /// Whether a write is done when the device has its bytes.
@@ -111,13 +111,13 @@ impl Line {
     }
 
     /// Connects it with its peer.
-    pub(crate) fn connect(&mut self, way: &Way) -> Result<(), TransportError> {
+    pub(crate) fn connect(&mut self, way: &Path) -> Result<(), TransportError> {
         self.way = Some(*way);
         self.pair.connect(way)
     }
 
     /// Where it leads, once it is connected.
-    pub(crate) fn way(&self) -> Option<&Way> {
+    pub(crate) fn way(&self) -> Option<&Path> {
         self.way.as_ref()
     }
 

@@ -9,7 +9,7 @@ use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use rdma_sys::*;
 
 use crate::listing::bytes_per_s;
-use crate::native::{Context, Domain, Memory, Pair, Queue, Room, Way, Write};
+use crate::native::{Context, Domain, Memory, Pair, Path, Queue, Room, Write};
 use crate::{Options, PortInfo, VerbsTransport, status};
 
 /// A device with memory, and a queue pair that is not connected.
@@ -38,8 +38,8 @@ fn end(limits: Limits) -> End {
     End { pair, queue, memory, region, gid, device }
 }
 
-fn way(to: &End) -> Way {
-    Way {
+fn way(to: &End) -> Path {
+    Path {
         port: 1,
         partition: 0,
         gid_index: Some(0),

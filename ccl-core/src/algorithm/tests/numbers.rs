@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::world::World;
 use crate::algorithm::Algorithm;
-use crate::execution::{Execution, Link, Message, Numbers, Operand, Ports, Progress, Task};
+use crate::execution::{CallParams, Execution, Link, Message, Operand, Ports, Progress, Task};
 use crate::lower::lower_for_slots;
 use crate::schedule::{Buffer, RankSchedule};
 use crate::types::{Collective, Rank};
@@ -159,7 +159,7 @@ fn start(schedule: &RankSchedule, world: &World, in_place: bool, slots: u32) -> 
     let rank = schedule.rank;
     let program = lower_for_slots(schedule, world.alias(rank, schedule.split, in_place), slots);
     let mut execution = Execution::new(Arc::new(program), 2);
-    execution.start(&Numbers {
+    execution.start(&CallParams {
         input: world.layout(rank, Buffer::Input, schedule.split),
         output: world.layout(rank, Buffer::Output, schedule.split),
         element_bytes: ELEMENT_BYTES,

@@ -1,7 +1,7 @@
 //! Connections: how they come to stand, who is let in, and which ones a rank wants.
 
 use super::super::caller::Caller;
-use super::super::gate::{ConnectionId, Knock};
+use super::super::gate::{ConnectionId, GateVerdict};
 use super::super::handshake::Nonce;
 use super::super::link::{Link, Stage};
 use super::super::message::{Failure, FailureReason, Message};
@@ -93,22 +93,22 @@ impl Control {
     }
 
     /// A stranger, or what turns out not to be one.
-    pub(super) fn attend(&mut self, connection: ConnectionId, knock: Knock, now: Instant) {
+    pub(super) fn attend(&mut self, connection: ConnectionId, verdict: GateVerdict, now: Instant) {
         let Some(link) = self.links.get_mut(&connection) else { return };
         link.heard = now;
-        match knock {
-            Knock::Answer(message) => return link.send(&message),
-            Knock::Enter(Message::Link { from, to }, _)
+        match verdict {
+            GateVerdict::Answer(message) => return link.send(&message),
+            GateVerdict::Enter(Message::Link { from, to }, _)
                 if to == self.rank && from != to && from < self.ranks =>
             {
                 return self.welcome(connection, from);
             }
-            Knock::Refuse(message) => link.send(&message),
-            Knock::Enter(Message::Fetch, _) if !self.roster.is_empty() => {
+            GateVerdict::Refuse(message) => link.send(&message),
+            GateVerdict::Enter(Message::Fetch, _) if !self.roster.is_empty() => {
                 link.outbox.extend(&self.roster);
             }
-            Knock::Enter(..) => drop(self.gate.malformed()),
-            Knock::Drop => {}
+            GateVerdict::Enter(..) => drop(self.gate.malformed()),
+            GateVerdict::Drop => {}
         }
         link.stage = Stage::Closing;
     }

@@ -53,7 +53,7 @@ enum Event {
     /// On this wire, to this of its ends.
     Wire(usize, usize, Option<Vec<u8>>),
     /// A connection attempt of a rank arrives at another.
-    Knock(Rank, ConnectionId, Rank),
+    GateVerdict(Rank, ConnectionId, Rank),
     Tick(Rank),
     Operation,
     Plan(usize),
@@ -219,7 +219,7 @@ impl Net {
                     self.input(rank, bytes.map_or(hang_up, |b| Input::Bytes(connection, b)));
                 }
             }
-            Event::Knock(from, connection, to) => self.knock(from, connection, to),
+            Event::GateVerdict(from, connection, to) => self.verdict(from, connection, to),
             Event::Tick(rank) => {
                 let node = &mut self.nodes[rank as usize];
                 if node.tick_at == self.now {
@@ -246,7 +246,7 @@ impl Net {
         self.push(self.now + Duration::from_micros(200), Event::Operation);
     }
 
-    fn knock(&mut self, from: Rank, connection: ConnectionId, to: Rank) {
+    fn verdict(&mut self, from: Rank, connection: ConnectionId, to: Rank) {
         let back = self.now + self.latency();
         match self.nodes[to as usize].state {
             State::CutOff => {}
@@ -316,7 +316,7 @@ impl Net {
         let index = rank as usize;
         while let Some((connection, to)) = self.nodes[index].control.next_dial() {
             let at = self.now + self.latency();
-            self.push(at, Event::Knock(rank, connection, to));
+            self.push(at, Event::GateVerdict(rank, connection, to));
         }
         if self.nodes[index].control.wants_meeting_port() {
             self.nodes[index].control.set_meeting_port(1000 + rank as u16, self.now);

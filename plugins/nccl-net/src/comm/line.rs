@@ -40,7 +40,7 @@ impl Drop for Own {
 
 /// What a connection is made with.
 #[derive(Clone, Debug)]
-pub(crate) struct Way {
+pub(crate) struct LineSettings {
     pub(crate) device: Arc<dyn Device>,
     /// What the caller's memory is registered with.
     pub(crate) home: Arc<dyn Device>,
@@ -48,7 +48,7 @@ pub(crate) struct Way {
     pub(crate) traffic_class: Option<u8>,
 }
 
-impl Way {
+impl LineSettings {
     /// Whether messages are spread over queue pairs.
     pub(crate) fn has_queue_pairs(&self) -> bool {
         let caps = self.device.caps();
@@ -80,7 +80,7 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn new(
-        Way { device, home, traffic_class }: &Way,
+        LineSettings { device, home, traffic_class }: &LineSettings,
         connected: Connected,
         now: Instant,
     ) -> Result<Line, TransportError> {

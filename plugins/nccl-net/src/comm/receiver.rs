@@ -7,7 +7,7 @@ use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, WorkRequest};
 
 use super::expected::Expected;
-use super::line::{Line, Own, Way};
+use super::line::{Line, LineSettings, Own};
 use super::tags::Tags;
 use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record, THROUGH_SLOTS,
@@ -128,7 +128,7 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Takes a connection over; ready for buffers when the peer's ring is known.
     pub(crate) fn new(
-        way: &Way,
+        way: &LineSettings,
         connected: Connected,
         settings: Settings,
         now: Instant,

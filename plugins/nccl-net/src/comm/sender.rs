@@ -9,7 +9,7 @@ use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, TransportError, WorkRequest};
 use ccl_memory::Region;
 
-use super::line::{Line, Own, Way};
+use super::line::{Line, LineSettings, Own};
 use super::tags::Tags;
 use super::wire::{
     GROUP_MAX, GROUPS, HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record, SLOTS_MAX,
@@ -130,7 +130,7 @@ pub(crate) struct Sender {
 impl Sender {
     /// Takes a connection over; ready for messages when the peer's slots are known.
     pub(crate) fn new(
-        way: &Way,
+        way: &LineSettings,
         connected: Connected,
         settings: Settings,
         (context, policy): (Arc<Context>, Option<Arc<Policy>>),

@@ -11,7 +11,7 @@ use ccl_transport_multirail::{RailsDevice, shorten};
 use ccl_transport_sim::{Conditions, Random, World};
 
 use super::Settings;
-use super::line::Way;
+use super::line::LineSettings;
 use super::receiver::{Buffer, Receiver};
 use super::sender::Sender;
 use crate::context::Context;
@@ -72,7 +72,7 @@ impl House {
     fn over(world: World, rails: u32, devices: &[Arc<dyn Device>; 2], settings: Settings) -> House {
         let way = |side: usize| {
             let device = Arc::clone(&devices[side]);
-            Way { home: Arc::clone(&device), device, traffic_class: None }
+            LineSettings { home: Arc::clone(&device), device, traffic_class: None }
         };
         let mut listener = devices[0].listen(&SECRET).unwrap();
         let mut address = listener.address();

@@ -27,7 +27,7 @@ enum Event {
     To(u32, Input),
     /// To an end of a wire; no bytes are its end.
     Wire(usize, usize, Option<Vec<u8>>),
-    Knock(u32, ConnectionId, u32),
+    GateVerdict(u32, ConnectionId, u32),
 }
 
 /// Rank and connection at both ends, as far as known, and when the last bytes reach each.
@@ -111,7 +111,7 @@ impl ControlNet {
                     let end = Input::HangUp(connection);
                     self.hand(rank, bytes.map_or(end, |b| Input::Bytes(connection, b)), now);
                 }
-                Event::Knock(from, connection, to) => self.knock(from, connection, to, now),
+                Event::GateVerdict(from, connection, to) => self.verdict(from, connection, to, now),
             }
         }
     }
@@ -126,7 +126,7 @@ impl ControlNet {
         }
     }
 
-    fn knock(&mut self, from: u32, connection: ConnectionId, to: u32, now: Instant) {
+    fn verdict(&mut self, from: u32, connection: ConnectionId, to: u32, now: Instant) {
         let Some(back) = self.arrival(to, from, now) else { return };
         if self.nodes[to as usize].dead {
             return self.push(back, Event::To(from, Input::Refused(connection)));
@@ -191,7 +191,7 @@ impl ControlNet {
         let index = rank as usize;
         while let Some((connection, to)) = self.nodes[index].control.next_dial() {
             if let Some(at) = self.arrival(rank, to, now) {
-                self.push(at, Event::Knock(rank, connection, to));
+                self.push(at, Event::GateVerdict(rank, connection, to));
             }
         }
         if self.nodes[index].control.wants_meeting_port() {

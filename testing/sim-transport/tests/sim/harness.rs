@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ccl_core::admission::{Config, Counters, MessageLinks};
 use ccl_core::algorithm::{Algorithm, Params};
-use ccl_core::execution::{Execution, Numbers, Progress};
+use ccl_core::execution::{CallParams, Execution, Progress};
 use ccl_core::lower::{Alias, lower_for_slots};
 use ccl_core::schedule::shape::{Blocks, Seat, Sizes};
 use ccl_core::schedule::{Layout, RankSchedule};
@@ -49,7 +49,7 @@ impl Job {
             slots_min: 1,
             slot_bytes: 256,
             budget_bytes: 1 << 20,
-            lend_bytes_min: 1,
+            zero_copy_bytes_min: 1,
             registered_bytes_max: 0,
         };
         let (data_type, op) = (DataType::Float32, ReduceOp::Sum);
@@ -160,10 +160,10 @@ impl Job {
         }
     }
 
-    fn numbers(&self, rank: Rank, split: u32) -> Numbers {
+    fn numbers(&self, rank: Rank, split: u32) -> CallParams {
         let (input, output) = self.layouts(rank, split);
         let (element_bytes, slot_bytes) = (self.data_type.bytes(), self.links().slot_bytes);
-        Numbers { input, output, element_bytes, slot_bytes }
+        CallParams { input, output, element_bytes, slot_bytes }
     }
 
     /// Data whose sum depends on the order in which it is added.
@@ -265,7 +265,7 @@ pub(crate) fn prepare(
     let lent = [(input.addr(), lengths.0), (output.addr(), lengths.1)];
     // SAFETY: as above; over links to which nothing can be lent nothing is, and the others are
     // closed when the operation ends, and in `operate`.
-    unsafe { ports.lend(lent.into_iter()) };
+    unsafe { ports.open(lent.into_iter()) };
     (execution, ports, buffers)
 }
 

@@ -89,15 +89,15 @@ impl Member {
             let Some((call, _)) = &mut self.call else { return };
             match call.step(now) {
                 Step::Moved => {}
-                Step::Waiting => return self.look_around(round, net, now),
+                Step::Waiting => return self.check_stall(round, net, now),
                 Step::Ended(Ok(())) if self.end(round, net, now) => {}
-                Step::Ended(Ok(())) => return self.look_around(round, net, now),
+                Step::Ended(Ok(())) => return self.check_stall(round, net, now),
                 Step::Ended(Err(error)) => return self.fail(round, &error, net, now),
             }
         }
     }
 
-    fn look_around(&mut self, round: &Round, net: &ControlNet, now: Instant) {
+    fn check_stall(&mut self, round: &Round, net: &ControlNet, now: Instant) {
         let failure = net.nodes[self.rank as usize].control.failure();
         if let Some(failure) = failure {
             self.end_badly(round, failure.rank, now);

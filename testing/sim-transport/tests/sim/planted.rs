@@ -1,7 +1,7 @@
 //! Faults planted below the protocol: those that it must survive, and those that break it, which
 //! these tests must notice.
 
-use ccl_core::admission::Name;
+use ccl_core::admission::Immediate;
 use ccl_core::transport::{Event, FaultInjector, Faults, Lane, WorkRequest};
 use ccl_transport_sim::{Conditions, World};
 
@@ -27,9 +27,9 @@ fn under<F: Faults + 'static>(
     (operate(&job, &inputs, &world, links), expected)
 }
 
-fn name_of(event: &Event) -> Option<Name> {
+fn name_of(event: &Event) -> Option<Immediate> {
     match event {
-        Event::Arrived { immediate, .. } => Name::decode(*immediate),
+        Event::Arrived { immediate, .. } => Immediate::decode(*immediate),
         _ => None,
     }
 }
@@ -77,13 +77,15 @@ struct Haunted {
 
 impl Faults for Haunted {
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
-        if let (Some(Name::Message { channel, number }), Event::Arrived { endpoint, bytes, .. }) =
-            (name_of(&event), &event)
+        if let (
+            Some(Immediate::Message { channel, number }),
+            Event::Arrived { endpoint, bytes, .. },
+        ) = (name_of(&event), &event)
         {
             let slots = 4;
             // One lap later the same slot, before its new message has come.
             let later = u64::from(number) + if self.renewed { slots } else { 0 };
-            let immediate = Name::message(channel, later).encode();
+            let immediate = Immediate::message(channel, later).encode();
             let (endpoint, bytes) = (*endpoint, *bytes);
             self.old.push(Event::Arrived { endpoint, immediate, bytes });
         }
@@ -115,7 +117,7 @@ impl Faults for Forger {
     fn event(&mut self, event: Event, seen: &mut Vec<Event>) {
         if let Event::Arrived { endpoint, bytes, .. } = event {
             self.0 = self.0.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
-            // Numbers far from any that is in use.
+            // CallParams far from any that is in use.
             let immediate = self.0 & (1 << 27 | 0xf_ffff) | 1 << 18;
             seen.push(Event::Arrived { endpoint, immediate, bytes });
         }
@@ -170,7 +172,8 @@ fn misplaced_and_doubled_transfer_grants_are_dropped() {
     for by in [0, 1, 3, 7] {
         let (simulated, expected) = under(hardware.clone(), || Misplaced { by, count: 0 });
         simulated.check(&expected).unwrap();
-        let landed = simulated.counters.iter().map(|counters| counters.landed).sum::<u64>();
+        let landed =
+            simulated.counters.iter().map(|counters| counters.zero_copy_received).sum::<u64>();
         assert!(landed > 0, "{by}: nothing came past its slot");
         assert_eq!(simulated.refused(), 0, "{by}");
     }
@@ -184,10 +187,10 @@ impl Faults for DoubleCredit {
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, _: &mut Vec<Event>) {
         let WorkRequest::Put { immediate: Some(immediate), .. } = work else { return };
         let mut changed = work;
-        if let (Some(Name::Grant { channel, below }), WorkRequest::Put { immediate, .. }) =
-            (Name::decode(immediate), &mut changed)
+        if let (Some(Immediate::Grant { channel, below }), WorkRequest::Put { immediate, .. }) =
+            (Immediate::decode(immediate), &mut changed)
         {
-            *immediate = Some(Name::grant(channel, u64::from(below) + 2).encode());
+            *immediate = Some(Immediate::grant(channel, u64::from(below) + 2).encode());
         }
         posted.push(changed);
     }
@@ -209,7 +212,7 @@ impl Faults for Early {
         // The half without bytes is reported with the length that it should have had.
         seen.push(match event {
             Event::Arrived { endpoint, immediate, bytes: 0 }
-                if matches!(Name::decode(immediate), Some(Name::Message { .. })) =>
+                if matches!(Immediate::decode(immediate), Some(Immediate::Message { .. })) =>
             {
                 Event::Arrived { endpoint, immediate, bytes: 16 + 256 }
             }

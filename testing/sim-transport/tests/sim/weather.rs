@@ -24,7 +24,7 @@ pub(crate) fn draw(seed: u64) -> (Job, World) {
     job.config.slot_bytes = 64 << random.below(4);
     job.config.budget_bytes = 1 << (8 + random.below(10));
     job.in_place = job.has_in_place() && random.chance(0.3);
-    job.config.lend_bytes_min = [1, 100, usize::MAX][random.below(3) as usize];
+    job.config.zero_copy_bytes_min = [1, 100, usize::MAX][random.below(3) as usize];
     let mut conditions = Conditions::hostile();
     conditions.ordered = random.chance(0.2);
     conditions.depth_max = 1 + random.below(12) as usize;
@@ -40,7 +40,7 @@ fn hostile_networks_deliver_the_right_results() {
     let mut total = Stats::default();
     let mut stalls = 0;
     let mut late = 0;
-    let mut loans = [0; 4];
+    let mut direct = [0; 4];
     seeds(400, |seed| {
         let (job, world) = draw(seed);
         let inputs = job.inputs(seed);
@@ -66,19 +66,26 @@ fn hostile_networks_deliver_the_right_results() {
         total.overtakings += stats.overtakings;
         stalls += simulated.counters.iter().map(|counters| counters.stalls).sum::<u64>();
         late += simulated.counters.iter().map(|counters| counters.late_grants).sum::<u64>();
-        for Counters { lent, recalled, landed, transfers, .. } in simulated.counters {
-            let more = [lent, recalled, landed, transfers];
-            loans = std::array::from_fn(|at| loans[at] + more[at]);
+        for Counters {
+            zero_copy_sent: sent,
+            zero_copy_reclaimed: reclaimed,
+            zero_copy_received: received,
+            transfers,
+            ..
+        } in simulated.counters
+        {
+            let more = [sent, reclaimed, received, transfers];
+            direct = std::array::from_fn(|at| direct[at] + more[at]);
         }
         Ok(())
     });
     println!("{total:?}, {stalls} stalls, {late} late grants");
-    let [lent, recalled, landed, transfers] = loans;
-    println!("{lent} messages lent, {recalled} of them recalled; {landed} landed");
+    let [sent, reclaimed, received, transfers] = direct;
+    println!("{sent} zero-copy sends, {reclaimed} of them reclaimed; {received} placed");
     println!("{transfers} transfer grants");
     if std::env::var("FERROCCL_SIM_SEED").is_err() {
         let seen = [total.lost, total.duplicates, total.overtakings, stalls, late];
-        assert!(loans.iter().all(|&count| count > 100), "too little lent: {loans:?}");
+        assert!(direct.iter().all(|&count| count > 100), "too little zero copy: {direct:?}");
         assert!(seen.iter().all(|&count| count > 100), "the weather was too good: {seen:?}");
     }
 }
@@ -147,7 +154,7 @@ fn the_pool_is_shared_in_turns() {
     simulated.check(&mapped(&job, &inputs)).unwrap();
     let most: Vec<u64> = simulated.links[1..]
         .iter()
-        .map(|links| links.accounts().map(|(_, own)| own.in_flight_bytes_max).sum())
+        .map(|links| links.peer_statistics().map(|(_, own)| own.in_flight_bytes_max).sum())
         .collect();
     let (least, largest) = (most.iter().min().unwrap(), most.iter().max().unwrap());
     assert!(*least >= 3 * (16 + 256) && *largest <= 4 * (16 + 256), "{most:?}");

@@ -2,7 +2,7 @@
 
 use super::fabric::Fabric;
 use super::placed::Placed;
-use ccl_core::topology::machine::{Class, Kind, Machine, Way, Wire};
+use ccl_core::topology::machine::{Class, Kind, Machine, Path, Wire};
 
 /// Some hosts in a row that are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Topology {
     /// each and the switches that join their groups; where no NIC or no switches are known, all
     /// that is known is that it is the network.
     #[must_use]
-    pub fn way(&self, from: Seat, to: Seat) -> Option<Way> {
+    pub fn way(&self, from: Seat, to: Seat) -> Option<Path> {
         let (here, there) = (self.machine(from.host)?, self.machine(to.host)?);
         if from.host == to.host {
             return Some(here.way(from.part, to.part));
@@ -98,7 +98,7 @@ impl Topology {
             None => Wire::NONE,
             Some(tier) => self.cables(tier),
         };
-        Some(Way { class: Class::Net, wire: out.then(between).then(into) })
+        Some(Path { class: Class::Net, wire: out.then(between).then(into) })
     }
 
     /// Up to a tier and down again, for one who has the cables alone.

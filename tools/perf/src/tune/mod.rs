@@ -14,7 +14,7 @@ use ccl_core::config::{Config, NetworkCheck};
 use ccl_core::cost::walk::Model;
 pub use ccl_core::select::tuning::Tuning;
 use ccl_core::select::tuning::{Measured, Point};
-use ccl_core::select::way::{Division, Way};
+use ccl_core::select::variant::{SlotFraction, Variant};
 use ccl_core::types::{Collective, DataType, ReduceOp};
 
 use crate::geometry::counts_of_size;
@@ -164,19 +164,19 @@ fn point(
     let even = Call::even(collective, data_type, count);
     let plan = Communicator::explain(communicator, &even)?;
     let whole = algorithm::of(collective)
-        .map(|algorithm| Way { algorithm: algorithm.name, division: Division::WHOLE });
+        .map(|algorithm| Variant { algorithm: algorithm.name, slot_fraction: SlotFraction::WHOLE });
     let mut turns = Turns { trial, turns: wanted.rounds, rounds: Vec::new() };
     turns.take(&whole.collect::<Vec<_>>(), communicator, memory)?;
     // And by the fastest with shorter messages, where there would be more of them.
     let fastest = turns.times().into_iter().min_by_key(|time| time.median_ns);
     let Some(Measured { way: best, .. }) = fastest else { return Ok(None) };
     let (mut ways, mut most) = (vec![best], 0);
-    for division in Division::ALL {
-        let way = Way { division, ..best };
+    for slot_fraction in SlotFraction::ALL {
+        let way = Variant { slot_fraction, ..best };
         let text = way.to_string();
         let call = Call { algorithm: Some(&text), ..even };
         let pieces = Communicator::explain(communicator, &call)?.pieces;
-        if division != Division::WHOLE && pieces > most {
+        if slot_fraction != SlotFraction::WHOLE && pieces > most {
             ways.push(way);
         }
         most = pieces.max(most);
@@ -195,14 +195,14 @@ struct Turns {
     /// How often each has its turn.
     turns: u32,
     /// Microseconds of each round.
-    rounds: Vec<(Way, Vec<f64>)>,
+    rounds: Vec<(Variant, Vec<f64>)>,
 }
 
 impl Turns {
     /// Measures these ways; those that were measured already, once more.
     fn take(
         &mut self,
-        ways: &[Way],
+        ways: &[Variant],
         communicator: &mut Communicator,
         memory: &mut Memory,
     ) -> Result<(), SubjectError> {
@@ -262,7 +262,7 @@ fn time(
 }
 
 /// The median, and half of the distance between the quartiles.
-fn summary(way: Way, mut times: Vec<f64>) -> Measured {
+fn summary(way: Variant, mut times: Vec<f64>) -> Measured {
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or(0.0);
     let ns = |us: f64| (us * 1e3).round() as u64;

@@ -92,7 +92,7 @@ impl Outcome {
                     element_bytes: DataType::Float32.bytes(),
                     buffer_bytes: point.bytes,
                     channels: plan.channels,
-                    slot_bytes: time.way.division.bytes(plan.slot_bytes, 64),
+                    slot_bytes: time.way.slot_fraction.bytes(plan.slot_bytes, 64),
                 };
                 samples.push(Sample { call, time_ns: time.median_ns as f64 });
             }

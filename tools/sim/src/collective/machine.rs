@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ccl_core::execution::{Execution, Link, Message, Numbers, Ports, Progress, Task};
+use ccl_core::execution::{CallParams, Execution, Link, Message, Ports, Progress, Task};
 use ccl_core::lower::{Fold, Instr, Place, Program};
 use ccl_core::schedule::{Buffer, Counters, DEPTH, TERM};
 use ccl_core::types::Rank;
@@ -10,7 +10,7 @@ use ccl_core::types::Rank;
 /// A rank at work.
 pub(super) trait Machine {
     /// To run a program with these numbers.
-    fn new(program: &Arc<Program>, channels: u32, numbers: &Numbers) -> Self;
+    fn new(program: &Arc<Program>, channels: u32, numbers: &CallParams) -> Self;
     /// A message of the link has arrived, or one may be sent on it: who waits for nothing else may
     /// be spared. For those to whom looking at everything is cheap.
     fn hear(&mut self, _link: Link, _receives: bool) {}
@@ -19,7 +19,7 @@ pub(super) trait Machine {
 }
 
 impl Machine for Execution {
-    fn new(program: &Arc<Program>, channels: u32, numbers: &Numbers) -> Execution {
+    fn new(program: &Arc<Program>, channels: u32, numbers: &CallParams) -> Execution {
         let mut execution = Execution::new(Arc::clone(program), channels);
         execution.start(numbers);
         execution
@@ -52,7 +52,7 @@ struct Cursor {
 pub(super) struct Walk {
     program: Arc<Program>,
     channels: usize,
-    numbers: Numbers,
+    numbers: CallParams,
     pieces: usize,
     piece_elements: usize,
     cursors: Vec<Cursor>,
@@ -62,7 +62,7 @@ pub(super) struct Walk {
 }
 
 impl Machine for Walk {
-    fn new(program: &Arc<Program>, channels: u32, numbers: &Numbers) -> Walk {
+    fn new(program: &Arc<Program>, channels: u32, numbers: &CallParams) -> Walk {
         let channels = channels.max(1) as usize;
         let piece_elements = numbers.piece_elements(program);
         let longest = numbers.input.longest_part().max(numbers.output.longest_part());

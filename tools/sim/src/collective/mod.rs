@@ -15,7 +15,7 @@ mod world;
 use std::sync::Arc;
 
 use ccl_core::admission;
-use ccl_core::execution::{Execution, Numbers, Progress};
+use ccl_core::execution::{CallParams, Execution, Progress};
 use ccl_core::lower::{Alias, Instr, Place, Program, Strand, Target, lower_for_slots};
 use ccl_core::schedule::shape::{Seat, Sizes};
 use ccl_core::spread::Spread;
@@ -64,7 +64,7 @@ impl Default for Manner {
                 slot_bytes: 128 << 10,
                 slots_min: 2,
                 budget_bytes: 64 << 20,
-                lend_bytes_min: usize::MAX,
+                zero_copy_bytes_min: usize::MAX,
                 registered_bytes_max: 0,
             },
             spread: Spread { pairs: 1, budget_bytes: 2 << 20, ..Spread::default() },
@@ -205,7 +205,7 @@ impl Setup<'_> {
         self.manner.links.equal_slots(program.recv_peers.len())
     }
 
-    fn numbers(&self, program: &Program) -> Result<Numbers, SimError> {
+    fn numbers(&self, program: &Program) -> Result<CallParams, SimError> {
         let (rank, ranks) = (program.rank, program.ranks);
         let collective = self.call.algorithm.collective;
         let seat = Seat { collective, rank, ranks, root: 0 };
@@ -215,7 +215,7 @@ impl Setup<'_> {
             SimError::number("the collective", error, "choose one whose blocks are equally long")
         })?;
         let slot_bytes = self.manner.links.slot_bytes;
-        Ok(Numbers { input, output, element_bytes: ELEMENT_BYTES, slot_bytes })
+        Ok(CallParams { input, output, element_bytes: ELEMENT_BYTES, slot_bytes })
     }
 
     /// An estimate, before it is taken: of links, and of what is unrolled.

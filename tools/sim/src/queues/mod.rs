@@ -509,7 +509,7 @@ mod tests {
             slot_bytes: 1 << 17,
             slots_min: 1,
             budget_bytes,
-            lend_bytes_min: usize::MAX,
+            zero_copy_bytes_min: usize::MAX,
             registered_bytes_max: 0,
         };
         Transport::Admission { slots, grant_s: 4e-6 }

@@ -85,7 +85,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         slot_bytes: setting.count("slot_kib") as usize * 1024,
         slots_min: 1,
         budget_bytes: setting.count("budget_mib") as usize * (1 << 20),
-        lend_bytes_min: usize::MAX,
+        zero_copy_bytes_min: usize::MAX,
         registered_bytes_max: 0,
     };
     let cases = [

@@ -78,7 +78,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
                 slot_bytes: (SLOT_BYTES / pairs as usize).max(1),
                 slots_min: 1,
                 budget_bytes: 1 << 30,
-                lend_bytes_min: usize::MAX,
+                zero_copy_bytes_min: usize::MAX,
                 registered_bytes_max: 0,
             };
             let grant_s = (round_trip_s - hops_s).max(STEP_S);

@@ -63,7 +63,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         slot_bytes: 16 << 10,
         slots_min: 1,
         budget_bytes: (setting.number("budget_mib").max(0.1) * f64::from(1 << 20)) as usize,
-        lend_bytes_min: usize::MAX,
+        zero_copy_bytes_min: usize::MAX,
         registered_bytes_max: 0,
     };
     let cases = [

@@ -11,7 +11,7 @@ use libc::c_int;
 
 pub(crate) use context::{Context, Domain, GidRow};
 pub(crate) use memory::{Memory, Piece};
-pub(crate) use pair::{Pair, Room, Way, Write};
+pub(crate) use pair::{Pair, Path, Room, Write};
 pub(crate) use queue::Queue;
 
 /// The error of a call that returns an error number, or -1 and leaves it with the thread.

@@ -25,7 +25,7 @@ pub(crate) struct Room {
 
 /// The way from one queue pair to another, and how patiently it is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct Path {
     /// This side's port, from 1.
     pub(crate) port: u8,
     /// The row of its table of partitions.
@@ -178,7 +178,7 @@ impl Pair {
     }
 
     /// Connects it with its peer, which must do the same before anything is sent.
-    pub(crate) fn connect(&mut self, way: &Way) -> Result<(), TransportError> {
+    pub(crate) fn connect(&mut self, way: &Path) -> Result<(), TransportError> {
         let grh = ibv_global_route {
             dgid: ibv_gid { raw: way.peer_gid },
             flow_label: way.flow_label,

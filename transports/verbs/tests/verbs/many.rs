@@ -19,7 +19,7 @@ const CONFIG: Config = Config {
     slots_min: 1,
     slot_bytes: 256,
     budget_bytes: 1 << 20,
-    lend_bytes_min: usize::MAX,
+    zero_copy_bytes_min: usize::MAX,
     registered_bytes_max: 0,
 };
 
@@ -44,7 +44,10 @@ fn exchange(policy: &str, pairs: usize) -> Result<(), AdmissionError> {
             MessageLinks::new(Arc::clone(device), lane, CONFIG, RANKS as usize - 1).unwrap();
         let mut addresses = addresses.clone();
         addresses[own as usize] = None;
-        links.meet(listener, Directory { own, addresses, secret: SECRET, within: WITHIN });
+        links.connect_on_demand(
+            listener,
+            Directory { own, addresses, secret: SECRET, within: WITHIN },
+        );
         all.push(links);
     }
     let begun = Instant::now();

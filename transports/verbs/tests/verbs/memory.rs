@@ -15,7 +15,7 @@ const CONFIG: Config = Config {
     slots_min: 1,
     slot_bytes: 64,
     budget_bytes: 1000,
-    lend_bytes_min: 0,
+    zero_copy_bytes_min: 0,
     registered_bytes_max: 0,
 };
 

@@ -10,7 +10,7 @@ use ccl_core::transport::{
 };
 
 use crate::comm::Settings;
-use crate::comm::line::Way;
+use crate::comm::line::LineSettings;
 use crate::comm::receiver::Receiver;
 use crate::comm::sender::Sender;
 use crate::comm::wire::Note;
@@ -47,7 +47,7 @@ pub(crate) struct ConnectOptions {
 #[derive(Debug)]
 pub(crate) struct Listening {
     /// With what each is listened, and how that is called.
-    listeners: Vec<(Way, String, Box<dyn Listener>)>,
+    listeners: Vec<(LineSettings, String, Box<dyn Listener>)>,
     options: ConnectOptions,
     joining: Vec<(Instant, String, Box<Receiver>)>,
     /// Since when NCCL asks for a connection that has not come; none before it asks.
@@ -57,10 +57,19 @@ pub(crate) struct Listening {
 }
 
 impl ConnectOptions {
-    fn way(&self, device: &Arc<dyn Device>, home: &Arc<dyn Device>, context: &Context) -> Way {
-        let way = Way { device: Arc::clone(device), home: Arc::clone(home), traffic_class: None };
+    fn way(
+        &self,
+        device: &Arc<dyn Device>,
+        home: &Arc<dyn Device>,
+        context: &Context,
+    ) -> LineSettings {
+        let way = LineSettings {
+            device: Arc::clone(device),
+            home: Arc::clone(home),
+            traffic_class: None,
+        };
         let is_set = self.has_class && way.has_queue_pairs();
-        Way { traffic_class: context.traffic_class.filter(|_| !is_set), ..way }
+        LineSettings { traffic_class: context.traffic_class.filter(|_| !is_set), ..way }
     }
 }
 
@@ -174,7 +183,7 @@ impl Listening {
 /// A connection in the making.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    ways: Vec<(Way, String, Address)>,
+    ways: Vec<(LineSettings, String, Address)>,
     context: Arc<Context>,
     secret: Secret,
     /// Over the last of the ways.

@@ -15,9 +15,9 @@ pub const CHANNELS_MAX: u32 = 1 << CHANNEL_BITS;
 /// cannot be mistaken for each other.
 pub const SLOTS_MAX: u32 = 1 << (NUMBER_BITS - 2);
 
-/// An immediate, understood.
+/// What an immediate says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Name {
+pub enum Immediate {
     /// A message has been put into the slot of its number.
     Message {
         /// Its channel.
@@ -25,8 +25,8 @@ pub enum Name {
         /// Its number in the link, modulo 2^20.
         number: u32,
     },
-    /// A message has been put where its transfer grant says.
-    Landed {
+    /// A message has been placed where its CTS says.
+    Placed {
         /// Its channel.
         channel: u32,
         /// Its number, as above.
@@ -41,48 +41,48 @@ pub enum Name {
     },
 }
 
-impl Name {
-    /// The name of message `number` of a channel.
+impl Immediate {
+    /// Returns the immediate of message `number` of a channel.
     #[must_use]
-    pub const fn message(channel: u32, number: u64) -> Name {
-        Name::Message { channel, number: number as u32 & NUMBER_MASK }
+    pub const fn message(channel: u32, number: u64) -> Immediate {
+        Immediate::Message { channel, number: number as u32 & NUMBER_MASK }
     }
 
-    /// The name of message `number` of a channel that goes where its transfer grant says.
+    /// Returns the immediate of message `number` of a channel, placed where its CTS says.
     #[must_use]
-    pub const fn landed(channel: u32, number: u64) -> Name {
-        Name::Landed { channel, number: number as u32 & NUMBER_MASK }
+    pub const fn placed(channel: u32, number: u64) -> Immediate {
+        Immediate::Placed { channel, number: number as u32 & NUMBER_MASK }
     }
 
-    /// The grant of all messages below `below` of a channel.
+    /// Returns the immediate that grants all messages below `below` of a channel.
     #[must_use]
-    pub const fn grant(channel: u32, below: u64) -> Name {
-        Name::Grant { channel, below: below as u32 & NUMBER_MASK }
+    pub const fn grant(channel: u32, below: u64) -> Immediate {
+        Immediate::Grant { channel, below: below as u32 & NUMBER_MASK }
     }
 
-    /// As an immediate.
+    /// Returns the 32 bits that travel.
     #[must_use]
     pub const fn encode(self) -> u32 {
         let (kind, channel, number) = match self {
-            Name::Message { channel, number } => (0, channel, number),
-            Name::Grant { channel, below } => (1, channel, below),
-            Name::Landed { channel, number } => (2, channel, number),
+            Immediate::Message { channel, number } => (0, channel, number),
+            Immediate::Grant { channel, below } => (1, channel, below),
+            Immediate::Placed { channel, number } => (2, channel, number),
         };
         kind << KIND_SHIFT | channel << NUMBER_BITS | number
     }
 
-    /// From an immediate, if it means something.
+    /// Returns what 32 bits say, if they are an immediate.
     #[must_use]
-    pub const fn decode(immediate: u32) -> Option<Name> {
+    pub const fn decode(immediate: u32) -> Option<Immediate> {
         if immediate > IMMEDIATE_MAX {
             return None;
         }
         let channel = immediate >> NUMBER_BITS & (CHANNELS_MAX - 1);
         let number = immediate & NUMBER_MASK;
         match immediate >> KIND_SHIFT {
-            0 => Some(Name::Message { channel, number }),
-            1 => Some(Name::Grant { channel, below: number }),
-            2 => Some(Name::Landed { channel, number }),
+            0 => Some(Immediate::Message { channel, number }),
+            1 => Some(Immediate::Grant { channel, below: number }),
+            2 => Some(Immediate::Placed { channel, number }),
             _ => None,
         }
     }

@@ -20,20 +20,20 @@ use std::time::Duration;
 const TEXT_BYTES_MAX: u64 = 4096;
 
 /// Rank 0's side; it ends when dropped.
-pub(super) struct Desk {
+pub(super) struct LocalRendezvous {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl std::fmt::Debug for Desk {
+impl std::fmt::Debug for LocalRendezvous {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Desk")
+        f.write_str("LocalRendezvous")
     }
 }
 
-impl Desk {
-    pub(super) fn open(name: &str, id: &UniqueId) -> Result<Desk, LaunchError> {
-        let fail = |text: String| LaunchError::Desk { name: name.to_owned(), text };
+impl LocalRendezvous {
+    pub(super) fn open(name: &str, id: &UniqueId) -> Result<LocalRendezvous, LaunchError> {
+        let fail = |text: String| LaunchError::LocalRendezvous { name: name.to_owned(), text };
         let listener = SocketAddr::from_abstract_name(name)
             .and_then(|address| UnixListener::bind_addr(&address))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
@@ -44,14 +44,14 @@ impl Desk {
         let (ended, text) = (Arc::new(AtomicBool::new(false)), id.to_secret_string());
         let stop = ended.clone();
         let thread = std::thread::Builder::new()
-            .name("ferroccl-desk".to_owned())
+            .name("ferroccl-join".to_owned())
             .spawn(move || serve(&listener, &text, &stop))
             .map_err(|error| fail(error.to_string()))?;
-        Ok(Desk { ended, thread: Some(thread) })
+        Ok(LocalRendezvous { ended, thread: Some(thread) })
     }
 }
 
-impl Drop for Desk {
+impl Drop for LocalRendezvous {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -82,7 +82,7 @@ fn is_own_user(stream: &UnixStream) -> bool {
 
 /// Every other rank's side: asks until rank 0 has come.
 pub(super) fn ask(name: &str, deadline: Deadline) -> Result<UniqueId, LaunchError> {
-    let fail = |text: String| LaunchError::Desk { name: name.to_owned(), text };
+    let fail = |text: String| LaunchError::LocalRendezvous { name: name.to_owned(), text };
     let address = SocketAddr::from_abstract_name(name).map_err(|error| fail(error.to_string()))?;
     loop {
         match UnixStream::connect_addr(&address) {
@@ -129,17 +129,17 @@ mod tests {
             ask(&asked, Deadline::after(Duration::from_secs(5))).unwrap()
         });
         std::thread::sleep(Duration::from_millis(50));
-        let desk = Desk::open(&name, &id).unwrap();
+        let server = LocalRendezvous::open(&name, &id).unwrap();
         let late = ask(&name, Deadline::after(Duration::from_secs(5))).unwrap();
         for told in [early.join().unwrap(), late] {
             assert_eq!(told.to_secret_string(), id.to_secret_string());
         }
-        let second = Desk::open(&name, &id).unwrap_err().to_string();
+        let second = LocalRendezvous::open(&name, &id).unwrap_err().to_string();
         assert!(second.contains("already listens"), "{second}");
-        drop(desk);
+        drop(server);
         // A child that somebody starts meanwhile has the socket, too, until it is another program.
         let patience = Deadline::after(Duration::from_secs(10));
-        while let Err(error) = Desk::open(&name, &id) {
+        while let Err(error) = LocalRendezvous::open(&name, &id) {
             assert!(!patience.left().is_zero(), "{error}");
             std::thread::sleep(Duration::from_millis(10));
         }

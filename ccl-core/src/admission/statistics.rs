@@ -1,4 +1,4 @@
-//! What passed between this rank and each of its peers, and how long it waited for their grants.
+//! Statistics per peer: what was sent and received, and how long sends waited for grants.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ const STEPS_BITS: u32 = 2;
 const LONGEST_BITS: u32 = 40;
 const CLASSES: usize = ((LONGEST_BITS - STEPS_BITS + 1) << STEPS_BITS) as usize;
 
-/// Times in classes, each a quarter of a power of two wide.
+/// A histogram of waiting times, in classes a quarter of a power of two wide.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Waits([u32; CLASSES]);
+pub struct WaitHistogram([u32; CLASSES]);
 
-impl Default for Waits {
-    fn default() -> Waits {
-        Waits([0; CLASSES])
+impl Default for WaitHistogram {
+    fn default() -> WaitHistogram {
+        WaitHistogram([0; CLASSES])
     }
 }
 
-impl std::fmt::Debug for Waits {
+impl std::fmt::Debug for WaitHistogram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (p50, p99) = (self.percentile(50), self.percentile(99));
         write!(f, "{} waits, p50 {p50:?}, p99 {p99:?}", self.count())
@@ -43,41 +43,40 @@ fn longest(class: usize) -> Duration {
     Duration::from_nanos((steps << power) - 1)
 }
 
-impl Waits {
-    /// One more.
+impl WaitHistogram {
+    /// Counts a wait.
     pub(super) fn add(&mut self, wait: Duration) {
         let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
         let count = &mut self.0[class(nanos)];
         *count = count.saturating_add(1);
     }
 
-    /// How many there were.
+    /// Returns the number of waits.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.iter().map(|count| u64::from(*count)).sum()
     }
 
-    /// A time that so many of 100 did not exceed, at most a quarter too long; none if there were
-    /// none.
+    /// Returns a latency percentile, at most 25 % too high; none if there were no waits.
     #[must_use]
     pub fn percentile(&self, of_100: u32) -> Option<Duration> {
         let all = self.count();
-        let wanted = (all * u64::from(of_100.min(100))).div_ceil(100).max(1);
+        let rank = (all * u64::from(of_100.min(100))).div_ceil(100).max(1);
         let mut below = 0;
         let found = self.0.iter().position(|count| {
             below += u64::from(*count);
-            below >= wanted
+            below >= rank
         });
         found.map(longest)
     }
 }
 
-impl Serialize for Waits {
+impl Serialize for WaitHistogram {
     /// Microseconds.
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct as _;
         let micros = |of_100| self.percentile(of_100).map(|wait| wait.as_secs_f64() * 1e6);
-        let mut waits = serializer.serialize_struct("Waits", 3)?;
+        let mut waits = serializer.serialize_struct("WaitHistogram", 3)?;
         waits.serialize_field("count", &self.count())?;
         waits.serialize_field("p50_us", &micros(50))?;
         waits.serialize_field("p99_us", &micros(99))?;
@@ -85,19 +84,19 @@ impl Serialize for Waits {
     }
 }
 
-/// What passed between this rank and one peer.
+/// Statistics of the links to one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Account {
+pub struct PeerStatistics {
     /// Messages published to it.
     pub sent: u64,
     /// Their bytes, with headers.
     pub sent_bytes: u64,
     /// Messages that came from it.
     pub received: u64,
-    /// Of those sent: how many were read from the caller's memory, without a copy.
-    pub lent: u64,
-    /// Of those received: how many came to the caller's memory, without a copy.
-    pub landed: u64,
+    /// Messages that were sent from the caller's memory, without a copy.
+    pub zero_copy_sent: u64,
+    /// Messages that were placed directly in the caller's memory, without a copy.
+    pub zero_copy_received: u64,
     /// Bytes, with headers, of messages to it that were published and are not yet done.
     pub in_flight_bytes: u64,
     /// The most that this ever was.
@@ -105,13 +104,12 @@ pub struct Account {
     /// How often a link to it that could send went on to one that could not, for lack of a grant
     /// or of a staging slot.
     pub stalls: u64,
-    /// How long what was to be sent waited for a grant, wherever it had to. Ends when this rank
-    /// hears of the grant.
-    pub grant_waits: Waits,
+    /// Times that sends waited for a grant, until this rank heard of it.
+    pub grant_waits: WaitHistogram,
 }
 
-impl Account {
-    /// A message of so many bytes is under way.
+impl PeerStatistics {
+    /// Counts a message of so many bytes as in flight.
     pub(super) fn sent(&mut self, bytes: usize) {
         self.sent += 1;
         self.sent_bytes += bytes as u64;
@@ -119,12 +117,12 @@ impl Account {
         self.in_flight_bytes_max = self.in_flight_bytes_max.max(self.in_flight_bytes);
     }
 
-    /// So many bytes are done.
+    /// Counts so many bytes as done.
     pub(super) fn done(&mut self, bytes: usize) {
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(bytes as u64);
     }
 
-    /// A grant that was waited for has come.
+    /// Counts the wait for a grant that has come.
     pub(super) fn granted(&mut self, waited_since: Option<Instant>, now: Option<Instant>) {
         if let (Some(since), Some(now)) = (waited_since, now) {
             self.grant_waits.add(now.since(since));
@@ -148,7 +146,7 @@ mod tests {
 
     #[test]
     fn percentiles_are_a_quarter_too_long_at_most() {
-        let mut waits = Waits::default();
+        let mut waits = WaitHistogram::default();
         assert_eq!((waits.count(), waits.percentile(50)), (0, None));
         for micros in 1..=1000 {
             waits.add(Duration::from_micros(micros));

@@ -10,15 +10,15 @@ use crate::types::Collective;
 
 /// What a slot is divided by: messages are no longer than that part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Division(u8);
+pub struct SlotFraction(u8);
 
 /// An algorithm of some collective, and what slots are divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct Variant {
     /// The algorithm's name.
     pub algorithm: &'static str,
     /// What slots are divided by.
-    pub division: Division,
+    pub slot_fraction: SlotFraction,
 }
 
 /// A way that is none.
@@ -29,25 +29,26 @@ pub enum WayError {
     Unknown(#[from] algorithm::UnknownAlgorithm),
     /// What is behind the `/`.
     #[error("\"{0}\": behind the / stands what slots are divided by: 2, 4 or 8")]
-    Division(String),
+    SlotFraction(String),
 }
 
-impl Division {
+impl SlotFraction {
     /// Messages as long as slots.
-    pub const WHOLE: Division = Division(0);
+    pub const WHOLE: SlotFraction = SlotFraction(0);
     /// All there are, the longest messages first.
-    pub const ALL: [Division; 4] = [Division(0), Division(1), Division(2), Division(3)];
+    pub const ALL: [SlotFraction; 4] =
+        [SlotFraction(0), SlotFraction(1), SlotFraction(2), SlotFraction(3)];
 
-    /// Its place in [`Division::ALL`].
+    /// Its place in [`SlotFraction::ALL`].
     #[must_use]
     pub const fn number(self) -> u8 {
         self.0
     }
 
-    /// That at a place of [`Division::ALL`]; of those beyond nothing is known.
+    /// That at a place of [`SlotFraction::ALL`]; of those beyond nothing is known.
     #[must_use]
-    pub const fn of_number(number: u8) -> Option<Division> {
-        if number < 4 { Some(Division(number)) } else { None }
+    pub const fn of_number(number: u8) -> Option<SlotFraction> {
+        if number < 4 { Some(SlotFraction(number)) } else { None }
     }
 
     /// The most payload of a message, in bytes, where slots have so many: whole cache lines, and
@@ -55,20 +56,20 @@ impl Division {
     #[must_use]
     pub fn bytes(self, slot_bytes: usize, least: usize) -> usize {
         let part = (slot_bytes >> self.0).max(least).next_multiple_of(64);
-        if self == Division::WHOLE { slot_bytes } else { part.min(slot_bytes) }
+        if self == SlotFraction::WHOLE { slot_bytes } else { part.min(slot_bytes) }
     }
 }
 
 /// Nothing, or what slots are divided by behind a `/`.
-impl fmt::Display for Division {
+impl fmt::Display for SlotFraction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == Division::WHOLE { Ok(()) } else { write!(f, "/{}", 1 << self.0) }
+        if *self == SlotFraction::WHOLE { Ok(()) } else { write!(f, "/{}", 1 << self.0) }
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Variant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.algorithm, self.division)
+        write!(f, "{}{}", self.algorithm, self.slot_fraction)
     }
 }
 
@@ -77,15 +78,17 @@ impl fmt::Display for Way {
 /// # Errors
 ///
 /// If there is something behind a `/` that slots cannot be divided by.
-pub fn split(text: &str) -> Result<(&str, Division), WayError> {
-    let Some((name, divisor)) = text.split_once('/') else { return Ok((text, Division::WHOLE)) };
-    let division = match divisor {
-        "2" => Division(1),
-        "4" => Division(2),
-        "8" => Division(3),
-        _ => return Err(WayError::Division(text.to_owned())),
+pub fn split(text: &str) -> Result<(&str, SlotFraction), WayError> {
+    let Some((name, divisor)) = text.split_once('/') else {
+        return Ok((text, SlotFraction::WHOLE));
     };
-    Ok((name, division))
+    let slot_fraction = match divisor {
+        "2" => SlotFraction(1),
+        "4" => SlotFraction(2),
+        "8" => SlotFraction(3),
+        _ => return Err(WayError::SlotFraction(text.to_owned())),
+    };
+    Ok((name, slot_fraction))
 }
 
 /// The algorithm that a text names, and what slots are divided by.
@@ -96,9 +99,9 @@ pub fn split(text: &str) -> Result<(&str, Division), WayError> {
 pub fn find(
     collective: Collective,
     text: &str,
-) -> Result<(&'static Algorithm, Division), WayError> {
-    let (name, division) = split(text)?;
-    Ok((algorithm::find(collective, name)?, division))
+) -> Result<(&'static Algorithm, SlotFraction), WayError> {
+    let (name, slot_fraction) = split(text)?;
+    Ok((algorithm::find(collective, name)?, slot_fraction))
 }
 
 #[cfg(test)]
@@ -107,12 +110,12 @@ mod tests {
 
     #[test]
     fn ways_are_read_as_they_are_shown() {
-        for division in Division::ALL {
-            let shown = Way { algorithm: "ring", division }.to_string();
-            assert_eq!(split(&shown), Ok(("ring", division)));
-            assert_eq!(Division::of_number(division.number()), Some(division));
+        for slot_fraction in SlotFraction::ALL {
+            let shown = Variant { algorithm: "ring", slot_fraction }.to_string();
+            assert_eq!(split(&shown), Ok(("ring", slot_fraction)));
+            assert_eq!(SlotFraction::of_number(slot_fraction.number()), Some(slot_fraction));
         }
-        assert_eq!(Division::of_number(4), None);
+        assert_eq!(SlotFraction::of_number(4), None);
         for wrong in ["ring/", "ring/1", "ring/3", "ring/16", "ring/4/2", "ring/-2", "/"] {
             let error = find(Collective::AllReduce, wrong).unwrap_err().to_string();
             assert!(error.contains("2, 4 or 8"), "{error}");
@@ -122,7 +125,7 @@ mod tests {
 
     #[test]
     fn messages_are_whole_cache_lines_and_hold_what_they_must() {
-        let bytes = |number, slot, least| Division(number).bytes(slot, least);
+        let bytes = |number, slot, least| SlotFraction(number).bytes(slot, least);
         assert_eq!(bytes(0, 131_072, 0), 131_072);
         assert_eq!(bytes(2, 131_072, 0), 32_768);
         assert_eq!(bytes(3, 4_160, 0), 576);

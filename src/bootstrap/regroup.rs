@@ -180,9 +180,9 @@ impl ControlPlane {
         GiveUp::when(move || plane.upgrade()?.obstacle(&members))
     }
 
-    /// An abort of this communicator is one of `heir` as well, as long as that is being made.
-    pub(crate) fn expect_heir(&self, heir: &Weak<ControlPlane>) {
-        heir.clone_into(&mut self.shared.heir());
+    /// An abort of this communicator is one of `successor` as well, as long as that is being made.
+    pub(crate) fn expect_heir(&self, successor: &Weak<ControlPlane>) {
+        successor.clone_into(&mut self.shared.successor());
     }
 
     /// Under which names this rank knows rank 0, or is known as such.

@@ -10,7 +10,7 @@ use bytemuck::{Pod, Zeroable};
 use ccl_core::config::Config;
 use ccl_core::types::Rank;
 
-use super::agree::TIDINGS;
+use super::agree::FAILURE_WITHIN;
 use super::call::usage;
 use super::error::Error;
 use super::exchange::{Topic, exchange};
@@ -65,7 +65,7 @@ impl Communicator {
     }
 
     fn split_among(&mut self, color: i64, key: i64) -> Result<Option<Communicator>, Error> {
-        self.offspring += 1;
+        self.derived += 1;
         let own = Choice { color, key };
         let timeout = self.engine.config.join_timeout;
         let blobs = exchange(&self.control, Topic::SplitChoice, bytemuck::bytes_of(&own), timeout)?;
@@ -96,7 +96,7 @@ impl Communicator {
         if port == 0 && members.len() > 1 {
             return Err(usage(format!("split: rank {leader} cannot listen; see its own error")));
         }
-        let purpose = format!("split {} color {color}", self.offspring);
+        let purpose = format!("split {} color {color}", self.derived);
         let mut how = self.control.offshoot(&members, place, (port, listener), &purpose);
         how.give_up = unless_failed(&self.control, members);
         let control = Arc::clone(&self.control);
@@ -135,7 +135,7 @@ impl Communicator {
         // Each attempt that fails for a death or a farewell has fewer ranks to wait for.
         for _ in 0..self.ranks() {
             if let Some(made) = self.shrink_once()? {
-                self.heir = None;
+                self.successor = None;
                 self.is_shrunk = true;
                 return Ok(made);
             }
@@ -147,7 +147,7 @@ impl Communicator {
     fn shrink_once(&mut self) -> Result<Option<Communicator>, Error> {
         let config = &self.engine.config;
         let patience = config.dead_after * 2 + Duration::from_secs(1);
-        let from = self.heir.clone().unwrap_or_else(|| Arc::clone(&self.control));
+        let from = self.successor.clone().unwrap_or_else(|| Arc::clone(&self.control));
         from.verdict(patience)?;
         let verdict = from.reconvene(config.join_timeout)?;
         let mut how = from.regroup(&verdict)?;
@@ -160,7 +160,7 @@ impl Communicator {
             Err(attempt) => attempt,
         };
         // Whoever hung up said why over the connections that are still there.
-        let obstacle = from.await_obstacle(&verdict.survivors, TIDINGS);
+        let obstacle = from.await_obstacle(&verdict.survivors, FAILURE_WITHIN);
         let has_lost = match control {
             None => from.has_lost(&verdict.survivors),
             // Others may have found it complete: with them this rank agrees next.
@@ -168,7 +168,7 @@ impl Communicator {
                 self.control.expect_heir(&Arc::downgrade(&control));
                 let all = Vec::from_iter(0..control.ranks());
                 let has_lost = control.has_lost(&all);
-                self.heir = Some(control);
+                self.successor = Some(control);
                 has_lost
             }
         };
@@ -202,7 +202,7 @@ impl Communicator {
     }
 
     fn invite_some(&mut self, added: u32) -> Result<Invitation, Error> {
-        self.offspring += 1;
+        self.derived += 1;
         let timeout = self.engine.config.join_timeout;
         let leads = self.rank() == 0;
         let meeting = leads.then(|| self.control.open_meeting()).transpose();
@@ -220,7 +220,7 @@ impl Communicator {
         }
         let hosts = blobs.iter().filter_map(|blob| std::str::from_utf8(blob.get(6..)?).ok());
         let hosts: Vec<String> = hosts.flat_map(|hosts| hosts.split(',')).map(Into::into).collect();
-        let purpose = format!("invitation {}", self.offspring);
+        let purpose = format!("invitation {}", self.derived);
         Ok(self.control.invitation(&hosts, (port, listener), added, &purpose))
     }
 

@@ -1,8 +1,7 @@
-//! How links come to stand: a peer is connected to when a schedule first asks for it.
+//! Rendezvous of links: a peer is connected when a schedule first asks for it.
 //!
-//! Both ends of a link want it, because what one sends the other receives. The higher rank dials
-//! and the lower one listens, so that one connection comes of it. A peer that is busy with other
-//! things lets the connection wait.
+//! Both ends of a link ask, because each receives what the other sends. The higher rank dials and
+//! the lower one listens, so that there is one connection. A peer that is busy lets it wait.
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use crate::time::Instant;
 use crate::transport::{Address, Connected, Connecting, Device, Listener, Secret, TransportError};
 use crate::types::Rank;
 
-/// Where the peers of a rank are.
+/// Addresses of the peers of a rank.
 #[derive(Debug)]
 pub struct Directory {
     /// This rank.
@@ -19,13 +18,13 @@ pub struct Directory {
     pub addresses: Vec<Option<Address>>,
     /// The key that all of them know.
     pub secret: Secret,
-    /// How long a connection may take to be made, from when it is wanted.
+    /// How long a connection may take to be made, from when it is requested.
     pub within: Duration,
 }
 
-/// What has become of a peer that was wanted.
+/// The outcome of a request for a peer.
 #[derive(Debug)]
-pub(super) enum Met {
+pub(super) enum PeerOutcome {
     /// It is connected.
     Connected(Rank, Connected),
     /// It cannot be.
@@ -34,37 +33,37 @@ pub(super) enum Met {
 
 /// Connections in the making.
 #[derive(Debug)]
-pub(super) struct Meeting {
+pub(super) struct Rendezvous {
     listener: Box<dyn Listener>,
     directory: Directory,
     /// Not connected yet; the lower ones of them are being dialled.
-    wanted: Vec<Rank>,
+    requested: Vec<Rank>,
     dialling: Vec<(Rank, Box<dyn Connecting>)>,
 }
 
-impl Meeting {
-    pub(super) fn new(listener: Box<dyn Listener>, directory: Directory) -> Meeting {
-        Meeting { listener, directory, wanted: Vec::new(), dialling: Vec::new() }
+impl Rendezvous {
+    pub(super) fn new(listener: Box<dyn Listener>, directory: Directory) -> Rendezvous {
+        Rendezvous { listener, directory, requested: Vec::new(), dialling: Vec::new() }
     }
 
-    /// Where a peer is, if it is one of these.
+    /// Returns the address of a peer, if it is in the directory.
     pub(super) fn address(&self, rank: Rank) -> Option<&Address> {
         self.directory.addresses.get(rank as usize)?.as_ref()
     }
 
-    /// Asks for a peer that is not connected.
-    pub(super) fn want(&mut self, rank: Rank) {
-        if self.address(rank).is_some() && !self.wanted.contains(&rank) {
-            self.wanted.push(rank);
+    /// Requests a peer that is not connected.
+    pub(super) fn request(&mut self, rank: Rank) {
+        if self.address(rank).is_some() && !self.requested.contains(&rank) {
+            self.requested.push(rank);
         }
     }
 
-    /// Whether nobody is waited for.
+    /// Returns whether no request is open.
     pub(super) fn is_idle(&self) -> bool {
-        self.wanted.is_empty()
+        self.requested.is_empty()
     }
 
-    /// Whether this side dials the peer just now: it may have taken the connection already.
+    /// Returns whether this side is dialling the peer, which may have accepted already.
     pub(super) fn is_dialling(&self, rank: Rank) -> bool {
         self.dialling.iter().any(|(peer, _)| *peer == rank)
     }
@@ -74,34 +73,34 @@ impl Meeting {
         &mut self,
         device: &dyn Device,
         now: Instant,
-        met: &mut Vec<Met>,
+        outcomes: &mut Vec<PeerOutcome>,
     ) -> Result<(), TransportError> {
         self.dial(device, now)?;
         self.dialling.retain_mut(|(peer, connecting)| match connecting.poll(now) {
             Ok(None) => true,
             Ok(Some(connected)) => {
-                met.push(Met::Connected(*peer, connected));
+                outcomes.push(PeerOutcome::Connected(*peer, connected));
                 false
             }
             Err(error) => {
-                met.push(Met::Failed(*peer, error));
+                outcomes.push(PeerOutcome::Failed(*peer, error));
                 false
             }
         });
         let own = self.directory.own;
-        if self.wanted.iter().any(|peer| *peer > own) {
+        if self.requested.iter().any(|peer| *peer > own) {
             while let Some(connected) = self.listener.poll(now)? {
                 let hello: Option<[u8; 4]> = connected.hello.as_slice().try_into().ok();
                 let caller = hello.map(Rank::from_le_bytes);
                 // Who knows the secret and says something else is dropped.
                 if let Some(peer) = caller.filter(|peer| *peer > own) {
-                    met.push(Met::Connected(peer, connected));
+                    outcomes.push(PeerOutcome::Connected(peer, connected));
                 }
             }
         }
-        self.wanted.retain(|rank| {
-            !met.iter().any(|met| match met {
-                Met::Connected(peer, _) | Met::Failed(peer, _) => peer == rank,
+        self.requested.retain(|rank| {
+            !outcomes.iter().any(|outcome| match outcome {
+                PeerOutcome::Connected(peer, _) | PeerOutcome::Failed(peer, _) => peer == rank,
             })
         });
         Ok(())
@@ -109,7 +108,7 @@ impl Meeting {
 
     fn dial(&mut self, device: &dyn Device, now: Instant) -> Result<(), TransportError> {
         let Directory { own, addresses, secret, within } = &self.directory;
-        for peer in self.wanted.iter().copied().filter(|peer| peer < own) {
+        for peer in self.requested.iter().copied().filter(|peer| peer < own) {
             if self.dialling.iter().any(|(dialled, _)| *dialled == peer) {
                 continue;
             }

@@ -1,9 +1,9 @@
-//! Memory that stays registered from call to call, because its owner has promised that it stays
-//! where it is.
+//! Registration cache: memory that stays registered from call to call, because its owner promised
+//! that it stays where it is.
 //!
-//! By its address alone no memory could be recognised: a program may give it back and get other
-//! memory at the same place, and the registration would lead to what is gone. Whoever keeps memory
-//! registered holds a [`Kept`], whose end is the registration's.
+//! A cache by address alone would be wrong: a program may give memory back and get other memory at
+//! the same address, and the registration would lead to memory that is gone. So the owner holds a
+//! [`CachedMemory`], and ends the registration before the memory goes.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,9 +11,9 @@ use ccl_memory::Region;
 
 use crate::transport::{Device, MrKey, TransportError};
 
-/// Memory whose owner keeps it until [`Kept::end`] has returned.
+/// Memory whose owner keeps it until [`CachedMemory::end`] has returned.
 #[derive(Debug)]
-pub struct Kept {
+pub struct CachedMemory {
     region: Region,
     state: Mutex<State>,
 }
@@ -25,26 +25,26 @@ enum State {
     Ended,
 }
 
-impl Kept {
-    /// Memory that is registered when it is first of use.
+impl CachedMemory {
+    /// Returns memory that is registered when a call first uses it.
     #[must_use]
-    pub fn new(region: Region) -> Arc<Kept> {
-        Arc::new(Kept { region, state: Mutex::new(State::Idle) })
+    pub fn new(region: Region) -> Arc<CachedMemory> {
+        Arc::new(CachedMemory { region, state: Mutex::new(State::Idle) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The owner wants its memory back: when this returns, nothing reaches it any more. Not while
-    /// a call has it.
+    /// Ends the registration for good: when this returns, no device reaches the memory any more.
+    /// Not to be called while a call uses it.
     pub fn end(&self) {
         let mut state = self.state();
         withdraw(&mut state);
         *state = State::Ended;
     }
 
-    /// Its registration ends for now.
+    /// Ends the registration until a call uses the memory again.
     fn rest(&self) {
         withdraw(&mut self.state());
     }
@@ -53,18 +53,18 @@ impl Kept {
         matches!(*self.state(), State::Ended)
     }
 
-    /// Whether it is registered with a device.
+    /// Returns whether it is registered with a device.
     #[must_use]
     pub fn is_registered(&self) -> bool {
         matches!(*self.state(), State::Registered(..))
     }
 
-    /// Its first byte's.
+    /// Returns its first address.
     pub(super) fn address(&self) -> usize {
         self.region.start().addr()
     }
 
-    /// None if its owner has it back.
+    /// Registers it. None if its owner has ended it.
     fn register(&self, device: &Arc<dyn Device>) -> Result<Option<MrKey>, TransportError> {
         let mut state = self.state();
         match &*state {
@@ -78,7 +78,7 @@ impl Kept {
         }
     }
 
-    /// Whether all of this memory lies in it.
+    /// Returns whether all of this memory lies in it.
     fn holds(&self, memory: &Region) -> bool {
         let offset = memory.start().addr().checked_sub(self.region.start().addr());
         let end = offset.and_then(|offset| offset.checked_add(memory.bytes()));
@@ -95,50 +95,54 @@ fn withdraw(state: &mut State) {
     }
 }
 
-/// One that links know of.
+/// Memory in the cache.
 #[derive(Debug)]
 struct Entry {
-    kept: Arc<Kept>,
+    cached: Arc<CachedMemory>,
     /// The call that used it last.
     used: u64,
 }
 
-/// What is kept registered: no more than so many bytes, of which what was used least lately goes
+/// What is cached registered: no more than so many bytes, of which what was used least lately goes
 /// first.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct RegistrationCache {
     bytes_max: usize,
     entries: Vec<Entry>,
     calls: u64,
 }
 
-impl Keeper {
-    pub(super) fn new(bytes_max: usize) -> Keeper {
-        Keeper { bytes_max, entries: Vec::new(), calls: 0 }
+impl RegistrationCache {
+    pub(super) fn new(bytes_max: usize) -> RegistrationCache {
+        RegistrationCache { bytes_max, entries: Vec::new(), calls: 0 }
     }
 
-    pub(super) fn keep(&mut self, kept: Arc<Kept>) {
-        self.entries.push(Entry { kept, used: 0 });
+    pub(super) fn add(&mut self, cached: Arc<CachedMemory>) {
+        self.entries.push(Entry { cached, used: 0 });
     }
 
-    /// A call begins.
+    /// Begins a call.
     pub(super) fn begin(&mut self) {
         self.calls += 1;
-        self.entries.retain(|entry| !entry.kept.has_ended());
+        self.entries.retain(|entry| !entry.cached.has_ended());
     }
 
-    /// What holds this memory of the call's, if anything does.
-    pub(super) fn find(&mut self, memory: &Region) -> Option<Arc<Kept>> {
-        let entry = self.entries.iter_mut().find(|entry| entry.kept.holds(memory))?;
+    /// Returns the cached memory that holds this memory of the call, if any.
+    pub(super) fn find(&mut self, memory: &Region) -> Option<Arc<CachedMemory>> {
+        let entry = self.entries.iter_mut().find(|entry| entry.cached.holds(memory))?;
         entry.used = self.calls;
-        Some(Arc::clone(&entry.kept))
+        Some(Arc::clone(&entry.cached))
     }
 
-    /// Its registration; others end for it if need be. None if it is larger than all may be, or
-    /// cannot be registered.
-    pub(super) fn register(&mut self, kept: &Arc<Kept>, device: &Arc<dyn Device>) -> Option<MrKey> {
-        if !kept.is_registered() {
-            let room = self.bytes_max.checked_sub(kept.region.bytes())?;
+    /// Registers cached memory, and ends other registrations if need be. None if it is larger than
+    /// the cache, or cannot be registered.
+    pub(super) fn register(
+        &mut self,
+        cached: &Arc<CachedMemory>,
+        device: &Arc<dyn Device>,
+    ) -> Option<MrKey> {
+        if !cached.is_registered() {
+            let room = self.bytes_max.checked_sub(cached.region.bytes())?;
             if self.bytes(|entry| entry.used == self.calls) > room {
                 return None;
             }
@@ -147,7 +151,7 @@ impl Keeper {
             }
         }
         loop {
-            match kept.register(device) {
+            match cached.register(device) {
                 Ok(registered) => return registered,
                 // Memory that may be locked can be short of what may be registered.
                 Err(error) if error.is_shortage() => self.evict_one()?,
@@ -156,29 +160,29 @@ impl Keeper {
         }
     }
 
-    /// Registered bytes of these.
+    /// Returns the registered bytes of these.
     fn bytes(&self, of: impl Fn(&Entry) -> bool) -> usize {
-        let registered = self.entries.iter().filter(|entry| entry.kept.is_registered());
-        registered.filter(|entry| of(entry)).map(|entry| entry.kept.region.bytes()).sum()
+        let registered = self.entries.iter().filter(|entry| entry.cached.is_registered());
+        registered.filter(|entry| of(entry)).map(|entry| entry.cached.region.bytes()).sum()
     }
 
-    /// Gives up what was used least lately. None if the call that runs has all that is left.
+    /// Ends the least recently used registration. None if the current call uses all that is left.
     pub(super) fn evict_one(&mut self) -> Option<()> {
-        let idle = |entry: &&Entry| entry.kept.is_registered() && entry.used < self.calls;
-        self.entries.iter().filter(idle).min_by_key(|entry| entry.used)?.kept.rest();
+        let idle = |entry: &&Entry| entry.cached.is_registered() && entry.used < self.calls;
+        self.entries.iter().filter(idle).min_by_key(|entry| entry.used)?.cached.rest();
         Some(())
     }
 
-    /// In the child of a fork, whose registrations are its parent's.
+    /// Forgets all in the child of a fork: the registrations are the parent's.
     pub(super) fn abandon(&mut self) {
         std::mem::forget(std::mem::take(&mut self.entries));
     }
 }
 
-impl Drop for Keeper {
-    /// The owners may keep what they have for longer than there are links.
+impl Drop for RegistrationCache {
+    /// Ends the registrations: owners may hold their memory for longer than there are links.
     fn drop(&mut self) {
-        self.entries.iter().for_each(|entry| entry.kept.rest());
+        self.entries.iter().for_each(|entry| entry.cached.rest());
     }
 }
 
@@ -251,19 +255,19 @@ mod tests {
     #[test]
     fn what_was_used_least_lately_goes_first_and_comes_back() {
         let (registrar, device) = registrar();
-        let mut keeper = Keeper::new(100);
-        let kept = [40, 50, 30, 101].map(|bytes| Kept::new(Region::private(bytes)));
-        kept.iter().for_each(|kept| keeper.keep(Arc::clone(kept)));
+        let mut registrations = RegistrationCache::new(100);
+        let cached = [40, 50, 30, 101].map(|bytes| CachedMemory::new(Region::private(bytes)));
+        cached.iter().for_each(|each| registrations.add(Arc::clone(each)));
         let mut used = |at: &[usize]| -> Vec<bool> {
-            keeper.begin();
+            registrations.begin();
             let mut use_one = |at: &usize| {
-                let part = kept[*at].region.part(3, 20).unwrap();
-                let found = keeper.find(&part).unwrap();
-                assert!(Arc::ptr_eq(&found, &kept[*at]));
+                let part = cached[*at].region.part(3, 20).unwrap();
+                let found = registrations.find(&part).unwrap();
+                assert!(Arc::ptr_eq(&found, &cached[*at]));
                 found
             };
             let found: Vec<_> = at.iter().map(&mut use_one).collect();
-            found.iter().map(|found| keeper.register(found, &device).is_some()).collect()
+            found.iter().map(|found| registrations.register(found, &device).is_some()).collect()
         };
         assert_eq!(used(&[0]), [true]);
         assert_eq!(used(&[1]), [true]);
@@ -278,28 +282,28 @@ mod tests {
         assert_eq!(sizes(&registrar), [40, 30]);
         assert_eq!(used(&[1]), [true]);
         assert_eq!(sizes(&registrar), [30, 50], "of equals the first");
-        kept[1].end();
+        cached[1].end();
         assert_eq!(sizes(&registrar), [30]);
-        keeper.begin();
-        assert!(keeper.find(&kept[1].region).is_none(), "its owner has it back");
-        assert!(keeper.find(&Region::private(8)).is_none());
-        drop(keeper);
+        registrations.begin();
+        assert!(registrations.find(&cached[1].region).is_none(), "its owner has it back");
+        assert!(registrations.find(&Region::private(8)).is_none());
+        drop(registrations);
         assert_eq!(sizes(&registrar), []);
     }
 
     #[test]
     fn what_its_owner_has_back_is_never_registered_again() {
         let (registrar, device) = registrar();
-        let mut keeper = Keeper::new(100);
-        let kept = Kept::new(Region::private(60));
-        keeper.keep(Arc::clone(&kept));
-        keeper.begin();
-        assert!(keeper.register(&kept, &device).is_some());
-        kept.end();
-        kept.rest();
-        assert!(keeper.register(&kept, &device).is_none());
-        keeper.begin();
-        assert!(keeper.find(&kept.region).is_none());
+        let mut registrations = RegistrationCache::new(100);
+        let cached = CachedMemory::new(Region::private(60));
+        registrations.add(Arc::clone(&cached));
+        registrations.begin();
+        assert!(registrations.register(&cached, &device).is_some());
+        cached.end();
+        cached.rest();
+        assert!(registrations.register(&cached, &device).is_none());
+        registrations.begin();
+        assert!(registrations.find(&cached.region).is_none());
         assert_eq!(sizes(&registrar), []);
     }
 }

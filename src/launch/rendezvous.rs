@@ -1,7 +1,7 @@
 //! The meeting of the ranks: rank 0 listens and says where, the others learn it.
 
 use super::descriptor::adopt;
-use super::desk::{self, Desk};
+use super::local_rendezvous::{self, LocalRendezvous};
 use super::pmi::{Pmi, PmiAddress};
 use super::store::{Store, StoreAddress};
 use super::{Launch, LaunchError, Rendezvous};
@@ -14,40 +14,49 @@ use std::net::TcpListener;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Everything that this rank needs to join. Alter `join` as you like before [`Meeting::join`].
+/// Everything that this rank needs to join. Alter `join` as you like before [`JoinPlan::join`].
 #[derive(Debug)]
-pub struct Meeting {
+pub struct JoinPlan {
     /// How it will join.
     pub join: Join,
     /// Rank 0 tells the others of its host until all have joined.
-    desk: Option<Desk>,
+    server: Option<LocalRendezvous>,
 }
 
-impl Meeting {
+impl JoinPlan {
     /// Joins.
     ///
     /// # Errors
     /// As [`crate::bootstrap::join`].
     pub fn join(self) -> Result<ControlPlane, BootstrapError> {
         let joined = crate::bootstrap::join(self.join);
-        drop(self.desk);
+        drop(self.server);
         joined
     }
 }
 
-struct Met {
+struct Found {
     id: UniqueId,
     listener: Option<TcpListener>,
-    desk: Option<Desk>,
+    server: Option<LocalRendezvous>,
 }
 
 impl Launch {
+    /// The former name of [`Launch::rendezvous`].
+    ///
+    /// # Errors
+    /// As [`Launch::rendezvous`].
+    #[deprecated(since = "0.2.0", note = "use `rendezvous`")]
+    pub fn meet(&self, timeout: Duration) -> Result<JoinPlan, LaunchError> {
+        self.rendezvous(timeout)
+    }
+
     /// Learns where rank 0 is, or says it. All ranks must call it equally often; a PMI process
     /// manager serves the first call alone.
     ///
     /// # Errors
     /// What the launcher offers does not work within `timeout`.
-    pub fn meet(&self, timeout: Duration) -> Result<Meeting, LaunchError> {
+    pub fn rendezvous(&self, timeout: Duration) -> Result<JoinPlan, LaunchError> {
         // Further communicators of the same job must not find the first one's address.
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = match self.ranks {
@@ -58,27 +67,27 @@ impl Launch {
         let met = match &self.rendezvous {
             Rendezvous::Alone => self.known(Vec::new()),
             Rendezvous::Known(endpoints) => self.known(endpoints.clone()),
-            Rendezvous::Id(id) => Met { id: id.clone(), listener: None, desk: None },
+            Rendezvous::Id(id) => Found { id: id.clone(), listener: None, server: None },
             // The inherited socket served the first communicator; its port is free again.
             Rendezvous::Inherited(endpoint, _) if serial > 0 => self.known(vec![endpoint.clone()]),
             Rendezvous::Inherited(endpoint, fd) => self.inherited(endpoint, *fd)?,
             Rendezvous::Store(store) => self.through_store(store, serial, deadline)?,
             Rendezvous::Pmi(pmi) => self.through_pmi(pmi, deadline)?,
-            Rendezvous::Desk(name) => self.at_desk(&format!("{name}-{serial}"), deadline)?,
+            Rendezvous::SameHost(name) => self.at_server(&format!("{name}-{serial}"), deadline)?,
         };
         let mut join = Join::new(self.rank, self.ranks, met.id);
         join.listener = met.listener;
         join.insecure = self.insecure;
         join.limits.deadline = deadline.left();
-        Ok(Meeting { join, desk: met.desk })
+        Ok(JoinPlan { join, server: met.server })
     }
 
-    fn known(&self, endpoints: Vec<Endpoint>) -> Met {
+    fn known(&self, endpoints: Vec<Endpoint>) -> Found {
         let secret = self.secret.clone().unwrap_or(Secret::PUBLIC);
-        Met { id: UniqueId { endpoints, secret }, listener: None, desk: None }
+        Found { id: UniqueId { endpoints, secret }, listener: None, server: None }
     }
 
-    fn inherited(&self, endpoint: &Endpoint, fd: i32) -> Result<Met, LaunchError> {
+    fn inherited(&self, endpoint: &Endpoint, fd: i32) -> Result<Found, LaunchError> {
         let name = "FERROCCL_LISTEN_FD";
         let fail = |text: String| LaunchError::Descriptor { name, fd, text };
         let listener = TcpListener::from(adopt(fd).map_err(fail)?);
@@ -86,12 +95,12 @@ impl Launch {
         if local.port() != endpoint.port {
             return Err(fail(format!("it listens at {local}, not at {endpoint}")));
         }
-        Ok(Met { listener: Some(listener), ..self.known(vec![endpoint.clone()]) })
+        Ok(Found { listener: Some(listener), ..self.known(vec![endpoint.clone()]) })
     }
 
     /// Rank 0 listens. A secret that all were given counts more than one drawn now, which the
     /// launcher's store would hand out with the address.
-    fn listen(&self, reach: Reach) -> Result<(Met, UniqueId), LaunchError> {
+    fn listen(&self, reach: Reach) -> Result<(Found, UniqueId), LaunchError> {
         let reach = match (&self.host, reach) {
             (_, Reach::Loopback) => Reach::Loopback,
             (Some(host), _) => Reach::Host(host.clone()),
@@ -103,14 +112,14 @@ impl Launch {
             id.secret = secret.clone();
             told.secret = Secret::PUBLIC;
         }
-        Ok((Met { id, listener: Some(listener), desk: None }, told))
+        Ok((Found { id, listener: Some(listener), server: None }, told))
     }
 
-    fn learned(&self, mut id: UniqueId) -> Met {
+    fn learned(&self, mut id: UniqueId) -> Found {
         if let Some(secret) = &self.secret {
             id.secret = secret.clone();
         }
-        Met { id, listener: None, desk: None }
+        Found { id, listener: None, server: None }
     }
 
     fn through_store(
@@ -118,7 +127,7 @@ impl Launch {
         at: &StoreAddress,
         serial: u32,
         deadline: Deadline,
-    ) -> Result<Met, LaunchError> {
+    ) -> Result<Found, LaunchError> {
         let fail = |text| LaunchError::Store { address: at.address.clone(), text };
         let key = format!("{}/{serial}", at.key);
         let mut store = Store::connect(at, deadline).map_err(fail)?;
@@ -138,7 +147,7 @@ impl Launch {
         Ok(self.learned(id.map_err(|error| fail(format!("the value of {key} is {error}")))?))
     }
 
-    fn through_pmi(&self, at: &PmiAddress, deadline: Deadline) -> Result<Met, LaunchError> {
+    fn through_pmi(&self, at: &PmiAddress, deadline: Deadline) -> Result<Found, LaunchError> {
         const KEY: &str = "ferroccl-root";
         let fail = |text| LaunchError::Pmi { text };
         let mut pmi = Pmi::connect(at, deadline).map_err(fail)?;
@@ -161,13 +170,13 @@ impl Launch {
         Ok(met)
     }
 
-    fn at_desk(&self, name: &str, deadline: Deadline) -> Result<Met, LaunchError> {
+    fn at_server(&self, name: &str, deadline: Deadline) -> Result<Found, LaunchError> {
         if self.rank != 0 {
-            return Ok(self.learned(desk::ask(name, deadline)?));
+            return Ok(self.learned(local_rendezvous::ask(name, deadline)?));
         }
         let (met, told) = self.listen(Reach::Loopback)?;
-        let desk = Desk::open(name, &told)?;
-        Ok(Met { desk: Some(desk), ..met })
+        let server = LocalRendezvous::open(name, &told)?;
+        Ok(Found { server: Some(server), ..met })
     }
 }
 
@@ -201,9 +210,9 @@ mod tests {
     ) -> [Result<(), String>; 2] {
         let ranks = [0, 1].map(|rank| launch(rank, rendezvous(), secrets[rank as usize]));
         let join = |launch: &Launch| -> Result<(), String> {
-            let mut meeting = launch.meet(SOON).map_err(|error| error.to_string())?;
-            meeting.join.limits.deadline = within;
-            meeting.join().map(drop).map_err(|error| error.to_string())
+            let mut plan = launch.rendezvous(SOON).map_err(|error| error.to_string())?;
+            plan.join.limits.deadline = within;
+            plan.join().map(drop).map_err(|error| error.to_string())
         };
         std::thread::scope(|scope| {
             let threads = ranks.each_ref().map(|launch| scope.spawn(|| join(launch)));
@@ -258,15 +267,15 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_one_host_meet_at_the_desk() {
+    fn ranks_of_one_host_meet_at_its_server() {
         let name = format!("ferroccl-test-meet-{}", std::process::id());
         let member_name = name.clone();
         let member = std::thread::spawn(move || {
             let member = launch(1, Rendezvous::Alone, None);
-            member.at_desk(&member_name, Deadline::after(SOON)).unwrap().id
+            member.at_server(&member_name, Deadline::after(SOON)).unwrap().id
         });
         let root = launch(0, Rendezvous::Alone, None);
-        let met = root.at_desk(&name, Deadline::after(SOON)).unwrap();
+        let met = root.at_server(&name, Deadline::after(SOON)).unwrap();
         assert_eq!(member.join().unwrap().to_secret_string(), met.id.to_secret_string());
         assert!(met.id.endpoints.iter().all(|endpoint| endpoint.host == "127.0.0.1"));
     }

@@ -7,7 +7,7 @@ use crate::types::{Collective, Rank};
 
 /// The policy, and what it says of the call that runs.
 #[derive(Debug, Default)]
-pub(super) struct Spreading {
+pub(super) struct StripingState {
     policy: Option<Policy>,
     /// The queue pairs that each link was made with.
     made: Vec<Group>,
@@ -19,7 +19,7 @@ pub(super) struct Spreading {
     asked: Option<(Collective, usize, u32)>,
 }
 
-impl Spreading {
+impl StripingState {
     /// How messages to a peer are spread now, if anybody has said so.
     pub(super) fn to(&self, peer: Rank) -> Option<Spread> {
         self.policy.as_ref()?;
@@ -32,14 +32,14 @@ impl MessageLinks {
     /// on this rank's host, in order.
     pub fn follow(&mut self, policy: Policy, near: Vec<Rank>) {
         let (current, made) = ([policy.otherwise(); 2], policy.groups());
-        self.spreading = Spreading { policy: Some(policy), made, near, current, asked: None };
+        self.spreading = StripingState { policy: Some(policy), made, near, current, asked: None };
     }
 
     /// Spreads messages by another policy from the next call on, with the queue pairs that there
     /// are. Returns those that it needs beyond them; then nothing has changed. Nothing changes
     /// either where no policy was followed before.
     pub fn change_policy(&mut self, policy: &Policy) -> Option<Group> {
-        let Spreading { policy: current, made, asked, .. } = &mut self.spreading;
+        let StripingState { policy: current, made, asked, .. } = &mut self.spreading;
         *asked = None;
         let current = current.as_mut()?;
         let beyond = policy.beyond(made);
@@ -71,7 +71,7 @@ impl MessageLinks {
 
     /// A call begins: `bytes` of its larger buffer, and messages to `fan_out` peers.
     pub fn begin(&mut self, collective: Collective, bytes: usize, fan_out: u32) {
-        let Spreading { policy, current, asked, .. } = &mut self.spreading;
+        let StripingState { policy, current, asked, .. } = &mut self.spreading;
         let call = Some((collective, bytes, fan_out));
         let Some(policy) = policy.as_ref().filter(|_| fan_out > 0 && *asked != call) else {
             return;

@@ -1,17 +1,14 @@
-//! Transfer grants: where messages are wanted, told before they are sent.
+//! CTS (clear to send): a receiver names the memory of a message before the message is sent.
 //!
-//! A receiver that knows early where a message is wanted tells its sender so: a record of the
-//! message's number and tag and of the memory, written into the sender's *grant ring*. Nothing
-//! announces it, so that it costs the sender no receive request: whoever sends a message looks into
-//! the ring. A message that has such a grant by then goes there, past every slot, and its name says
-//! so; it has no header, for its receiver has said itself what that would say. One that was sent
-//! before the grant came, or is another one than was wanted, goes to its slot. Nobody waits for a
-//! transfer grant, and it allows nothing that the standing grant does not: the message takes its
-//! slot's turn, and counts.
+//! The CTS is a record of the message's number and tag and of the memory. The receiver writes it
+//! into the sender's *CTS ring*. Nothing announces it, so it costs the sender no receive request:
+//! before it sends a message, the sender looks into the ring. A message that has a CTS by then is
+//! placed in that memory, without a header, and its immediate says so. A message that was sent
+//! before its CTS came, or differs from what the CTS describes, goes to its slot. Nobody waits for
+//! a CTS, and a CTS admits nothing beyond the credits: the message takes its slot's turn.
 //!
-//! A grant is good for one message, by its number: one of an earlier message is none. Hardware may
-//! be about to write what is read, so each record has a sum over its words: one that is torn is not
-//! there yet.
+//! A CTS holds for one message, by its number. The device may be writing a record while it is read,
+//! so each record has a checksum over its words; a torn record counts as absent.
 
 use std::ops::Range;
 
@@ -22,7 +19,7 @@ use crate::transport::{
 };
 use crate::types::Rank;
 
-/// Records of each link, and so the messages that are granted so ahead of time.
+/// Records of each link: messages that can have a CTS at the same time.
 pub(super) const RECORDS: usize = 8;
 /// Bytes of a record.
 pub(super) const RECORD_BYTES: usize = GRANT_BYTES_MAX;
@@ -30,10 +27,10 @@ pub(super) const RECORD_BYTES: usize = GRANT_BYTES_MAX;
 const FIXED_BYTES: usize = 33;
 const KEY_LENGTH: usize = FIXED_BYTES - 1;
 const SUM: Range<usize> = 20..24;
-/// Imported keys that are kept for each peer.
+/// Imported keys that are cached for each peer.
 const IMPORTS_MAX: usize = 8;
 
-/// A transfer grant as it travels.
+/// A CTS as it travels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record<'k> {
     pub(super) number: u64,
@@ -111,9 +108,9 @@ pub(crate) fn fuzzed(data: &[u8]) {
     assert_eq!(Record::decode(&record), None);
 }
 
-/// A message that is wanted somewhere.
+/// Memory for a message that is placed directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct Placement {
     /// The address that its payload is to come to.
     pub address: usize,
     /// Of its payload.
@@ -124,11 +121,11 @@ pub struct Wanted {
 
 /// The receiving end of one link.
 #[derive(Debug, Default)]
-pub(super) struct Landings {
+pub(super) struct Preposts {
     /// Messages below this number are preposted.
     preposted: u64,
     /// With their numbers.
-    wanted: [Option<(u64, Wanted)>; RECORDS],
+    placement: [Option<(u64, Placement)>; RECORDS],
     /// Records that are on their way.
     busy: [bool; RECORDS],
 }
@@ -137,10 +134,12 @@ const fn index(number: u64) -> usize {
     (number % RECORDS as u64) as usize
 }
 
-impl Landings {
-    /// What a message is that says that it went where it is wanted.
-    pub(super) fn wanted(&self, number: u64) -> Option<Wanted> {
-        self.wanted[index(number)].filter(|(own, _)| *own == number).map(|(_, wanted)| wanted)
+impl Preposts {
+    /// Returns the placement of a message that says that it was placed.
+    pub(super) fn placement(&self, number: u64) -> Option<Placement> {
+        self.placement[index(number)]
+            .filter(|(own, _)| *own == number)
+            .map(|(_, placement)| placement)
     }
 
     /// Messages below this number are preposted.
@@ -161,7 +160,7 @@ impl Landings {
 
     /// A message has been taken.
     pub(super) fn taken(&mut self, number: u64) {
-        self.wanted[index(number)].take_if(|(own, _)| *own <= number);
+        self.placement[index(number)].take_if(|(own, _)| *own <= number);
     }
 
     /// A record has reached the sender.
@@ -171,7 +170,7 @@ impl Landings {
 
     /// Whether nothing may still be written past the slots.
     pub(super) fn is_empty(&self) -> bool {
-        self.wanted.iter().all(Option::is_none)
+        self.placement.iter().all(Option::is_none)
     }
 }
 
@@ -180,11 +179,11 @@ fn goes_to(WorkRequest::Put { remote, .. }: &WorkRequest, mr: RemoteMr) -> bool 
 }
 
 impl MessageLinks {
-    /// Returns whether receives are to be preposted: for transfer grants into the call's memory, or
+    /// Returns whether receives are to be preposted: for CTS into the call's memory, or
     /// for credits of the pool.
     #[must_use]
     pub fn preposts(&self) -> bool {
-        self.pool.is_shared() || self.transfers && self.loans.is_current()
+        self.pool.is_shared() || self.transfers && self.zero_copy.is_current()
     }
 
     /// Whether the message after those of the link that are preposted already may be, too.
@@ -198,46 +197,46 @@ impl MessageLinks {
                 (false, true) => slots,
                 (false, false) => 0,
             };
-            let preposted = inbound.landings.preposted.max(inbound.next());
+            let preposted = inbound.preposts.preposted.max(inbound.next());
             preposted < inbound.next() + window as u64
         })
     }
 
-    /// The next message of the link that is not preposted yet is wanted in the call's memory, which
-    /// nobody touches before; or it is not wanted anywhere. It may come there or into its slot:
-    /// [`MessageLinks::received`] says. To be asked when it [may be](MessageLinks::may_prepost).
-    pub fn prepost(&mut self, link: Link, wanted: Option<Wanted>) {
+    /// Preposts the receive of the link's next message that is not preposted yet, with memory of
+    /// the call that nobody touches before, or none. The payload comes there or into its slot:
+    /// [`MessageLinks::received`] tells. To be called when it [may be](MessageLinks::may_prepost).
+    pub fn prepost(&mut self, link: Link, placement: Option<Placement>) {
         let shared = self.pool.is_shared();
         let Some((peer, channel)) = self.link(link) else { return };
         let has_ring = peer.ring.is_some();
         let (inbound, _) = &mut peer.links[channel];
         let next = inbound.next();
-        let landings = &mut inbound.landings;
-        let number = landings.preposted.max(next);
-        landings.preposted = number + 1;
+        let preposts = &mut inbound.preposts;
+        let number = preposts.preposted.max(next);
+        preposts.preposted = number + 1;
         let at = index(number);
-        let takes_record = has_ring && !landings.busy[at] && !inbound.has_arrived(number);
+        let takes_record = has_ring && !preposts.busy[at] && !inbound.has_arrived(number);
         if shared && inbound.asks_for(number) {
             self.pool.ask(link);
         }
         if !takes_record {
             return;
         }
-        let Some(wanted) = wanted.filter(|wanted| wanted.bytes > 0) else { return };
+        let Some(placement) = placement.filter(|placement| placement.bytes > 0) else { return };
         // Somebody reads it still.
-        if self.loans.is_lent(wanted.address, wanted.bytes) {
+        if self.zero_copy.is_being_sent(placement.address, placement.bytes) {
             return;
         }
-        let Some(into) = self.slice(wanted.address, wanted.bytes) else { return };
-        match self.send_record(link, number, wanted.tag, into) {
+        let Some(into) = self.slice(placement.address, placement.bytes) else { return };
+        match self.send_record(link, number, placement.tag, into) {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => return self.give_up(link.peer, &error),
         }
         let Some((peer, channel)) = self.link(link) else { return };
-        let landings = &mut peer.links[channel].0.landings;
-        landings.busy[at] = true;
-        landings.wanted[at] = Some((number, wanted));
+        let preposts = &mut peer.links[channel].0.preposts;
+        preposts.busy[at] = true;
+        preposts.placement[at] = Some((number, placement));
     }
 
     /// Returns whether there is a record for such memory.
@@ -276,7 +275,7 @@ impl MessageLinks {
 
     /// How the peer knows memory of the call's.
     fn shared(&mut self, rank: Rank, key: MrKey) -> Result<RemoteKey, TransportError> {
-        if let Some(known) = self.loans.shared(rank, key) {
+        if let Some(known) = self.zero_copy.shared(rank, key) {
             return Ok(known);
         }
         let peer = self.peers.get(rank as usize).and_then(Option::as_ref);
@@ -284,11 +283,11 @@ impl MessageLinks {
             return Err(TransportError::Usage(format!("rank {rank} is not connected")));
         };
         let shared = self.lane.share(endpoint, key)?;
-        self.loans.share(rank, key, shared.clone());
+        self.zero_copy.share(rank, key, shared.clone());
         Ok(shared)
     }
 
-    /// Where the payload of the link's next message, if it has this length and tag, is wanted
+    /// Where the payload of the link's next message, if it has this length and tag, is to be placed
     /// instead of in its slot, as far as its peer has told that by now.
     pub(super) fn granted(
         &mut self,
@@ -309,7 +308,7 @@ impl MessageLinks {
         // The device may be writing it.
         let record = peer.inbound.region.read_words(offset).ok()?;
         let record = Record::decode(&record).filter(|record| record.number == number)?;
-        // Another message than was wanted: its receiver sees that in its slot.
+        // Another message than was described: its receiver sees that in its slot.
         if (record.bytes as usize, record.tag) != (bytes, tag) {
             return None;
         }

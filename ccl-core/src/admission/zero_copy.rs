@@ -1,0 +1,402 @@
+//! Zero copy: payloads that are sent from the caller's memory and received into it.
+//!
+//! * **Zero-copy send**: the put of a message reads its payload from the caller's memory instead of
+//!   its staging slot, which stays reserved. Before that memory is written or given back, it is
+//!   *reclaimed*. Where a lane moves bytes late
+//!   ([`Caps::redirects`](crate::transport::Caps::redirects)), reclaiming copies the payloads that
+//!   the peer has not acknowledged to their staging slots. Where hardware reads them, reclaiming
+//!   waits for the acknowledgement, a round trip.
+//! * **Direct placement**: the receiver of a link's next message names memory for its payload, and
+//!   a lane that moves bytes late places it there instead of in its slot. This is a CTS that does
+//!   not travel: the slot stays granted, and the receiver resolves the slot's address anew.
+//!
+//! The memory is that of one call at a time: [`MessageLinks::open`] names it,
+//! [`MessageLinks::close`] ends every use of it before it is given back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ccl_memory::Region;
+
+use super::inbound::Destination;
+use super::links::{MessageLinks, Peer, request_id};
+use super::registration_cache::{CachedMemory, RegistrationCache};
+use crate::execution::Link;
+use crate::time::Instant;
+use crate::transport::{Device, LocalSlice, MrKey, RemoteKey, TransportError, WorkRequest};
+use crate::types::Rank;
+
+/// How long the end of a call waits for acknowledgements.
+const SETTLE: Duration = Duration::from_micros(60);
+
+/// A buffer of the call.
+#[derive(Debug)]
+struct Buffer {
+    region: Region,
+    /// The cached memory that it lies in, if any.
+    cached: Option<Arc<CachedMemory>>,
+    /// The first address of what is registered.
+    registered_from: usize,
+    /// Registered when first needed.
+    key: Option<MrKey>,
+    /// Whether it cannot be registered.
+    unfit: bool,
+    /// The keys that were shared with peers.
+    shared: Vec<(Rank, RemoteKey)>,
+}
+
+impl Buffer {
+    fn holds(&self, address: usize, bytes: usize) -> bool {
+        let offset = address.checked_sub(self.region.start().addr());
+        let end = offset.and_then(|offset| offset.checked_add(bytes));
+        end.is_some_and(|end| end <= self.region.bytes())
+    }
+
+    /// Registers it for this call, or uses the registration of the memory that it lies in.
+    fn register(&mut self, device: &Arc<dyn Device>, registrations: &mut RegistrationCache) {
+        if let Some(cached) = &self.cached {
+            self.key = registrations.register(cached, device);
+            self.registered_from = cached.address();
+        }
+        if self.key.is_none() {
+            let pays = self.cached.take().is_none()
+                || self.region.bytes() >= device.caps().register_bytes_min;
+            self.registered_from = self.region.start().addr();
+            self.key = pays.then(|| device.register(&self.region).ok()).flatten();
+        }
+        // Memory that cannot be registered is copied.
+        self.unfit = self.key.is_none();
+    }
+}
+
+/// A zero-copy send in flight.
+#[derive(Clone, Copy, Debug)]
+struct DirectSend {
+    link: Link,
+    staging: u32,
+    address: usize,
+    bytes: usize,
+}
+
+/// A receive whose payload is placed in the caller's memory.
+#[derive(Clone, Copy, Debug)]
+struct DirectReceive {
+    link: Link,
+    /// The slot that it would come to otherwise.
+    slot: LocalSlice,
+}
+
+/// The caller's memory, as far as sends and receives use it.
+#[derive(Debug, Default)]
+pub(super) struct ZeroCopy {
+    buffers: Vec<Buffer>,
+    /// Whether the lane was polled since the call began.
+    pub(super) polled: bool,
+    sends: Vec<DirectSend>,
+    receives: Vec<DirectReceive>,
+    /// The time until which the end of the call waits.
+    settle_by: Option<Instant>,
+    /// Payloads of the next messages, by link.
+    next: Vec<(Link, usize, LocalSlice)>,
+}
+
+impl ZeroCopy {
+    /// Takes the payload of the link's next message, if it is a zero-copy send.
+    pub(super) fn take_next(&mut self, link: Link, bytes: usize) -> Option<(usize, LocalSlice)> {
+        let found = self.next.iter().position(|(of, ..)| *of == link)?;
+        let (_, address, slice) = self.next.swap_remove(found);
+        (slice.bytes == bytes).then_some((address, slice))
+    }
+
+    pub(super) fn add_send(&mut self, link: Link, staging: u32, address: usize, bytes: usize) {
+        self.sends.push(DirectSend { link, staging, address, bytes });
+    }
+
+    /// Ends the send of a staging slot.
+    pub(super) fn done(&mut self, link: Link, staging: u32) {
+        let found = self.sends.iter().position(|send| (send.link, send.staging) == (link, staging));
+        if let Some(found) = found {
+            self.sends.swap_remove(found);
+        }
+    }
+
+    /// Takes the direct receive of the link's next message, if there is one.
+    fn take_receive(&mut self, link: Link) -> Option<DirectReceive> {
+        let found = self.receives.iter().position(|receive| receive.link == link)?;
+        Some(self.receives.swap_remove(found))
+    }
+
+    /// Forgets the sends to a peer.
+    pub(super) fn forget(&mut self, rank: Rank) {
+        self.sends.retain(|send| send.link.peer != rank);
+    }
+
+    /// Returns whether a call has opened memory, and the lane was polled since.
+    pub(super) fn is_current(&self) -> bool {
+        self.polled && !self.buffers.is_empty()
+    }
+
+    /// Returns the key by which a peer knows the buffer with this key.
+    pub(super) fn shared(&self, rank: Rank, key: MrKey) -> Option<RemoteKey> {
+        let buffer = self.buffers.iter().find(|buffer| buffer.key == Some(key))?;
+        buffer.shared.iter().find(|(peer, _)| *peer == rank).map(|(_, shared)| shared.clone())
+    }
+
+    pub(super) fn share(&mut self, rank: Rank, key: MrKey, shared: RemoteKey) {
+        let buffer = self.buffers.iter_mut().find(|buffer| buffer.key == Some(key));
+        buffer.into_iter().for_each(|buffer| buffer.shared.push((rank, shared.clone())));
+    }
+
+    pub(super) fn is_being_sent(&self, address: usize, bytes: usize) -> bool {
+        self.sends.iter().any(|send| send.overlaps(address, bytes))
+    }
+}
+
+impl DirectSend {
+    fn overlaps(&self, address: usize, bytes: usize) -> bool {
+        self.address < address.saturating_add(bytes)
+            && address < self.address.saturating_add(self.bytes)
+    }
+}
+
+impl MessageLinks {
+    /// Returns the least bytes of a buffer that is used for zero copy.
+    #[must_use]
+    pub fn zero_copy_bytes_min(&self) -> usize {
+        self.config.zero_copy_bytes_min
+    }
+
+    /// Names the memory of the call that begins.
+    pub fn open(&mut self, memory: impl Iterator<Item = Region>) {
+        let MessageLinks { config, device, zero_copy, registrations, .. } = self;
+        let least = config.zero_copy_bytes_min.max(device.caps().register_bytes_min);
+        zero_copy.polled = false;
+        let mut memory =
+            memory.filter(|region| region.bytes() >= config.zero_copy_bytes_min).peekable();
+        if memory.peek().is_none() {
+            return;
+        }
+        registrations.begin();
+        for memory in memory {
+            let cached = registrations.find(&memory);
+            if cached.is_some() || memory.bytes() >= least {
+                let registered_from = memory.start().addr();
+                let (region, key, unfit, shared) = (memory, None, false, Vec::new());
+                zero_copy.buffers.push(Buffer {
+                    region,
+                    cached,
+                    registered_from,
+                    key,
+                    unfit,
+                    shared,
+                });
+            }
+        }
+    }
+
+    /// Adds memory to the registration cache: calls whose buffers lie in it use its registration.
+    pub fn cache(&mut self, cached: Arc<CachedMemory>) {
+        self.registrations.add(cached);
+    }
+
+    /// Offers the payload of the link's next message, which is writable, at this address of the
+    /// call's memory. Returns whether it is sent from there; then it must be reclaimed before it
+    /// is written.
+    pub fn send_from(&mut self, link: Link, address: usize, bytes: usize) -> bool {
+        let slice = self.slice(address, bytes);
+        self.zero_copy.next.extend(slice.map(|slice| (link, address, slice)));
+        slice.is_some()
+    }
+
+    /// Whether anything is send.
+    #[must_use]
+    pub fn has_zero_copy_sends(&self) -> bool {
+        !self.zero_copy.sends.is_empty()
+    }
+
+    /// Returns the links whose messages hardware still reads from the call's memory: the call
+    /// cannot write that memory, nor end, before the peers acknowledge. Empty where a lane moves
+    /// bytes late, because memory can be reclaimed at once there.
+    pub fn unacknowledged(&self) -> impl Iterator<Item = Link> {
+        let late = self.device.caps().redirects;
+        self.zero_copy.sends.iter().filter(move |_| !late).map(|send| send.link)
+    }
+
+    /// Returns whether the call may end: its zero-copy sends are acknowledged, or, where they can
+    /// be copied after all, were waited for as long as their copies would take.
+    pub fn is_settled(&mut self, now: Instant) -> bool {
+        if self.zero_copy.buffers.is_empty() {
+            return true;
+        }
+        if !self.device.caps().redirects {
+            // It needs none of the peer's time to be done.
+            return self.zero_copy.sends.is_empty();
+        }
+        let by = *self.zero_copy.settle_by.get_or_insert_with(|| {
+            // The peers wait likewise.
+            self.lane.conclude(now);
+            now + SETTLE
+        });
+        self.zero_copy.sends.is_empty() || now >= by
+    }
+
+    /// Reclaims memory that is about to be written. Returns whether no send reads it any more:
+    /// always where a lane moves bytes late, else once its sends are acknowledged, which the peer's
+    /// process cannot hold up.
+    pub fn reclaim(&mut self, address: usize, bytes: usize) -> bool {
+        if !self.device.caps().redirects {
+            return !self.zero_copy.is_being_sent(address, bytes);
+        }
+        while let Some(at) =
+            self.zero_copy.sends.iter().position(|send| send.overlaps(address, bytes))
+        {
+            let send = self.zero_copy.sends.swap_remove(at);
+            if let Err(error) = self.relocate(send) {
+                self.give_up(send.link.peer, &error);
+            }
+        }
+        true
+    }
+
+    /// Names memory for the payload of the link's next message, which has not arrived: an address
+    /// of the call's memory, which nobody reads. The payload comes there or into its slot:
+    /// [`MessageLinks::received`] tells.
+    pub fn receive_into(&mut self, link: Link, address: usize, bytes: usize) {
+        if !self.device.caps().redirects {
+            return;
+        }
+        let undecided = self.link(link).is_some_and(|(peer, channel)| {
+            let inbound = &peer.links[channel].0;
+            !inbound.ready() && inbound.destination() == Destination::Undecided
+        });
+        if !undecided || self.zero_copy.is_being_sent(address, bytes) {
+            return;
+        }
+        let Some(into) = self.slice(address, bytes) else { return };
+        let Some((peer, channel)) = self.link(link) else { return };
+        let endpoint = peer.endpoint;
+        let slot = peer.inbound.slice(channel, peer.links[channel].0.slot(), bytes);
+        let redirected = self.lane.redirect(endpoint, slot, Some(into));
+        if let Err(error) = &redirected {
+            self.give_up(link.peer, error);
+        }
+        let is_placed = redirected.unwrap_or(false);
+        self.zero_copy.receives.extend(is_placed.then_some(DirectReceive { link, slot }));
+        if let Some((peer, channel)) = self.link(link) {
+            let destination = if is_placed { Destination::At(address) } else { Destination::Slot };
+            peer.links[channel].0.decide(destination);
+        }
+    }
+
+    /// Ends the placement of the link's next message, which is taken: nothing more is placed there.
+    pub(super) fn finish_receive(&mut self, link: Link) {
+        let Some((peer, channel)) = self.link(link) else { return };
+        let was_placed = matches!(peer.links[channel].0.destination(), Destination::At(_));
+        peer.statistics.zero_copy_received += u64::from(was_placed);
+        let Some(DirectReceive { slot, .. }) = self.zero_copy.take_receive(link) else { return };
+        self.restore(link, slot);
+    }
+
+    fn restore(&mut self, link: Link, slot: LocalSlice) {
+        let Some((peer, _)) = self.link(link) else { return };
+        let endpoint = peer.endpoint;
+        if let Err(error) = self.lane.redirect(endpoint, slot, None) {
+            self.give_up(link.peer, &error);
+        }
+    }
+
+    /// Forgets everything without a word and without touching the call's memory: this process is
+    /// the child of a fork, and all of it is its parent's.
+    pub fn abandon(&mut self) {
+        self.zero_copy = ZeroCopy::default();
+        self.registrations.abandon();
+        self.queue.clear();
+        std::mem::forget(std::mem::take(&mut self.peers));
+    }
+
+    /// Ends every use of the call's memory.
+    pub fn close(&mut self) {
+        if self.zero_copy.buffers.is_empty() {
+            return;
+        }
+        self.zero_copy.next.clear();
+        self.zero_copy.settle_by = None;
+        self.reclaim(0, usize::MAX);
+        self.fence();
+        while let Some(DirectReceive { link, slot }) = self.zero_copy.receives.pop() {
+            if let Some((peer, channel)) = self.link(link) {
+                peer.links[channel].0.decide(Destination::Slot);
+            }
+            self.restore(link, slot);
+        }
+        for buffer in self.zero_copy.buffers.drain(..).filter(|buffer| buffer.cached.is_none()) {
+            // A key that is unknown by now guards nothing any more.
+            let _ = buffer.key.map(|key| self.device.deregister(key));
+        }
+    }
+
+    /// Closes the connections over which hardware may still read or write the call's memory, which
+    /// a failed call leaves behind.
+    fn fence(&mut self) {
+        while let Some(rank) = self.exposed() {
+            let peer = format!("rank {rank}");
+            let reason = "a call that failed took back its memory".to_owned();
+            self.give_up(rank, &TransportError::Lost { peer, reason });
+            self.zero_copy.forget(rank);
+        }
+    }
+
+    /// Returns a peer that may still read or write the call's memory.
+    fn exposed(&self) -> Option<Rank> {
+        let sending = self.zero_copy.sends.first().map(|send| send.link.peer);
+        sending.or_else(|| {
+            let granted = |peer: &Peer| peer.links.iter().any(|(i, _)| !i.preposts.is_empty());
+            let peer = self.peers.iter().position(|peer| peer.as_ref().is_some_and(granted));
+            peer.map(|rank| rank as Rank)
+        })
+    }
+
+    /// Returns registered bytes of the call's memory, if they are many enough for zero copy.
+    pub(super) fn slice(&mut self, address: usize, bytes: usize) -> Option<LocalSlice> {
+        if bytes < self.config.zero_copy_bytes_min {
+            return None;
+        }
+        let MessageLinks { zero_copy, device, registrations, .. } = self;
+        let buffer = zero_copy.buffers.iter_mut().find(|buffer| buffer.holds(address, bytes))?;
+        if buffer.key.is_none() && !buffer.unfit {
+            buffer.register(device, registrations);
+        }
+        Some(LocalSlice { key: buffer.key?, offset: address - buffer.registered_from, bytes })
+    }
+
+    /// Copies the payload of a zero-copy send to its staging slot, which its put then reads.
+    fn relocate(&mut self, send: DirectSend) -> Result<(), TransportError> {
+        let DirectSend { link, staging, address, bytes } = send;
+        let from = self.zero_copy.buffers.iter().find_map(|buffer| {
+            let offset = address.checked_sub(buffer.region.start().addr())?;
+            buffer.region.part(offset, bytes).ok()
+        });
+        let (Some(from), Some((peer, channel))) = (from, self.link(link)) else { return Ok(()) };
+        let (endpoint, to) = (peer.endpoint, peer.staging.slice(channel, staging as usize, bytes));
+        let copied = peer.staging.region.copy_from(to.offset, &from, 0, bytes);
+        copied.map_err(|error| TransportError::Usage(error.to_string()))?;
+        self.counters.zero_copy_reclaimed += 1;
+        let id = request_id(link, staging);
+        self.requeue(id, to);
+        self.lane.relocate(endpoint, id, to)
+    }
+
+    /// Closes the connection to a peer with which something failed.
+    pub(super) fn give_up(&mut self, rank: Rank, error: &TransportError) {
+        let peer = self.peers.get_mut(rank as usize).and_then(Option::take);
+        let Some(mut peer) = peer else { return };
+        self.lane.detach(peer.endpoint);
+        self.queue.retain(|WorkRequest::Put { endpoint, .. }| *endpoint != peer.endpoint);
+        let (bytes, credits) = peer.void();
+        self.counters.in_flight_bytes -= bytes as u64;
+        self.pool.take_back(credits);
+        self.zero_copy.forget(rank);
+        self.lost.push((rank, error.to_string()));
+        self.dispose(&peer);
+    }
+}
