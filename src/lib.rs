@@ -1,6 +1,7 @@
 //! ferroccl: collective communication for clusters.
 
 pub mod bootstrap;
+mod clock;
 pub mod communicator;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

@@ -30,6 +30,7 @@ use super::wait::{Look, Pause, Wait, WaitPolicy};
 use super::watch::{Lost, StallDetector};
 use super::wiring::Wiring;
 use crate::bootstrap::ControlPlane;
+use crate::clock;
 use crate::recorder::{CallRecord, MESSAGES, Sent, Shown, Timed, Writer};
 
 /// The most plans kept; the one that was not used for longest makes room.
@@ -715,7 +716,7 @@ fn messages_of(key: &PlanKey, numbers: &CallParams) -> Sent {
 /// ended before all its messages are out of this process's hands.
 #[inline(never)]
 fn carry(messages: &mut MessageLinks, progress: Progress) -> Result<Progress, Error> {
-    let now = ccl_transport_tcp::now();
+    let now = clock::now();
     messages.flush(now)?;
     if progress == Progress::Moved {
         return Ok(progress);

@@ -28,6 +28,7 @@ use super::exchange::{Topic, exchange};
 use super::segment::Segment;
 use super::wait::{Look, WaitPolicy};
 use crate::bootstrap::{ControlPlane, random_bytes};
+use crate::clock;
 use crate::transports::Choice;
 
 /// How long to pause between looks at connections in the making.
@@ -150,7 +151,7 @@ impl Wiring {
     pub(super) fn poll(&mut self) -> Result<Vec<(Rank, String)>, Error> {
         let Some(Local { lane, endpoints, .. }) = &mut self.local else { return Ok(Vec::new()) };
         let mut events = Vec::new();
-        lane.poll(ccl_transport_shm::now(), &mut events)?;
+        lane.poll(clock::now(), &mut events)?;
         let lost = events.into_iter().filter_map(|event| {
             let Event::Lost { endpoint, reason } = event else { return None };
             let peer = endpoints.iter().position(|known| *known == Some(endpoint))?;
@@ -312,7 +313,7 @@ impl JoinPlan<'_> {
         let mut listener = device.listen(key)?;
         let addresses = exchange(control, Topic::Addresses, &listener.address().0, *timeout)?;
         let (rank, ranks) = (control.rank(), control.ranks());
-        let now = ccl_transport_shm::now;
+        let now = clock::now;
         let deadline = now() + *timeout;
         let mut outgoing: Vec<(Rank, Box<dyn Connecting>)> = Vec::new();
         for peer in peers.iter().copied().filter(|peer| *peer < rank) {

@@ -11,7 +11,8 @@ use ccl_core::transport::{
     Connected, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteKey, RemoteMr,
     Secret, Transport, WorkRequest,
 };
-use ccl_transport_tcp::{DEVICE, Options, TcpTransport, now};
+use ccl_socket::now;
+use ccl_transport_tcp::{DEVICE, Options, TcpTransport};
 
 type Failure = Box<dyn Error + Send + Sync>;
 

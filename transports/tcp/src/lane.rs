@@ -310,7 +310,7 @@ impl Lane for TcpLane {
         if !any_waits {
             self.farewell.end();
         }
-        let now = crate::now();
+        let now = ccl_socket::now();
         !waits || now >= self.farewell.until(now, FAREWELL)
     }
 

@@ -53,7 +53,6 @@ use ccl_core::transport::{
 
 use ccl_socket::Place;
 
-pub use ccl_socket::now;
 pub use device::TcpDevice;
 
 /// The name of the only device.

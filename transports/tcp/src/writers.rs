@@ -50,9 +50,9 @@ impl Writers {
         fence(Ordering::SeqCst);
         for lane in all.iter().filter_map(Weak::upgrade) {
             let seen = lane.load(Ordering::Acquire);
-            let until = crate::now() + WITHIN;
+            let until = ccl_socket::now() + WITHIN;
             while seen % 2 == 1 && lane.load(Ordering::Acquire) == seen {
-                if crate::now() >= until {
+                if ccl_socket::now() >= until {
                     let (what, peer) = ("taking memory back", "a thread that polls".to_owned());
                     return Err(TransportError::Deadline { what, peer, after: WITHIN });
                 }

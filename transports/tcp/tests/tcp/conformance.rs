@@ -8,7 +8,8 @@ use std::time::Duration;
 use ccl_conformance::Fixture;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, DeviceId, Transport};
-use ccl_transport_tcp::{DEVICE, Options, TcpTransport, now};
+use ccl_socket::now;
+use ccl_transport_tcp::{DEVICE, Options, TcpTransport};
 
 /// Two devices of this process.
 struct Tcp([Arc<dyn Device>; 2]);

@@ -10,7 +10,8 @@ use ccl_core::transport::{
     Transport, WorkRequest,
 };
 use ccl_memory::Region;
-use ccl_transport_tcp::{DEVICE, Options, TcpTransport, now};
+use ccl_socket::now;
+use ccl_transport_tcp::{DEVICE, Options, TcpTransport};
 
 const SECRET: Secret = Secret([3; 32]);
 const SLOT_BYTES: usize = 70_000;
