@@ -9,6 +9,7 @@ pub mod fuzzing;
 pub mod launch;
 pub mod log;
 pub mod recorder;
+mod run;
 #[doc(hidden)]
 pub mod tools;
 #[doc(hidden)]
@@ -17,6 +18,7 @@ pub mod transports;
 pub use ccl_core::config::{Config, NetworkCheck};
 pub use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 pub use communicator::{Communicator, Element, Error, Reduction};
+pub use run::run;
 
 /// The examples of the README are tested like any other.
 #[cfg(doctest)]

@@ -15,6 +15,8 @@ mod communicators;
 #[cfg(test)]
 mod deterministic;
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod exchange;
 #[cfg(test)]
 mod faults;

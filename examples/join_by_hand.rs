@@ -1,6 +1,6 @@
 //! Joins whatever launcher started it and says who is there.
 //!
-//! `cargo run --example hello -- 4` starts four ranks by itself; under torchrun, mpirun, mpiexec
+//! `cargo run --example join_by_hand -- 4` starts four ranks by itself; under torchrun, mpirun, mpiexec
 //! or srun each process is one rank.
 
 use ferroccl::launch::{from_environment, spawn_local};
@@ -12,7 +12,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("hello: {error}");
+            eprintln!("join_by_hand: {error}");
             ExitCode::FAILURE
         }
     }
