@@ -1,7 +1,7 @@
 //! Joins whatever launcher started it and says who is there.
 //!
-//! `cargo run --example join_by_hand -- 4` starts four ranks by itself; under torchrun, mpirun, mpiexec
-//! or srun each process is one rank.
+//! `cargo run --example join_by_hand -- 4` starts four ranks by itself. Under torchrun, mpirun,
+//! mpiexec or srun each process is one rank.
 
 use ferroccl::launch::{from_environment, spawn_local};
 use std::error::Error;

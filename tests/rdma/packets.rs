@@ -8,7 +8,7 @@ use super::{devices, over};
 use ccl_core::spread::Flow;
 use ccl_harness::capture::Capture;
 use ccl_harness::{ranks_with, stretched};
-use ferroccl::Config;
+use ferroccl::{Config, NetworkCheck};
 
 /// The record of a transfer grant, with the key of a device's memory.
 const RECORD_BYTES: usize = 72;
@@ -49,6 +49,8 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
     let config = over(&devices, |config| {
         config.ib_policy = "bytes<64: qps=1 tc=64; qps=4 order=split chunk=4K".parse().unwrap();
         (config.ib_traffic_class, config.ib_grant_traffic_class) = (32, Some(184));
+        // Or there are more slots where a busy machine makes round trips long, and all fits them.
+        config.check_network = NetworkCheck::Off;
     });
     let address = address(&devices[0]);
     let capture = Capture::start(&devices[0]);

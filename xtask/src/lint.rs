@@ -79,10 +79,30 @@ pub(crate) fn run() -> Outcome {
         let since = Instant::now();
         note(check.name, since, run_check(check, HANGS.mul_f64(slowness)));
     }
+    if let Some(outcome) = licences(HANGS.mul_f64(slowness)) {
+        note("licences and sources", Instant::now(), outcome);
+    } else {
+        println!(
+            "\nSKIPPED: licences and sources: `cargo install cargo-deny` installs what checks them"
+        );
+    }
     let seconds = start.elapsed().as_secs();
     println!("\nlints: {seconds} s; usual: {USUAL_S} s");
     println!("\n{}", report::table(&["check", "time", "result"], &rows));
     if failed.is_empty() { Ok(()) } else { Err(format!("failed: {}", failed.join(", "))) }
+}
+
+/// Checks the crates of others by `deny.toml`. None where cargo-deny is not installed. Advisories
+/// need the network and say nothing of a change, so they are left out.
+fn licences(deadline: Duration) -> Option<Outcome> {
+    if !process::is_installed("cargo-deny") {
+        return None;
+    }
+    let mut command = cargo(&["deny", "check", "licenses", "bans", "sources"]);
+    println!("\n== licences and sources: $ {}", process::typed(&command));
+    Some(process::run(&mut command, deadline, |line| println!("{line}")).and_then(|end| {
+        if end.success() { Ok(()) } else { Err(format!("{}; see deny.toml", end.describe())) }
+    }))
 }
 
 fn run_check(check: &Check, deadline: Duration) -> Outcome {

@@ -51,6 +51,8 @@ pub(crate) struct Crate {
     pub(crate) dir: String,
     /// Directories of the workspace crates it depends on.
     pub(crate) dependencies: Vec<(String, Purpose)>,
+    /// Names of the crates of others that it is built with; those of tests are left out.
+    pub(crate) others: Vec<String>,
     /// Names of its integration test binaries.
     pub(crate) tests: Vec<String>,
 }
@@ -105,6 +107,7 @@ struct Package {
 
 #[derive(Deserialize)]
 struct Dependency {
+    name: String,
     kind: Option<String>,
     path: Option<PathBuf>,
 }
@@ -136,6 +139,12 @@ fn ours(metadata: &Metadata) -> Vec<Crate> {
                 dependency.path.as_deref().map(|path| (relative(path), purpose))
             })
             .collect(),
+        others: package
+            .dependencies
+            .iter()
+            .filter(|other| other.path.is_none() && other.kind.as_deref() != Some("dev"))
+            .map(|other| other.name.clone())
+            .collect(),
         tests: package
             .targets
             .iter()
@@ -155,8 +164,10 @@ mod tests {
         let json = r#"{"workspace_root": "/w", "target_directory": "/t",
             "packages": [{"name": "a",
             "manifest_path": "/w/rooms/a/Cargo.toml",
-            "dependencies": [{"kind": null, "path": "/w/b"}, {"kind": "dev", "path": "/w"},
-                {"kind": "build", "path": "/w/c"}, {"kind": null}],
+            "dependencies": [{"name": "b", "kind": null, "path": "/w/b"},
+                {"name": "w", "kind": "dev", "path": "/w"},
+                {"name": "c", "kind": "build", "path": "/w/c"}, {"name": "d", "kind": null},
+                {"name": "e", "kind": "dev"}],
             "targets": [{"name": "a", "kind": ["lib"]}, {"name": "t", "kind": ["test"]}]}]}"#;
         let expected = Crate {
             name: "a".to_owned(),
@@ -166,6 +177,7 @@ mod tests {
                 (String::new(), Purpose::Dev),
                 ("c".to_owned(), Purpose::Build),
             ],
+            others: vec!["d".to_owned()],
             tests: vec!["t".to_owned()],
         };
         assert_eq!(ours(&parse(json).unwrap()), [expected]);

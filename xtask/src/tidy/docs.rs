@@ -141,6 +141,7 @@ mod tests {
             name: "c".to_owned(),
             dir: dir.to_owned(),
             dependencies: Vec::new(),
+            others: Vec::new(),
             tests: Vec::new(),
         };
         let crates = [of(""), of("ccl-core"), of("ccl-core/memory")];

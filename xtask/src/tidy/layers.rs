@@ -48,6 +48,39 @@ fn layer(dir: &str) -> Option<Layer> {
     }
 }
 
+/// Crates for parsing flags, reading files and drawing, which belong into tools: who depends on the
+/// library must not build them.
+const FOR_TOOLS: [&str; 11] = [
+    "clap",
+    "indicatif",
+    "libm",
+    "nvml-wrapper",
+    "plotters",
+    "prost",
+    "roxmltree",
+    "serde_json",
+    "syn",
+    "toml",
+    "zip",
+];
+
+/// Dependencies of the library that are for tools.
+pub(super) fn others(crates: &[Crate]) -> Vec<Finding> {
+    let library = crates.iter().filter(|from| layer(&from.dir) <= Some(Layer::Plugins));
+    let wrong = library.flat_map(|from| {
+        let others = from.others.iter().filter(|other| FOR_TOOLS.contains(&other.as_str()));
+        others.map(move |other| {
+            let name = if from.dir.is_empty() { "Cargo.toml" } else { &from.dir };
+            let message = format!(
+                "`{}` depends on `{other}`, which tools alone may: move its use to `tools/`",
+                from.name
+            );
+            Finding::new(name, 0, message)
+        })
+    });
+    wrong.collect()
+}
+
 /// Wrong dependencies among the crates of the workspace.
 pub(super) fn edges(crates: &[Crate]) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -104,9 +137,27 @@ mod tests {
             name: "from".to_owned(),
             dir: from.to_owned(),
             dependencies: vec![(to.to_owned(), purpose)],
+            others: Vec::new(),
             tests: Vec::new(),
         };
         !edges(&[found]).is_empty()
+    }
+
+    #[test]
+    fn the_library_depends_on_nothing_that_is_for_tools() {
+        let found = |dir: &str, other: &str| {
+            let (name, others) = ("from".to_owned(), vec![other.to_owned()]);
+            let (dependencies, tests) = (Vec::new(), Vec::new());
+            others_of(Crate { name, dir: dir.to_owned(), dependencies, others, tests })
+        };
+        for dir in ["", "ccl-core", "transports/tcp", "plugins/nccl-net"] {
+            assert_eq!((found(dir, "clap"), found(dir, "serde")), (1, 0), "{dir}");
+        }
+        assert_eq!(found("tools/cli", "clap"), 0);
+    }
+
+    fn others_of(from: Crate) -> usize {
+        others(&[from]).len()
     }
 
     #[test]

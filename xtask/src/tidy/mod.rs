@@ -89,6 +89,7 @@ fn check(
     }
     findings.extend(ratchet::compare(BASELINE, &giants, &ratchet::parse(baseline)?));
     findings.extend(layers::edges(crates));
+    findings.extend(layers::others(crates));
     let architecture = files.get("ARCHITECTURE.md").map(String::as_str);
     findings.extend(docs::architecture(architecture, crates));
     Ok(findings)
@@ -113,6 +114,7 @@ mod tests {
             name: "lost".to_owned(),
             dir: "lost".to_owned(),
             dependencies: Vec::new(),
+            others: Vec::new(),
             tests: Vec::new(),
         };
         let findings = check(&files, &[lost], "").unwrap();
