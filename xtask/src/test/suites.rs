@@ -239,14 +239,18 @@ pub(crate) const SUITES: &[Suite] = &[
     },
     Suite {
         name: "release",
-        what: "the README's first command, and what the flight recorder costs in instructions",
+        what: "the README's first command, the flight recorder's cost, and packages of the library",
         needs: "needs valgrind (`cargo xtask setup` installs it); the cost is skipped without it",
         tiers: "deep: an optimised build takes 3 minutes, for what the quick tier runs unoptimised",
         usual_s: [0, 240],
         tests_min: 0,
         waits: false,
         quick: &[],
-        deep: &[Step::Cargo(README_FIRST), Step::Xtask(&["check", "recorder"])],
+        deep: &[
+            Step::Cargo(README_FIRST),
+            Step::Xtask(&["check", "recorder"]),
+            Step::Cargo(PACKAGES),
+        ],
         covers: &["src", "ccl-core", "kernels", "transports/shm"],
     },
     Suite {
@@ -336,6 +340,25 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
         "the_page_shows_what_comes_out",
         "every experiment of docs/simulator.md; unit tests have their parts",
     ),
+];
+
+/// A dry run of what publishing does, for each crate of the library. The tier's own record makes
+/// the tree dirty.
+const PACKAGES: &[&str] = &[
+    "package",
+    "--allow-dirty",
+    "--locked",
+    "-p=ccl-memory",
+    "-p=ccl-core",
+    "-p=ccl-kernels-cpu",
+    "-p=ccl-links",
+    "-p=ccl-socket",
+    "-p=ccl-transport-shm",
+    "-p=ccl-transport-tcp",
+    "-p=ferroccl-rdma-sys",
+    "-p=ccl-transport-verbs",
+    "-p=ccl-transport-multirail",
+    "-p=ferroccl",
 ];
 
 /// The README's first command, with as little to measure as it can have: release is compiled for
