@@ -4,9 +4,7 @@
 use std::sync::OnceLock;
 
 use ccl_core::config::Config;
-use ccl_core::transport::{Reach, TransportKind};
-
-use crate::communicator::Error;
+use ccl_core::registry::{Reach, TransportKind};
 
 /// All of them.
 pub static ALL: [&TransportKind; 3] =
@@ -20,6 +18,14 @@ pub fn of_reach(reach: Reach) -> Vec<&'static TransportKind> {
     let mut all = Vec::from_iter(ALL.into_iter().filter(|kind| kind.reach == reach));
     all.sort_by_key(|kind| std::cmp::Reverse(kind.preference));
     all
+}
+
+/// A name that `FERROCCL_TRANSPORT` cannot have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("FERROCCL_TRANSPORT={name}: there is no such transport; use {known}")]
+pub struct UnknownTransport {
+    name: String,
+    known: String,
 }
 
 /// The transports that a communicator uses.
@@ -38,15 +44,12 @@ impl Choice {
     /// # Errors
     ///
     /// When there is no such transport.
-    pub fn named(name: &str) -> Result<Choice, Error> {
+    pub fn named(name: &str) -> Result<Choice, UnknownTransport> {
         let all = choices();
         let found = all.iter().find(|(known, _)| known == name).map(|(_, choice)| *choice);
         found.ok_or_else(|| {
-            let names = Vec::from_iter(all.iter().map(|(known, _)| known.as_str()));
-            Error::Usage(format!(
-                "FERROCCL_TRANSPORT={name}: there is no such transport; use {}",
-                names.join(", ")
-            ))
+            let known = Vec::from_iter(all.iter().map(|(known, _)| known.as_str())).join(", ");
+            UnknownTransport { name: name.to_owned(), known }
         })
     }
 

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use ccl_core::bootstrap::Roster;
 use ccl_core::config::Config;
+use ccl_core::registry::{Reach, Setup, TransportKind};
 use ccl_core::topology::Hosts;
-use ccl_core::transport::{Device, DeviceInfo, Place, Reach, Setup, Transport, TransportKind};
+use ccl_core::transport::{Device, DeviceInfo, Place, Transport};
 use ccl_core::types::Rank;
 use ccl_transport_multirail::{RAILS_MAX, RailsDevice};
 

@@ -10,6 +10,7 @@ use ccl_core::types::Rank;
 
 use crate::bootstrap::{BootstrapError, ExchangeError, VerdictError};
 use crate::launch::LaunchError;
+use crate::transports::UnknownTransport;
 
 /// An error of a communicator. Unless it [is harmless](Error::is_harmless), the communicator is of
 /// no more use: later operations end with [`Error::Broken`], which says what all survivors say.
@@ -37,6 +38,9 @@ pub enum Error {
     /// The survivors of a failure did not agree, or this rank is none of them.
     #[error(transparent)]
     Verdict(#[from] VerdictError),
+    /// `FERROCCL_TRANSPORT` names no transport.
+    #[error(transparent)]
+    UnknownTransport(#[from] UnknownTransport),
     /// The transport failed.
     #[error(transparent)]
     Transport(#[from] TransportError),
@@ -132,8 +136,11 @@ impl Error {
     /// Whether the communicator is unharmed.
     #[must_use]
     pub fn is_harmless(&self) -> bool {
-        use Error::{Algorithm, Config, Forked, Unmade, Usage};
-        matches!(self, Usage(_) | Algorithm(_) | Config(_) | Forked | Unmade { .. })
+        use Error::{Algorithm, Config, Forked, UnknownTransport, Unmade, Usage};
+        matches!(
+            self,
+            Usage(_) | UnknownTransport(_) | Algorithm(_) | Config(_) | Forked | Unmade { .. }
+        )
     }
 
     /// The rank that is to blame, where one is.

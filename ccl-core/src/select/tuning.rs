@@ -24,10 +24,10 @@ use std::fmt::Write as _;
 use std::str::FromStr;
 
 use super::variant::{self, Variant};
-use crate::config::Value;
 use crate::cost::figures;
 use crate::cost::walk::Model;
 use crate::types::Collective;
+use crate::value::Value;
 
 /// What a table may set: what changes how fast a communicator is, and nothing else.
 pub const SETTABLE: [&str; 6] = [

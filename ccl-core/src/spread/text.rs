@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use super::{Order, PAIRS_MAX, Policy, Rule, Spread, Tier};
-use crate::config::{Bytes, Value};
+use crate::value::{Bytes, Value};
 
 /// A policy that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

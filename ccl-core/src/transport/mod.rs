@@ -9,7 +9,6 @@
 
 mod fault;
 pub mod handshake;
-mod kind;
 mod named;
 mod place;
 mod registry;
@@ -26,7 +25,6 @@ use crate::spread::{Flow, Spread};
 use crate::time::Instant;
 
 pub use fault::{FaultInjector, Faults, FaultyDevice};
-pub use kind::{Make, MoreFlows, Reach, Setup, TransportKind};
 pub use named::{Imported, NamedMemory, Slice, Understood, take};
 pub use place::{Place, pci_address};
 pub use registry::{Registration, Registry};

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ccl_core::config::Config;
-use ccl_core::transport::{
-    Address, Device, DeviceId, DeviceInfo, LinkLayer, Reach, Setup, Transport, TransportKind,
-};
+use ccl_core::registry::{Reach, Setup, TransportKind};
+use ccl_core::transport::{Address, Device, DeviceId, DeviceInfo, LinkLayer, Transport};
 use ccl_transport_multirail::{RailsDevice, shorten as rails_address};
 use ferroccl::transports::{self, AUTO};
 use nccl_net_abi::{NcclResult, UNDEFINED};

@@ -139,7 +139,7 @@ mod tests {
         let at = |port: u16| ([10, 0, 0, 1], port).into();
         let place = Place { token: [9; 16], addresses: (0..20).map(at).collect() };
         let near = Some(([1; 4], Address(vec![5; 44])));
-        let networks = ferroccl::transports::of_reach(ccl_core::transport::Reach::Network);
+        let networks = ferroccl::transports::of_reach(ccl_core::registry::Reach::Network);
         let kind = networks.into_iter().find(|kind| !kind.adapters).unwrap();
         let fewer = |address: &Address, least| shorten(kind, address, least);
         let mut handle = Handle { address: place.encode(), near, ..handle(0) };

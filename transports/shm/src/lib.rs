@@ -42,10 +42,9 @@ mod wire;
 
 use std::sync::Arc;
 
+use ccl_core::registry::{Reach, TransportKind};
 use ccl_core::time::Instant;
-use ccl_core::transport::{
-    Device, DeviceId, DeviceInfo, Fabric, Reach, Transport, TransportError, TransportKind,
-};
+use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 

@@ -47,9 +47,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::config::Config;
-use ccl_core::transport::{
-    Device, DeviceId, DeviceInfo, Fabric, Reach, Transport, TransportError, TransportKind,
-};
+use ccl_core::registry::{Reach, TransportKind};
+use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
 
 use ccl_socket::Place;
 

@@ -49,10 +49,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::config::Config;
+use ccl_core::registry::{Reach, TransportKind};
 use ccl_core::spread::{Policy, Spread};
 use ccl_core::transport::{
-    Device, DeviceId, DeviceInfo, Fabric, LinkLayer, Reach, Transport, TransportError,
-    TransportKind,
+    Device, DeviceId, DeviceInfo, Fabric, LinkLayer, Transport, TransportError,
 };
 use ccl_socket::Place;
 use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, ibv_mtu};

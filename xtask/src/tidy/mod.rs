@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the rules of the house that no compiler knows. Each rule is a pure function
 //! from text or metadata to [`Finding`]s, and has a test that plants a violation.
 
+mod circles;
 mod docs;
 mod layers;
 mod purity;
@@ -70,6 +71,7 @@ fn check(
 ) -> Outcome<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut giants = sizes::Giants::default();
+    let mut uses = circles::Uses::default();
     for (path, text) in files {
         findings.extend(docs::marks(path, text));
         if path.ends_with(".md") {
@@ -80,6 +82,7 @@ fn check(
             match source::read(text) {
                 Ok(source) => {
                     giants.collect(path, text, &source);
+                    uses.collect(path, &source);
                     findings.extend(purity::environment(path, &source));
                     findings.extend(purity::core(path, &source));
                 }
@@ -87,7 +90,9 @@ fn check(
             }
         }
     }
-    findings.extend(ratchet::compare(BASELINE, &giants, &ratchet::parse(baseline)?));
+    let baseline = ratchet::parse(baseline)?;
+    findings.extend(ratchet::compare(BASELINE, &giants, &baseline));
+    findings.extend(circles::compare(BASELINE, &uses.circles(), &baseline.circles));
     findings.extend(layers::edges(crates));
     findings.extend(layers::others(crates));
     let architecture = files.get("ARCHITECTURE.md").map(String::as_str);

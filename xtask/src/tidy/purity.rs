@@ -130,7 +130,7 @@ mod tests {
             environment_of("src/lib.rs", "#[cfg(test)] mod t { fn f() { env::var(); } }"),
             0
         );
-        for path in ["ccl-core/src/config/mod.rs", "src/launch/slurm.rs"] {
+        for path in ["ccl-core/src/config.rs", "src/launch/slurm.rs"] {
             assert_eq!(environment_of(path, read), 0, "{path}");
         }
         for path in

@@ -5,8 +5,6 @@
 //! that no two ranks can ever plan differently. How ranks find each other is not configuration
 //! but the launcher's business.
 
-mod value;
-
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -14,7 +12,7 @@ use sha2::{Digest, Sha256};
 use crate::select::tuning::Tuning;
 use crate::spread::Policy;
 
-pub use value::{Bytes, NetworkCheck, Value};
+pub use crate::value::{Bytes, NetworkCheck, Value};
 
 /// A tunable's value that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Address, Transport, TransportError};
 use crate::config::Config;
+use crate::transport::{Address, Transport, TransportError};
 
 /// Which ranks a transport joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +19,7 @@ pub enum Reach {
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// A put is done only when the peer has it: several devices as one need that, to put again what
-    /// one of them has lost ([`super::Caps::acknowledged`]).
+    /// one of them has lost ([`Caps::acknowledged`](crate::transport::Caps::acknowledged)).
     pub acknowledged: bool,
     /// A put is done as soon as it is written to the operating system, where there is a choice: a
     /// connection that breaks is lost then.

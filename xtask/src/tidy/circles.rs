@@ -1,0 +1,222 @@
+//! Circles between modules: what uses each other can only be understood together. The baseline says
+//! how many modules of each crate stand in one; the number may only fall.
+//!
+//! Two levels are looked at: the top modules of a crate, each with all that is in its folder, and
+//! the files within one folder. A module and those within it may use each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Finding;
+use super::source::Source;
+
+/// The modules that each module uses.
+type Graph = BTreeMap<String, BTreeSet<String>>;
+
+/// The uses of modules, crate by crate.
+#[derive(Debug, Default)]
+pub(super) struct Uses {
+    /// By folder of the crate's source: of each file's module, the paths that it names.
+    crates: BTreeMap<String, BTreeMap<String, Vec<String>>>,
+}
+
+impl Uses {
+    /// Takes in a file.
+    pub(super) fn collect(&mut self, path: &str, source: &Source) {
+        let Some((folder, module)) = module_of(path) else { return };
+        let named = source.paths.iter().filter(|named| !source.is_test(named.line));
+        let named = named.filter_map(|named| absolute(&module, &named.path)).collect();
+        self.crates.entry(folder).or_default().insert(module, named);
+    }
+
+    /// The modules that stand in circles, by crate.
+    pub(super) fn circles(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let found = self.crates.iter().map(|(folder, modules)| {
+            let mut all = in_circles(&top(modules));
+            all.extend(in_circles(&files(modules)));
+            (folder.clone(), all)
+        });
+        found.filter(|(_, all)| !all.is_empty()).collect()
+    }
+}
+
+/// The folder of a crate's source, and the name of a file's module in the crate; none for tests,
+/// programs and what is no module.
+fn module_of(path: &str) -> Option<(String, String)> {
+    let (crate_dir, inner) = match path.strip_prefix("src/") {
+        Some(inner) => ("", inner),
+        None => path.split_once("/src/")?,
+    };
+    let inner = inner.strip_suffix(".rs")?;
+    let parts: Vec<&str> = inner.split('/').collect();
+    if parts.iter().any(|part| *part == "tests" || part.ends_with("_tests") || *part == "main") {
+        return None;
+    }
+    let module = match parts.as_slice() {
+        ["lib"] => String::new(),
+        [above @ .., "mod"] => above.join("::"),
+        all => all.join("::"),
+    };
+    let folder = if crate_dir.is_empty() { "src".to_owned() } else { format!("{crate_dir}/src") };
+    Some((folder, module))
+}
+
+/// A path from the crate's root, if it leads into the crate.
+fn absolute(module: &str, path: &str) -> Option<String> {
+    let mut here: Vec<&str> = module.split("::").filter(|part| !part.is_empty()).collect();
+    let mut rest = path;
+    if let Some(inner) = rest.strip_prefix("crate::") {
+        return Some(inner.to_owned());
+    }
+    if !rest.starts_with("super::") && !rest.starts_with("self::") {
+        return None;
+    }
+    loop {
+        if let Some(inner) = rest.strip_prefix("super::") {
+            here.pop()?;
+            rest = inner;
+        } else if let Some(inner) = rest.strip_prefix("self::") {
+            rest = inner;
+        } else {
+            break;
+        }
+    }
+    here.extend(rest.split("::"));
+    Some(here.join("::"))
+}
+
+/// The top modules, each with what is below it.
+fn top(modules: &BTreeMap<String, Vec<String>>) -> Graph {
+    let first = |path: &str| path.split("::").next().unwrap_or_default().to_owned();
+    let known: BTreeSet<String> = modules.keys().map(|module| first(module)).collect();
+    let mut graph = Graph::new();
+    for (module, paths) in modules.iter().filter(|(module, _)| !module.is_empty()) {
+        let own = first(module);
+        let used = paths.iter().map(|path| first(path));
+        let used = used.filter(|used| *used != own && known.contains(used));
+        graph.entry(own.clone()).or_default().extend(used);
+    }
+    graph
+}
+
+/// All files, without the uses between a module and those within it.
+fn files(modules: &BTreeMap<String, Vec<String>>) -> Graph {
+    let within = |inner: &str, outer: &str| {
+        outer.is_empty() || inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with("::"))
+    };
+    let mut graph = Graph::new();
+    for (module, paths) in modules {
+        let used = paths.iter().filter_map(|path| {
+            let mut used = path.as_str();
+            while !modules.contains_key(used) {
+                used = used.rsplit_once("::")?.0;
+            }
+            Some(used.to_owned())
+        });
+        let others =
+            used.filter(|used| used != module && !within(used, module) && !within(module, used));
+        graph.insert(module.clone(), others.collect());
+    }
+    graph
+}
+
+/// Modules that reach themselves.
+fn in_circles(graph: &Graph) -> BTreeSet<String> {
+    let reaches_itself = |start: &&String| {
+        let (mut seen, mut left) = (BTreeSet::new(), vec![start.as_str()]);
+        while let Some(module) = left.pop() {
+            for used in graph.get(module).into_iter().flatten() {
+                if used == *start {
+                    return true;
+                }
+                if seen.insert(used.as_str()) {
+                    left.push(used);
+                }
+            }
+        }
+        false
+    };
+    graph.keys().filter(reaches_itself).cloned().collect()
+}
+
+/// Compares the circles with the baseline, which is the file `at`.
+pub(super) fn compare(
+    at: &str,
+    circles: &BTreeMap<String, BTreeSet<String>>,
+    tolerated: &BTreeMap<String, usize>,
+) -> Vec<Finding> {
+    let more = circles.iter().filter_map(|(folder, modules)| {
+        let known = tolerated.get(folder).copied().unwrap_or(0);
+        let names = Vec::from_iter(modules.iter().map(String::as_str)).join(", ");
+        let count = modules.len();
+        (count > known).then(|| {
+            let message = format!(
+                "{count} modules use each other in circles, {known} before: cut one of {names}"
+            );
+            Finding::new(folder, 0, message)
+        })
+    });
+    let fewer = tolerated.iter().filter_map(|(folder, known)| {
+        let count = circles.get(folder).map_or(0, BTreeSet::len);
+        (count < *known).then(|| {
+            let message =
+                format!("`{folder}` has {count} modules in circles, not {known}: lower it");
+            Finding::new(at, 0, message)
+        })
+    });
+    more.chain(fewer).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source;
+    use super::*;
+
+    fn circles(files: &[(&str, &str)]) -> Vec<String> {
+        let mut uses = Uses::default();
+        for (path, text) in files {
+            uses.collect(path, &source::read(text).unwrap());
+        }
+        uses.circles().into_values().flatten().collect()
+    }
+
+    #[test]
+    fn modules_that_use_each_other_are_found() {
+        let lib = ("src/lib.rs", "mod a; mod b; pub use a::A;");
+        let one_way = [lib, ("src/a.rs", "use crate::b::B;"), ("src/b.rs", "struct B;")];
+        assert_eq!(circles(&one_way), [""; 0]);
+        let both = [lib, ("src/a.rs", "use crate::b::B;"), ("src/b.rs", "use crate::a::A;")];
+        assert_eq!(circles(&both), ["a", "b"]);
+        let in_a_test = "#[cfg(test)] mod tests { use crate::a::A; }";
+        assert_eq!(
+            circles(&[lib, ("src/a.rs", "use crate::b::B;"), ("src/b.rs", in_a_test)]),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn folders_are_circles_whatever_file_is_used() {
+        let found = circles(&[
+            ("x/src/a/mod.rs", "mod c;"),
+            ("x/src/a/c.rs", "use crate::b::B; use super::Own;"),
+            ("x/src/b.rs", "use crate::a::A;"),
+        ]);
+        assert_eq!(found, ["a", "b"]);
+        let found = circles(&[
+            ("x/src/a/mod.rs", "mod c; mod d; use c::C;"),
+            ("x/src/a/c.rs", "use super::d::D;"),
+            ("x/src/a/d.rs", "use super::c::C;"),
+        ]);
+        assert_eq!(found, ["a::c", "a::d"]);
+    }
+
+    #[test]
+    fn circles_may_become_fewer_and_the_baseline_with_them() {
+        let of = |count: usize| {
+            let modules = (0..count).map(|number| number.to_string()).collect();
+            BTreeMap::from([("src".to_owned(), modules)])
+        };
+        let known = BTreeMap::from([("src".to_owned(), 3)]);
+        let found = |count| compare("baseline", &of(count), &known).len();
+        assert_eq!([2, 3, 4].map(found), [1, 0, 1]);
+    }
+}
