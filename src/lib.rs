@@ -1,4 +1,32 @@
 //! ferroccl: collective communication for clusters.
+//!
+//! Ranks (processes) reduce and exchange buffers together, over shared memory, TCP and RDMA. Begin
+//! with [`Communicator`]: its methods are the collectives. [`run()`] starts a program on several
+//! ranks of this machine, or joins the launcher that started it:
+//!
+//! ```no_run
+//! use ferroccl::{Error, Reduction};
+//!
+//! fn main() -> std::process::ExitCode {
+//!     ferroccl::run(4, |communicator| {
+//!         let mut data = vec![communicator.rank() as f32; 1000];
+//!         communicator.all_reduce_in_place(&mut data, Reduction::Sum)?;
+//!         Ok::<(), Error>(())
+//!     })
+//! }
+//! ```
+//!
+//! * Calls that do not block: [`Communicator::start_all_reduce`] and its siblings, and
+//!   [`Communicator::scope`] for borrowed buffers.
+//! * Messages between two ranks: [`Communicator::group`].
+//! * After a failure: [`Communicator::agree`], [`Communicator::shrink`], [`Communicator::grow`].
+//! * Buffers that stay registered with the network: [`Communicator::register`].
+//! * Settings: [`Config`], read from `FERROCCL_*` variables by
+//!   [`Communicator::from_environment`].
+//! * Why a call takes the algorithm that it takes: [`communicator::explain`].
+//! * Joining by hand: [`bootstrap`]; launchers: [`launch`].
+//! * A transport of your own: [`transports::add`].
+//! * Who is stuck: [`recorder`].
 
 pub mod bootstrap;
 mod clock;
@@ -12,7 +40,6 @@ pub mod recorder;
 mod run;
 #[doc(hidden)]
 pub mod tools;
-#[doc(hidden)]
 pub mod transports;
 
 pub use ccl_core::config::{Config, NetworkCheck};

@@ -1,21 +1,40 @@
 //! The transports that there are. Adding one is a crate with a [`TransportKind`] and a line here;
-//! nobody else knows a transport by name.
+//! nobody else knows a transport by name. A program can [`add`] one of its own.
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 
 use ccl_core::config::Config;
 use ccl_core::registry::{Reach, TransportKind};
 
-/// All of them.
-pub static ALL: [&TransportKind; 3] =
+/// Those of the library.
+static OWN: [&TransportKind; 3] =
     [&ccl_transport_shm::KIND, &ccl_transport_tcp::KIND, &ccl_transport_verbs::KIND];
+
+/// Those that programs have added.
+static ADDED: Mutex<Vec<&'static TransportKind>> = Mutex::new(Vec::new());
+
+/// Adds a transport of the program's own, on all ranks alike. From then on `FERROCCL_TRANSPORT` can
+/// name it. A name or a number that is taken changes nothing.
+pub fn add(kind: &'static TransportKind) {
+    let taken = |known: &&TransportKind| known.name == kind.name || known.id == kind.id;
+    if !all().iter().any(taken) {
+        ADDED.lock().unwrap_or_else(PoisonError::into_inner).push(kind);
+    }
+}
+
+/// Returns all transports.
+pub fn all() -> Vec<&'static TransportKind> {
+    let added = ADDED.lock().unwrap_or_else(PoisonError::into_inner);
+    OWN.iter().chain(added.iter()).copied().collect()
+}
 
 /// The name that leaves the choice to the library.
 pub const AUTO: &str = "auto";
 
 /// Returns the transports of this reach, the preferred one first.
 pub fn of_reach(reach: Reach) -> Vec<&'static TransportKind> {
-    let mut all = Vec::from_iter(ALL.into_iter().filter(|kind| kind.reach == reach));
+    let mut all = all();
+    all.retain(|kind| kind.reach == reach);
     all.sort_by_key(|kind| std::cmp::Reverse(kind.preference));
     all
 }
@@ -46,9 +65,9 @@ impl Choice {
     /// When there is no such transport.
     pub fn named(name: &str) -> Result<Choice, UnknownTransport> {
         let all = choices();
-        let found = all.iter().find(|(known, _)| known == name).map(|(_, choice)| *choice);
+        let found = all.iter().find(|(known, _)| *known == name).map(|(_, choice)| *choice);
         found.ok_or_else(|| {
-            let known = Vec::from_iter(all.iter().map(|(known, _)| known.as_str())).join(", ");
+            let known = Vec::from_iter(all.iter().map(|(known, _)| *known)).join(", ");
             UnknownTransport { name: name.to_owned(), known }
         })
     }
@@ -60,8 +79,11 @@ impl Choice {
 
     /// Returns its name in `FERROCCL_TRANSPORT`; empty if it joins nobody.
     pub fn name(&self) -> &'static str {
-        let same = |(name, choice): &&(String, Choice)| name != AUTO && choice == self;
-        choices().iter().find(same).map_or("", |(name, _)| name)
+        match (self.host, self.network) {
+            (None, None) => "",
+            (Some(only), None) | (None, Some(only)) => only.name,
+            (Some(host), Some(network)) => pair_name(host, network),
+        }
     }
 
     /// Returns whether messages between hosts are spread over queue pairs.
@@ -70,20 +92,28 @@ impl Choice {
     }
 }
 
-/// Every name, and what it chooses.
-fn choices() -> &'static [(String, Choice)] {
-    static CHOICES: OnceLock<Vec<(String, Choice)>> = OnceLock::new();
-    CHOICES.get_or_init(make_choices)
+/// The name of two transports. Kept for the life of the process: there are few.
+fn pair_name(host: &'static TransportKind, network: &'static TransportKind) -> &'static str {
+    static NAMES: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+    let name = format!("{}+{}", host.name, network.name);
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = names.iter().find(|known| **known == name) {
+        return known;
+    }
+    let name: &'static str = Box::leak(name.into_boxed_str());
+    names.push(name);
+    name
 }
 
-fn make_choices() -> Vec<(String, Choice)> {
+/// Every name, and what it chooses.
+fn choices() -> Vec<(&'static str, Choice)> {
     let (hosts, networks) = (of_reach(Reach::Host), of_reach(Reach::Network));
     let anywhere = networks.iter().copied().rfind(|kind| !kind.adapters);
     let auto = Choice { host: hosts.first().copied(), network: anywhere };
-    let mut all = vec![(AUTO.to_owned(), auto)];
-    let mut add = |host: Option<&'static TransportKind>, network| {
-        let names = Vec::from_iter(host.into_iter().chain(network).map(|kind| kind.name));
-        all.push((names.join("+"), Choice { host, network }));
+    let mut all = vec![(AUTO, auto)];
+    let mut add = |host, network| {
+        let choice = Choice { host, network };
+        all.push((choice.name(), choice));
     };
     hosts.iter().for_each(|host| add(Some(*host), None));
     networks.iter().for_each(|network| add(None, Some(*network)));
@@ -101,15 +131,18 @@ mod tests {
 
     #[test]
     fn names_and_numbers_are_of_one_transport_each() {
-        let names = BTreeSet::from_iter(ALL.iter().map(|kind| kind.name));
-        let ids = BTreeSet::from_iter(ALL.iter().map(|kind| kind.id));
-        assert_eq!((names.len(), ids.len()), (ALL.len(), ALL.len()));
+        let names = BTreeSet::from_iter(OWN.iter().map(|kind| kind.name));
+        let ids = BTreeSet::from_iter(OWN.iter().map(|kind| kind.id));
+        assert_eq!((names.len(), ids.len()), (OWN.len(), OWN.len()));
+        let all = all().len();
+        add(OWN[0]);
+        assert_eq!(super::all().len(), all, "it is there already");
     }
 
     #[test]
     fn a_choice_has_a_name_and_a_name_a_choice() {
         for (name, choice) in choices() {
-            assert_eq!(Choice::named(name).unwrap(), *choice);
+            assert_eq!(Choice::named(name).unwrap(), choice);
             assert!(name == AUTO || choice.name() == name, "{name}");
         }
         assert!(Choice::of(&Config::default()).network.is_some_and(|kind| !kind.adapters));

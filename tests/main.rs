@@ -47,6 +47,8 @@ mod stuck;
 #[cfg(test)]
 mod survivors;
 #[cfg(test)]
+mod toy;
+#[cfg(test)]
 mod tune;
 
 /// Each rank that is a process of its own.

@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn one_queue_pair_is_enough_where_all_is_infiniband() {
         let mut config = Config::default();
-        let spreads = transports::ALL.iter().find(|kind| kind.spreads).unwrap();
+        let spreads = transports::all().into_iter().find(|kind| kind.spreads).unwrap();
         config.transport = spreads.name.to_owned();
         let pairs = |config: &Config, is_infiniband, more| {
             let (config, note) = flows(config, is_infiniband, more);

@@ -76,7 +76,7 @@ pub struct Config {
     /// Payloads of so many bytes are sent from the caller's memory and received into it, where
     /// that can be.
     pub zero_copy_bytes_min: usize,
-    /// The most bytes that stay registered between calls ([`MessageLinks::keep`]).
+    /// The most bytes that stay registered between calls ([`MessageLinks::cache`]).
     pub registered_bytes_max: usize,
 }
 

@@ -10,11 +10,11 @@
 //! ```
 //!
 //! A line is a collective of so many bytes (of the larger buffer) among so many ranks on so many
-//! hosts, with the median time by each way ([`super::way`]) in microseconds, and behind `~` by how
-//! much half of the measurements were off; or what a model predicts. A call takes the fastest at
-//! the size that is nearest to its own, of what was measured if there is any; ranks and hosts must
-//! be the same. `set` gives tunables the values that were the fastest, where nothing else does;
-//! in them `|` stands for `;`. `model` has the numbers of the model that comes nearest
+//! hosts, with the median time by each way ([`super::variant`]) in microseconds, and behind `~` by
+//! how much half of the measurements were off; or what a model predicts. A call takes the fastest
+//! at the size that is nearest to its own, of what was measured if there is any; ranks and hosts
+//! must be the same. `set` gives tunables the values that were the fastest, where nothing else
+//! does; in them `|` stands for `;`. `model` has the numbers of the model that comes nearest
 //! ([`crate::cost::figures`]), by which the choice goes where nothing was measured; without a
 //! number those are taken that are of the order of what this library's links take. Lines end with
 //! the line or with `;`.

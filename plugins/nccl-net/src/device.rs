@@ -233,8 +233,8 @@ fn several(parts: &[&Arc<NetDevice>], numbers: &[i32], with: &Arc<dyn Transport>
 pub(crate) fn find(config: &Config) -> Result<(Devices, String), NetError> {
     let asked = config.transport.as_str();
     if asked != AUTO {
-        let Some(kind) = transports::ALL.into_iter().find(|kind| kind.name == asked) else {
-            let names = Vec::from_iter(transports::ALL.iter().map(|kind| kind.name));
+        let Some(kind) = transports::all().into_iter().find(|kind| kind.name == asked) else {
+            let names = Vec::from_iter(transports::all().iter().map(|kind| kind.name));
             return Err(NetError::new(
                 NcclResult::INVALID_USAGE,
                 format!(

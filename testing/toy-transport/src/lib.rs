@@ -1,0 +1,58 @@
+//! A toy transport: two queues between two threads of one process. It is the least that a transport
+//! has to bring, and a place to begin for a new one.
+
+mod device;
+mod lane;
+mod queue;
+
+use std::sync::Arc;
+
+use ccl_core::registry::{Reach, TransportKind};
+use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
+
+pub use device::ToyDevice;
+
+/// The transport as a value, for a registry.
+pub const KIND: TransportKind = TransportKind {
+    name: "toy",
+    id: 255,
+    reach: Reach::Network,
+    preference: 0,
+    adapters: false,
+    spreads: false,
+    encrypts: false,
+    more_flows: None,
+    names_devices: |_| false,
+    make: |_, _| Ok(Box::new(ToyTransport)),
+    fewer_places: |_| None,
+};
+
+const DEVICE: &str = "toy0";
+
+/// Queues between threads.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ToyTransport;
+
+impl Transport for ToyTransport {
+    fn name(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn devices(&self) -> Vec<DeviceInfo> {
+        vec![DeviceInfo {
+            id: DeviceId(DEVICE.to_owned()),
+            description: "queues between the threads of this process".to_owned(),
+            caps: device::CAPS,
+            numa_node: None,
+            pci_path: None,
+            fabric: Fabric::default(),
+        }]
+    }
+
+    fn open(&self, id: &DeviceId) -> Result<Arc<dyn Device>, TransportError> {
+        if id.0 != DEVICE {
+            return Err(TransportError::Usage(format!("there is no device {}", id.0)));
+        }
+        Ok(Arc::new(ToyDevice::new()))
+    }
+}

@@ -1,0 +1,44 @@
+//! A connection: a queue in each direction.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ccl_core::transport::{Inner, MrKey};
+
+/// Locks what nothing can leave half changed.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What goes from one side to the other.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    Put { key: MrKey, offset: usize, bytes: Vec<u8>, immediate: Option<u32> },
+    Note(Vec<u8>),
+}
+
+/// One direction of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) frames: Mutex<VecDeque<Frame>>,
+    pub(crate) closed: AtomicBool,
+}
+
+impl Drop for ToyInner {
+    /// A connection that no lane has taken over ends for the peer as well.
+    fn drop(&mut self) {
+        self.0.iter().for_each(|queue| queue.closed.store(true, Ordering::Release));
+    }
+}
+
+/// A connection that no lane has taken over yet: to the peer, and from it.
+#[derive(Debug)]
+pub(crate) struct ToyInner(pub(crate) [Arc<Queue>; 2]);
+
+impl Inner for ToyInner {
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
