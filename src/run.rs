@@ -1,10 +1,13 @@
 //! Programs of several ranks in one call.
 
 use std::fmt::Display;
+use std::io::Write as _;
 use std::process::ExitCode;
 
-use crate::communicator::Communicator;
-use crate::launch;
+use ccl_core::types::Rank;
+
+use crate::communicator::{Communicator, Error};
+use crate::launch::{self, LaunchError};
 
 /// Runs `rank` on every rank of a job, and returns the exit status of the process.
 ///
@@ -30,31 +33,39 @@ pub fn run<E: Display>(
 ) -> ExitCode {
     match start(ranks, rank) {
         Ok(code) => code,
-        Err(error) => {
+        Err(failure) => {
             // Nobody can be told if this fails.
-            let _ = writeln(&error);
+            let _ = writeln!(std::io::stderr(), "ferroccl: {failure}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn writeln(error: &str) -> std::io::Result<()> {
-    use std::io::Write as _;
-    writeln!(std::io::stderr(), "ferroccl: {error}")
+/// The reason why a rank, or the process that starts the ranks, ends badly.
+#[derive(Debug, thiserror::Error)]
+enum Failure<E: Display> {
+    #[error("{0}")]
+    Launch(#[from] LaunchError),
+    #[error("the path of this program cannot be had: {0}")]
+    Program(#[from] std::io::Error),
+    #[error("{0}")]
+    Join(#[from] Error),
+    #[error("rank {0}: {1}")]
+    Rank(Rank, E),
 }
 
 fn start<E: Display>(
     ranks: u32,
     rank: impl FnOnce(&mut Communicator) -> Result<(), E>,
-) -> Result<ExitCode, String> {
-    if launch::from_environment().map_err(|error| error.to_string())?.is_none() {
-        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+) -> Result<ExitCode, Failure<E>> {
+    if launch::from_environment()?.is_none() {
+        let program = std::env::current_exe()?;
         let arguments = Vec::from_iter(std::env::args_os().skip(1));
-        let exit = launch::spawn_local(ranks, &program, &arguments);
-        return Ok(ExitCode::from(exit.map_err(|error| error.to_string())?.code));
+        let exit = launch::spawn_local(ranks, &program, &arguments)?;
+        return Ok(ExitCode::from(exit.code));
     }
-    let mut communicator = Communicator::from_environment().map_err(|error| error.to_string())?;
+    let mut communicator = Communicator::from_environment()?;
     let own = communicator.rank();
-    rank(&mut communicator).map_err(|error| format!("rank {own}: {error}"))?;
+    rank(&mut communicator).map_err(|error| Failure::Rank(own, error))?;
     Ok(ExitCode::SUCCESS)
 }

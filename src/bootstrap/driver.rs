@@ -48,7 +48,7 @@ impl Driver {
             }
             control.tick(now());
             if control.wants_meeting_port() {
-                let port = self.open_meeting();
+                let port = self.open_rendezvous();
                 control.set_meeting_port(port, now());
             }
             if control.wants_note()
@@ -221,7 +221,7 @@ impl Driver {
     }
 
     /// A socket at which the survivors can meet, should they want to; its port.
-    fn open_meeting(&self) -> u16 {
+    fn open_rendezvous(&self) -> u16 {
         let Some(Ok(own)) = self.listener.as_ref().map(TcpListener::local_addr) else { return 0 };
         let opened = TcpListener::bind(SocketAddr::new(own.ip(), 0));
         let Ok(listener) = opened else { return 0 };

@@ -91,7 +91,7 @@ impl ControlPlane {
     ///
     /// # Errors
     /// The system gives none.
-    pub(crate) fn open_meeting(&self) -> std::io::Result<TcpListener> {
+    pub(crate) fn open_rendezvous(&self) -> std::io::Result<TcpListener> {
         let bound = TcpListener::bind(SocketAddr::new(self.place.listen, 0));
         // A host may have no IPv6 at all.
         let any = (Ipv4Addr::UNSPECIFIED, 0);
@@ -145,7 +145,7 @@ impl ControlPlane {
             // Another attempt may need it again.
             let meetings = self.shared.meetings();
             let kept = meetings.get(&port).and_then(|listener| listener.try_clone().ok());
-            listener = Some(kept.ok_or(no("the socket for this meeting is closed"))?);
+            listener = Some(kept.ok_or(no("the socket for this rendezvous is closed"))?);
         }
         let purpose = format!("survivors {}", verdict.epoch);
         Ok(self.offshoot(survivors, place, (port, listener), &purpose))

@@ -84,10 +84,10 @@ impl Communicator {
         let place = members.iter().position(|rank| *rank == self.rank()).unwrap_or(0);
         let leads = color >= 0 && place == 0 && members.len() > 1;
         // A leader that cannot listen says so by port zero: everybody fails at once.
-        let meeting = leads.then(|| self.control.open_meeting()).transpose();
-        let port = port_of(meeting.as_ref().ok().and_then(Option::as_ref));
+        let listening = leads.then(|| self.control.open_rendezvous()).transpose();
+        let port = port_of(listening.as_ref().ok().and_then(Option::as_ref));
         let ports = exchange(&self.control, Topic::SplitAddress, &port.to_le_bytes(), timeout)?;
-        let listener = meeting.map_err(|error| cannot_listen(&error))?;
+        let listener = listening.map_err(|error| cannot_listen(&error))?;
         if color < 0 {
             return Ok(None);
         }
@@ -205,12 +205,12 @@ impl Communicator {
         self.derived += 1;
         let timeout = self.engine.config.join_timeout;
         let leads = self.rank() == 0;
-        let meeting = leads.then(|| self.control.open_meeting()).transpose();
-        let port = port_of(meeting.as_ref().ok().and_then(Option::as_ref));
+        let listening = leads.then(|| self.control.open_rendezvous()).transpose();
+        let port = port_of(listening.as_ref().ok().and_then(Option::as_ref));
         let hosts = self.control.root_hosts().join(",");
         let own = [&port.to_le_bytes()[..], &added.to_le_bytes(), hosts.as_bytes()].concat();
         let blobs = exchange(&self.control, Topic::Invitation, &own, timeout)?;
-        let listener = meeting.map_err(|error| cannot_listen(&error))?;
+        let listener = listening.map_err(|error| cannot_listen(&error))?;
         if let Some(peer) = blobs.iter().position(|blob| blob.get(2..6) != own.get(2..6)) {
             return Err(usage(format!("invite: rank {peer} asks for another number of newcomers")));
         }

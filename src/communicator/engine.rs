@@ -23,8 +23,8 @@ use ccl_socket::fork;
 
 use super::call::{Buffers, Call, usage};
 use super::error::Error;
-use super::foreseen::Foreseen;
 use super::group::Messages;
+use super::prediction_cache::PredictionCache;
 use super::segment::Segment;
 use super::wait::{Look, Pause, Wait, WaitPolicy};
 use super::watch::{Lost, StallDetector};
@@ -138,7 +138,7 @@ pub(super) struct Engine {
     pub(super) plans: Vec<Plan>,
     pub(super) stall_detector: StallDetector,
     recent: Option<PlannedCall>,
-    foreseen: Foreseen,
+    predictions: PredictionCache,
     /// Of messages, which are bytes.
     byte_kernel: Kernel,
     scratch: Region,
@@ -256,7 +256,7 @@ impl Engine {
             plans: Vec::new(),
             stall_detector: StallDetector::default(),
             recent: None,
-            foreseen: Foreseen::default(),
+            predictions: PredictionCache::default(),
             byte_kernel: Kernel::select(DataType::Uint8, ReduceOp::Sum, Scalar::NONE, 1),
             scratch: Region::private(0),
             sequence: 0,
@@ -320,7 +320,7 @@ impl Engine {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
         let Choice { algorithm, slot_fraction, reason } =
-            choice(&self.config, &self.segment, &self.hosts, call, &mut self.foreseen)?;
+            choice(&self.config, &self.segment, &self.hosts, call, &mut self.predictions)?;
         tracing::debug!(collective = %call.collective, input_bytes, algorithm.name, reason);
         let plan = self.plan(algorithm, call, in_place)?;
         self.bind(plan, call, slot_fraction)?;
@@ -748,7 +748,7 @@ pub(super) fn choice(
     segment: &Segment,
     hosts: &Hosts,
     call: &Call<'_>,
-    foreseen: &mut Foreseen,
+    predictions: &mut PredictionCache,
 ) -> Result<Choice, Error> {
     let (collective, tuning) = (call.collective, &config.tuning);
     let bytes = call.elements(segment.ranks).saturating_mul(call.data_type.bytes());
@@ -766,7 +766,7 @@ pub(super) fn choice(
     if !situation.is_open() {
         return Ok(choose(&situation)?);
     }
-    let predicted = foreseen.ways(config, hosts, collective, bytes);
+    let predicted = predictions.ways(config, hosts, collective, bytes);
     Ok(choose(&Situation { predicted, ..situation })?)
 }
 
@@ -829,7 +829,8 @@ mod tests {
         let config = Config::default();
         let chosen = |hosts: &Hosts, rank, call: &Call<'_>| {
             let segment = Segment::new(hosts, rank, &config);
-            let chosen = choice(&config, &segment, hosts, call, &mut Foreseen::default()).unwrap();
+            let chosen =
+                choice(&config, &segment, hosts, call, &mut PredictionCache::default()).unwrap();
             (chosen.algorithm.name, chosen.slot_fraction.to_string())
         };
         for places in [&[0, 0, 0, 1][..], &[0, 1, 1, 1], &[0, 1, 1, 2, 2, 2]] {

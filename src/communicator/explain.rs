@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::call::usage;
 use super::engine::{check_message, choice, message_bytes};
 use super::expected::Expected;
-use super::foreseen::Foreseen;
+use super::prediction_cache::PredictionCache;
 use super::segment::Segment;
 use super::{Call, Communicator, Error};
 use crate::transports::Choice;
@@ -145,7 +145,7 @@ pub fn explain(
     let hosts = &sharing(config, hosts);
     let (input_bytes, output_bytes) = call.check(rank, ranks)?;
     let segment = Segment::new(hosts, rank, config);
-    let choice = choice(config, &segment, hosts, call, &mut Foreseen::default())?;
+    let choice = choice(config, &segment, hosts, call, &mut PredictionCache::default())?;
     let params = Params { rank, ranks, root: call.root, hosts };
     let schedule = (choice.algorithm.schedule)(&params);
     let program = lower_for_slots(&schedule, Alias::APART, segment.slots_least());

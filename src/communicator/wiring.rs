@@ -69,7 +69,7 @@ pub(super) struct Wiring {
 }
 
 /// What it takes to find the peers of one transport.
-struct JoinPlan<'a> {
+struct Rendezvous<'a> {
     control: &'a ControlPlane,
     key: transport::Secret,
     timeout: Duration,
@@ -93,7 +93,7 @@ impl Wiring {
         let key = transport::Secret(secret.derive(&all.concat()));
         let round_trips = all.iter().filter_map(|told| told.last_chunk().copied());
         let round_trip = round_trips.map(u64::from_le_bytes).max().unwrap_or(0);
-        let meeting = JoinPlan { control: &control, key, timeout };
+        let rendezvous = Rendezvous { control: &control, key, timeout };
         let (rank, ranks) = (control.rank(), control.ranks());
         let Devices { hosts, shared, network, near, rdma, budget_share } = devices;
         let round_trip = Duration::from_nanos(round_trip);
@@ -108,7 +108,7 @@ impl Wiring {
                 let peers: Vec<Rank> = locals.iter().copied().filter(|r| *r != rank).collect();
                 let mut lane = device.lane()?;
                 let mut endpoints = vec![None; ranks as usize];
-                for (peer, connected) in meeting.connect(&*device, &peers)? {
+                for (peer, connected) in rendezvous.connect(&*device, &peers)? {
                     endpoints[peer as usize] = Some(lane.attach(connected)?);
                 }
                 Some(Local { device, lane, endpoints })
@@ -123,7 +123,8 @@ impl Wiring {
             Some((kind, device)) => {
                 let peers: Vec<Rank> = (0..ranks).filter(|r| !locals.contains(r)).collect();
                 let segment = Segment::new(&hosts, rank, &config).on_network(budget_share);
-                let mut links = meeting.message_links(device, &peers, &segment, config.timeout)?;
+                let mut links =
+                    rendezvous.message_links(device, &peers, &segment, config.timeout)?;
                 // Others have no queue pairs to spread over.
                 if kind.spreads {
                     links.follow(config.policy(), near);
@@ -302,14 +303,14 @@ impl Local {
     }
 }
 
-impl JoinPlan<'_> {
+impl Rendezvous<'_> {
     /// Connects this rank with these peers. All ranks call it, for the same transport.
     fn connect(
         &self,
         device: &dyn Device,
         peers: &[Rank],
     ) -> Result<Vec<(Rank, Connected)>, Error> {
-        let JoinPlan { control, key, timeout } = self;
+        let Rendezvous { control, key, timeout } = self;
         let mut listener = device.listen(key)?;
         let addresses = exchange(control, Topic::Addresses, &listener.address().0, *timeout)?;
         let (rank, ranks) = (control.rank(), control.ranks());
@@ -363,7 +364,7 @@ impl JoinPlan<'_> {
         segment: &Segment,
         within: Duration,
     ) -> Result<MessageLinks, Error> {
-        let JoinPlan { control, key, timeout } = self;
+        let Rendezvous { control, key, timeout } = self;
         let listener = device.listen(key)?;
         let told = exchange(control, Topic::Addresses, &listener.address().0, *timeout)?;
         let mut addresses = vec![None; control.ranks() as usize];

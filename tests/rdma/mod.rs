@@ -182,13 +182,13 @@ fn large_messages_are_copied_at_neither_end() {
             .map(|(_, account)| [account.sent, account.zero_copy_sent, account.zero_copy_received])
             .fold([0; 3], |all, one| std::array::from_fn(|at| all[at] + one[at]))
     });
-    println!("sent, lent, landed: {seen:?}");
+    println!("sent, zero copy, placed: {seen:?}");
     for [sent, lent, _] in &seen {
         assert!(lent * 2 > *sent, "{lent} of {sent} messages were sent from where they lay");
     }
     // Who is late finds messages in their slots.
-    let landed: u64 = seen.iter().map(|[_, _, landed]| landed).sum();
-    assert!(landed > 0, "no message came past its slot");
+    let placed: u64 = seen.iter().map(|[_, _, placed]| placed).sum();
+    assert!(placed > 0, "no message came past its slot");
 }
 
 /// Registered buffers need no registration in a call, so that shorter messages go without a copy.

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use ccl_perf::open::launch_local;
 use ccl_perf::options::percent;
 use ccl_perf::sizes::parse_size;
-use ccl_perf::tune::{Foreseen, Tried, Tuning, Wanted, compare, foresee, measure};
+use ccl_perf::tune::{Predicted, Tried, Tuning, Wanted, add_predictions, compare, measure};
 use ferroccl::Collective;
 use ferroccl::communicator::{config_with, config_without_table};
 
@@ -120,9 +120,9 @@ fn judge(old: &Path, new: &Path, allowed: f64) -> Result<ExitCode, Failure> {
 
 fn predict(arguments: &Tune, ranks: u32, table: &Path) -> Result<ExitCode, Failure> {
     let mut tuning = read(table)?;
-    let among = Foreseen { ranks, hosts: arguments.hosts };
+    let among = Predicted { ranks, hosts: arguments.hosts };
     let config = config_with(&tuning)?;
-    foresee(&mut tuning, among, &wanted(arguments, Tried::modelled)?, &config)
+    add_predictions(&mut tuning, among, &wanted(arguments, Tried::modelled)?, &config)
         .map_err(|error| format!("{}: {error}", table.display()))?;
     write(arguments.out.as_deref(), &tuning.file())?;
     Ok(ExitCode::SUCCESS)

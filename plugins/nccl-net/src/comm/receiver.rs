@@ -117,7 +117,7 @@ pub(crate) struct Receiver {
     /// others in which.
     is_mixed: bool,
     /// Whether messages came past the slots since the peer was told of them for certain.
-    has_landed: bool,
+    was_placed: bool,
     /// True after [`Receiver::close`]: messages without a grant are discarded.
     is_closed: bool,
     tags: Tags,
@@ -168,7 +168,7 @@ impl Receiver {
             held: 0,
             freed: 0,
             freed_turn: 0,
-            has_landed: false,
+            was_placed: false,
             is_closed: false,
             tags: Tags::default(),
             known: Vec::new(),
@@ -291,7 +291,7 @@ impl Receiver {
             group.stage = Stage::Vacant;
             group.id = id.next();
             // Nothing may go that way for a while that could carry the acknowledgement.
-            if self.waiting == 0 && std::mem::take(&mut self.has_landed) {
+            if self.waiting == 0 && std::mem::take(&mut self.was_placed) {
                 line.conclude(now);
             }
             return Ok(Some((group.count, sizes)));
@@ -347,7 +347,7 @@ impl Receiver {
                 Some(Name::Piece { slot, .. }) if slot < self.settings.slots() => {
                     self.piece(slot, *bytes)?
                 }
-                Some(Name::Landed(group, index)) => self.landed(group, index, *bytes)?,
+                Some(Name::Placed(group, index)) => self.placed(group, index, *bytes)?,
                 _ => return Err(nonsense()),
             },
             Event::Note { bytes, .. } => match Note::decode(bytes) {
@@ -361,7 +361,7 @@ impl Receiver {
     }
 
     /// A message is where it was wanted.
-    fn landed(&mut self, number: u32, index: usize, bytes: usize) -> Result<(), NetError> {
+    fn placed(&mut self, number: u32, index: usize, bytes: usize) -> Result<(), NetError> {
         let at = number as usize % GROUPS;
         let group = &self.groups[at];
         let same = (group.number ^ number) & (super::wire::NUMBER_MASK >> 3) == 0;
@@ -372,7 +372,7 @@ impl Receiver {
             return Err(nonsense());
         }
         self.groups[at].entries[index].got = bytes;
-        self.has_landed = true;
+        self.was_placed = true;
         self.finish(at, index);
         Ok(())
     }

@@ -551,7 +551,7 @@ impl Sender {
             return Ok(true);
         }
         request.stage = Stage::Sending;
-        let name = Name::Landed(grant.group, grant.index).encode();
+        let name = Name::Placed(grant.group, grant.index).encode();
         let whole = put(LocalSlice { key, offset, bytes }, 0, Some(name));
         self.line.post(whole);
         Ok(true)

@@ -163,7 +163,7 @@ pub(crate) enum Name {
     /// To the sender: the record of this group is in its ring.
     Granted(u32),
     /// To the receiver: the message for this buffer of this group is where it was wanted.
-    Landed(u32, usize),
+    Placed(u32, usize),
     /// To the sender: so many slots from this one on are free again, at least one.
     Freed { first: usize, count: usize, turn: u32 },
 }
@@ -180,7 +180,7 @@ impl Name {
         let (kind, value) = match self {
             Name::Piece { slot, turn } => (0, (turn % PIECE_TURNS) << SLOT_BITS | slot as u32),
             Name::Granted(group) => (1, group & NUMBER_MASK),
-            Name::Landed(group, index) => (2, (group << 3 | index as u32) & NUMBER_MASK),
+            Name::Placed(group, index) => (2, (group << 3 | index as u32) & NUMBER_MASK),
             Name::Freed { first, count, turn } => {
                 let last = (count as u32).wrapping_sub(1) % SLOTS_MAX as u32;
                 (3, ((turn % FREED_TURNS) << SLOT_BITS | last) << SLOT_BITS | first as u32)
@@ -189,14 +189,14 @@ impl Name {
         kind << KIND_SHIFT | value
     }
 
-    /// For [`Name::Landed`] the number of the group is that of 23 bits.
+    /// For [`Name::Placed`] the number of the group is that of 23 bits.
     pub(crate) fn decode(immediate: u32) -> Option<Name> {
         let value = immediate & NUMBER_MASK;
         let (low, high) = (value as usize % SLOTS_MAX, value >> SLOT_BITS);
         match immediate >> KIND_SHIFT {
             0 => Some(Name::Piece { slot: low, turn: high }),
             1 => Some(Name::Granted(value)),
-            2 => Some(Name::Landed(value >> 3, (value & 7) as usize)),
+            2 => Some(Name::Placed(value >> 3, (value & 7) as usize)),
             3 => {
                 let count = high as usize % SLOTS_MAX + 1;
                 let turn = high >> SLOT_BITS;
@@ -346,7 +346,7 @@ mod tests {
             Name::Piece { slot: 15, turn: PIECE_TURNS - 1 },
             Name::Piece { slot: 0, turn: 0 },
             Name::Granted(NUMBER_MASK),
-            Name::Landed(NUMBER_MASK >> 3, 7),
+            Name::Placed(NUMBER_MASK >> 3, 7),
             Name::Freed { first: 0, count: 16, turn: FREED_TURNS - 1 },
             Name::Freed { first: 15, count: 1, turn: 0 },
         ] {

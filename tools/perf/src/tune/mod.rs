@@ -1,9 +1,9 @@
 //! Measures what is the fastest, on the machine at hand: `ferroccl tune`.
 
 mod compare;
-mod foreseen;
 mod modelled;
 mod network;
+mod predictions;
 mod settings;
 
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ use crate::trial::Trial;
 use ferroccl::communicator::{Call, Communicator, Explanation, machine};
 
 pub use compare::{Comparison, compare};
-pub use foreseen::{Foreseen, foresee};
+pub use predictions::{Predicted, add_predictions};
 
 /// A round of a way takes about so long, however short its calls are.
 const ROUND_US: f64 = 2000.0;

@@ -12,11 +12,11 @@ use super::expected::{Asked, predicted};
 
 /// Predictions by collective and class, a power of two of bytes.
 #[derive(Debug, Default)]
-pub(super) struct Foreseen {
+pub(super) struct PredictionCache {
     known: BTreeMap<(Collective, u32), Vec<(Variant, f64)>>,
 }
 
-impl Foreseen {
+impl PredictionCache {
     /// How long each way takes for about so many bytes of the larger buffer, in nanoseconds, the
     /// fastest first; nothing if there is no model, or the collective's blocks are not all alike.
     ///

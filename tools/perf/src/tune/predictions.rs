@@ -16,7 +16,7 @@ const RANKS_MAX: u32 = 4096;
 
 /// Among how many ranks calls are to be predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Foreseen {
+pub struct Predicted {
     /// So many.
     pub ranks: u32,
     /// On so many hosts, each with as many as the next.
@@ -30,13 +30,13 @@ pub struct Foreseen {
 ///
 /// When the table has no model, or the ranks do not share the hosts evenly; and for values that
 /// cannot be had, or that the model knows nothing of.
-pub fn foresee(
+pub fn add_predictions(
     tuning: &mut Tuning,
-    among: Foreseen,
+    among: Predicted,
     wanted: &Wanted,
     config: &Config,
 ) -> Result<(), String> {
-    let Foreseen { ranks, hosts } = among;
+    let Predicted { ranks, hosts } = among;
     let Some(model) = tuning.model else {
         return Err(
             "the table has no line `model`: measure with up to 8 ranks, and --out".to_owned()
