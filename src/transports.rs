@@ -87,8 +87,8 @@ impl Choice {
     }
 
     /// Returns whether messages between hosts are spread over queue pairs.
-    pub fn spreads(&self) -> bool {
-        self.network.is_some_and(|kind| kind.spreads)
+    pub fn stripes(&self) -> bool {
+        self.network.is_some_and(|kind| kind.stripes)
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use crate::queue_pairs::Policy;
 use crate::select::tuning::Tuning;
-use crate::spread::Policy;
 
 pub use crate::value::{Bytes, NetworkCheck, Value};
 

@@ -18,11 +18,11 @@ pub mod execution;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod lower;
+pub mod queue_pairs;
 pub mod random;
 pub mod registry;
 pub mod schedule;
 pub mod select;
-pub mod spread;
 pub mod time;
 pub mod topology;
 pub mod transport;

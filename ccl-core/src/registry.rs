@@ -52,8 +52,8 @@ pub struct TransportKind {
     /// Whether its devices are adapters, of which a host has some or none: its ranks share them
     /// out, each takes those that are nearest to it, and several of them can be one device.
     pub adapters: bool,
-    /// Whether messages are spread over queue pairs by a policy ([`crate::spread`]).
-    pub spreads: bool,
+    /// Whether messages are spread over queue pairs by a policy ([`crate::queue_pairs`]).
+    pub stripes: bool,
     /// Whether it can encrypt.
     pub encrypts: bool,
     /// By what links get more flows, where anything does that.

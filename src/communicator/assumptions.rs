@@ -33,7 +33,7 @@ const MORE_SOCKETS: u32 = 4;
 /// what it goes by is. What somebody has set stays.
 pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config, Option<String>) {
     let mut config = config.clone();
-    if !Choice::of(&config).spreads() {
+    if !Choice::of(&config).stripes() {
         if more && config.sockets == Config::default().sockets {
             config.sockets = MORE_SOCKETS;
         }
@@ -84,7 +84,7 @@ pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
     }
     let pairs = |config: &Config| config.policy().otherwise().pairs;
     let (pairs, before) = (pairs(&more), pairs(holds));
-    (Choice::of(holds).spreads() && pairs > before)
+    (Choice::of(holds).stripes() && pairs > before)
         .then(|| format!("up to {pairs} queue pairs per link in the place of {before}"))
 }
 
@@ -193,8 +193,8 @@ mod tests {
     #[test]
     fn one_queue_pair_is_enough_where_all_is_infiniband() {
         let mut config = Config::default();
-        let spreads = transports::all().into_iter().find(|kind| kind.spreads).unwrap();
-        config.transport = spreads.name.to_owned();
+        let stripes = transports::all().into_iter().find(|kind| kind.stripes).unwrap();
+        config.transport = stripes.name.to_owned();
         let pairs = |config: &Config, is_infiniband, more| {
             let (config, note) = flows(config, is_infiniband, more);
             assert_eq!(note.is_some(), config.policy() != config.ib_policy);

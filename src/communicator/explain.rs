@@ -6,8 +6,8 @@ use ccl_core::algorithm::{self, Params};
 use ccl_core::config::Config;
 use ccl_core::execution::CallParams;
 use ccl_core::lower::{Alias, lower_for_slots};
+use ccl_core::queue_pairs::{Situation, Striping, Tier};
 use ccl_core::schedule::RankSchedule;
-use ccl_core::spread::{Situation, Spread, Tier};
 use ccl_core::topology::Hosts;
 use ccl_core::types::Rank;
 use serde::Serialize;
@@ -54,7 +54,7 @@ pub struct Explanation {
     pub devices: Vec<String>,
     /// How messages are spread over the queue pairs of a link, and the rule that says so; none over
     /// other transports than verbs.
-    pub spread: Option<Spreading>,
+    pub striping: Option<StripingPlan>,
     /// Parallel channels per pair of ranks.
     pub channels: u32,
     /// Slots of each link.
@@ -92,9 +92,9 @@ pub struct Explanation {
 
 /// How messages are spread, and why.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Spreading {
+pub struct StripingPlan {
     /// How.
-    pub spread: Spread,
+    pub striping: Striping,
     /// The rule of the policy that says so.
     pub rule: String,
     /// Ranks that this one sends to.
@@ -157,12 +157,16 @@ pub fn explain(
     let other = |name: &&str| *name != choice.algorithm.name;
     let names = algorithm::of(call.collective).map(|algorithm| algorithm.name);
     let alone = ranks == 1;
-    let spread = (Choice::of(config).spreads() && hosts.count() > 1).then(|| {
+    let striping = (Choice::of(config).stripes() && hosts.count() > 1).then(|| {
         let bytes = input_bytes.max(output_bytes);
         let (collective, fan_out) = (call.collective, schedule.fan_out());
         let situation = Situation { collective, bytes, fan_out, tier: Tier::Network };
         let policy = config.policy();
-        Spreading { spread: policy.choose(&situation), rule: policy.reason(&situation), fan_out }
+        StripingPlan {
+            striping: policy.choose(&situation),
+            rule: policy.reason(&situation),
+            fan_out,
+        }
     });
     let (network_bytes, network_formula) = segment.network();
     Ok(Explanation {
@@ -178,7 +182,7 @@ pub fn explain(
         transport: transports(hosts, config).to_owned(),
         transport_reason: None,
         devices: Vec::new(),
-        spread,
+        striping,
         channels: segment.channels,
         slots: segment.shape.slots,
         slot_bytes: segment.shape.slot_bytes,
@@ -254,8 +258,8 @@ impl fmt::Display for Explanation {
         for device in &self.devices {
             writeln!(f, "  device     {device}")?;
         }
-        if let Some(Spreading { spread, rule, fan_out }) = &self.spread {
-            writeln!(f, "  spread     {spread}, sending to {fan_out}, by the rule \"{rule}\"")?;
+        if let Some(StripingPlan { striping, rule, fan_out }) = &self.striping {
+            writeln!(f, "  striping   {striping}, sending to {fan_out}, by the rule \"{rule}\"")?;
         }
         let Explanation { pieces, piece_elements, schedule_ops, message_bytes, .. } = self;
         writeln!(

@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use ccl_core::config::{Config, ConfigError};
+use ccl_core::queue_pairs::{Flow, Policy, PolicyError};
 use ccl_core::select::tuning::Tuning;
-use ccl_core::spread::{Flow, Policy, PolicyError};
 use ccl_core::transport::RailState;
 use ccl_core::types::Rank;
 use ccl_socket::fork;
@@ -290,7 +290,8 @@ impl Communicator {
 
     /// The flows that this rank's messages are spread over now, as an Ethernet fabric sees them,
     /// with the rank that each goes to; only over RoCE, and only to peers that are connected.
-    /// [`max_to_mean`](ccl_core::spread::max_to_mean) says how evenly a fabric would spread them.
+    /// [`max_to_mean`](ccl_core::queue_pairs::max_to_mean) says how evenly a fabric would spread
+    /// them.
     pub fn flows(&self) -> impl Iterator<Item = (Rank, Flow)> {
         self.engine.ports.view().flows()
     }

@@ -126,8 +126,8 @@ impl Wiring {
                 let mut links =
                     rendezvous.message_links(device, &peers, &segment, config.timeout)?;
                 // Others have no queue pairs to spread over.
-                if kind.spreads {
-                    links.follow(config.policy(), near);
+                if kind.stripes {
+                    links.start_policy(config.policy(), near);
                 }
                 Some(links)
             }

@@ -255,7 +255,7 @@ fn a_fabric_that_routes_adaptively_needs_one_queue_pair() {
             assert_eq!(communicator.flows().count(), pairs);
             let call = Call::even(Collective::AllReduce, DataType::Float32, 1000);
             let plan = communicator.explain(&call).unwrap();
-            assert_eq!(plan.spread.as_ref().unwrap().spread.pairs, pairs as u32);
+            assert_eq!(plan.striping.as_ref().unwrap().striping.pairs, pairs as u32);
             let device = "credits and CTS of traffic class 0 (that of data)";
             assert!(plan.to_string().contains(device), "{plan}");
             // A device in software is slow enough for a note about its round trip.

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use super::{devices, over};
-use ccl_core::spread::Flow;
+use ccl_core::queue_pairs::Flow;
 use ccl_harness::capture::Capture;
 use ccl_harness::{ranks_with, stretched};
 use ferroccl::{Config, NetworkCheck};

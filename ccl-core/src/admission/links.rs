@@ -18,7 +18,7 @@ use super::striping::StripingState;
 use super::zero_copy::ZeroCopy;
 use super::{AdmissionError, Config, Counters, HEADER_BYTES};
 use crate::execution::Link;
-use crate::spread::Spread;
+use crate::queue_pairs::Striping;
 use crate::time::Instant;
 use crate::transport::{
     Connected, Device, EndpointId, Event, Lane, Listener, LocalSlice, MrKey, RemoteKey, RemoteMr,
@@ -108,7 +108,7 @@ pub(super) struct Peer {
     /// Channel by channel.
     pub(super) links: Vec<(Inbound, Outbound)>,
     /// How the lane was told to spread what goes to it.
-    spread: Option<Spread>,
+    striping: Option<Striping>,
     pub(super) statistics: PeerStatistics,
 }
 
@@ -232,7 +232,7 @@ impl MessageLinks {
             ring: None,
             imports: Vec::new(),
             links,
-            spread: None,
+            striping: None,
             statistics: PeerStatistics::default(),
         });
         let number = endpoint.0 as usize;
@@ -406,7 +406,7 @@ impl MessageLinks {
         let bytes = bytes.min(self.config.slot_bytes);
         let sent_from = self.zero_copy.take_next(link, bytes);
         let granted = self.granted(link, bytes, tag);
-        self.follow_spread(link.peer);
+        self.apply_striping(link.peer);
         let Some((peer, channel)) = self.link(link) else { return };
         let Some(remote) = peer.remote else { return };
         let (inbound, outbound) = &mut peer.links[channel];
@@ -456,14 +456,14 @@ impl MessageLinks {
     }
 
     /// Has the lane spread what goes to a peer as the call that runs wants it.
-    fn follow_spread(&mut self, rank: Rank) {
-        let spread = self.spreading.to(rank);
+    fn apply_striping(&mut self, rank: Rank) {
+        let striping = self.spreading.to(rank);
         let peer = self.peers.get_mut(rank as usize).and_then(Option::as_mut);
-        if let (Some(spread), Some(peer)) = (spread, peer)
-            && peer.spread != Some(spread)
+        if let (Some(striping), Some(peer)) = (striping, peer)
+            && peer.striping != Some(striping)
         {
-            peer.spread = Some(spread);
-            self.lane.spread(peer.endpoint, &spread);
+            peer.striping = Some(striping);
+            self.lane.set_striping(peer.endpoint, &striping);
         }
     }
 

@@ -1,7 +1,7 @@
 //! How a call's messages are spread over the queue pairs of their links.
 
 use super::links::MessageLinks;
-use crate::spread::{Flow, Group, Policy, Situation, Spread, Tier};
+use crate::queue_pairs::{Flow, Group, Policy, Situation, Striping, Tier};
 use crate::transport::{EndpointId, RailState};
 use crate::types::{Collective, Rank};
 
@@ -14,14 +14,14 @@ pub(super) struct StripingState {
     /// Peers on this rank's host, in order.
     near: Vec<Rank>,
     /// On the same host, and elsewhere.
-    current: [Spread; 2],
+    current: [Striping; 2],
     /// The call that these are for.
     asked: Option<(Collective, usize, u32)>,
 }
 
 impl StripingState {
     /// How messages to a peer are spread now, if anybody has said so.
-    pub(super) fn to(&self, peer: Rank) -> Option<Spread> {
+    pub(super) fn to(&self, peer: Rank) -> Option<Striping> {
         self.policy.as_ref()?;
         Some(self.current[usize::from(self.near.binary_search(&peer).is_err())])
     }
@@ -30,7 +30,7 @@ impl StripingState {
 impl MessageLinks {
     /// Spreads messages by this policy, which the lane's links are made for; `near` are the peers
     /// on this rank's host, in order.
-    pub fn follow(&mut self, policy: Policy, near: Vec<Rank>) {
+    pub fn start_policy(&mut self, policy: Policy, near: Vec<Rank>) {
         let (current, made) = ([policy.otherwise(); 2], policy.groups());
         self.spreading = StripingState { policy: Some(policy), made, near, current, asked: None };
     }

@@ -5,7 +5,7 @@ use super::{
     Address, Caps, Connected, Connecting, Device, EndpointId, Event, Lane, Listener, LocalSlice,
     MrKey, RailState, RemoteKey, RemoteMr, Secret, TransportError, WorkRequest,
 };
-use crate::spread::{Flow, Spread};
+use crate::queue_pairs::{Flow, Striping};
 use crate::time::Instant;
 use ccl_memory::Region;
 use std::fmt;
@@ -188,8 +188,8 @@ impl<F: Faults> Lane for FaultInjector<F> {
         }
     }
 
-    fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {
-        self.lane.spread(endpoint, spread);
+    fn set_striping(&mut self, endpoint: EndpointId, striping: &Striping) {
+        self.lane.set_striping(endpoint, striping);
     }
 
     fn flows(&self, endpoint: EndpointId) -> Vec<Flow> {

@@ -21,7 +21,7 @@ use std::time::Duration;
 use ccl_memory::{OutOfMemory, Region};
 use serde::Serialize;
 
-use crate::spread::{Flow, Spread};
+use crate::queue_pairs::{Flow, Striping};
 use crate::time::Instant;
 
 pub use fault::{FaultInjector, Faults, FaultyDevice};
@@ -406,15 +406,15 @@ pub trait Lane: Send + fmt::Debug {
     }
 
     /// The traffic class (DSCP and ECN) of what goes to peers that are attached from now on, unless
-    /// a [`Spread`] says otherwise; nothing where packets have none.
+    /// a [`Striping`] says otherwise; nothing where packets have none.
     fn classify(&mut self, traffic_class: u8) {
         let _ = traffic_class;
     }
 
     /// How puts to the endpoint's peer are spread over its queue pairs from now on, as far as there
     /// are so many; nothing where there are none.
-    fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {
-        let _ = (endpoint, spread);
+    fn set_striping(&mut self, endpoint: EndpointId, striping: &Striping) {
+        let _ = (endpoint, striping);
     }
 
     /// Makes progress and appends what has happened.

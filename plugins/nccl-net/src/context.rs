@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ccl_core::spread::{Policy, Situation, Spread, Tier};
+use ccl_core::queue_pairs::{Policy, Situation, Striping, Tier};
 use ccl_core::types::Collective;
 use nccl_net_abi::{Attributes, UNDEFINED};
 
@@ -59,7 +59,7 @@ impl Context {
     }
 
     /// How a message of so many bytes is to be spread now.
-    pub(crate) fn spread(&self, policy: &Policy, bytes: usize) -> Spread {
+    pub(crate) fn striping(&self, policy: &Policy, bytes: usize) -> Striping {
         let doing = self.doing.load(Ordering::Relaxed);
         let known = COLLECTIVES.get((doing & 0xff) as usize).copied();
         let collective = known.unwrap_or(Collective::SendRecv);
@@ -86,7 +86,7 @@ mod tests {
             .parse()
             .unwrap_or_else(|error| panic!("{error}"));
         let context = Context::default();
-        let pairs = |bytes| context.spread(&policy, bytes).pairs;
+        let pairs = |bytes| context.striping(&policy, bytes).pairs;
         assert_eq!((pairs(8), pairs(1 << 20)), (6, 5));
         let fan = |peers_max| Fan { peers_max, peers_min: 1, flows_max: 1, flows_min: 1 };
         let hint = |operations, peers| {

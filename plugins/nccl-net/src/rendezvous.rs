@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_core::spread::Policy;
+use ccl_core::queue_pairs::Policy;
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Address, Connected, Connecting, Device, Listener, Secret, TransportError,

@@ -19,7 +19,7 @@ pub const KIND: TransportKind = TransportKind {
     reach: Reach::Network,
     preference: 0,
     adapters: false,
-    spreads: false,
+    stripes: false,
     encrypts: false,
     more_flows: None,
     names_devices: |_| false,

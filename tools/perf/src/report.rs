@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ccl_core::spread::{Flow, max_to_mean};
+use ccl_core::queue_pairs::{Flow, max_to_mean};
 use serde::Serialize;
 
 use super::subject::{Peer, Plan};

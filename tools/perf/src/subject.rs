@@ -5,7 +5,7 @@ use std::error::Error;
 use std::time::Instant;
 
 use ccl_core::admission::PeerStatistics;
-use ccl_core::spread::Flow;
+use ccl_core::queue_pairs::Flow;
 use ccl_core::transport::RailState;
 use ccl_core::types::{Collective, DataType, Rank, ReduceOp};
 use serde::Serialize;

@@ -6,7 +6,7 @@ use crate::network::{Link, Network};
 
 /// How evenly something is spread over the uplinks of a tier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Spread {
+pub struct Striping {
     /// The most over the mean of each switch's uplinks, averaged over the switches that have any:
     /// the paper's max-to-mean ratio (MMR). 1 is even.
     pub max_to_mean: f64,
@@ -22,7 +22,7 @@ pub struct Spread {
 
 /// How evenly `amounts`, by link, are spread over the uplinks of a tier's children.
 #[must_use]
-pub fn spread(network: &Network, tier: usize, amounts: &[f64]) -> Spread {
+pub fn spread(network: &Network, tier: usize, amounts: &[f64]) -> Striping {
     let below = network.plan().fabric.below(tier);
     let (mut ratios, mut used) = (Vec::new(), Vec::new());
     for child in 0..network.children(tier) {
@@ -40,9 +40,9 @@ pub fn spread(network: &Network, tier: usize, amounts: &[f64]) -> Spread {
         }
     }
     if ratios.is_empty() {
-        return Spread::default();
+        return Striping::default();
     }
-    Spread {
+    Striping {
         max_to_mean: mean(&ratios),
         max_to_mean_worst: ratios.iter().copied().fold(0.0, f64::max),
         least: used.iter().copied().fold(f64::INFINITY, f64::min),

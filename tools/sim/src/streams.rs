@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use ccl_core::spread::Order;
+use ccl_core::queue_pairs::Order;
 
 use crate::SimError;
 use crate::flows::{Ended, Flows};

@@ -17,7 +17,7 @@ pub mod ports;
 
 use ccl_core::admission::{MessageLinks, PeerStatistics};
 use ccl_core::execution::Link;
-use ccl_core::spread::Flow;
+use ccl_core::queue_pairs::Flow;
 use ccl_core::transport::RailState;
 use ccl_core::types::Rank;
 

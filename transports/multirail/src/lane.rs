@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ccl_core::spread::{Flow, Spread};
+use ccl_core::queue_pairs::{Flow, Striping};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Address, Connected, EndpointId, Event, Lane, LocalSlice, MrKey, NamedMemory, RailState,
@@ -560,8 +560,8 @@ impl RailsLane {
         let lane = &mut lanes[index];
         let Ok(endpoint) = lane.attach(connected) else { return link.rails[at].rest(now) };
         link.rails[at].rise(epoch, endpoint);
-        if let Some(spread) = &link.spread {
-            lane.spread(endpoint, spread);
+        if let Some(striping) = &link.striping {
+            lane.set_striping(endpoint, striping);
         }
         let what = if link.rails[at].failures == 0 { "has come" } else { "is back" };
         tracing::info!(rail = at, device = with.names[index], "a rail {what}");
@@ -833,13 +833,13 @@ impl Lane for RailsLane {
         self.lanes.iter_mut().for_each(|lane| lane.classify(traffic_class));
     }
 
-    fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {
+    fn set_striping(&mut self, endpoint: EndpointId, striping: &Striping) {
         let RailsLane { links, lanes, .. } = self;
         let Some(Some(link)) = links.get_mut(endpoint.0 as usize) else { return };
-        link.spread = Some(*spread);
+        link.striping = Some(*striping);
         for rail in &link.rails {
             if let Some(at) = rail.endpoint() {
-                lanes[rail.lane].spread(at, spread);
+                lanes[rail.lane].set_striping(at, striping);
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use ccl_core::spread::Spread;
+use ccl_core::queue_pairs::Striping;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connecting, EndpointId, MrKey, NOTE_BYTES_MAX, RemoteMr};
 
@@ -135,7 +135,7 @@ pub(crate) struct Link {
     /// Puts that are not done.
     pub(crate) outstanding: usize,
     pub(crate) notes: Notes,
-    pub(crate) spread: Option<Spread>,
+    pub(crate) striping: Option<Striping>,
     /// What this side shares, by the numbers that the peer knows it by.
     shares: Vec<(u32, MrKey)>,
     next_share: u32,
@@ -167,7 +167,7 @@ impl Link {
             waiting: VecDeque::new(),
             outstanding: 0,
             notes: Notes::default(),
-            spread: None,
+            striping: None,
             shares: Vec::new(),
             next_share: 0,
             shares_checked: SHARES_STEP,

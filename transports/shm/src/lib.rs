@@ -62,7 +62,7 @@ pub const KIND: TransportKind = TransportKind {
     reach: Reach::Host,
     preference: 1,
     adapters: false,
-    spreads: false,
+    stripes: false,
     encrypts: false,
     more_flows: None,
     names_devices: |_| false,

@@ -117,7 +117,7 @@ pub const KIND: TransportKind = TransportKind {
     reach: Reach::Network,
     preference: 1,
     adapters: false,
-    spreads: false,
+    stripes: false,
     encrypts: true,
     more_flows: Some(("FERROCCL_SOCKETS", &["2", "4"])),
     names_devices: |_| false,

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_core::spread::{Flow, Spread};
+use ccl_core::queue_pairs::{Flow, Striping};
 use ccl_core::time::Instant;
 use ccl_core::transport::{IMMEDIATE_MAX, NOTE_BYTES_MAX, TransportError};
 use ccl_socket::{Break, Intent, Link, LinkId, Remake};
@@ -229,8 +229,8 @@ impl Endpoint {
     }
 
     /// Spreads puts so from now on.
-    pub(crate) fn follow(&mut self, spread: &Spread) {
-        self.groups.follow(spread);
+    pub(crate) fn follow(&mut self, striping: &Striping) {
+        self.groups.follow(striping);
     }
 
     /// The queue pairs that data takes now, as an Ethernet fabric sees them.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ccl_core::spread::{Order, PARTS_MAX, Spread};
+use ccl_core::queue_pairs::{Order, PARTS_MAX, Striping};
 
 use crate::Options;
 use crate::line::Line;
@@ -72,7 +72,7 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Groups {
     groups: Vec<Group>,
-    spread: Spread,
+    striping: Striping,
     /// That of the spread's traffic class.
     current: usize,
 }
@@ -86,34 +86,34 @@ impl Groups {
             groups.push(Group { traffic_class, first, count, turn: 0 });
             first += count;
         }
-        let mut groups = Groups { groups, spread: Spread::default(), current: 0 };
+        let mut groups = Groups { groups, striping: Striping::default(), current: 0 };
         groups.follow(&options.policy.otherwise());
         groups
     }
 
     /// Spreads puts so from now on. A traffic class without queue pairs leaves it to the first.
-    pub(crate) fn follow(&mut self, spread: &Spread) {
-        self.spread = *spread;
-        let own = |group: &Group| group.traffic_class == spread.traffic_class;
+    pub(crate) fn follow(&mut self, striping: &Striping) {
+        self.striping = *striping;
+        let own = |group: &Group| group.traffic_class == striping.traffic_class;
         self.current = self.groups.iter().position(own).unwrap_or(0);
     }
 
     /// The queue pairs that puts take now, among a link's.
     pub(crate) fn range(&self) -> Range<usize> {
         self.groups.get(self.current).map_or(0..0, |group| {
-            let count = group.count.min(self.spread.pairs as usize).max(1);
+            let count = group.count.min(self.striping.pairs as usize).max(1);
             group.first..group.first + count
         })
     }
 
     /// The most puts that are under way at once.
     pub(crate) fn in_flight(&self) -> usize {
-        self.spread.in_flight as usize
+        self.striping.in_flight as usize
     }
 
     /// The most bytes that may be under way from the port.
     pub(crate) fn budget_bytes(&self) -> usize {
-        self.spread.budget_bytes
+        self.striping.budget_bytes
     }
 
     /// Where a grant of so many bytes goes now, if there is room.
@@ -124,7 +124,7 @@ impl Groups {
 
     /// Where so many bytes go now, if there is room.
     pub(crate) fn place(&mut self, lines: &[Line], bytes: usize) -> Option<Place> {
-        let Spread { order, chunk_bytes, .. } = self.spread;
+        let Striping { order, chunk_bytes, .. } = self.striping;
         let range = self.range();
         let (first, count) = (range.start, range.len());
         let group = self.groups.get_mut(self.current)?;

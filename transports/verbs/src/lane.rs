@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_core::spread::{Flow, Spread};
+use ccl_core::queue_pairs::{Flow, Striping};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Connected, EndpointId, Event, Lane, MrKey, NamedMemory, Registry, RemoteKey, RemoteMr, Slice,
@@ -483,9 +483,9 @@ impl Lane for VerbsLane {
         self.options.traffic_class = traffic_class;
     }
 
-    fn spread(&mut self, endpoint: EndpointId, spread: &Spread) {
+    fn set_striping(&mut self, endpoint: EndpointId, striping: &Striping) {
         if let Ok(peer) = self.endpoint(endpoint) {
-            peer.follow(spread);
+            peer.follow(striping);
         }
     }
 

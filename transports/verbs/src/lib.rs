@@ -12,12 +12,12 @@
 //! # Data
 //!
 //! A put becomes one write on one queue pair of its link, or several on as many, as the sender's
-//! policy says ([`ccl_core::spread`]); the receiver counts parts, and relies on no order between
-//! them. Grants have a queue pair and a traffic class of their own.
-//! A short put is handed to the device with its bytes. Writes of one post share one ring of the
-//! doorbell, and only the last of several completes; what lies before it on its queue pair is done
-//! with it. Memory is written only by who has its key: peers of the same device are told the keys
-//! of what is theirs, and are trusted not to guess others.
+//! policy says ([`ccl_core::queue_pairs`]); the receiver counts parts, and relies on no order
+//! between them. Grants have a queue pair and a traffic class of their own. A short put is handed
+//! to the device with its bytes. Writes of one post share one ring of the doorbell, and only the
+//! last of several completes; what lies before it on its queue pair is done with it. Memory is
+//! written only by who has its key: peers of the same device are told the keys of what is theirs,
+//! and are trusted not to guess others.
 //!
 //! # Failures
 //!
@@ -49,8 +49,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_core::config::Config;
+use ccl_core::queue_pairs::{Policy, Striping};
 use ccl_core::registry::{Reach, TransportKind};
-use ccl_core::spread::{Policy, Spread};
 use ccl_core::transport::{
     Device, DeviceId, DeviceInfo, Fabric, LinkLayer, Transport, TransportError,
 };
@@ -121,7 +121,7 @@ impl Default for Options {
             interfaces: String::new(),
             gid: Rule::default(),
             partition: 0,
-            policy: Policy::always(Spread::default()),
+            policy: Policy::always(Striping::default()),
             writes: 64,
             immediates: 192,
             completions: 1 << 17,
@@ -246,7 +246,7 @@ pub const KIND: TransportKind = TransportKind {
     reach: Reach::Network,
     preference: 2,
     adapters: true,
-    spreads: true,
+    stripes: true,
     encrypts: false,
     more_flows: Some(("FERROCCL_IB_POLICY", &["qps=4", "qps=16"])),
     names_devices: |config| !config.ib_devices.is_empty(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ccl_core::spread::{Policy, Spread};
+use ccl_core::queue_pairs::{Policy, Striping};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Connected, Device, EndpointId, Event, Lane, LocalSlice, MrKey, NOTE_BYTES_MAX, RailState,
@@ -142,8 +142,8 @@ impl Line {
     }
 
     /// Spreads what is put from now on in another way.
-    pub(crate) fn spread(&mut self, spread: &Spread) {
-        self.lane.spread(self.endpoint, spread);
+    pub(crate) fn set_striping(&mut self, striping: &Striping) {
+        self.lane.set_striping(self.endpoint, striping);
     }
 
     /// The rails that it goes over, if there can be several.

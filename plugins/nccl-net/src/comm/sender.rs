@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_core::spread::{Policy, Spread};
+use ccl_core::queue_pairs::{Policy, Striping};
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Event, LocalSlice, RemoteMr, TransportError, WorkRequest};
 use ccl_memory::Region;
@@ -105,7 +105,7 @@ pub(crate) struct Sender {
     context: Arc<Context>,
     policy: Option<Arc<Policy>>,
     /// How the lane was told to spread messages.
-    spread: Option<Spread>,
+    striping: Option<Striping>,
     /// Where the peer writes its grants.
     ring: Own,
     /// What pieces are sent from, slot by slot.
@@ -161,7 +161,7 @@ impl Sender {
             settings,
             context,
             policy,
-            spread: None,
+            striping: None,
             ring,
             staging,
             busy: 0,
@@ -280,10 +280,10 @@ impl Sender {
     /// Has the lane spread messages as the policy says for one of so many bytes.
     fn follow(&mut self, bytes: usize) {
         let Some(policy) = &self.policy else { return };
-        let spread = self.context.spread(policy, bytes);
-        if self.spread != Some(spread) {
-            self.line.spread(&spread);
-            self.spread = Some(spread);
+        let striping = self.context.striping(policy, bytes);
+        if self.striping != Some(striping) {
+            self.line.set_striping(&striping);
+            self.striping = Some(striping);
         }
     }
 

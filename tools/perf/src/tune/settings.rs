@@ -64,8 +64,8 @@ impl Tried {
         let counts = |joined: Joined| match joined {
             Joined::Anyhow => true,
             Joined::ByNetwork => choice.network.is_some(),
-            Joined::ByConnections => choice.network.is_some() && !choice.spreads(),
-            Joined::ByQueuePairs => choice.spreads(),
+            Joined::ByConnections => choice.network.is_some() && !choice.stripes(),
+            Joined::ByQueuePairs => choice.stripes(),
         };
         Tried::those(|_, joined| counts(joined))
     }

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use ccl_core::admission;
 use ccl_core::execution::{CallParams, Execution, Progress};
 use ccl_core::lower::{Alias, Instr, Place, Program, Strand, Target, lower_for_slots};
+use ccl_core::queue_pairs::Striping;
 use ccl_core::schedule::shape::{Seat, Sizes};
-use ccl_core::spread::Spread;
 use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, Rank};
 
@@ -42,7 +42,7 @@ pub struct Manner {
     /// Channels, slots and budget of every rank.
     pub links: admission::Config,
     /// How messages are spread over queue pairs, and what a NIC may have under way.
-    pub spread: Spread,
+    pub spread: Striping,
     /// As [`crate::flows::Flows::new`], in seconds.
     pub settle_s: f64,
     /// What a rank's reductions read and write per second, in bytes; infinite if they take no time.
@@ -67,7 +67,7 @@ impl Default for Manner {
                 zero_copy_bytes_min: usize::MAX,
                 registered_bytes_max: 0,
             },
-            spread: Spread { pairs: 1, budget_bytes: 2 << 20, ..Spread::default() },
+            spread: Striping { pairs: 1, budget_bytes: 2 << 20, ..Striping::default() },
             settle_s: 0.0,
             fold_bytes_per_s: f64::INFINITY,
             late: Vec::new(),

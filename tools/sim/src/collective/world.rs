@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ccl_core::execution::Link;
 use ccl_core::lower::Program;
-use ccl_core::spread::Order;
+use ccl_core::queue_pairs::Order;
 use ccl_core::types::Rank;
 
 use super::ends::Ends;

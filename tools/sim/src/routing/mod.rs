@@ -11,7 +11,7 @@ mod tests;
 
 use core::net::{IpAddr, Ipv6Addr};
 
-use ccl_core::spread::Flow;
+use ccl_core::queue_pairs::Flow;
 use serde::Serialize;
 
 use crate::SimError;

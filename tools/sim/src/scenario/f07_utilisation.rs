@@ -2,7 +2,7 @@
 
 use super::{Parameter, Scenario, Setting, TRIALS, rack_to_rack, run as run_streams};
 use crate::SimError;
-use crate::measure::{Spread, mean, spread, utilisation};
+use crate::measure::{Striping, mean, spread, utilisation};
 use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
@@ -47,7 +47,7 @@ fn used(
     for seed in setting.trials() {
         let outcome = run_streams(&network, scheme, &streams, manner, seed)?;
         let used = utilisation(&network, &outcome.carried_bytes, outcome.time_s + idle_s);
-        let Spread { least, mean, most, .. } = spread(&network, 1, &used);
+        let Striping { least, mean, most, .. } = spread(&network, 1, &used);
         ends.iter_mut().zip([least, mean, most]).for_each(|(ends, value)| ends.push(value));
     }
     Ok(ends.map(|ends| mean(&ends)))

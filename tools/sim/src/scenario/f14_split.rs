@@ -1,6 +1,6 @@
 //! F14: messages split over queue pairs, or sent over them in turn.
 
-use ccl_core::spread::Order;
+use ccl_core::queue_pairs::Order;
 
 use super::{Parameter, Scenario, Setting, TRIALS, rack_to_rack, run as run_streams};
 use crate::SimError;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ccl_core::spread::{Order, Spread};
+use ccl_core::queue_pairs::{Order, Striping};
 use ccl_core::transport::{DeviceId, Event, LocalSlice, Secret, Transport, WorkRequest};
 use ccl_soft_verbs::{Limits, SoftDevice, Traffic, functions};
 use ccl_transport_verbs::{Options, VerbsTransport};
@@ -96,12 +96,12 @@ fn a_rule_with_a_class_has_queue_pairs_of_that_class() {
     let put = ends[0].put(0, 4096, Some(1));
     one_by_one(&mut ends, &[put; 6]);
     assert_eq!((carried(&ends, 8), carried(&ends, 32)), (vec![(2, 8192); 3], vec![]));
-    let (endpoint, spread) = (ends[0].endpoint, Spread { pairs: 2, ..Spread::default() });
-    ends[0].lane.spread(endpoint, &Spread { traffic_class: Some(32), ..spread });
+    let (endpoint, striping) = (ends[0].endpoint, Striping { pairs: 2, ..Striping::default() });
+    ends[0].lane.set_striping(endpoint, &Striping { traffic_class: Some(32), ..striping });
     one_by_one(&mut ends, &[put; 6]);
     assert_eq!((carried(&ends, 8), carried(&ends, 32)), (vec![(2, 8192); 3], vec![(3, 12288); 2]));
     // Fewer than there are.
-    ends[0].lane.spread(endpoint, &Spread { pairs: 1, ..Spread::default() });
+    ends[0].lane.set_striping(endpoint, &Striping { pairs: 1, ..Striping::default() });
     one_by_one(&mut ends, &[put; 6]);
     assert_eq!(carried(&ends, 8)[0], (8, 8 * 4096));
 }
@@ -132,10 +132,10 @@ fn no_more_are_under_way_than_the_rule_in_force_says() {
     assert_eq!(ends[0].device.caps().depth_max, 1024, "a rule's limit is not every call's");
     let puts: Vec<_> = (0..8).map(|at| ends[0].put(0, 4096, Some(at))).collect();
     one_by_one(&mut ends, &puts[..1]);
-    let (endpoint, in_force) = (ends[0].endpoint, Spread { pairs: 2, ..Spread::default() });
+    let (endpoint, in_force) = (ends[0].endpoint, Striping { pairs: 2, ..Striping::default() });
     for in_flight in [3, 1, 1024] {
-        let spread = Spread { order: Order::RoundRobin, in_flight, ..in_force };
-        ends[0].lane.spread(endpoint, &spread);
+        let striping = Striping { order: Order::RoundRobin, in_flight, ..in_force };
+        ends[0].lane.set_striping(endpoint, &striping);
         assert_eq!(ends[0].lane.post(ccl_socket::now(), &puts).unwrap(), puts.len());
         let most = puts.len().min(in_flight as usize) * 4096;
         let mut seen = ends[0].soft.under_way();
@@ -166,7 +166,7 @@ fn one_of_sixteen_queue_pairs_has_room_for_sixteen_writes() {
     let puts: Vec<_> = (0..16).map(|at| ends[0].put(0, 4096, Some(at))).collect();
     one_by_one(&mut ends, &puts[..1]);
     let endpoint = ends[0].endpoint;
-    ends[0].lane.spread(endpoint, &Spread { pairs: 1, ..Spread::default() });
+    ends[0].lane.set_striping(endpoint, &Striping { pairs: 1, ..Striping::default() });
     ends[0].lane.post(ccl_socket::now(), &puts).unwrap();
     // Tests beside this one have some travel at any time.
     assert!(ends[0].soft.under_way() > 8 * 4096, "{}", ends[0].soft.under_way());

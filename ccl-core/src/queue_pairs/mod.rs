@@ -43,7 +43,7 @@ pub enum Order {
 
 /// How messages are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Spread {
+pub struct Striping {
     /// Over how many queue pairs.
     pub pairs: u32,
     /// By which order.
@@ -60,9 +60,9 @@ pub struct Spread {
     pub traffic_class: Option<u8>,
 }
 
-impl Default for Spread {
-    fn default() -> Spread {
-        Spread {
+impl Default for Striping {
+    fn default() -> Striping {
+        Striping {
             pairs: 1,
             order: Order::RoundRobin,
             chunk_bytes: 16 << 10,
@@ -104,7 +104,7 @@ struct Rule {
     bytes: RangeInclusive<usize>,
     fan_out: RangeInclusive<u32>,
     tier: Option<Tier>,
-    spread: Spread,
+    striping: Striping,
 }
 
 impl Rule {
@@ -135,38 +135,38 @@ pub struct Group {
 impl Default for Policy {
     /// Four queue pairs where a rank sends to all others, 16 elsewhere; whole messages in turn.
     fn default() -> Policy {
-        let spread = Spread { pairs: 16, ..Spread::default() };
+        let striping = Striping { pairs: 16, ..Striping::default() };
         let collectives = vec![Collective::AllToAll, Collective::AllToAllV];
-        let all = Rule { collectives, ..Rule::always(Spread { pairs: 4, ..spread }) };
-        Policy { rules: vec![all, Rule::always(spread)] }
+        let all = Rule { collectives, ..Rule::always(Striping { pairs: 4, ..striping }) };
+        Policy { rules: vec![all, Rule::always(striping)] }
     }
 }
 
 impl Rule {
-    fn always(spread: Spread) -> Rule {
+    fn always(striping: Striping) -> Rule {
         let (collectives, tier) = (Vec::new(), None);
-        Rule { collectives, bytes: 0..=usize::MAX, fan_out: 0..=u32::MAX, tier, spread }
+        Rule { collectives, bytes: 0..=usize::MAX, fan_out: 0..=u32::MAX, tier, striping }
     }
 }
 
 impl Policy {
     /// One rule for everything.
     #[must_use]
-    pub fn always(spread: Spread) -> Policy {
-        Policy { rules: vec![Rule::always(spread)] }
+    pub fn always(striping: Striping) -> Policy {
+        Policy { rules: vec![Rule::always(striping)] }
     }
 
     /// One queue pair for everything, where the fabric spreads its packets over many paths by
     /// itself: more of them take room on the device and spread nothing.
     #[must_use]
     pub fn adaptive() -> Policy {
-        Policy::always(Spread::default())
+        Policy::always(Striping::default())
     }
 
     /// What is done in a situation.
     #[must_use]
-    pub fn choose(&self, situation: &Situation) -> Spread {
-        self.rule(situation).map_or_else(Spread::default, |rule| rule.spread)
+    pub fn choose(&self, situation: &Situation) -> Striping {
+        self.rule(situation).map_or_else(Striping::default, |rule| rule.striping)
     }
 
     /// The rule behind it, as it is written.
@@ -177,13 +177,13 @@ impl Policy {
 
     /// What is done where no other rule holds.
     #[must_use]
-    pub fn otherwise(&self) -> Spread {
-        self.rules.last().map_or_else(Spread::default, |rule| rule.spread)
+    pub fn otherwise(&self) -> Striping {
+        self.rules.last().map_or_else(Striping::default, |rule| rule.striping)
     }
 
     /// What is done anywhere.
-    pub fn spreads(&self) -> impl Iterator<Item = Spread> + '_ {
-        self.rules.iter().map(|rule| rule.spread)
+    pub fn stripes(&self) -> impl Iterator<Item = Striping> + '_ {
+        self.rules.iter().map(|rule| rule.striping)
     }
 
     fn rule(&self, situation: &Situation) -> Option<&Rule> {
@@ -194,7 +194,7 @@ impl Policy {
     #[must_use]
     pub fn groups(&self) -> Vec<Group> {
         let mut groups: Vec<Group> = Vec::new();
-        for Spread { pairs, traffic_class, .. } in self.spreads() {
+        for Striping { pairs, traffic_class, .. } in self.stripes() {
             match groups.iter_mut().find(|group| group.traffic_class == traffic_class) {
                 Some(group) => group.pairs = group.pairs.max(pairs),
                 None => groups.push(Group { traffic_class, pairs }),

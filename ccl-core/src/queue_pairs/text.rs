@@ -9,7 +9,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use super::{Order, PAIRS_MAX, Policy, Rule, Spread, Tier};
+use super::{Order, PAIRS_MAX, Policy, Rule, Striping, Tier};
 use crate::value::{Bytes, Value};
 
 /// A policy that cannot be read.
@@ -44,7 +44,7 @@ impl FromStr for Policy {
     fn from_str(text: &str) -> Result<Policy, PolicyError> {
         let rules = text.split(';').map(str::trim).filter(|rule| !rule.is_empty());
         let mut rules = rules.map(rule).collect::<Result<Vec<_>, _>>()?;
-        let always = |rule: &Rule| *rule == Rule::always(rule.spread);
+        let always = |rule: &Rule| *rule == Rule::always(rule.striping);
         if !rules.last().is_some_and(always) {
             rules.extend(Policy::default().rules);
         }
@@ -57,11 +57,11 @@ fn rule(text: &str) -> Result<Rule, PolicyError> {
     let mut rule = Rule::always(Policy::default().otherwise());
     conditions.split_whitespace().try_for_each(|word| condition(&mut rule, word))?;
     if let Ok(pairs) = deeds.trim().parse::<u32>() {
-        rule.spread.pairs = pairs;
+        rule.striping.pairs = pairs;
     } else {
-        deeds.split_whitespace().try_for_each(|word| deed(&mut rule.spread, word))?;
+        deeds.split_whitespace().try_for_each(|word| deed(&mut rule.striping, word))?;
     }
-    if !(1..=PAIRS_MAX).contains(&rule.spread.pairs) {
+    if !(1..=PAIRS_MAX).contains(&rule.striping.pairs) {
         return Err(wrong(deeds.trim(), "not of 1 to 64 queue pairs"));
     }
     Ok(rule)
@@ -94,21 +94,21 @@ fn condition(rule: &mut Rule, word: &str) -> Result<(), PolicyError> {
     Ok(())
 }
 
-fn deed(spread: &mut Spread, word: &str) -> Result<(), PolicyError> {
+fn deed(striping: &mut Striping, word: &str) -> Result<(), PolicyError> {
     let (name, value) = word.split_once('=').ok_or_else(|| wrong(word, "not like qps=4"))?;
     match name {
-        "qps" => spread.pairs = number(word, value, PAIRS_MAX as usize)? as u32,
+        "qps" => striping.pairs = number(word, value, PAIRS_MAX as usize)? as u32,
         "order" => {
             let order = NAMES.iter().find(|(_, known)| *known == value);
             let problem = "none of split, round_robin and load_aware";
-            spread.order = order.ok_or_else(|| wrong(word, problem))?.0;
+            striping.order = order.ok_or_else(|| wrong(word, problem))?.0;
         }
-        "chunk" => spread.chunk_bytes = number(word, value, usize::MAX)?.max(1),
-        "in_flight" => spread.in_flight = number(word, value, 1 << 20)?.max(1) as u32,
-        "budget" => spread.budget_bytes = number(word, value, usize::MAX)?.max(1),
+        "chunk" => striping.chunk_bytes = number(word, value, usize::MAX)?.max(1),
+        "in_flight" => striping.in_flight = number(word, value, 1 << 20)?.max(1) as u32,
+        "budget" => striping.budget_bytes = number(word, value, usize::MAX)?.max(1),
         "tc" => {
             let class = u8::read(value).ok_or_else(|| wrong(word, "no traffic class (0 to 255)"));
-            spread.traffic_class = Some(class?);
+            striping.traffic_class = Some(class?);
         }
         _ => return Err(wrong(word, "none of qps, order, chunk, in_flight, budget and tc")),
     }
@@ -121,9 +121,9 @@ impl fmt::Display for Order {
     }
 }
 
-impl fmt::Display for Spread {
+impl fmt::Display for Striping {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let default = Spread::default();
+        let default = Striping::default();
         write!(f, "qps={}", self.pairs)?;
         if self.order != default.order {
             write!(f, " order={}", self.order)?;
@@ -157,7 +157,7 @@ impl fmt::Display for Rule {
         if !conditions.is_empty() {
             write!(f, "{}: ", conditions.join(" "))?;
         }
-        self.spread.fmt(f)
+        self.striping.fmt(f)
     }
 }
 
