@@ -72,9 +72,11 @@ impl Choice {
         })
     }
 
-    /// The same of a configuration, and nothing if it names no transport.
+    /// Returns the same of a configuration; that of `auto` if it names no transport.
     pub fn of(config: &Config) -> Choice {
-        Choice::named(&config.transport).unwrap_or(Choice { host: None, network: None })
+        let auto = || choices().first().map(|(_, auto)| *auto);
+        let named = Choice::named(&config.transport).ok().or_else(auto);
+        named.unwrap_or(Choice { host: None, network: None })
     }
 
     /// Returns its name in `FERROCCL_TRANSPORT`; empty if it joins nobody.
@@ -108,7 +110,7 @@ fn pair_name(host: &'static TransportKind, network: &'static TransportKind) -> &
 /// Every name, and what it chooses.
 fn choices() -> Vec<(&'static str, Choice)> {
     let (hosts, networks) = (of_reach(Reach::Host), of_reach(Reach::Network));
-    let anywhere = networks.iter().copied().rfind(|kind| !kind.adapters);
+    let anywhere = networks.iter().copied().find(|kind| !kind.adapters);
     let auto = Choice { host: hosts.first().copied(), network: anywhere };
     let mut all = vec![(AUTO, auto)];
     let mut add = |host, network| {

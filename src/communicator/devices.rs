@@ -171,7 +171,14 @@ fn make(
 ) -> Result<Box<dyn Transport>, Error> {
     let setup =
         Setup { acknowledged: false, done_when_written: false, one_connection: false, link_within };
-    Ok((kind.make)(config, &setup)?)
+    let transport = (kind.make)(config, &setup)?;
+    if config.tls && kind.reach == Reach::Network && !kind.encrypts {
+        let name = kind.name;
+        return Err(usage(format!(
+            "FERROCCL_TLS=1: {name} cannot encrypt; choose another FERROCCL_TRANSPORT"
+        )));
+    }
+    Ok(transport)
 }
 
 /// Returns how many devices a rank may take.

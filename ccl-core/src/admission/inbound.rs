@@ -155,11 +155,9 @@ impl Inbound {
         self.next += 1;
         self.destination = Destination::Undecided;
         let due = self.own();
-        let is_due = due > self.granted && (due - self.granted) * 2 >= u64::from(self.reserved);
-        if is_due {
-            (self.granted, self.announced) = (due, due);
-        }
-        is_due.then_some(due)
+        // By what the sender knows: what it was not told is as good as withheld.
+        let is_due = due > self.announced && (due - self.announced) * 2 >= u64::from(self.reserved);
+        is_due.then(|| self.renew())
     }
 
     /// Returns whether the link must ask for a credit for the preposted message `number`: it has

@@ -19,6 +19,8 @@ pub(super) struct Outbound {
     next: u64,
     /// Messages below this may be sent.
     granted: u64,
+    /// The same, as it was told before the offer came.
+    early: u64,
     /// Of every staging slot: bytes under way, 0 if it is free.
     busy: Vec<usize>,
     stalled: bool,
@@ -29,13 +31,16 @@ pub(super) struct Outbound {
 impl Outbound {
     pub(super) fn new(staging_slots: u32) -> Outbound {
         let busy = vec![0; staging_slots as usize];
-        Outbound { slots: 0, next: 0, granted: 0, busy, stalled: false, waits_since: None }
+        let (slots, next, granted, early) = (0, 0, 0, 0);
+        Outbound { slots, next, granted, early, busy, stalled: false, waits_since: None }
     }
 
-    /// The receiver has this many slots and grants the reserved ones of them.
+    /// The receiver has this many slots and grants the reserved ones of them, and what it granted
+    /// of its pool meanwhile: that may have overtaken the offer.
     pub(super) fn open(&mut self, slots: u32, reserved: u32) {
         self.slots = slots;
-        self.granted = self.next + u64::from(reserved);
+        let early = self.early.min(u64::from(slots));
+        self.granted = self.next + early.max(u64::from(reserved));
     }
 
     /// The receiver's slots; 0 until its offer has come.
@@ -98,12 +103,15 @@ impl Outbound {
     }
 
     /// A message of the receiver's has told a grant, modulo 2^32; no if that is forged. One that
-    /// comes before the offer, as it may where nothing keeps the two in order, tells nothing new:
-    /// nothing has been sent that could have been granted again.
+    /// comes before the offer, as it may where nothing keeps the two in order, waits for it.
     pub(super) fn told(&mut self, below: u32) -> bool {
         let ahead = below.wrapping_sub(self.granted as u32);
+        if self.slots == 0 {
+            self.early = self.early.max(below.into());
+            return true;
+        }
         // An older message's, that others have overtaken, is behind.
-        if self.slots == 0 || ahead > u32::MAX / 2 {
+        if ahead > u32::MAX / 2 {
             return true;
         }
         let granted = self.granted + u64::from(ahead);
@@ -114,6 +122,10 @@ impl Outbound {
 
     /// Takes a grant, which can never reach further than the receiver's slots do.
     pub(super) fn grant(&mut self, below: u32) -> Verdict {
+        if self.slots == 0 {
+            self.early = self.early.max(below.into());
+            return Verdict::Taken;
+        }
         let distance = ahead(self.granted, below);
         if behind(distance) {
             return Verdict::Late;

@@ -59,7 +59,8 @@ impl MessageLinks {
             let asks = inbound.asks_again();
             self.pool.free -= usize::from(given);
             self.counters.pool_credits += u64::from(given);
-            self.pool.served.extend(given.then_some(link));
+            // Its own credits may have grown as well.
+            self.pool.served.push(link);
             self.pool.asking.extend(asks.then_some(link));
         }
         while let Some(link) = self.pool.served.pop() {

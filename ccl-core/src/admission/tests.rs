@@ -314,3 +314,50 @@ fn a_credit_of_the_pool_lasts_for_one_message() {
     assert_eq!((inbound.forget(), inbound.pooled()), (6, 0));
     assert!(!inbound.extend(), "its peer is gone");
 }
+
+/// A link asks for a credit and takes messages before it is served: its own credits grow meanwhile,
+/// and its sender must hear of it.
+#[test]
+fn credits_that_grow_while_a_link_waits_are_announced() {
+    let (slots, reserved) = (16, 7);
+    let (mut inbound, mut outbound) = (Inbound::new(slots, reserved), Outbound::new(slots));
+    outbound.open(slots, reserved);
+    for number in 0..100u64 {
+        inbound.preposts.prepost_to(number + 8);
+        inbound.asks_for(number + 7);
+        assert!(outbound.ready(NOW, &mut 0), "message {number} has no credit");
+        outbound.sent(1);
+        outbound.done((number % u64::from(slots)) as usize);
+        let slot = inbound.expect(number as u32).unwrap();
+        inbound.arrive(slot, None);
+        let grants = inbound.release();
+        // It is served only now, and has what it asked for already.
+        let served = inbound.extend();
+        assert!(!served && !inbound.asks_again());
+        for below in grants {
+            assert_ne!(outbound.grant(below as u32), Verdict::Forged);
+        }
+    }
+}
+
+#[test]
+fn a_grant_that_overtakes_the_offer_counts() {
+    for tell in [
+        |outbound: &mut Outbound| outbound.told(5),
+        |outbound: &mut Outbound| outbound.grant(5) == Verdict::Taken,
+    ] {
+        let mut outbound = Outbound::new(8);
+        assert!(tell(&mut outbound) && !outbound.ready(NOW, &mut 0));
+        outbound.open(8, 1);
+        let sent = (0..8).take_while(|_| {
+            let ready = outbound.ready(NOW, &mut 0);
+            outbound.sent(1);
+            ready
+        });
+        assert_eq!(sent.count(), 5);
+    }
+    let mut outbound = Outbound::new(8);
+    assert_eq!(outbound.grant(500), Verdict::Taken);
+    outbound.open(8, 1);
+    assert_eq!(outbound.grant(9), Verdict::Forged, "no more than there are slots");
+}
