@@ -89,6 +89,14 @@ impl Config {
         u32::try_from(share).unwrap_or(u32::MAX).max(self.slots_min).clamp(1, self.slots.max(1))
     }
 
+    /// Returns the bytes, headers included, of the slots of all links of `peers` peers if all have
+    /// as many.
+    #[must_use]
+    pub fn equal_bytes(&self, peers: usize) -> usize {
+        let links = peers * self.channels.max(1) as usize;
+        links * self.equal_slots(peers) as usize * (HEADER_BYTES + self.slot_bytes)
+    }
+
     /// Returns the slots that each link can rely on when there are `peers` peers: all of them where
     /// the budget holds them, else half of an equal share, or two, which let messages be passed on
     /// while others come, or the one that there is.

@@ -571,7 +571,7 @@ mod tests {
         assert!(pauses(&free) > 0);
         assert_eq!(pauses(&granted), 0);
         let Transport::Admission { slots, .. } = admission(8, 1 << 20) else { return };
-        let granted_bytes = slots.in_flight_bytes_max(12) as f64;
+        let granted_bytes = slots.equal_bytes(12) as f64;
         assert!(granted.in_flight_bytes_max <= granted_bytes);
         assert!(granted.in_flight_bytes_max > 0.5 * granted_bytes);
         let most = |outcome: &Outcome| outcome.queue_bytes_max.iter().copied().fold(0.0, f64::max);

@@ -112,7 +112,7 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
         let time = outcome.time_s / roofline_s;
         findings.note(format!("{name}: time over roofline"), Unit::Ratio, time);
         let granted = matches!(transport, Transport::Admission { .. })
-            .then(|| slots.in_flight_bytes_max((network.ranks() - zone.nics) as usize) as f64);
+            .then(|| slots.equal_bytes((network.ranks() - zone.nics) as usize) as f64);
         tell(&mut findings, &network, &outcome, name, granted);
         paused.push(outcome.paused_s.iter().sum::<f64>());
         queue = queue.with(name, outcome.watched.into_iter().next().unwrap_or_default());
