@@ -334,7 +334,7 @@ fn credits_that_grow_while_a_link_waits_are_announced() {
         // It is served only now, and has what it asked for already.
         let served = inbound.extend();
         assert!(!served && !inbound.asks_again());
-        for below in grants {
+        if let Some(below) = grants {
             assert_ne!(outbound.grant(below as u32), Verdict::Forged);
         }
     }
