@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use ccl_core::config::Config;
 use ccl_core::registry::{Reach, TransportKind};
 
-/// Those of the library.
+/// The transports of the library.
 static OWN: [&TransportKind; 3] =
     [&ccl_transport_shm::KIND, &ccl_transport_tcp::KIND, &ccl_transport_verbs::KIND];
 
-/// Those that programs have added.
+/// The transports that programs have added.
 static ADDED: Mutex<Vec<&'static TransportKind>> = Mutex::new(Vec::new());
 
 /// Adds a transport of the program's own, on all ranks alike. From then on `FERROCCL_TRANSPORT` can

@@ -15,7 +15,7 @@ pub enum Reach {
     Network,
 }
 
-/// What a transport's devices are opened for.
+/// The demands on a transport's devices when they are opened.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
     /// A put is done only when the peer has it: several devices as one need that, to put again what
@@ -26,8 +26,17 @@ pub struct Setup {
     pub done_when_written: bool,
     /// Each lane has one connection.
     pub one_connection: bool,
-    /// How long the link of a port may be away before its connections count as lost.
+    /// The longest time that the link of a port may be down before its connections count as lost.
     pub link_within: Duration,
+}
+
+impl Setup {
+    /// Returns the demands of a rank with one device: breaks are mended, and many connections share
+    /// a lane.
+    #[must_use]
+    pub const fn new(link_within: Duration) -> Setup {
+        Setup { acknowledged: false, done_when_written: false, one_connection: false, link_within }
+    }
 }
 
 /// A setting by which links get more flows, and the values that are worth trying.
@@ -49,16 +58,16 @@ pub struct TransportKind {
     pub reach: Reach,
     /// `auto` takes the kind that has the highest among those of its reach that all ranks have.
     pub preference: u8,
-    /// Whether its devices are adapters, of which a host has some or none: its ranks share them
+    /// True if its devices are adapters, of which a host has some or none: its ranks share them
     /// out, each takes those that are nearest to it, and several of them can be one device.
     pub adapters: bool,
-    /// Whether messages are spread over queue pairs by a policy ([`crate::queue_pairs`]).
+    /// True if messages are striped over queue pairs by a policy ([`crate::queue_pairs`]).
     pub stripes: bool,
-    /// Whether it can encrypt.
+    /// True if it can encrypt.
     pub encrypts: bool,
-    /// By what links get more flows, where anything does that.
+    /// The setting that gives links more flows, if there is one.
     pub more_flows: Option<MoreFlows>,
-    /// Whether the configuration names devices, so that `auto` takes them whatever they are.
+    /// Returns whether the configuration names devices: `auto` takes those even in software.
     pub names_devices: fn(&Config) -> bool,
     /// Makes the transport.
     pub make: Make,

@@ -17,7 +17,7 @@ use super::call::usage;
 use super::error::Error;
 use crate::transports::{self, Choice};
 
-/// How long the link of one of several devices may be away before others take over.
+/// The longest time that the link of one of several devices may be down before others take over.
 const LINK_WITHIN: Duration = Duration::from_millis(500);
 
 /// A transport between hosts that needs adapters, and those of this host that its ranks may take.
@@ -27,7 +27,7 @@ pub(super) struct Candidate {
     pub(super) devices: Vec<DeviceInfo>,
     /// The reason why there are none.
     pub(super) lacks: String,
-    /// What all ranks have, once they have told each other.
+    /// The reports of all ranks, once they are exchanged.
     pub(super) survey: Survey,
 }
 
@@ -169,9 +169,7 @@ fn make(
     config: &Config,
     link_within: Duration,
 ) -> Result<Box<dyn Transport>, Error> {
-    let setup =
-        Setup { acknowledged: false, done_when_written: false, one_connection: false, link_within };
-    let transport = (kind.make)(config, &setup)?;
+    let transport = (kind.make)(config, &Setup::new(link_within))?;
     if config.tls && kind.reach == Reach::Network && !kind.encrypts {
         let name = kind.name;
         return Err(usage(format!(
@@ -190,7 +188,7 @@ fn rails_max(config: &Config) -> Result<usize, Error> {
     Ok(most)
 }
 
-/// How the RDMA devices of each host are shared among its ranks.
+/// The assignment of each host's adapters to its ranks.
 #[derive(Clone, Debug, PartialEq)]
 struct Sharing {
     /// The devices of this rank's host that it takes.
@@ -235,8 +233,7 @@ fn rails(
     // Where there are other ways, there is less to wait for.
     let link_within = if taken.len() > 1 { LINK_WITHIN } else { config.dead_after };
     let acknowledged = !*single;
-    let setup =
-        Setup { acknowledged, done_when_written: false, one_connection: false, link_within };
+    let setup = Setup { acknowledged, ..Setup::new(link_within) };
     let transport = (kind.make)(config, &setup)?;
     let named = taken.iter().filter_map(|at| found.get(*at));
     let open = |device: &DeviceInfo| Ok((device.id.0.clone(), transport.open(&device.id)?));

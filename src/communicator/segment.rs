@@ -19,8 +19,8 @@ use crate::recorder::CallRecord;
 const HEAD: usize = doorbell::BYTES + CallRecord::SHARED_BYTES;
 /// With so many peers that slots would be shorter, each has fewer of them.
 const SLOT_BYTES_MIN: usize = 4 << 10;
-/// Slots of an equal share of a budget that is too small for as many as are configured, where links
-/// between hosts can lend each other credits: two that each link keeps, and two for the pool.
+/// Slots of a link's equal share where the budget is too small for the configured number and links
+/// between hosts share credits: two that each link reserves, and two for the pool.
 const SLOTS_SHARED: u32 = 4;
 /// Slots of a link between hosts for each that it can rely on, at most: they take memory.
 const SLOTS_PER_RESERVED: u32 = 4;
@@ -51,8 +51,9 @@ impl Segment {
     /// Returns the layout on the host of `rank`: slots as large and as many as configured, or as
     /// the budget allows, which holds for 32,000 peers if it is the usual one. Where no two ranks
     /// share a host slots are twice as large: a system call costs more than a look at a slot, and
-    /// what is lent and lands stays in no cache. Between hosts a small budget makes slots fewer
-    /// before it makes them shorter, because links that are idle leave their credits to others.
+    /// what is sent and placed without a copy stays in no cache. Between hosts a small budget makes
+    /// slots fewer before it makes them shorter, because links that are idle leave their credits to
+    /// others.
     pub(super) fn new(hosts: &Hosts, rank: Rank, config: &Config) -> Segment {
         let (ranks, locals) = (hosts.ranks(), hosts.members(hosts.seat(rank).0));
         let apart = ranks > 1 && hosts.count() == ranks;

@@ -183,8 +183,11 @@ fn large_messages_are_copied_at_neither_end() {
             .fold([0; 3], |all, one| std::array::from_fn(|at| all[at] + one[at]))
     });
     println!("sent, zero copy, placed: {seen:?}");
-    for [sent, lent, _] in &seen {
-        assert!(lent * 2 > *sent, "{lent} of {sent} messages were sent from where they lay");
+    for [sent, zero_copy, _] in &seen {
+        assert!(
+            zero_copy * 2 > *sent,
+            "{zero_copy} of {sent} messages were sent from where they lay"
+        );
     }
     // Who is late finds messages in their slots.
     let placed: u64 = seen.iter().map(|[_, _, placed]| placed).sum();
@@ -199,7 +202,7 @@ fn registered_buffers_lend_shorter_messages() {
     };
     let config = over(&devices, |config| config.registered_bytes = Bytes(400_000));
     let seen = ranks_with(2, config, |communicator| {
-        let lent = |communicator: &Communicator| -> u64 {
+        let zero_copy = |communicator: &Communicator| -> u64 {
             communicator.peer_statistics().map(|(_, account)| account.zero_copy_sent).sum()
         };
         // Of 160,000 bytes: two of them are all that may be registered at a time.
@@ -209,7 +212,7 @@ fn registered_buffers_lend_shorter_messages() {
                 communicator.all_reduce_in_place(data, Reduction::Max).unwrap();
             }
         }
-        let unregistered = lent(communicator);
+        let unregistered = zero_copy(communicator);
         let mut registered = buffers.map(|buffer| communicator.register(buffer).unwrap());
         for turn in 0..3 {
             for (at, data) in registered.iter_mut().enumerate() {
@@ -218,14 +221,14 @@ fn registered_buffers_lend_shorter_messages() {
                 assert!(data.iter().all(|value| *value == expected), "{at}, {turn}");
             }
         }
-        let after = lent(communicator);
+        let after = zero_copy(communicator);
         let [first, ..] = registered;
         let mut data = first.into_inner();
         communicator.all_reduce_in_place(&mut data, Reduction::Max).unwrap();
-        assert_eq!(lent(communicator), after, "it is registered no longer");
+        assert_eq!(zero_copy(communicator), after, "it is registered no longer");
         (unregistered, after)
     });
-    println!("lent before and after: {seen:?}");
+    println!("zero_copy before and after: {seen:?}");
     for (before, after) in seen {
         assert!(before == 0 && after > 0, "{before}, then {after}");
     }

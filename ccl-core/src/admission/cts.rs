@@ -113,7 +113,7 @@ pub(crate) fn fuzzed(data: &[u8]) {
 pub struct Placement {
     /// The address that its payload is to come to.
     pub address: usize,
-    /// Of its payload.
+    /// Bytes of its payload.
     pub bytes: usize,
     /// Its tag: another message goes to its slot.
     pub tag: u64,
@@ -168,7 +168,7 @@ impl Preposts {
         self.busy.get_mut(at).into_iter().for_each(|busy| *busy = false);
     }
 
-    /// Whether nothing may still be written past the slots.
+    /// Returns whether no message may be placed directly any more.
     pub(super) fn is_empty(&self) -> bool {
         self.placement.iter().all(Option::is_none)
     }
@@ -186,7 +186,7 @@ impl MessageLinks {
         self.pool.is_shared() || self.transfers && self.zero_copy.is_current()
     }
 
-    /// Whether the message after those of the link that are preposted already may be, too.
+    /// Returns whether one more receive of the link may be preposted.
     pub fn may_prepost(&mut self, link: Link) -> bool {
         let (transfers, shared) = (self.transfers, self.pool.is_shared());
         self.link(link).is_some_and(|(peer, channel)| {
@@ -273,7 +273,7 @@ impl MessageLinks {
         Ok(true)
     }
 
-    /// How the peer knows memory of the call's.
+    /// Returns the key by which a peer knows memory of the call.
     fn shared(&mut self, rank: Rank, key: MrKey) -> Result<RemoteKey, TransportError> {
         if let Some(known) = self.zero_copy.shared(rank, key) {
             return Ok(known);
@@ -287,8 +287,8 @@ impl MessageLinks {
         Ok(shared)
     }
 
-    /// Where the payload of the link's next message, if it has this length and tag, is to be placed
-    /// instead of in its slot, as far as its peer has told that by now.
+    /// Returns the memory of the CTS for the link's next message, if one has come and describes a
+    /// message of this length and tag.
     pub(super) fn granted(
         &mut self,
         link: Link,

@@ -14,8 +14,8 @@ pub struct Sender(Outbound);
 pub struct Receiver(Inbound);
 
 impl Sender {
-    /// Of a link whose receiver grants `slots` from the start; messages are sent from as many
-    /// `staging` slots.
+    /// Returns the sending end of a link whose receiver grants `slots` from the start; messages are
+    /// sent from as many `staging` slots.
     #[must_use]
     pub fn new(staging: u32, slots: u32) -> Sender {
         let mut outbound = Outbound::new(staging.max(1));
@@ -23,7 +23,7 @@ impl Sender {
         Sender(outbound)
     }
 
-    /// Whether the next message may be sent: it is granted, and its staging slot is free.
+    /// Returns whether the next message has a credit and a free staging slot.
     pub fn is_ready(&mut self) -> bool {
         self.0.ready(None, &mut 0)
     }
@@ -48,7 +48,7 @@ impl Sender {
 }
 
 impl Receiver {
-    /// Of a link with so many slots, all granted.
+    /// Returns the receiving end of a link with so many slots, all granted.
     #[must_use]
     pub fn new(slots: u32) -> Receiver {
         Receiver(Inbound::new(slots.max(1), slots.max(1)))
@@ -63,7 +63,7 @@ impl Receiver {
         slot.is_some()
     }
 
-    /// Whether the next message in order is there.
+    /// Returns whether the next message in order has arrived.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.0.ready()

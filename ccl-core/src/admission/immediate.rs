@@ -15,7 +15,7 @@ pub const CHANNELS_MAX: u32 = 1 << CHANNEL_BITS;
 /// cannot be mistaken for each other.
 pub const SLOTS_MAX: u32 = 1 << (NUMBER_BITS - 2);
 
-/// What an immediate says.
+/// The 32 bits that travel with a put, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Immediate {
     /// A message has been put into the slot of its number.
@@ -88,12 +88,12 @@ impl Immediate {
     }
 }
 
-/// How far `number` is ahead of `from`, modulo the numbers there are.
+/// Returns the distance from `from` to `number`, modulo 2^20.
 pub(super) const fn ahead(from: u64, number: u32) -> u64 {
     (number.wrapping_sub(from as u32) & NUMBER_MASK) as u64
 }
 
-/// Whether such a distance means that the number lies behind.
+/// Returns whether such a distance means that the number lies behind.
 pub(super) const fn behind(ahead: u64) -> bool {
     ahead == 0 || ahead > 1 << (NUMBER_BITS - 1)
 }

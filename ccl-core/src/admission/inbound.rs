@@ -3,7 +3,7 @@
 use super::cts::{Placement, Preposts};
 use super::immediate::ahead;
 
-/// Where the payload of the next message comes.
+/// The destination of the next message's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     /// Nobody has asked yet; its slot, if nobody does.
@@ -25,11 +25,11 @@ pub(super) struct Inbound {
     granted: u64,
     /// The grant that the sender was told last.
     announced: u64,
-    /// Whether the link waits for credits of the pool.
+    /// True while the link is in the queue of the pool.
     asks: bool,
-    /// Of every slot: whether its current message is there.
+    /// Per slot: true once its current message has arrived.
     arrived: Vec<bool>,
-    /// Of every slot: where past it its current message came.
+    /// Per slot: the memory of a message that was placed directly, if any.
     past: Vec<Option<Placement>>,
     pub(super) preposts: Preposts,
     destination: Destination,
@@ -72,12 +72,12 @@ impl Inbound {
         self.next
     }
 
-    /// Whether a message among the next ones, as many as there are slots, is there.
+    /// Returns whether a message within the window of the slots has arrived.
     pub(super) fn has_arrived(&self, number: u64) -> bool {
         number < self.next || self.arrived[self.index(number)]
     }
 
-    /// Where the payload of the next message comes, or has come.
+    /// Returns the destination of the next message's payload.
     pub(super) fn destination(&self) -> Destination {
         self.past().map_or(self.destination, |placed| Destination::At(placed.address))
     }
@@ -103,7 +103,7 @@ impl Inbound {
         (number < self.granted && !self.arrived[slot]).then_some(slot)
     }
 
-    /// What a named message is that went past its slot.
+    /// Returns the memory of a message that was placed directly.
     pub(super) fn placement(&self, number: u32) -> Option<Placement> {
         self.preposts.placement(self.next + ahead(self.next, number))
     }

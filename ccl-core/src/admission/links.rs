@@ -27,14 +27,14 @@ use crate::transport::{
 use crate::types::Rank;
 
 pub(super) const LINE: usize = 64;
-/// Where in a slot the header begins, so that the payload begins with a cache line.
+/// Offset of the header in a slot: the payload begins with a cache line.
 const HEADER: usize = LINE - HEADER_BYTES;
 /// The longest sleep while connections are being made.
 const RENDEZVOUS_PAUSE: Duration = Duration::from_micros(200);
 /// The request that carries a grant; those before it carry records of CTS, all others
 /// name a staging slot.
 const GRANT_ID: u32 = u32::MAX;
-/// What mostly comes at once: room for it is made beforehand, so that calls need not allocate.
+/// Initial capacity of the queues, so that calls rarely allocate.
 const AT_ONCE: usize = 64;
 
 /// Memory for the slots of all channels of one peer, in one direction.
@@ -44,7 +44,7 @@ pub(super) struct Slots {
     pub(super) key: MrKey,
     per_channel: usize,
     stride: usize,
-    /// Where records of CTS begin.
+    /// Offset of the CTS records.
     records: usize,
 }
 
@@ -67,7 +67,7 @@ impl Slots {
         self.region.start().wrapping_add(self.offset(channel, slot) + LINE)
     }
 
-    /// What the message in a slot says of itself, as its sender wrote it.
+    /// Returns the header of the message in a slot, as its sender wrote it.
     fn header(&self, channel: usize, slot: usize) -> Header {
         let mut bytes = [0; HEADER_BYTES];
         if self.region.read(self.offset(channel, slot) + HEADER, &mut bytes).is_err() {
@@ -85,7 +85,7 @@ impl Slots {
 /// Before a message's payload.
 #[derive(Clone, Copy, Debug)]
 struct Header {
-    /// Of the payload.
+    /// Bytes of the payload.
     bytes: usize,
     /// The grant that came with it.
     below: u32,
@@ -101,13 +101,13 @@ pub(super) struct Peer {
     pub(super) staging: Slots,
     /// The peer's inbound slots, once its offer has come.
     pub(super) remote: Option<RemoteMr>,
-    /// Where in that the CTS ring begins, if there is one.
+    /// Offset of the CTS ring in the peer's inbound memory, if there is a ring.
     pub(super) ring: Option<usize>,
     /// Memory of the peer's that CTS have named.
     pub(super) imports: Vec<(RemoteKey, RemoteMr)>,
     /// Channel by channel.
     pub(super) links: Vec<(Inbound, Outbound)>,
-    /// How the lane was told to spread what goes to it.
+    /// The striping that the lane uses towards the peer.
     striping: Option<Striping>,
     pub(super) statistics: PeerStatistics,
 }
@@ -133,11 +133,11 @@ pub struct MessageLinks {
     /// Credits that each link has for itself.
     reserved: u32,
     pub(super) pool: CreditPool,
-    /// Whether CTS are sent.
+    /// True if receivers send CTS: the device cannot redirect puts.
     pub(super) transfers: bool,
     /// By rank.
     pub(super) peers: Vec<Option<Peer>>,
-    /// Of endpoints, by number.
+    /// The rank of each endpoint, by number.
     ranks: Vec<Option<Rank>>,
     /// Connects more peers; none where the owner attaches all.
     rendezvous: Option<Box<Rendezvous>>,
@@ -353,7 +353,8 @@ impl MessageLinks {
         false
     }
 
-    /// Whether the link's next message has arrived. Asking is what has a peer connected.
+    /// Returns whether the link's next message has arrived. The first call for a peer requests its
+    /// connection.
     pub fn readable(&mut self, link: Link) -> bool {
         match self.link(link) {
             Some((peer, channel)) => peer.links[channel].0.ready(),
@@ -361,8 +362,8 @@ impl MessageLinks {
         }
     }
 
-    /// Whether the link's next message is granted and has a staging slot. Asking is what has a
-    /// peer connected.
+    /// Returns whether the link's next message has a credit and a staging slot. The first call for
+    /// a peer requests its connection.
     pub fn writable(&mut self, link: Link) -> bool {
         let now = self.now;
         let Some((peer, channel)) = self.link(link) else { return self.request(link.peer) };
@@ -381,9 +382,9 @@ impl MessageLinks {
         })
     }
 
-    /// Where the payload of the next message, which has arrived, lies: in its slot, at most
-    /// `slot_bytes`, or where it was asked for ([`MessageLinks::receive_into`]); null if there is
-    /// no such link.
+    /// Returns the address of the next message's payload, which has arrived: in its slot, at most
+    /// `slot_bytes`, or in the memory that it was placed in ([`MessageLinks::prepost`],
+    /// [`MessageLinks::receive_into`]); null if there is no such link.
     pub fn received(&mut self, link: Link) -> *const u8 {
         let Some((peer, channel)) = self.link(link) else { return std::ptr::null() };
         let inbound = &peer.links[channel].0;
@@ -393,8 +394,8 @@ impl MessageLinks {
         }
     }
 
-    /// Where the payload of the next message, which is writable, goes: at most `slot_bytes`; null
-    /// if there is no such link.
+    /// Returns the staging address of the next message's payload, which is writable: at most
+    /// `slot_bytes`; null if there is no such link.
     pub fn to_send(&mut self, link: Link) -> *mut u8 {
         self.link(link).map_or(std::ptr::null_mut(), |(peer, channel)| {
             peer.staging.payload(channel, peer.links[channel].1.staging())
@@ -601,14 +602,14 @@ impl MessageLinks {
         Ok(moved)
     }
 
-    /// How it was noticed that a peer is gone, if it is: nothing comes from it any more, and
-    /// nothing can be sent to it.
+    /// Returns the sign by which a peer was found to be gone, if it is: nothing comes from it any
+    /// more, and nothing can be sent to it.
     #[must_use]
     pub fn lost(&self, rank: Rank) -> Option<&str> {
         self.lost.iter().find(|(peer, _)| *peer == rank).map(|(_, reason)| reason.as_str())
     }
 
-    /// That no peer is gone.
+    /// Checks that no peer is gone.
     ///
     /// # Errors
     ///
@@ -622,8 +623,8 @@ impl MessageLinks {
         }
     }
 
-    /// Whether everything that was published and released is out of this process's hands: its
-    /// owner may stop to poll without holding up a peer.
+    /// Returns whether everything that was published and released has left this process: its owner
+    /// may stop polling without holding up a peer.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.queue.is_empty() && self.lane.is_drained()
@@ -647,20 +648,20 @@ impl MessageLinks {
         self.device.caps().redirects
     }
 
-    /// Whether a peer is connected.
+    /// Returns whether a peer is connected.
     #[must_use]
     pub fn joins(&self, rank: Rank) -> bool {
         self.peers.get(rank as usize).is_some_and(Option::is_some)
     }
 
-    /// Whether a peer is one of these links', connected or not.
+    /// Returns whether these links lead to a peer, connected or not.
     #[must_use]
     pub fn reaches(&self, rank: Rank) -> bool {
         let known = self.rendezvous.as_ref().and_then(|rendezvous| rendezvous.address(rank));
         known.is_some() || self.joins(rank)
     }
 
-    /// Whether something that a peer has sent may still come, although it has left since.
+    /// Returns whether messages of a peer that has left may still arrive.
     #[must_use]
     pub fn may_hear_of(&self, rank: Rank) -> bool {
         let dialling =
@@ -674,7 +675,7 @@ impl MessageLinks {
         if self.is_connecting() { Some(Instant::ZERO) } else { self.lane.poll_timeout() }
     }
 
-    /// What has passed so far.
+    /// Returns the counters of all links.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.peer_statistics().fold(self.counters, |all, (_, statistics)| Counters {
@@ -687,13 +688,13 @@ impl MessageLinks {
         })
     }
 
-    /// What has passed between this rank and each peer that it was connected with, by rank.
+    /// Returns the statistics of each connected peer, by rank.
     pub fn peer_statistics(&self) -> impl Iterator<Item = (Rank, &PeerStatistics)> {
         let peers = self.peers.iter().enumerate();
         peers.filter_map(|(rank, peer)| Some((rank as Rank, &peer.as_ref()?.statistics)))
     }
 
-    /// Whether everything published is done, so that closing the connections loses nothing.
+    /// Returns whether every published message is done: closing the connections loses nothing.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.queue.is_empty() && self.counters.in_flight_bytes == 0

@@ -171,8 +171,8 @@ pub struct Counters {
     pub in_flight_bytes: u64,
     /// The most that this ever was.
     pub in_flight_bytes_max: u64,
-    /// How often a link that could send went on to one that could not, for lack of a grant or of
-    /// a staging slot.
+    /// Transitions of links from able to send to blocked, for lack of a credit or of a staging
+    /// slot.
     pub stalls: u64,
     /// Messages published.
     pub sent: u64,
@@ -182,11 +182,11 @@ pub struct Counters {
     pub refused: u64,
     /// Grants that were overtaken by newer ones.
     pub late_grants: u64,
-    /// Messages sent from the caller's memory.
+    /// Zero-copy sends.
     pub zero_copy_sent: u64,
-    /// Those of them that were copied after all, because the caller needed that memory.
+    /// Zero-copy sends whose payload was copied after all, because the caller needed its memory.
     pub zero_copy_reclaimed: u64,
-    /// Messages received into the caller's memory.
+    /// Messages that were placed directly.
     pub zero_copy_received: u64,
     /// CTS given.
     pub transfers: u64,
@@ -194,7 +194,7 @@ pub struct Counters {
     pub pool_credits: u64,
 }
 
-/// What can go wrong on message links.
+/// An error of message links.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdmissionError {
@@ -203,7 +203,7 @@ pub enum AdmissionError {
     Lost {
         /// Who.
         rank: Rank,
-        /// How it was noticed.
+        /// The sign by which it was noticed.
         reason: String,
     },
     /// The other side described its slots wrongly.

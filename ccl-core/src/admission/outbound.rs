@@ -3,7 +3,7 @@
 use super::immediate::{ahead, behind};
 use crate::time::Instant;
 
-/// What became of a grant.
+/// The outcome of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Taken,
@@ -19,9 +19,9 @@ pub(super) struct Outbound {
     next: u64,
     /// Messages below this may be sent.
     granted: u64,
-    /// The same, as it was told before the offer came.
+    /// The grant that came before the offer.
     early: u64,
-    /// Of every staging slot: bytes under way, 0 if it is free.
+    /// Per staging slot: bytes in flight, 0 if it is free.
     busy: Vec<usize>,
     stalled: bool,
     /// Since when something waits for a grant.
@@ -66,7 +66,7 @@ impl Outbound {
         (self.next % u64::from(self.slots.max(1))) as usize
     }
 
-    /// Whether the next message may be written. Adds to `stalls` when that changes to no.
+    /// Returns whether the next message may be written. Counts a stall when that changes to no.
     pub(super) fn ready(&mut self, now: Option<Instant>, stalls: &mut u64) -> bool {
         let granted = self.next < self.granted;
         let ready = granted && self.busy[self.staging()] == 0;

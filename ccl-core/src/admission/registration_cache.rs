@@ -103,8 +103,7 @@ struct Entry {
     used: u64,
 }
 
-/// What is cached registered: no more than so many bytes, of which what was used least lately goes
-/// first.
+/// The registrations of a rank's links: at most so many bytes; the least recently used goes first.
 #[derive(Debug)]
 pub(super) struct RegistrationCache {
     bytes_max: usize,

@@ -101,8 +101,8 @@ pub struct PeerStatistics {
     pub in_flight_bytes: u64,
     /// The most that this ever was.
     pub in_flight_bytes_max: u64,
-    /// How often a link to it that could send went on to one that could not, for lack of a grant
-    /// or of a staging slot.
+    /// Transitions of its links from able to send to blocked, for lack of a credit or of a staging
+    /// slot.
     pub stalls: u64,
     /// Times that sends waited for a grant, until this rank heard of it.
     pub grant_waits: WaitHistogram,

@@ -20,7 +20,7 @@ pub(super) struct StripingState {
 }
 
 impl StripingState {
-    /// How messages to a peer are spread now, if anybody has said so.
+    /// Returns the striping of messages to a peer, if there is a policy.
     pub(super) fn to(&self, peer: Rank) -> Option<Striping> {
         self.policy.as_ref()?;
         Some(self.current[usize::from(self.near.binary_search(&peer).is_err())])

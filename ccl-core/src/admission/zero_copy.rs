@@ -26,7 +26,7 @@ use crate::time::Instant;
 use crate::transport::{Device, LocalSlice, MrKey, RemoteKey, TransportError, WorkRequest};
 use crate::types::Rank;
 
-/// How long the end of a call waits for acknowledgements.
+/// The longest time that the end of a call waits for acknowledgements.
 const SETTLE: Duration = Duration::from_micros(60);
 
 /// A buffer of the call.
@@ -39,7 +39,7 @@ struct Buffer {
     registered_from: usize,
     /// Registered when first needed.
     key: Option<MrKey>,
-    /// Whether it cannot be registered.
+    /// True if it cannot be registered.
     unfit: bool,
     /// The keys that were shared with peers.
     shared: Vec<(Rank, RemoteKey)>,
@@ -90,7 +90,7 @@ struct DirectReceive {
 #[derive(Debug, Default)]
 pub(super) struct ZeroCopy {
     buffers: Vec<Buffer>,
-    /// Whether the lane was polled since the call began.
+    /// True once the lane was polled since the call began.
     pub(super) polled: bool,
     sends: Vec<DirectSend>,
     receives: Vec<DirectReceive>,
@@ -208,7 +208,7 @@ impl MessageLinks {
         slice.is_some()
     }
 
-    /// Whether anything is send.
+    /// Returns whether zero-copy sends are in flight.
     #[must_use]
     pub fn has_zero_copy_sends(&self) -> bool {
         !self.zero_copy.sends.is_empty()

@@ -350,13 +350,7 @@ fn near(config: &Config) -> Option<(HostTag, Arc<dyn Device>)> {
     if config.transport != AUTO {
         return None;
     }
-    let setup = Setup {
-        acknowledged: false,
-        done_when_written: true,
-        one_connection: true,
-        link_within: LINK_WITHIN,
-    };
-    let transport = (kind.make)(config, &setup).ok()?;
+    let transport = (kind.make)(config, &Setup::new(LINK_WITHIN)).ok()?;
     let device = transport.open(&transport.devices().first()?.id).ok()?;
     let digest: [u8; 32] = Sha256::digest(config.host_id.as_bytes()).into();
     Some((*digest.first_chunk()?, device))

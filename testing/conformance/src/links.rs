@@ -256,7 +256,7 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
         // Now and then a message is sent before its grant can have come.
         while sent < (taken / 40 + 1) * 40 && sent < MESSAGES && sender.writable(sending) {
             let (at, bytes) = place(sent);
-            ensure!(sender.send_from(sending, from + at, bytes), "{bytes} bytes cannot be lent");
+            ensure!(sender.send_from(sending, from + at, bytes), "{bytes} bytes are not taken");
             sender.publish(sending, bytes, sent);
             sent += 1;
         }

@@ -26,7 +26,7 @@ pub(crate) const CAPS: Caps = Caps {
     latency_ns: 10_000,
 };
 
-/// Who listens in this process, by number, with those who call.
+/// The listeners of this process, by number, with the calls that wait.
 static LISTENERS: Mutex<BTreeMap<u64, VecDeque<Call>>> = Mutex::new(BTreeMap::new());
 static NEXT: AtomicU64 = AtomicU64::new(1);
 

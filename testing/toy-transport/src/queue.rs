@@ -12,7 +12,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What goes from one side to the other.
+/// A message from one side to the other.
 #[derive(Debug)]
 pub(crate) enum Frame {
     Put { key: MrKey, offset: usize, bytes: Vec<u8>, immediate: Option<u32> },

@@ -17,7 +17,7 @@ use crate::Links;
 /// A message that is not the one that the schedule expects: the ranks disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Who sent it.
+    /// The sender.
     pub peer: Rank,
     /// Its tag.
     pub tag: u64,
@@ -74,8 +74,8 @@ impl CallMemory {
         CallMemory { input: 0, output: 0, scratch: 0, kernel, tag }
     }
 
-    /// What a message of this call carries: the call's tag, and in its lower half the length of the
-    /// whole, so that ends which agree only on the first pieces notice. 0 compares nothing.
+    /// Returns the tag of a message of this call: the call's tag, and in its lower half the length
+    /// of the whole, so that ends which agree only on the first pieces notice. 0 compares nothing.
     #[inline]
     fn tag_of(&self, message: Message) -> u64 {
         if self.tag == 0 {
@@ -84,7 +84,7 @@ impl CallMemory {
         self.tag ^ (message.whole_bytes as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
     }
 
-    /// Where a task's result stays until the call has ended, or something else is written there:
+    /// Returns the memory in which a task's result stays until the call ends or overwrites it:
     /// in the caller's buffers. `terms` are what is combined.
     #[inline]
     fn stays(&self, task: &Task<'_>, terms: &[Term]) -> Option<*const u8> {
@@ -102,7 +102,7 @@ impl CallMemory {
         }
     }
 
-    /// Where a task moves its message to, if it changes nothing of it.
+    /// Returns the memory that a task moves its message to, if it changes nothing of it.
     #[inline]
     fn arrives_at(&self, task: &Task<'_>) -> Option<*mut u8> {
         let output = task.targets.iter().find(|target| matches!(target, Operand::Output(_)))?;
@@ -131,7 +131,7 @@ pub struct CpuPorts {
     mismatch: Option<Mismatch>,
     terms: Vec<Term>,
     targets: Vec<*mut u8>,
-    /// Of regions over the call's buffers, which nobody owns.
+    /// The owner that regions over the call's buffers name: nobody.
     owner: Arc<()>,
 }
 

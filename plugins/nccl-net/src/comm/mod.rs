@@ -7,8 +7,8 @@
 //!   Some of the slots are kept for messages whose buffers are known, so that those that nobody
 //!   wants yet are in nobody's way. Grants for buffers that only take short messages are told when
 //!   some message waits for a buffer, and else after a millisecond: the message may be longer.
-//! * **Over TCP slots are large and mostly not there.** The sender lends a message's memory until
-//!   it is written; what comes to a slot goes on to the buffer that it is expected for.
+//! * **Over TCP slots are large and mostly not there.** The sender sends from a message's memory
+//!   until it is written; what comes to a slot goes on to the buffer that it is expected for.
 //! * **Where memory cannot be reached**, messages come through the slots in pieces.
 //! * **Which message is for which buffer** both sides count for themselves: the k-th message of a
 //!   tag is for the k-th buffer with that tag.

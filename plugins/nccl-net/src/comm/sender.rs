@@ -112,8 +112,8 @@ pub(crate) struct Sender {
     staging: Own,
     /// Slots of it that are being sent from.
     busy: u32,
-    /// The requests whose memory is lent to what goes to these slots.
-    lent: [Option<u8>; SLOTS_MAX],
+    /// Per slot: the request whose memory its zero-copy send reads.
+    zero_copy: [Option<u8>; SLOTS_MAX],
     slots: Option<Slots>,
     /// Pieces that were sent so far, modulo 2^32.
     pieces: u32,
@@ -165,7 +165,7 @@ impl Sender {
             ring,
             staging,
             busy: 0,
-            lent: [None; SLOTS_MAX],
+            zero_copy: [None; SLOTS_MAX],
             slots: None,
             pieces: 0,
             memory: BTreeMap::new(),
@@ -372,8 +372,8 @@ impl Sender {
         if let Some(slot) = id.checked_sub(PIECE_ID) {
             let slot = slot as usize % SLOTS_MAX;
             self.busy &= !(1 << slot);
-            if let Some(lender) = self.lent[slot].take() {
-                self.requests[usize::from(lender)].stage = Stage::Done;
+            if let Some(request) = self.zero_copy[slot].take() {
+                self.requests[usize::from(request)].stage = Stage::Done;
             }
             return;
         }
@@ -581,11 +581,11 @@ impl Sender {
             let broken = |error| NetError::from(TransportError::Usage(format!("{error}")));
             region.write(offset, &header.encode()).map_err(broken)?;
             // What is whole and long is read in its own place.
-            let lends = bytes == request.bytes && bytes > self.settings.short_bytes;
+            let is_zero_copy = bytes == request.bytes && bytes > self.settings.short_bytes;
             let mut tail = None;
             if let Some(mr) = &request.mr {
                 let from = request.offset + at;
-                if lends {
+                if is_zero_copy {
                     mr.with(|_| Ok(()))?;
                     tail = Some(LocalSlice { key: mr.key, offset: from, bytes });
                 } else {
@@ -619,7 +619,7 @@ impl Sender {
             });
             if tail.is_some() {
                 request.stage = Stage::Sending;
-                self.lent[to] = Some(slot);
+                self.zero_copy[to] = Some(slot);
                 return Ok(true);
             }
             if at + bytes == request.bytes {

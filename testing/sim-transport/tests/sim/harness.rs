@@ -262,10 +262,10 @@ pub(crate) fn prepare(
     let call = unsafe { CallMemory::new(input, output, buffers.scratch.as_mut_ptr(), kernel, 77) };
     ports.bind(call);
     let lengths = job.bytes(rank);
-    let lent = [(input.addr(), lengths.0), (output.addr(), lengths.1)];
-    // SAFETY: as above; over links to which nothing can be lent nothing is, and the others are
+    let buffers_of = [(input.addr(), lengths.0), (output.addr(), lengths.1)];
+    // SAFETY: as above; links without zero copy ignore them, and the others are
     // closed when the operation ends, and in `operate`.
-    unsafe { ports.open(lent.into_iter()) };
+    unsafe { ports.open(buffers_of.into_iter()) };
     (execution, ports, buffers)
 }
 

@@ -137,8 +137,8 @@ fn idle_peers_leave_their_credits_to_others() {
         assert_eq!(world.in_flight_bytes_max(0), slots as usize * (16 + 256));
         (time, simulated.counters[0].pool_credits)
     };
-    let ((with, lent), (without, none)) = (time(8), time(2));
-    assert!(lent > 100 && none == 0, "{lent} credits, {none}");
+    let ((with, pooled), (without, none)) = (time(8), time(2));
+    assert!(pooled > 100 && none == 0, "{pooled} credits, {none}");
     assert!(with * 3 < without, "{with:?} with eight slots, {without:?} with two");
 }
 
