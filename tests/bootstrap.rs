@@ -207,7 +207,7 @@ fn strangers_do_not_disturb() {
     }
     // A slow one that begins well.
     let mut slow = dial(address);
-    slow.write_all(&[40, 0, 0, 0, 1]).unwrap();
+    slow.write_all(&[38, 0, 0, 0, 0]).unwrap();
     let member = join(options(1, 2, &id)).unwrap();
     let root = root.join().unwrap().unwrap();
     // None of them was told anything.
@@ -229,12 +229,12 @@ fn another_protocol_version_is_told_so() {
     root.limits.deadline = Duration::from_secs(2);
     let root = thread::spawn(move || join(root));
     let mut stream = dial(address);
-    stream.write_all(&[39, 0, 0, 0, 1]).unwrap();
-    stream.write_all(b"FCCL\x63\x00").unwrap();
+    stream.write_all(&[38, 0, 0, 0, 0]).unwrap();
+    stream.write_all(b"FCCL\x63").unwrap();
     stream.write_all(&[0; 32]).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    assert_eq!(answer, [6, 0, 0, 0, 7, 1, 4, 0, 99, 0], "refused: version 4 here, 99 there");
+    assert_eq!(answer, [4, 0, 0, 0, 6, 0, 5, 99], "refused: version 5 here, 99 there");
     match root.join().unwrap().unwrap_err() {
         BootstrapError::Root { failure: JoinFailure::Missing { ranks, .. }, strays, .. } => {
             assert_eq!((ranks, strays.wrong_version), (vec![1], 1));

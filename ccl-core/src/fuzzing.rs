@@ -36,14 +36,10 @@ fn framed(body: &[u8]) -> Vec<u8> {
     [&length.to_le_bytes()[..], body].concat()
 }
 
-/// The body of a frame: what is read is written to the same bytes.
+/// The body of a frame: what is read is read again from what is written.
 pub fn message(data: &[u8]) {
     if let Ok(message) = Message::decode(data) {
-        let written = message.encode();
-        // What follows an unknown version is not ours to keep.
-        if !matches!(message, Message::Open { .. }) {
-            assert_eq!(written, data, "{message:?}");
-        }
+        assert_eq!(Message::decode(&message.encode()).as_ref(), Ok(&message));
         let _ = format!("{message:?}");
     }
 }

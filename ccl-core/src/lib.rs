@@ -13,6 +13,7 @@ pub mod algorithm;
 pub mod bootstrap;
 pub mod config;
 pub mod cost;
+pub mod encoding;
 pub mod execution;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use ccl_core::config::Config;
 use ccl_core::transport::{DeviceInfo, LinkLayer, Place, pci_address};
+use serde::{Deserialize, Serialize};
 
 use super::call::usage;
 use super::devices::{Candidate, nearest};
@@ -20,7 +21,7 @@ const CPU_MAX: usize = 8191;
 const REASON_CHARS_MAX: usize = 160;
 
 /// A rank's report on its RDMA devices.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Surveyed {
     /// It has devices. Holds those that are nearest to the rank, a bit for each that its host has,
     /// and whether all devices are InfiniBand's.
@@ -30,29 +31,10 @@ pub(super) enum Surveyed {
 }
 
 impl Surveyed {
-    fn encode(&self) -> Vec<u8> {
-        match self {
-            Surveyed::Has { nearest, is_infiniband } => {
-                [&[1 + u8::from(*is_infiniband)][..], &nearest.to_le_bytes()].concat()
-            }
-            Surveyed::Lacks(reason) => {
-                let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
-                [&[0][..], reason.as_bytes()].concat()
-            }
-        }
-    }
-
-    fn decode(bytes: &[u8]) -> Surveyed {
-        match bytes.split_first() {
-            Some((kind @ 1..=2, nearest)) => Surveyed::Has {
-                nearest: nearest.try_into().map(u64::from_le_bytes).unwrap_or_default(),
-                is_infiniband: *kind == 2,
-            },
-            told => {
-                let reason = String::from_utf8_lossy(told.map_or(&[][..], |(_, reason)| reason));
-                Surveyed::Lacks(reason.replace(char::is_control, " "))
-            }
-        }
+    /// Returns a report of no devices, with a reason that is fit to be shown on another host.
+    fn lacks(reason: &str) -> Surveyed {
+        let reason = reason.chars().take(REASON_CHARS_MAX);
+        Surveyed::Lacks(reason.map(|c| if c.is_control() { ' ' } else { c }).collect())
     }
 }
 
@@ -110,14 +92,13 @@ pub(super) fn survey(
     let is = |device: &DeviceInfo| device.fabric.layer == Some(LinkLayer::InfiniBand);
     for Candidate { devices, lacks, survey, .. } in candidates {
         let own = match &devices[..] {
-            [] => Surveyed::Lacks(lacks.clone()),
+            [] => Surveyed::lacks(lacks),
             devices => {
                 let nearest = nearest(&place(&config.near_pci)?, devices);
                 Surveyed::Has { nearest, is_infiniband: devices.iter().all(is) }
             }
         };
-        let all = exchange(control, Topic::Places, &own.encode(), config.join_timeout)?;
-        survey.ranks = all.iter().map(|told| Surveyed::decode(told)).collect();
+        survey.ranks = exchange(control, Topic::Places, &own, config.join_timeout)?;
     }
     Ok(())
 }
@@ -186,17 +167,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_rank_has_is_told_to_all() {
-        for told in [
-            Surveyed::Has { nearest: 1 << 63 | 5, is_infiniband: true },
-            Surveyed::Has { nearest: 1, is_infiniband: false },
-            Surveyed::Lacks("no library".to_owned()),
-        ] {
-            assert_eq!(Surveyed::decode(&told.encode()), told);
-        }
-        let long = Surveyed::Lacks("x".repeat(5000)).encode();
-        assert_eq!(long.len(), 1 + REASON_CHARS_MAX);
-        assert_eq!(Surveyed::decode(&[]), Surveyed::Lacks(String::new()));
+    fn a_reason_is_told_short_and_without_control_characters() {
+        let Surveyed::Lacks(reason) = Surveyed::lacks(&"a\x1b[1m".repeat(500)) else { panic!() };
+        assert_eq!(reason.len(), REASON_CHARS_MAX);
+        assert!(reason.starts_with("a [1m"), "{reason}");
     }
 
     #[test]

@@ -6,9 +6,9 @@ use std::net::TcpListener;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use bytemuck::{Pod, Zeroable};
 use ccl_core::config::Config;
 use ccl_core::types::Rank;
+use serde::{Deserialize, Serialize};
 
 use super::agree::FAILURE_WITHIN;
 use super::call::usage;
@@ -23,11 +23,21 @@ const SHRINK_ADVICE: &str = "It may be called again, by all survivors";
 const GROW_ADVICE: &str = "The communicator is as it was: invite() anew, or go on without";
 
 /// What a rank says of itself when a communicator is split.
-#[derive(Clone, Copy, Debug, Pod, Zeroable)]
-#[repr(C)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Choice {
     color: i64,
     key: i64,
+}
+
+/// What a rank says of itself when newcomers are invited.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Invite {
+    /// Where it listens for them; zero unless it is rank 0 and can.
+    port: u16,
+    /// How many there are to be.
+    added: u32,
+    /// Addresses of its host.
+    hosts: Vec<String>,
 }
 
 /// What became of an attempt whose ranks have met.
@@ -68,12 +78,7 @@ impl Communicator {
         self.derived += 1;
         let own = Choice { color, key };
         let timeout = self.engine.config.join_timeout;
-        let blobs = exchange(&self.control, Topic::SplitChoice, bytemuck::bytes_of(&own), timeout)?;
-        let all = blobs
-            .iter()
-            .map(|blob| bytemuck::try_pod_read_unaligned(blob))
-            .collect::<Result<Vec<Choice>, _>>()
-            .map_err(|_| usage("split: a rank's choice cannot be read".to_owned()))?;
+        let all = exchange(&self.control, Topic::SplitChoice, &own, timeout)?;
         let mut members: Vec<(i64, Rank)> = (0..)
             .zip(&all)
             .filter(|(_, choice)| choice.color == color)
@@ -86,13 +91,13 @@ impl Communicator {
         // A leader that cannot listen says so by port zero: everybody fails at once.
         let listening = leads.then(|| self.control.open_rendezvous()).transpose();
         let port = port_of(listening.as_ref().ok().and_then(Option::as_ref));
-        let ports = exchange(&self.control, Topic::SplitAddress, &port.to_le_bytes(), timeout)?;
+        let ports = exchange(&self.control, Topic::SplitAddress, &port, timeout)?;
         let listener = listening.map_err(|error| cannot_listen(&error))?;
         if color < 0 {
             return Ok(None);
         }
         let leader = members.first().copied().unwrap_or(0);
-        let port = read_port(&ports, leader);
+        let port = ports.get(leader as usize).copied().unwrap_or(0);
         if port == 0 && members.len() > 1 {
             return Err(usage(format!("split: rank {leader} cannot listen; see its own error")));
         }
@@ -207,19 +212,17 @@ impl Communicator {
         let leads = self.rank() == 0;
         let listening = leads.then(|| self.control.open_rendezvous()).transpose();
         let port = port_of(listening.as_ref().ok().and_then(Option::as_ref));
-        let hosts = self.control.root_hosts().join(",");
-        let own = [&port.to_le_bytes()[..], &added.to_le_bytes(), hosts.as_bytes()].concat();
-        let blobs = exchange(&self.control, Topic::Invitation, &own, timeout)?;
+        let own = Invite { port, added, hosts: self.control.root_hosts() };
+        let all = exchange(&self.control, Topic::Invitation, &own, timeout)?;
         let listener = listening.map_err(|error| cannot_listen(&error))?;
-        if let Some(peer) = blobs.iter().position(|blob| blob.get(2..6) != own.get(2..6)) {
+        if let Some(peer) = all.iter().position(|told| told.added != added) {
             return Err(usage(format!("invite: rank {peer} asks for another number of newcomers")));
         }
-        let port = read_port(&blobs, 0);
+        let port = all.first().map_or(0, |root| root.port);
         if port == 0 {
             return Err(usage("invite: rank 0 cannot listen; see its own error".to_owned()));
         }
-        let hosts = blobs.iter().filter_map(|blob| std::str::from_utf8(blob.get(6..)?).ok());
-        let hosts: Vec<String> = hosts.flat_map(|hosts| hosts.split(',')).map(Into::into).collect();
+        let hosts: Vec<String> = all.into_iter().flat_map(|told| told.hosts).collect();
         let purpose = format!("invitation {}", self.derived);
         Ok(self.control.invitation(&hosts, (port, listener), added, &purpose))
     }
@@ -295,11 +298,6 @@ fn unless_failed(control: &Arc<ControlPlane>, mut members: Vec<Rank>) -> GiveUp 
 fn port_of(listener: Option<&TcpListener>) -> u16 {
     let address = listener.and_then(|listener| listener.local_addr().ok());
     address.map_or(0, |address| address.port())
-}
-
-fn read_port(blobs: &[Vec<u8>], rank: Rank) -> u16 {
-    let bytes = blobs.get(rank as usize).and_then(|blob| blob.first_chunk());
-    bytes.map_or(0, |bytes| u16::from_le_bytes(*bytes))
 }
 
 fn cannot_listen(error: &std::io::Error) -> Error {

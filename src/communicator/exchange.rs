@@ -3,6 +3,10 @@
 
 use std::time::Duration;
 
+use ccl_core::encoding::{decode, decode_first, encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::call::usage;
 use super::error::Error;
 use crate::bootstrap::ControlPlane;
@@ -45,26 +49,32 @@ impl Topic {
     }
 }
 
-/// Hands every rank's bytes to every rank, in order of rank.
-pub(super) fn exchange(
+/// Hands every rank's record to every rank, in order of rank.
+pub(super) fn exchange<T: Serialize + DeserializeOwned>(
     control: &ControlPlane,
     topic: Topic,
-    bytes: &[u8],
+    own: &T,
     timeout: Duration,
-) -> Result<Vec<Vec<u8>>, Error> {
-    let mut blob = vec![topic as u8];
-    blob.extend_from_slice(bytes);
+) -> Result<Vec<T>, Error> {
+    let blob = encode(&(topic as u8, own));
     control.recorder().aside(topic.step());
     let blobs = control.all_gather(blob, timeout);
     control.recorder().aside("");
     let blobs = blobs?;
     let mut parts = Vec::with_capacity(blobs.len());
     for (peer, blob) in blobs.into_iter().enumerate() {
-        match blob.split_first() {
-            Some((kind, rest)) if *kind == topic as u8 => parts.push(rest.to_vec()),
+        match decode_first(&blob) {
+            Ok((kind, part)) if kind == topic as u8 => {
+                parts.push(decode(part).map_err(|error| {
+                    usage(format!(
+                        "what rank {peer} tells in {} is of no use: {error}",
+                        topic.step()
+                    ))
+                })?)
+            }
             other => {
-                let theirs =
-                    Topic::ALL.into_iter().find(|t| other.is_some_and(|o| *o.0 == *t as u8));
+                let kind = other.map(|(kind, _)| kind);
+                let theirs = Topic::ALL.into_iter().find(|topic| kind == Ok(*topic as u8));
                 return Err(usage(format!(
                     "the ranks disagree: rank {} is at {}, but rank {peer} at {}. All ranks must \
                      make the same calls in the same order",

@@ -7,10 +7,10 @@ use std::time::Duration;
 use ccl_core::admission::{Directory, MessageLinks};
 use ccl_core::bootstrap::Secret;
 use ccl_core::config::Config;
+use ccl_core::encoding::encode;
 use ccl_core::topology::Hosts;
 use ccl_core::transport::{
-    self, Address, Connected, Connecting, Device, EndpointId, Event, Lane, MrKey, RemoteKey,
-    TransportError,
+    self, Connected, Connecting, Device, EndpointId, Event, Lane, MrKey, RemoteKey, TransportError,
 };
 use ccl_core::types::Rank;
 use ccl_links::Links;
@@ -75,6 +75,9 @@ struct Rendezvous<'a> {
     timeout: Duration,
 }
 
+/// The size of a rank's memory, and by rank the keys to it; none for itself and other hosts.
+type Offered = (usize, Vec<Option<RemoteKey>>);
+
 impl Wiring {
     /// Connects the ranks that share a host, as `devices` say, through shared memory, and prepares
     /// to connect with the others, by a configuration that was adjusted as the note has it. All
@@ -87,16 +90,13 @@ impl Wiring {
     ) -> Result<Wiring, Error> {
         let timeout = config.join_timeout;
         // What every rank adds to the key, and how long its way to its neighbours is.
-        let round_trip = u64::try_from(control.round_trip().as_nanos()).unwrap_or(u64::MAX);
-        let own = [&random_bytes()?[..], &round_trip.to_le_bytes()].concat();
+        let own = (random_bytes()?, control.round_trip());
         let all = exchange(&control, Topic::Nonces, &own, timeout)?;
-        let key = transport::Secret(secret.derive(&all.concat()));
-        let round_trips = all.iter().filter_map(|told| told.last_chunk().copied());
-        let round_trip = round_trips.map(u64::from_le_bytes).max().unwrap_or(0);
+        let key = transport::Secret(secret.derive(&encode(&all)));
+        let round_trip = all.iter().map(|(_, round_trip)| *round_trip).max().unwrap_or_default();
         let rendezvous = Rendezvous { control: &control, key, timeout };
         let (rank, ranks) = (control.rank(), control.ranks());
         let Devices { hosts, shared, network, near, rdma, budget_share } = devices;
-        let round_trip = Duration::from_nanos(round_trip);
         let (config, slots) = assumptions::adjusted(config, &hosts, round_trip);
         let fewer = Segment::new(&hosts, rank, &config).on_network(budget_share).budget_note();
         let notes = Vec::from_iter(flows.into_iter().chain(slots).chain(fewer));
@@ -170,13 +170,13 @@ impl Wiring {
     ) -> Result<Vec<Option<Region>>, Error> {
         // Everybody takes part in both exchanges, so that what one rank cannot do fails all alike.
         let made = self.make(bytes, prepare);
-        let blob = made.as_ref().map_or(Vec::new(), |(_, keys)| encode(keys));
-        let keys = exchange(&self.control, Topic::SharedMemory, &blob, self.timeout)?;
-        let mapped = made.and_then(|(own, _)| self.map(bytes, own, &keys));
-        let done = [u8::from(mapped.is_ok())];
+        let offer = made.as_ref().ok().map(|(_, keys)| (bytes, keys.clone()));
+        let offers = exchange(&self.control, Topic::SharedMemory, &offer, self.timeout)?;
+        let mapped = made.and_then(|(own, _)| self.map(bytes, own, &offers));
+        let done = mapped.is_ok();
         let done = exchange(&self.control, Topic::SharedMemoryDone, &done, self.timeout)?;
         let regions = mapped?;
-        match done.iter().position(|done| done != &[1]) {
+        match done.iter().position(|done| !done) {
             None => Ok(regions),
             Some(peer) => Err(usage(format!(
                 "rank {peer} could not make {bytes} bytes of shared memory or map those of its \
@@ -190,14 +190,14 @@ impl Wiring {
         &mut self,
         bytes: usize,
         prepare: impl FnOnce(&Region) -> Result<(), Error>,
-    ) -> Result<(Region, Vec<Vec<u8>>), Error> {
+    ) -> Result<(Region, Vec<Option<RemoteKey>>), Error> {
         let Some(local) = &mut self.local else {
             let own = Region::allocate(bytes).map_err(TransportError::from)?;
             prepare(&own)?;
             return Ok((own, Vec::new()));
         };
         let (own, key) = local.device.allocate(bytes)?;
-        let keys = prepare(&own).and_then(|()| local.offer(bytes, key));
+        let keys = prepare(&own).and_then(|()| local.share(key));
         // It is mapped, never put to: once offered, it needs no registration and ends with its
         // last region.
         local.device.deregister(key)?;
@@ -209,25 +209,24 @@ impl Wiring {
         &mut self,
         bytes: usize,
         own: Region,
-        keys: &[Vec<u8>],
+        offers: &[Option<Offered>],
     ) -> Result<Vec<Option<Region>>, Error> {
         let rank = self.control.rank();
-        let mut regions = vec![None; keys.len()];
+        let mut regions = vec![None; offers.len()];
         regions[rank as usize] = Some(own);
         let Some(Local { lane, endpoints, .. }) = &mut self.local else { return Ok(regions) };
-        for (peer, blob) in keys.iter().enumerate() {
+        for (peer, offer) in offers.iter().enumerate() {
             let Some(endpoint) = endpoints[peer] else { continue };
             let failed =
                 || usage(format!("rank {peer} could not make {bytes} bytes of shared memory"));
-            let theirs = decode(blob, 0).ok_or_else(failed)?;
-            if theirs != (bytes as u64).to_le_bytes() {
-                let theirs = theirs.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+            let (theirs, keys) = offer.as_ref().ok_or_else(failed)?;
+            if *theirs != bytes {
                 return Err(usage(format!(
                     "rank {rank} asks for {bytes} bytes on each rank, but rank {peer} for {theirs}"
                 )));
             }
-            let key = decode(blob, rank as usize + 1).ok_or_else(failed)?;
-            regions[peer] = Some(lane.map(endpoint, &RemoteKey(key))?);
+            let key = keys.get(rank as usize).and_then(Option::as_ref).ok_or_else(failed)?;
+            regions[peer] = Some(lane.map(endpoint, key)?);
         }
         Ok(regions)
     }
@@ -281,7 +280,7 @@ impl Wiring {
         let mapped = MappedLinks::new(segment.channels, duplexes, doorbells);
         let links = Links::new(mapped, self.messages.take());
         let control = Arc::clone(&self.control);
-        exchange(&control, Topic::Ready, &[], self.timeout)?;
+        exchange(&control, Topic::Ready, &(), self.timeout)?;
         let mut engine =
             Engine::new(control, config, self.hosts.clone(), segment, links, wait_policy);
         engine.own_record = own_record;
@@ -292,14 +291,11 @@ impl Wiring {
 }
 
 impl Local {
-    /// The size of this rank's memory, and a key to it for each peer.
-    fn offer(&mut self, bytes: usize, key: MrKey) -> Result<Vec<Vec<u8>>, Error> {
-        let mut keys = vec![(bytes as u64).to_le_bytes().to_vec()];
-        for endpoint in &self.endpoints {
-            let shared = endpoint.map(|endpoint| self.lane.share(endpoint, key));
-            keys.push(shared.transpose()?.map_or(Vec::new(), |key| key.0));
-        }
-        Ok(keys)
+    /// A key to this rank's memory for each peer on its host.
+    fn share(&mut self, key: MrKey) -> Result<Vec<Option<RemoteKey>>, Error> {
+        let Local { lane, endpoints, .. } = self;
+        let keys = endpoints.iter().map(|to| to.map(|to| lane.share(to, key)).transpose());
+        Ok(keys.collect::<Result<_, _>>()?)
     }
 }
 
@@ -312,14 +308,14 @@ impl Rendezvous<'_> {
     ) -> Result<Vec<(Rank, Connected)>, Error> {
         let Rendezvous { control, key, timeout } = self;
         let mut listener = device.listen(key)?;
-        let addresses = exchange(control, Topic::Addresses, &listener.address().0, *timeout)?;
+        let addresses = exchange(control, Topic::Addresses, &listener.address(), *timeout)?;
         let (rank, ranks) = (control.rank(), control.ranks());
         let now = clock::now;
         let deadline = now() + *timeout;
         let mut outgoing: Vec<(Rank, Box<dyn Connecting>)> = Vec::new();
         for peer in peers.iter().copied().filter(|peer| *peer < rank) {
-            let address = Address(addresses[peer as usize].clone());
-            let connecting = device.connect(&address, key, &rank.to_le_bytes(), deadline)?;
+            let address = &addresses[peer as usize];
+            let connecting = device.connect(address, key, &rank.to_le_bytes(), deadline)?;
             outgoing.push((peer, connecting));
         }
         let mut met: Vec<(Rank, Connected)> = Vec::new();
@@ -366,10 +362,10 @@ impl Rendezvous<'_> {
     ) -> Result<MessageLinks, Error> {
         let Rendezvous { control, key, timeout } = self;
         let listener = device.listen(key)?;
-        let told = exchange(control, Topic::Addresses, &listener.address().0, *timeout)?;
+        let told = exchange(control, Topic::Addresses, &listener.address(), *timeout)?;
         let mut addresses = vec![None; control.ranks() as usize];
         for peer in peers {
-            addresses[*peer as usize] = Some(Address(told[*peer as usize].clone()));
+            addresses[*peer as usize] = Some(told[*peer as usize].clone());
         }
         let lane = device.lane()?;
         let mut links = MessageLinks::new(device, lane, segment.message_config(), peers.len())?;
@@ -423,42 +419,4 @@ fn await_more<'a>(
     }
     std::thread::sleep(POLL_PAUSE);
     Ok(())
-}
-
-/// Keys for every rank, each with its length before it.
-fn encode(keys: &[Vec<u8>]) -> Vec<u8> {
-    let mut blob = Vec::new();
-    for key in keys {
-        blob.extend((key.len() as u32).to_le_bytes());
-        blob.extend(key);
-    }
-    blob
-}
-
-/// The `index`th key.
-fn decode(mut blob: &[u8], index: usize) -> Option<Vec<u8>> {
-    for at in 0..=index {
-        let (length, rest) = blob.split_first_chunk::<4>()?;
-        let (key, rest) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
-        if at == index {
-            return Some(key.to_vec()).filter(|key| !key.is_empty());
-        }
-        blob = rest;
-    }
-    None
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_survive_the_exchange() {
-        let blob = encode(&[vec![1, 2, 3], Vec::new(), vec![9]]);
-        assert_eq!(decode(&blob, 0), Some(vec![1, 2, 3]));
-        assert_eq!(decode(&blob, 1), None, "a rank's own");
-        assert_eq!(decode(&blob, 2), Some(vec![9]));
-        assert_eq!(decode(&blob, 3), None);
-        assert_eq!(decode(&blob[..6], 0), None, "cut short");
-    }
 }

@@ -250,10 +250,10 @@ fn offers_survive_their_journey_and_nonsense_does_not() {
     let offer = Offer { channels: 3, slots: 8, reserved: 2, records: 4, slot_bytes: 5 << 33, key };
     let bytes = offer.encode();
     assert_eq!(Offer::decode(&bytes), Ok(offer));
-    assert!(Offer::decode(&bytes[..20]).is_err());
+    assert!(Offer::decode(&bytes[..bytes.len() - 1]).is_err());
     let mut other = bytes.clone();
-    other[0] = 9;
-    assert!(Offer::decode(&other).unwrap_err().contains("version 9"));
+    other[0] = 100;
+    assert!(Offer::decode(&other).unwrap_err().contains("version 100"));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::handshake::{Nonce, Nonces, Role, proof, proves};
 use super::identity::Secret;
 use super::join_member::MemberJoinError;
 use super::message::{JoinFailure, Message};
-use super::wire::MessageError;
+use crate::encoding::MessageError;
 
 #[derive(Clone, Copy, Debug)]
 enum Stage {

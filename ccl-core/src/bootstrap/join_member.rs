@@ -6,8 +6,8 @@ use super::frame::{Decoder, FrameError, append_frame};
 use super::handshake::Nonce;
 use super::identity::Secret;
 use super::message::{Hello, JoinFailure, Member, Message, Referral, missing};
-use super::wire::MessageError;
 use super::{FRAME_BYTES_MAX, STRANGER_FRAME_BYTES_MAX};
+use crate::encoding::MessageError;
 use crate::types::Rank;
 use thiserror::Error;
 

@@ -2,14 +2,13 @@
 
 use super::PROTOCOL_VERSION;
 use super::handshake::{Nonce, Proof};
-use super::notes::{Noted, decode_noted, encode_noted};
-use super::verdict::{
-    Answer, Ask, Verdict, decode_answer, decode_ask, decode_verdict, encode_answer, encode_ask,
-    encode_verdict,
-};
-use super::wire::{MessageError, Reader, Writer};
+use super::notes::Noted;
+use super::verdict::{Answer, Ask, Verdict};
+use crate::encoding::{List, MessageError, Text, decode, decode_first, encode};
 use crate::types::Rank;
 use core::net::{IpAddr, Ipv6Addr};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use thiserror::Error;
 
@@ -19,23 +18,18 @@ pub const TEXT_BYTES_MAX: usize = 1024;
 const VERSION_BYTES_MAX: usize = 64;
 /// Most missing ranks that are named one by one; the rest is a number.
 pub const MISSING_NAMED_MAX: usize = 16;
-/// Bytes of one member in a part of a roster.
-const MEMBER_BYTES: usize = 38;
-/// Members of such a part, which is far below the bound of a frame.
+/// Members of a part of a roster, which is far below the bound of a frame.
 const PART_MEMBERS_MAX: usize = 4096;
-/// Bytes of an elder in a referral.
-const ELDER_BYTES: usize = 22;
-
-const MAGIC: [u8; 4] = *b"FCCL";
 
 /// What a rank says about itself once it has proved that it knows the secret.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// Its rank.
     pub rank: Rank,
     /// The number of ranks that it was told.
     pub ranks: u32,
     /// Version of the library; equal on all ranks.
+    #[serde(with = "Text::<VERSION_BYTES_MAX>")]
     pub library: String,
     /// Digest of the configuration that the planner reads; equal on all ranks.
     pub configuration: [u8; 32],
@@ -44,7 +38,7 @@ pub struct Hello {
 }
 
 /// Where a rank runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// Opaque identity of its host: equal for ranks that share one.
     pub host: [u8; 16],
@@ -55,7 +49,7 @@ pub struct Member {
 }
 
 /// Where a rank listens for control connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Contact {
     /// As an IPv6 address (IPv4 mapped); zero where rank 0 is, whatever address that has for the
     /// reader.
@@ -109,7 +103,7 @@ impl Roster {
 
 /// What rank 0 tells each rank when all have come: whom to ask who the others are. Rosters, of
 /// which each is as long as there are ranks, would keep rank 0 busy.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Referral {
     /// Tells this communicator from every other that has the same secret.
     pub session: [u8; 32],
@@ -126,7 +120,7 @@ pub(super) fn elders(rank: Rank) -> impl Iterator<Item = Rank> {
 }
 
 /// Why the ranks did not become one communicator: told to everybody who had joined.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum JoinFailure {
     /// A peer speaks another version of the joining protocol.
     #[error(
@@ -148,8 +142,10 @@ pub enum JoinFailure {
         /// Who.
         rank: Rank,
         /// Its version.
+        #[serde(with = "Text::<VERSION_BYTES_MAX>")]
         library: String,
         /// Version of rank 0.
+        #[serde(with = "Text::<VERSION_BYTES_MAX>")]
         root_library: String,
     },
     /// A rank that the communicator has not.
@@ -202,6 +198,7 @@ pub enum JoinFailure {
     )]
     Missing {
         /// The first of the missing ranks.
+        #[serde(with = "List::<MISSING_NAMED_MAX>")]
         ranks: Vec<Rank>,
         /// How many are missing in all.
         count: u32,
@@ -240,7 +237,7 @@ impl fmt::Display for Missing<'_> {
 }
 
 /// A rank that failed, and why: the end of its communicator.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("rank {rank} {reason}")]
 pub struct Failure {
     /// The rank that is to blame.
@@ -250,7 +247,7 @@ pub struct Failure {
 }
 
 /// What happened to a rank.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum FailureReason {
     /// Its connection closed without a goodbye.
     #[error("died: its connection closed without a goodbye")]
@@ -271,6 +268,7 @@ pub enum FailureReason {
     #[error("gave up: {text}")]
     Aborted {
         /// Its own words.
+        #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
     /// Another rank found it failed.
@@ -279,12 +277,14 @@ pub enum FailureReason {
         /// Who found it.
         by: Rank,
         /// Its words.
+        #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
     /// After a failure it was told to give up for good: it goes nowhere with the other survivors.
     #[error("gave up after the failure: {text}")]
     Withdrew {
         /// Its own words.
+        #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
     /// The ranks have compared notes after a deadline, and it holds up the others.
@@ -293,24 +293,58 @@ pub enum FailureReason {
         /// For how long the operation whose deadline passed had not moved, in milliseconds.
         stalled_ms: u32,
         /// The verdict, to be read after "rank N".
+        #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
     /// It sent what no rank of ours would.
     #[error("broke the protocol of the control connection: {text}")]
     Protocol {
         /// What it sent.
+        #[serde(with = "Text::<TEXT_BYTES_MAX>")]
         text: String,
     },
 }
 
+/// `#[serde(with = "Marked")]`: what follows the first bytes of a ferroccl process.
+struct Marked;
+
+const MAGIC: [u8; 4] = *b"FCCL";
+
+impl Marked {
+    fn serialize<T: Serialize, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+        (MAGIC, value).serialize(to)
+    }
+
+    fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+    where
+        T: Deserialize<'de>,
+        D: Deserializer<'de>,
+    {
+        match <([u8; 4], T)>::deserialize(from)? {
+            (MAGIC, value) => Ok(value),
+            _ => Err(D::Error::custom("not a ferroccl process")),
+        }
+    }
+}
+
+/// The number of [`Message::Open`] among the messages, its first byte.
+const OPEN: u8 = 0;
+
 /// One message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields say what they are; the variants say when they are sent")]
 pub enum Message {
     /// Connector: I speak this version (its nonce is zero where the version is not ours).
-    Open { protocol: u16, nonce: Nonce },
+    Open {
+        #[serde(with = "Marked")]
+        protocol: u16,
+        nonce: Nonce,
+    },
     /// Root: prove that you know the secret.
-    Challenge { nonce: Nonce },
+    Challenge {
+        #[serde(with = "Marked")]
+        nonce: Nonce,
+    },
     /// Connector: here.
     Proof { proof: Proof },
     /// Root: and so do I.
@@ -318,7 +352,11 @@ pub enum Message {
     /// Connector: who I am.
     Hello(Hello),
     /// Root, now and then: these are still missing.
-    Waiting { ranks: Vec<Rank>, count: u32 },
+    Waiting {
+        #[serde(with = "List::<MISSING_NAMED_MAX>")]
+        ranks: Vec<Rank>,
+        count: u32,
+    },
     /// Root: this ends the joining.
     Refused(JoinFailure),
     /// Root: all are there, and these know who they are.
@@ -357,42 +395,7 @@ impl Message {
     /// The body of its frame.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::default();
-        match self {
-            Message::Open { protocol, nonce } => w.u8(1).array(&MAGIC).u16(*protocol).array(nonce),
-            Message::Challenge { nonce } => w.u8(2).array(&MAGIC).array(nonce),
-            Message::Proof { proof } => w.u8(3).array(proof),
-            Message::RootProof { proof } => w.u8(4).array(proof),
-            Message::Hello(hello) => encode_hello(&mut w, hello),
-            Message::Waiting { ranks, count } => encode_ranks(w.u8(6), ranks).u32(*count),
-            Message::Refused(failure) => encode_join_failure(w.u8(7), failure),
-            Message::Referral(Referral { session, elders }) => {
-                w.u8(8).array(session).count(elders.len());
-                elders
-                    .iter()
-                    .fold(&mut w, |w, (rank, contact)| encode_contact(w.u32(*rank), contact))
-            }
-            Message::Link { from, to } => w.u8(9).u32(*from).u32(*to),
-            Message::Welcome => w.u8(10),
-            Message::Part { sequence, rank, blob } => {
-                w.u8(11).u64(*sequence).u32(*rank).bytes(blob)
-            }
-            Message::Heartbeat => w.u8(12),
-            Message::Left { rank, exchanges } => w.u8(13).u32(*rank).u64(*exchanges),
-            Message::Dead(failure) => encode_failure(w.u8(14), failure),
-            Message::Failed(failure) => encode_failure(w.u8(15), failure),
-            Message::Ask(ask) => encode_ask(w.u8(16), ask),
-            Message::Answer(answer) => encode_answer(w.u8(17), answer),
-            Message::Decided(verdict) => encode_verdict(w.u8(18), verdict),
-            Message::Fetch => w.u8(19),
-            Message::Members { first, members } => {
-                w.u8(20).u32(*first).count(members.len());
-                members.iter().fold(&mut w, encode_member)
-            }
-            Message::Inquire { asker, attempt } => w.u8(32).u32(*asker).u32(*attempt),
-            Message::Noted(noted) => encode_noted(w.u8(33), noted),
-        };
-        w.0
+        encode(self)
     }
 
     /// Reads the body of a frame.
@@ -400,188 +403,14 @@ impl Message {
     /// # Errors
     /// The bytes are no message of this protocol.
     pub fn decode(bytes: &[u8]) -> Result<Message, MessageError> {
-        let mut r = Reader::new(bytes);
-        let message = match r.u8()? {
-            1 => match decode_open(&mut r)? {
-                open @ Message::Open { protocol: PROTOCOL_VERSION, .. } => open,
-                // What follows the version is that version's own business.
-                other => return Ok(other),
-            },
-            2 => {
-                expect_magic(&mut r)?;
-                Message::Challenge { nonce: r.array()? }
-            }
-            3 => Message::Proof { proof: r.array()? },
-            4 => Message::RootProof { proof: r.array()? },
-            5 => Message::Hello(decode_hello(&mut r)?),
-            6 => Message::Waiting { ranks: decode_ranks(&mut r)?, count: r.u32()? },
-            7 => Message::Refused(decode_join_failure(&mut r)?),
-            8 => decode_referral(&mut r)?,
-            9 => Message::Link { from: r.u32()?, to: r.u32()? },
-            10 => Message::Welcome,
-            11 => Message::Part { sequence: r.u64()?, rank: r.u32()?, blob: r.bytes()?.to_vec() },
-            12 => Message::Heartbeat,
-            13 => Message::Left { rank: r.u32()?, exchanges: r.u64()? },
-            14 => Message::Dead(decode_failure(&mut r)?),
-            15 => Message::Failed(decode_failure(&mut r)?),
-            16 => Message::Ask(decode_ask(&mut r)?),
-            17 => Message::Answer(decode_answer(&mut r)?),
-            18 => Message::Decided(decode_verdict(&mut r)?),
-            19 => Message::Fetch,
-            20 => decode_members(&mut r)?,
-            32 => Message::Inquire { asker: r.u32()?, attempt: r.u32()? },
-            33 => Message::Noted(decode_noted(&mut r)?),
-            _ => return Err(MessageError { what: "its kind is unknown" }),
-        };
-        r.end()?;
-        Ok(message)
-    }
-}
-
-fn expect_magic(r: &mut Reader<'_>) -> Result<(), MessageError> {
-    if r.array()? == MAGIC { Ok(()) } else { Err(MessageError { what: "not a ferroccl process" }) }
-}
-
-fn decode_open(r: &mut Reader<'_>) -> Result<Message, MessageError> {
-    expect_magic(r)?;
-    match r.u16()? {
-        PROTOCOL_VERSION => Ok(Message::Open { protocol: PROTOCOL_VERSION, nonce: r.array()? }),
-        protocol => Ok(Message::Open { protocol, nonce: [0; 32] }),
-    }
-}
-
-fn encode_member<'w>(w: &'w mut Writer, member: &Member) -> &'w mut Writer {
-    encode_contact(w.array(&member.host).u32(member.process), &member.contact)
-}
-
-fn encode_contact<'w>(w: &'w mut Writer, contact: &Contact) -> &'w mut Writer {
-    w.array(&contact.ip).u16(contact.port)
-}
-
-fn decode_contact(r: &mut Reader<'_>) -> Result<Contact, MessageError> {
-    Ok(Contact { ip: r.array()?, port: r.u16()? })
-}
-
-fn decode_member(r: &mut Reader<'_>) -> Result<Member, MessageError> {
-    Ok(Member { host: r.array()?, process: r.u32()?, contact: decode_contact(r)? })
-}
-
-fn encode_hello<'w>(w: &'w mut Writer, hello: &Hello) -> &'w mut Writer {
-    w.u8(5).u32(hello.rank).u32(hello.ranks).text(&hello.library, VERSION_BYTES_MAX);
-    encode_member(w.array(&hello.configuration), &hello.member)
-}
-
-fn decode_hello(r: &mut Reader<'_>) -> Result<Hello, MessageError> {
-    Ok(Hello {
-        rank: r.u32()?,
-        ranks: r.u32()?,
-        library: r.text(VERSION_BYTES_MAX)?,
-        configuration: r.array()?,
-        member: decode_member(r)?,
-    })
-}
-
-fn decode_referral(r: &mut Reader<'_>) -> Result<Message, MessageError> {
-    let session = r.array()?;
-    let count = r.count(ELDER_BYTES)?;
-    let elder = |_| Ok((r.u32()?, decode_contact(r)?));
-    let elders = (0..count).map(elder).collect::<Result<_, _>>()?;
-    Ok(Message::Referral(Referral { session, elders }))
-}
-
-fn decode_members(r: &mut Reader<'_>) -> Result<Message, MessageError> {
-    let first = r.u32()?;
-    let count = r.count(MEMBER_BYTES)?;
-    let members = (0..count).map(|_| decode_member(r)).collect::<Result<_, _>>()?;
-    Ok(Message::Members { first, members })
-}
-
-fn encode_ranks<'w>(w: &'w mut Writer, ranks: &[Rank]) -> &'w mut Writer {
-    let named = &ranks[..ranks.len().min(MISSING_NAMED_MAX)];
-    w.count(named.len());
-    named.iter().fold(w, |w, rank| w.u32(*rank))
-}
-
-fn decode_ranks(r: &mut Reader<'_>) -> Result<Vec<Rank>, MessageError> {
-    match r.count(4)? {
-        count if count <= MISSING_NAMED_MAX => (0..count).map(|_| r.u32()).collect(),
-        _ => Err(MessageError { what: "a list of ranks is too long" }),
-    }
-}
-
-fn encode_join_failure<'w>(w: &'w mut Writer, failure: &JoinFailure) -> &'w mut Writer {
-    match failure {
-        JoinFailure::Protocol { root, peer } => w.u8(1).u16(*root).u16(*peer),
-        JoinFailure::Library { rank, library, root_library } => w
-            .u8(2)
-            .u32(*rank)
-            .text(library, VERSION_BYTES_MAX)
-            .text(root_library, VERSION_BYTES_MAX),
-        JoinFailure::RankOutOfRange { rank, ranks } => w.u8(3).u32(*rank).u32(*ranks),
-        JoinFailure::RanksDiffer { rank, ranks, root_ranks } => {
-            w.u8(4).u32(*rank).u32(*ranks).u32(*root_ranks)
+        // What follows the version of an Open is that version's own business.
+        if let Ok(((OPEN, MAGIC, protocol), _)) = decode_first::<(u8, [u8; 4], u16)>(bytes)
+            && protocol != PROTOCOL_VERSION
+        {
+            return Ok(Message::Open { protocol, nonce: [0; 32] });
         }
-        JoinFailure::DuplicateRank { rank, first, second } => {
-            w.u8(5).u32(*rank).u32(*first).u32(*second)
-        }
-        JoinFailure::ConfigurationDiffers { rank } => w.u8(6).u32(*rank),
-        JoinFailure::Missing { ranks, count, waited_ms } => {
-            encode_ranks(w.u8(7), ranks).u32(*count).u32(*waited_ms)
-        }
-        JoinFailure::Died { rank } => w.u8(8).u32(*rank),
+        decode(bytes)
     }
-}
-
-fn decode_join_failure(r: &mut Reader<'_>) -> Result<JoinFailure, MessageError> {
-    Ok(match r.u8()? {
-        1 => JoinFailure::Protocol { root: r.u16()?, peer: r.u16()? },
-        2 => JoinFailure::Library {
-            rank: r.u32()?,
-            library: r.text(VERSION_BYTES_MAX)?,
-            root_library: r.text(VERSION_BYTES_MAX)?,
-        },
-        3 => JoinFailure::RankOutOfRange { rank: r.u32()?, ranks: r.u32()? },
-        4 => JoinFailure::RanksDiffer { rank: r.u32()?, ranks: r.u32()?, root_ranks: r.u32()? },
-        5 => JoinFailure::DuplicateRank { rank: r.u32()?, first: r.u32()?, second: r.u32()? },
-        6 => JoinFailure::ConfigurationDiffers { rank: r.u32()? },
-        7 => JoinFailure::Missing { ranks: decode_ranks(r)?, count: r.u32()?, waited_ms: r.u32()? },
-        8 => JoinFailure::Died { rank: r.u32()? },
-        _ => return Err(MessageError { what: "its reason is unknown" }),
-    })
-}
-
-pub(super) fn encode_failure<'w>(w: &'w mut Writer, failure: &Failure) -> &'w mut Writer {
-    w.u32(failure.rank);
-    match &failure.reason {
-        FailureReason::HungUp => w.u8(1),
-        FailureReason::Silent { silence_ms } => w.u8(2).u32(*silence_ms),
-        FailureReason::Aborted { text } => w.u8(3).text(text, TEXT_BYTES_MAX),
-        FailureReason::Reported { by, text } => w.u8(4).u32(*by).text(text, TEXT_BYTES_MAX),
-        FailureReason::Protocol { text } => w.u8(5).text(text, TEXT_BYTES_MAX),
-        FailureReason::Refused => w.u8(6),
-        FailureReason::Agreed => w.u8(7),
-        FailureReason::Stuck { stalled_ms, text } => {
-            w.u8(16).u32(*stalled_ms).text(text, TEXT_BYTES_MAX)
-        }
-        FailureReason::Withdrew { text } => w.u8(8).text(text, TEXT_BYTES_MAX),
-    }
-}
-
-pub(super) fn decode_failure(r: &mut Reader<'_>) -> Result<Failure, MessageError> {
-    let rank = r.u32()?;
-    let reason = match r.u8()? {
-        1 => FailureReason::HungUp,
-        2 => FailureReason::Silent { silence_ms: r.u32()? },
-        3 => FailureReason::Aborted { text: r.text(TEXT_BYTES_MAX)? },
-        4 => FailureReason::Reported { by: r.u32()?, text: r.text(TEXT_BYTES_MAX)? },
-        5 => FailureReason::Protocol { text: r.text(TEXT_BYTES_MAX)? },
-        6 => FailureReason::Refused,
-        7 => FailureReason::Agreed,
-        16 => FailureReason::Stuck { stalled_ms: r.u32()?, text: r.text(TEXT_BYTES_MAX)? },
-        8 => FailureReason::Withdrew { text: r.text(TEXT_BYTES_MAX)? },
-        _ => return Err(MessageError { what: "its reason is unknown" }),
-    };
-    Ok(Failure { rank, reason })
 }
 
 #[cfg(test)]

@@ -43,8 +43,8 @@ mod overlay;
 #[cfg(test)]
 mod tests;
 mod verdict;
-mod wire;
 
+pub use crate::encoding::MessageError;
 pub use completed::Completed;
 pub use control::{Control, ControlError, ControlTiming, NoVerdict};
 pub use frame::{Decoder, Frame, FrameError};
@@ -59,10 +59,9 @@ pub use message::{
 };
 pub use notes::{AWAITED_MAX, Awaited, Doing, Note, Noted, Sight, Stuck, judge};
 pub use verdict::{Answer, Ask, Question, Verdict, Vote};
-pub use wire::MessageError;
 
 /// Version of the messages of this module; peers of another version are refused by name.
-pub const PROTOCOL_VERSION: u16 = 4;
+pub const PROTOCOL_VERSION: u16 = 5;
 
 /// Most bytes of a frame before its sender has proved that it knows the secret.
 pub const STRANGER_FRAME_BYTES_MAX: usize = 512;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_memory::{OutOfMemory, Region};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::queue_pairs::{Flow, Striping};
 use crate::time::Instant;
@@ -127,7 +127,7 @@ impl fmt::Debug for Secret {
 }
 
 /// Where a listener can be reached, in its transport's own bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Address(pub Vec<u8>);
 
 /// Memory registered with a device.
@@ -135,7 +135,7 @@ pub struct Address(pub Vec<u8>);
 pub struct MrKey(pub u64);
 
 /// What a peer needs to reach shared memory, in the transport's own bytes.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RemoteKey(pub Vec<u8>);
 
 /// A peer's memory as one lane knows it.

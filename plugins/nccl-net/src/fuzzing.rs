@@ -6,8 +6,8 @@ use nccl_net_abi::HANDLE_BYTES;
 use crate::comm::wire::{HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record};
 use crate::handle::Handle;
 
-/// By the first byte a record, a header, an immediate, a note or a handle: what is read is written
-/// to the same bytes, as far as they mean something.
+/// By the first byte a record, a header, an immediate, a note or a handle: what is read is read
+/// again from what is written.
 pub fn nccl_net(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
     match kind % 5 {
@@ -34,7 +34,7 @@ pub fn nccl_net(data: &[u8]) {
         3 => match Note::decode(data) {
             // Text is read as far as it can be shown.
             Some(Note::Peer(name)) => assert!(name.is_ascii()),
-            Some(note) => assert_eq!(note.encode(), data),
+            Some(note) => assert_eq!(Note::decode(&note.encode()), Some(note)),
             None => {}
         },
         _ => {

@@ -10,7 +10,7 @@ use crate::table::{Id, Kind};
 
 const MAGIC: [u8; 4] = *b"fccl";
 /// Of the handle, and of everything that the two ends of a connection tell each other.
-pub(crate) const VERSION: u8 = 2;
+pub(crate) const VERSION: u8 = 3;
 const SEED_BYTES: usize = 16;
 const ATTEMPT: usize = 8;
 const SEED: usize = 16;

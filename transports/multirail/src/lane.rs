@@ -583,7 +583,6 @@ impl RailsLane {
             let shared = own.and_then(|own| lane.share(endpoint, own).ok());
             keys.extend(shared.map(|RemoteKey(key)| (memory, key)));
         }
-        keys.retain(|(_, key)| key.len() <= usize::from(u8::MAX));
         for note in note::keys(keys).into_iter().chain([then]) {
             // That it cannot be is noticed at the next poll.
             let _ = lane.note(endpoint, &note.encode());
@@ -768,7 +767,7 @@ impl Lane for RailsLane {
         if keys.rails.iter().all(Option::is_none) {
             return Err(failed);
         }
-        keys.encode().ok_or_else(|| usage("a key is too long for a rail"))
+        Ok(keys.encode())
     }
 
     fn import(&mut self, at: EndpointId, key: &RemoteKey) -> Result<RemoteMr, TransportError> {

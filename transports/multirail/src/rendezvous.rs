@@ -6,11 +6,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ccl_core::encoding::{decode, encode};
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     Address, Connected, Connecting, Inner, Listener, Secret, TransportError,
 };
 use ccl_socket::socket;
+use serde::{Deserialize, Serialize};
 
 use crate::RAILS_MAX;
 use crate::device::Together;
@@ -28,7 +30,7 @@ const RETURN: Duration = Duration::from_secs(5);
 const KNOWN_MAX: usize = 1024;
 
 /// What the dialling side says of a rail.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) link: LinkId,
     pub(crate) rail: u8,
@@ -43,26 +45,18 @@ pub(crate) struct Hello {
 
 impl Hello {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = self.link.to_vec();
-        bytes.extend([self.rail, self.rails, self.known]);
-        bytes.extend(self.epoch.to_le_bytes());
-        bytes.extend(&self.text);
-        bytes
+        encode(self)
     }
 
     fn decode(bytes: &[u8]) -> Option<Hello> {
-        let (link, rest) = bytes.split_first_chunk()?;
-        let (&[rail, rails, known], rest) = rest.split_first_chunk()?;
-        let (epoch, text) = rest.split_first_chunk()?;
-        let plausible = rail < rails && usize::from(rails) <= RAILS_MAX;
-        let (link, epoch, text) = (*link, u32::from_le_bytes(*epoch), text.to_vec());
-        let hello = Hello { link, rail, rails, known, epoch, text };
+        let hello: Hello = decode(bytes).ok()?;
+        let plausible = hello.rail < hello.rails && usize::from(hello.rails) <= RAILS_MAX;
         (plausible && hello.text.len() <= TEXT_BYTES_MAX).then_some(hello)
     }
 }
 
 /// What an address says: how many devices there are, and where the first ones are.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Addresses {
     pub(crate) count: usize,
     pub(crate) known: Vec<Address>,
@@ -70,25 +64,14 @@ pub(crate) struct Addresses {
 
 impl Addresses {
     pub(crate) fn encode(&self) -> Address {
-        let mut bytes = vec![self.count as u8, self.known.len() as u8];
-        for Address(address) in &self.known {
-            bytes.extend((address.len() as u16).to_le_bytes());
-            bytes.extend(address);
-        }
-        Address(bytes)
+        Address(encode(self))
     }
 
     pub(crate) fn decode(Address(bytes): &Address) -> Option<Addresses> {
-        let (&[count, known], mut rest) = bytes.split_first_chunk()?;
-        let (count, mut addresses) = (usize::from(count), Vec::new());
-        for _ in 0..known {
-            let (length, behind) = rest.split_first_chunk()?;
-            let (address, behind) = behind.split_at_checked(u16::from_le_bytes(*length).into())?;
-            addresses.push(Address(address.to_vec()));
-            rest = behind;
-        }
-        let plausible = (1..=RAILS_MAX).contains(&count) && (1..=count).contains(&addresses.len());
-        (rest.is_empty() && plausible).then_some(Addresses { count, known: addresses })
+        let addresses: Addresses = decode(bytes).ok()?;
+        let Addresses { count, known } = &addresses;
+        let plausible = (1..=RAILS_MAX).contains(count) && (1..=*count).contains(&known.len());
+        plausible.then_some(addresses)
     }
 
     /// That of the device which a rail leads to, if it is known.

@@ -3,15 +3,17 @@
 
 use std::os::unix::fs::MetadataExt;
 
+use ccl_core::encoding;
 use ccl_core::transport::{Address, TransportError};
 use rustix::net::SocketAddrUnix;
+use serde::{Deserialize, Serialize};
 
 use crate::os;
 
 const KIND: [u8; 4] = *b"shm1";
 
 /// The host and the part of it in which abstract names are visible.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Place {
     /// The kernel's random identity of this boot; other containers of the host have the same.
     pub(crate) boot: [u8; 16],
@@ -42,7 +44,7 @@ fn parse_boot(text: &str) -> Option<[u8; 16]> {
 }
 
 /// A listener's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Name(pub(crate) [u8; 16]);
 
 impl Name {
@@ -60,17 +62,20 @@ impl Name {
 
 /// The address that peers are given.
 pub(crate) fn encode(name: Name, place: Place) -> Address {
-    let network = place.network.to_le_bytes();
-    Address([&KIND[..], &name.0, &place.boot, &network].concat())
+    Address(encoding::encode(&(KIND, name, place)))
 }
 
 /// The name in an address, if it can be reached from `here`.
 pub(crate) fn decode(address: &Address, here: Place) -> Result<Name, TransportError> {
-    let parsed = parse(&address.0).ok_or_else(|| {
-        let bytes = address.0.len();
-        TransportError::Usage(format!("{bytes} bytes that are no shared memory address"))
-    })?;
-    let (name, there) = parsed;
+    let (name, there) = match encoding::decode(&address.0) {
+        Ok((KIND, name, there)) => (name, there),
+        _ => {
+            let bytes = address.0.len();
+            let reason = format!("{bytes} bytes that are no shared memory address");
+            return Err(TransportError::Usage(reason));
+        }
+    };
+    let (name, there): (Name, Place) = (name, there);
     let refused = |reason: &str| TransportError::Refused {
         peer: format!("shared memory listener {}", name.text()),
         reason: reason.to_owned(),
@@ -88,14 +93,6 @@ pub(crate) fn decode(address: &Address, here: Place) -> Result<Name, TransportEr
         ));
     }
     Ok(name)
-}
-
-fn parse(bytes: &[u8]) -> Option<(Name, Place)> {
-    let rest = bytes.strip_prefix(&KIND)?;
-    let (name, rest) = rest.split_first_chunk::<16>()?;
-    let (boot, rest) = rest.split_first_chunk::<16>()?;
-    let network = u64::from_le_bytes(rest.try_into().ok()?);
-    Some((Name(*name), Place { boot: *boot, network }))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(crate) const RING: Shape = Shape { slots: 1024, slot_bytes: 0 };
 
 /// Its version changes with every change of what the two sides send or map.
 pub(crate) const PROTOCOL: Protocol =
-    Protocol { name: "ferroccl-shm", version: 1, hello_bytes_max: HELLO_BYTES_MAX };
+    Protocol { name: "ferroccl-shm", version: 2, hello_bytes_max: HELLO_BYTES_MAX };
 const RING_FILE: &[u8] = b"ferroccl-shm ring";
 
 /// A connection whose both sides have proved the secret.

@@ -5,6 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use ccl_core::encoding::{decode, encode};
 use ccl_core::transport::{NOTE_BYTES_MAX, TransportError};
 use rustix::io::Errno;
 use rustix::net::{
@@ -12,6 +13,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown,
 };
 use rustix::process::{Pid, getpid};
+use serde::{Deserialize, Serialize};
 
 use crate::{DESCRIPTORS, os};
 
@@ -131,7 +133,7 @@ pub(crate) fn receive(
 }
 
 /// Memory that one side offers to the other: goes along with its descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
     /// The offering side's name for it, unique on its device.
     pub(crate) id: u64,
@@ -142,24 +144,19 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    const KIND: &[u8] = b"offer";
+    const KIND: [u8; 5] = *b"offer";
 
     /// As bytes, on the socket and in a remote key.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let (id, bytes) = (self.id.to_le_bytes(), (self.bytes as u64).to_le_bytes());
-        [Self::KIND, &id, &bytes, &self.nonce].concat()
+        encode(&(Self::KIND, self))
     }
 
     /// From bytes, if they are an offer.
     pub(crate) fn decode(message: &[u8]) -> Option<Offer> {
-        let rest = message.strip_prefix(Self::KIND)?;
-        let (id, rest) = rest.split_first_chunk()?;
-        let (bytes, rest) = rest.split_first_chunk()?;
-        Some(Offer {
-            id: u64::from_le_bytes(*id),
-            bytes: usize::try_from(u64::from_le_bytes(*bytes)).ok()?,
-            nonce: rest.try_into().ok()?,
-        })
+        match decode(message).ok()? {
+            (Self::KIND, offer) => Some(offer),
+            _ => None,
+        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! Where a gate can be reached: its token, and each address of its host.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
+use ccl_core::encoding::{self, List};
 use ccl_core::transport::{Address, TransportError};
+use serde::{Deserialize, Serialize};
 
-const MAGIC: &[u8; 4] = b"tcp1";
+const MAGIC: [u8; 4] = *b"tcp1";
 /// The most addresses of one host.
 const ADDRESSES_MAX: usize = 64;
 
@@ -13,11 +15,12 @@ const ADDRESSES_MAX: usize = 64;
 pub type Token = [u8; 16];
 
 /// A gate's address, understood.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// Which gate.
     pub token: Token,
     /// The addresses of its host, the likeliest first.
+    #[serde(with = "List::<ADDRESSES_MAX>")]
     pub addresses: Vec<SocketAddr>,
 }
 
@@ -34,22 +37,7 @@ impl Place {
     /// As bytes.
     #[must_use]
     pub fn encode(&self) -> Address {
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(&self.token);
-        for address in self.addresses.iter().take(ADDRESSES_MAX) {
-            match address.ip() {
-                IpAddr::V4(ip) => {
-                    bytes.push(4);
-                    bytes.extend_from_slice(&ip.octets());
-                }
-                IpAddr::V6(ip) => {
-                    bytes.push(6);
-                    bytes.extend_from_slice(&ip.octets());
-                }
-            }
-            bytes.extend_from_slice(&address.port().to_le_bytes());
-        }
-        Address(bytes)
+        Address(encoding::encode(&(MAGIC, self)))
     }
 
     /// From bytes.
@@ -58,10 +46,16 @@ impl Place {
     ///
     /// When they are no address of a gate.
     pub fn decode(address: &Address) -> Result<Place, TransportError> {
-        parse(&address.0).ok_or_else(|| {
-            let bytes = address.0.len();
-            TransportError::Usage(format!("{bytes} bytes that are no address of a TCP listener"))
-        })
+        match encoding::decode(&address.0) {
+            Ok((MAGIC, Place { token, addresses })) if !addresses.is_empty() => {
+                Ok(Place { token, addresses })
+            }
+            _ => {
+                let bytes = address.0.len();
+                let reason = format!("{bytes} bytes that are no address of a TCP listener");
+                Err(TransportError::Usage(reason))
+            }
+        }
     }
 
     /// For messages.
@@ -70,23 +64,6 @@ impl Place {
         let texts: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         texts.join(" or ")
     }
-}
-
-fn parse(bytes: &[u8]) -> Option<Place> {
-    let (token, mut rest) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<16>()?;
-    let mut addresses = Vec::new();
-    while let Some((kind, tail)) = rest.split_first() {
-        let (ip, tail) = match kind {
-            4 => tail.split_first_chunk::<4>().map(|(ip, tail)| (IpAddr::from(*ip), tail))?,
-            6 => tail.split_first_chunk::<16>().map(|(ip, tail)| (IpAddr::from(*ip), tail))?,
-            _ => return None,
-        };
-        let (port, tail) = tail.split_first_chunk::<2>()?;
-        addresses.push(SocketAddr::new(ip, u16::from_le_bytes(*port)));
-        rest = tail;
-    }
-    let plausible = (1..=ADDRESSES_MAX).contains(&addresses.len());
-    plausible.then_some(Place { token: *token, addresses })
 }
 
 #[cfg(test)]
@@ -101,8 +78,7 @@ mod tests {
         assert_eq!(Place::decode(&address), Ok(place));
         for bytes in 0..address.0.len() {
             let cut = Address(address.0[..bytes].to_vec());
-            let known = Place::decode(&cut).map_or(0, |place| place.addresses.len());
-            assert!(known < 2, "{bytes}");
+            assert!(Place::decode(&cut).is_err(), "{bytes}");
         }
         assert!(Place::decode(&Address(vec![7; 40])).is_err());
     }

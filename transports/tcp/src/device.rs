@@ -16,7 +16,7 @@ use crate::memory;
 use crate::writers::Writers;
 
 /// Its version changes with every change of what is sent on a stripe.
-pub(crate) const PROTOCOL: Protocol = protocol("ferroccl-tcp", 4);
+pub(crate) const PROTOCOL: Protocol = protocol("ferroccl-tcp", 5);
 
 /// The most connections per pair.
 const SOCKETS_MAX: u32 = 64;

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use ccl_core::encoding;
 use ccl_core::time::Instant;
 use ccl_core::transport::{
     EndpointId, Event, Imported, LocalSlice, MrKey, RemoteKey, TransportError,
 };
 use ccl_memory::Region;
 use ccl_socket::{Intent, Link, LinkId, Remake};
+use serde::{Deserialize, Serialize};
 
 use crate::frame::Kind;
 use crate::inbox::{Inbox, Other};
@@ -25,7 +27,7 @@ const AT_ONCE: usize = 64;
 pub(crate) const TELL_AFTER: Duration = Duration::from_micros(300);
 
 /// What a peer must know to write to a piece of memory of this side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shared {
     pub(crate) link: LinkId,
     /// Whose it is: of the side that had connected.
@@ -42,20 +44,11 @@ impl Imported for Shared {
 
 impl Shared {
     pub(crate) fn encode(self) -> RemoteKey {
-        let mut bytes = self.link.to_vec();
-        bytes.push(u8::from(self.dialled));
-        bytes.extend_from_slice(&self.memory.to_le_bytes());
-        bytes.extend_from_slice(&self.bytes.to_le_bytes());
-        RemoteKey(bytes)
+        RemoteKey(encoding::encode(&self))
     }
 
     pub(crate) fn decode(key: &RemoteKey) -> Option<Shared> {
-        let (link, rest) = key.0.split_first_chunk()?;
-        let (dialled, rest) = rest.split_first()?;
-        let (memory, rest) = rest.split_first_chunk()?;
-        let bytes = u64::from_le_bytes(rest.try_into().ok()?);
-        let memory = u32::from_le_bytes(*memory);
-        Some(Shared { link: *link, dialled: *dialled == 1, memory, bytes })
+        encoding::decode(&key.0).ok()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::native::Memory;
 use crate::port::Port;
 
 /// Its version changes with every change of what the two sides tell each other.
-const PROTOCOL: Protocol = protocol("ferroccl-verbs", 4);
+const PROTOCOL: Protocol = protocol("ferroccl-verbs", 5);
 
 /// The most bytes of one put, wherever a port takes more.
 const MESSAGE_BYTES_MAX: u32 = 1 << 30;

@@ -1,10 +1,12 @@
 //! Memory keys as they travel.
 
+use ccl_core::encoding;
 use ccl_core::transport::{Imported, RemoteKey};
 use ccl_socket::LinkId;
+use serde::{Deserialize, Serialize};
 
 /// Memory that a peer may write to, over one link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Shared {
     pub(crate) link: LinkId,
     /// Whether the side that had connected shares it.
@@ -22,24 +24,12 @@ impl Imported for Shared {
 
 impl Shared {
     pub(crate) fn encode(&self) -> RemoteKey {
-        let mut bytes = self.link.to_vec();
-        bytes.push(u8::from(self.dialled));
-        bytes.extend_from_slice(&self.address.to_le_bytes());
-        bytes.extend_from_slice(&self.bytes.to_le_bytes());
-        bytes.extend_from_slice(&self.key.to_le_bytes());
-        RemoteKey(bytes)
+        RemoteKey(encoding::encode(self))
     }
 
     pub(crate) fn decode(key: &RemoteKey) -> Option<Shared> {
-        let (link, rest) = key.0.split_first_chunk()?;
-        let (dialled, rest) = rest.split_first()?;
-        let (address, rest) = rest.split_first_chunk()?;
-        let (bytes, rest) = rest.split_first_chunk()?;
-        let key: [u8; 4] = rest.try_into().ok()?;
-        let (address, bytes) = (u64::from_le_bytes(*address), u64::from_le_bytes(*bytes));
-        let plausible = *dialled <= 1 && address.checked_add(bytes).is_some();
-        let (dialled, key) = (*dialled == 1, u32::from_le_bytes(key));
-        plausible.then_some(Shared { link: *link, dialled, address, bytes, key })
+        let shared: Shared = encoding::decode(&key.0).ok()?;
+        shared.address.checked_add(shared.bytes).map(|_| shared)
     }
 }
 
@@ -56,5 +46,7 @@ mod tests {
             assert_eq!(Shared::decode(&RemoteKey(key.0[..bytes].to_vec())), None, "{bytes}");
         }
         assert_eq!(Shared::decode(&RemoteKey(vec![0xff; key.0.len()])), None);
+        let beyond = Shared { address: u64::MAX, ..shared };
+        assert_eq!(Shared::decode(&beyond.encode()), None);
     }
 }

@@ -1,14 +1,15 @@
 //! What the two sides of a link tell each other before anything is written: which queue pairs are
 //! whose, and how to get there.
 
+use ccl_core::encoding::{decode, encode};
 use rdma_sys::{IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
+use serde::{Deserialize, Serialize};
 
 /// The most queue pairs of a link.
 pub(crate) const PAIRS_MAX: usize = 256;
-const FIXED_BYTES: usize = 16 + 2 + 1 + 1 + 4 + 2 + 1;
 
 /// One side of a link.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Offer {
     /// Its port's address, and others that it has.
     pub(crate) gid: [u8; 16],
@@ -32,42 +33,14 @@ impl Offer {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = self.gid.to_vec();
-        bytes.extend_from_slice(&self.lid.to_le_bytes());
-        bytes.push(self.link_layer);
-        bytes.push(self.mtu as u8);
-        bytes.extend_from_slice(&self.first_packet.to_le_bytes());
-        bytes.extend_from_slice(&(self.pairs.len() as u16).to_le_bytes());
-        bytes.push(self.others.len() as u8);
-        self.others.iter().for_each(|gid| bytes.extend_from_slice(gid));
-        self.pairs.iter().for_each(|pair| bytes.extend_from_slice(&pair.to_le_bytes()));
-        bytes
+        encode(self)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Offer> {
-        let (fixed, rest) = bytes.split_first_chunk::<FIXED_BYTES>()?;
-        let (gid, fixed) = fixed.split_first_chunk()?;
-        let (lid, fixed) = fixed.split_first_chunk()?;
-        let ([link_layer, mtu], fixed) = fixed.split_first_chunk()?;
-        let (first_packet, fixed) = fixed.split_first_chunk()?;
-        let (count, others) = fixed.split_first_chunk::<2>()?;
-        let (others, rest) = rest.split_at_checked(16 * usize::from(*others.first()?))?;
-        let others = others.as_chunks().0.to_vec();
-        let pairs: Vec<u32> =
-            rest.as_chunks().0.iter().map(|number| u32::from_le_bytes(*number)).collect();
-        let plausible = pairs.len() == usize::from(u16::from_le_bytes(*count))
-            && rest.len() == 4 * pairs.len()
-            && (1..=PAIRS_MAX).contains(&pairs.len())
-            && (IBV_MTU_256..=IBV_MTU_4096).contains(&u32::from(*mtu));
-        plausible.then(|| Offer {
-            gid: *gid,
-            others,
-            lid: u16::from_le_bytes(*lid),
-            link_layer: *link_layer,
-            mtu: u32::from(*mtu),
-            first_packet: u32::from_le_bytes(*first_packet),
-            pairs,
-        })
+        let offer: Offer = decode(bytes).ok()?;
+        let plausible = (1..=PAIRS_MAX).contains(&offer.pairs.len())
+            && (IBV_MTU_256..=IBV_MTU_4096).contains(&offer.mtu);
+        plausible.then_some(offer)
     }
 }
 
@@ -92,6 +65,6 @@ mod tests {
             assert_eq!(Offer::decode(&bytes[..cut]), None, "{cut}");
         }
         assert_eq!(Offer::decode(&[&bytes[..], &[0]].concat()), None, "too long");
-        assert_eq!(Offer::decode(&[0; FIXED_BYTES]), None, "no pairs, no packets");
+        assert_eq!(Offer::decode(&[0; 23]), None, "no pairs, no packets");
     }
 }

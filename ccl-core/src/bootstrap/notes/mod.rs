@@ -12,8 +12,9 @@ mod tests;
 pub(super) use inquiry::Inquiry;
 pub use judge::{Sight, Stuck, judge};
 
-use super::wire::{MessageError, Reader, Writer};
+use crate::encoding::{List, Text};
 use crate::types::Rank;
+use serde::{Deserialize, Serialize};
 
 /// Most bytes of the words for an operation.
 const WHAT_BYTES_MAX: usize = 160;
@@ -21,7 +22,7 @@ const WHAT_BYTES_MAX: usize = 160;
 pub const AWAITED_MAX: usize = 12;
 
 /// What a rank is doing, as its own control thread sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Doing {
     /// It is in no operation: its program computes.
@@ -38,9 +39,6 @@ pub enum Doing {
 }
 
 impl Doing {
-    const ALL: [Doing; 5] =
-        [Doing::Outside, Doing::Waiting, Doing::Moving, Doing::Undriven, Doing::Aside];
-
     /// Whether an operation is open.
     #[must_use]
     pub fn is_inside(self) -> bool {
@@ -49,7 +47,7 @@ impl Doing {
 }
 
 /// Whom an operation waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Awaited {
     /// The peer.
     pub peer: Rank,
@@ -58,7 +56,7 @@ pub struct Awaited {
 }
 
 /// What one rank says of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Note {
     /// What it is doing.
     pub doing: Doing,
@@ -69,6 +67,7 @@ pub struct Note {
     pub call: u64,
     /// Its last operation in words (or the step, if it is [`Doing::Aside`]); empty before the
     /// first.
+    #[serde(with = "Text::<WHAT_BYTES_MAX>")]
     pub what: String,
     /// Steps of it that are done, and how many there are.
     pub steps: (u64, u64),
@@ -76,11 +75,12 @@ pub struct Note {
     /// frequent.
     pub unchanged_ms: u32,
     /// Whom it waits for, the first [`AWAITED_MAX`] of them, in order.
+    #[serde(with = "List::<AWAITED_MAX>")]
     pub awaited: Vec<Awaited>,
 }
 
 /// A note on its way to the rank that asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Noted {
     /// Who asked.
     pub asker: Rank,
@@ -90,38 +90,4 @@ pub struct Noted {
     pub rank: Rank,
     /// What it says.
     pub note: Note,
-}
-
-pub(super) fn encode_noted<'w>(w: &'w mut Writer, noted: &Noted) -> &'w mut Writer {
-    let Noted { asker, attempt, rank, note } = noted;
-    w.u32(*asker).u32(*attempt).u32(*rank);
-    w.u8(note.doing as u8).u64(note.sequence).u64(note.call).text(&note.what, WHAT_BYTES_MAX);
-    w.u64(note.steps.0).u64(note.steps.1).u32(note.unchanged_ms);
-    let awaited = &note.awaited[..note.awaited.len().min(AWAITED_MAX)];
-    w.count(awaited.len());
-    awaited.iter().fold(w, |w, on| w.u32(on.peer).u8(on.receives.into()))
-}
-
-pub(super) fn decode_noted(r: &mut Reader<'_>) -> Result<Noted, MessageError> {
-    let (asker, attempt, rank) = (r.u32()?, r.u32()?, r.u32()?);
-    let doing = r.u8()?;
-    let doing = Doing::ALL.into_iter().find(|known| *known as u8 == doing);
-    let doing = doing.ok_or(MessageError { what: "what its rank does is unknown" })?;
-    let (sequence, call, what) = (r.u64()?, r.u64()?, r.text(WHAT_BYTES_MAX)?);
-    let (steps, unchanged_ms) = ((r.u64()?, r.u64()?), r.u32()?);
-    let count = r.count(5)?;
-    if count > AWAITED_MAX {
-        return Err(MessageError { what: "a list of awaited ranks is too long" });
-    }
-    let awaited = (0..count).map(|_| decode_awaited(r)).collect::<Result<_, _>>()?;
-    let note = Note { doing, sequence, call, what, steps, unchanged_ms, awaited };
-    Ok(Noted { asker, attempt, rank, note })
-}
-
-fn decode_awaited(r: &mut Reader<'_>) -> Result<Awaited, MessageError> {
-    let peer = r.u32()?;
-    match r.u8()? {
-        receives @ 0..=1 => Ok(Awaited { peer, receives: receives == 1 }),
-        _ => Err(MessageError { what: "neither a message nor room" }),
-    }
 }

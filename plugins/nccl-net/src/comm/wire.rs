@@ -2,8 +2,10 @@
 //! pieces, immediates, notes.
 
 use bytemuck::{Pod, Zeroable};
+use ccl_core::encoding::{decode, encode};
 use ccl_core::transport::{GRANT_BYTES_MAX, IMMEDIATE_MAX, RemoteKey};
 use ccl_transport_multirail::TURNS;
+use serde::{Deserialize, Serialize};
 
 /// The most buffers in one group.
 pub(crate) const GROUP_MAX: usize = 8;
@@ -217,7 +219,7 @@ impl Name {
 }
 
 /// What travels beside the data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Note {
     /// The sender's ring for grants.
     Ring(RemoteKey),
@@ -233,58 +235,17 @@ pub(crate) enum Note {
 
 impl Note {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        match self {
-            Note::Ring(RemoteKey(key)) => {
-                bytes.push(1);
-                bytes.extend(key);
-            }
-            Note::Slots(count, slot_bytes, RemoteKey(key)) => {
-                bytes.push(2);
-                bytes.extend(count.to_le_bytes());
-                bytes.extend(slot_bytes.to_le_bytes());
-                bytes.extend(key);
-            }
-            Note::Memory(number, RemoteKey(key)) => {
-                bytes.push(3);
-                bytes.extend(number.to_le_bytes());
-                bytes.extend(key);
-            }
-            Note::Withdrawn(number) => {
-                bytes.push(4);
-                bytes.extend(number.to_le_bytes());
-            }
-            Note::Peer(name) => {
-                bytes.push(5);
-                bytes.extend(name.as_bytes());
-            }
-        }
-        bytes
+        encode(self)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Note> {
-        let (kind, rest) = bytes.split_first()?;
-        let key = |rest: &[u8]| RemoteKey(rest.to_vec());
-        match kind {
-            1 => Some(Note::Ring(key(rest))),
-            2 => {
-                let (count, rest) = rest.split_first_chunk()?;
-                let (slot_bytes, rest) = rest.split_first_chunk()?;
-                let slot_bytes = u64::from_le_bytes(*slot_bytes);
-                Some(Note::Slots(u32::from_le_bytes(*count), slot_bytes, key(rest)))
-            }
-            3 => {
-                let (number, rest) = rest.split_first_chunk()?;
-                Some(Note::Memory(u32::from_le_bytes(*number), key(rest)))
-            }
-            4 => Some(Note::Withdrawn(u32::from_le_bytes(rest.try_into().ok()?))),
-            5 => {
-                let name = String::from_utf8_lossy(rest);
+        Some(match decode(bytes).ok()? {
+            Note::Peer(name) => {
                 let shown = |c: &char| c.is_ascii_graphic() || *c == ' ';
-                Some(Note::Peer(name.chars().filter(shown).take(PEER_CHARS_MAX).collect()))
+                Note::Peer(name.chars().filter(shown).take(PEER_CHARS_MAX).collect())
             }
-            _ => None,
-        }
+            note => note,
+        })
     }
 }
 
@@ -366,7 +327,7 @@ mod tests {
         ] {
             assert_eq!(Note::decode(&note.encode()), Some(note));
         }
-        for short in [&[][..], &[0], &[2, 0], &[3, 1], &[4, 1, 2]] {
+        for short in [&[][..], &[0], &[1, 3], &[2, 1], &[3, 1, 2], &[5]] {
             assert_eq!(Note::decode(short), None);
         }
     }

@@ -1,11 +1,13 @@
 //! What the connecting side says that a connection is for.
 
+use ccl_core::encoding::{decode, encode};
 use ccl_core::transport::HELLO_BYTES_MAX;
+use serde::{Deserialize, Serialize};
 
 use super::LinkId;
 
 /// The purpose of a connection, as the connecting side states it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Intent {
     /// The link that it belongs to.
     pub link: LinkId,
@@ -21,22 +23,15 @@ impl Intent {
     /// Encodes it as bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = self.link.to_vec();
-        bytes.extend_from_slice(&self.number.to_le_bytes());
-        bytes.extend_from_slice(&self.count.to_le_bytes());
-        bytes.extend_from_slice(&self.text);
-        bytes
+        encode(self)
     }
 
     /// Decodes what [`Intent::encode`] wrote; none if the bytes are anything else.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Intent> {
-        let (link, rest) = bytes.split_first_chunk()?;
-        let (number, rest) = rest.split_first_chunk()?;
-        let (count, text) = rest.split_first_chunk()?;
-        let (number, count) = (u16::from_le_bytes(*number), u16::from_le_bytes(*count));
-        let plausible = number < count && text.len() <= HELLO_BYTES_MAX;
-        plausible.then(|| Intent { link: *link, number, count, text: text.to_vec() })
+        let intent: Intent = decode(bytes).ok()?;
+        let plausible = intent.number < intent.count && intent.text.len() <= HELLO_BYTES_MAX;
+        plausible.then_some(intent)
     }
 }
 

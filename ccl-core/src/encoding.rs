@@ -1,0 +1,122 @@
+//! The bytes of what ranks tell each other: records derived with serde, written by `postcard`
+//! (little-endian variable-length integers, sequences with their length before them), and read
+//! with every bound checked.
+//!
+//! What the data path reads while a device may be writing it (CTS records, headers of messages)
+//! has fixed places and a checksum, and is not written here.
+
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use thiserror::Error;
+
+use crate::types::Rank;
+
+/// Bytes that are no message of this protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("malformed message: {what}")]
+pub struct MessageError {
+    /// What was wrong with the bytes.
+    pub what: &'static str,
+}
+
+/// Returns the bytes of a record.
+#[must_use]
+pub fn encode<T: Serialize>(record: &T) -> Vec<u8> {
+    // It fails for sequences of unknown length alone, which no record has; nobody would read what
+    // has no bytes.
+    postcard::to_allocvec(record).unwrap_or_default()
+}
+
+/// Reads a record from all of these bytes.
+///
+/// # Errors
+/// The bytes are no such record, or others follow it.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MessageError> {
+    match decode_first(bytes)? {
+        (record, []) => Ok(record),
+        _ => Err(MessageError { what: "bytes follow its end" }),
+    }
+}
+
+/// Reads a record from the first of these bytes, and returns the others with it.
+///
+/// # Errors
+/// The bytes begin with no such record.
+pub fn decode_first<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, &[u8]), MessageError> {
+    postcard::take_from_bytes(bytes).map_err(|error| MessageError {
+        what: match error {
+            postcard::Error::DeserializeUnexpectedEnd => "it ends too early",
+            _ => "it is not of this protocol",
+        },
+    })
+}
+
+/// `#[serde(with = "Text::<N>")]`: a text of at most `N` bytes. A longer one is cut between two
+/// characters when it is written and refused when it is read.
+pub(crate) struct Text<const N: usize>;
+
+impl<const N: usize> Text<N> {
+    pub(crate) fn serialize<S: Serializer>(text: &str, to: S) -> Result<S::Ok, S::Error> {
+        let mut end = text.len().min(N);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        to.serialize_str(&text[..end])
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+        let text = String::deserialize(from)?;
+        if text.len() <= N { Ok(text) } else { Err(D::Error::custom("a text is too long")) }
+    }
+}
+
+/// `#[serde(with = "List::<N>")]`: at most `N` items. The others are left out when it is written,
+/// and a longer list is refused when it is read.
+#[derive(Debug)]
+pub struct List<const N: usize>;
+
+impl<const N: usize> List<N> {
+    /// Writes the first of them.
+    ///
+    /// # Errors
+    /// Those of the format.
+    pub fn serialize<T: Serialize, S: Serializer>(items: &[T], to: S) -> Result<S::Ok, S::Error> {
+        items[..items.len().min(N)].serialize(to)
+    }
+
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Those of the format, and too many items.
+    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<T>, D::Error> {
+        let items = Vec::deserialize(from)?;
+        if items.len() <= N { Ok(items) } else { Err(D::Error::custom("a list is too long")) }
+    }
+}
+
+/// `#[serde(with = "RankSet::<N>")]`: ranks below `N`, in order. A rank of a large communicator
+/// takes one bit: most ranks are in the sets that are told.
+pub(crate) struct RankSet<const N: u32>;
+
+impl<const N: u32> RankSet<N> {
+    pub(crate) fn serialize<S: Serializer>(ranks: &[Rank], to: S) -> Result<S::Ok, S::Error> {
+        let end = ranks.iter().max().map_or(0, |last| *last as usize + 1);
+        let mut bits = vec![0u8; end.div_ceil(8)];
+        for rank in ranks {
+            bits[*rank as usize / 8] |= 1 << (rank % 8);
+        }
+        bits.serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<Rank>, D::Error> {
+        let bits = Vec::<u8>::deserialize(from)?;
+        if bits.len() > N as usize / 8 || bits.last() == Some(&0) {
+            return Err(D::Error::custom("a set of ranks that nobody would write"));
+        }
+        // Below N: it fits.
+        let ranks = (0..bits.len() * 8).map(|rank| rank as Rank);
+        Ok(ranks.filter(|rank| bits[*rank as usize / 8] & (1 << (rank % 8)) != 0).collect())
+    }
+}
