@@ -319,7 +319,7 @@ impl Engine {
     fn prepare(&mut self, call: &Call<'_>, in_place: bool) -> Result<(), Error> {
         self.recent = None;
         let (input_bytes, output_bytes) = call.check(self.rank, self.ranks)?;
-        let Choice { algorithm, slot_fraction, reason } =
+        let Choice { algorithm, slot_fraction, reason, .. } =
             choice(&self.config, &self.segment, &self.hosts, call, &mut self.predictions)?;
         tracing::debug!(collective = %call.collective, input_bytes, algorithm.name, reason);
         let plan = self.plan(algorithm, call, in_place)?;
@@ -743,13 +743,13 @@ fn registry_number(algorithm: &Algorithm) -> u8 {
 }
 
 /// What the planner takes for a call.
-pub(super) fn choice(
-    config: &Config,
+pub(super) fn choice<'c>(
+    config: &'c Config,
     segment: &Segment,
-    hosts: &Hosts,
-    call: &Call<'_>,
-    predictions: &mut PredictionCache,
-) -> Result<Choice, Error> {
+    hosts: &'c Hosts,
+    call: &'c Call<'_>,
+    predictions: &'c mut PredictionCache,
+) -> Result<Choice<'c>, Error> {
     let (collective, tuning) = (call.collective, &config.tuning);
     let bytes = call.elements(segment.ranks).saturating_mul(call.data_type.bytes());
     let situation = Situation {
@@ -829,8 +829,8 @@ mod tests {
         let config = Config::default();
         let chosen = |hosts: &Hosts, rank, call: &Call<'_>| {
             let segment = Segment::new(hosts, rank, &config);
-            let chosen =
-                choice(&config, &segment, hosts, call, &mut PredictionCache::default()).unwrap();
+            let mut predictions = PredictionCache::default();
+            let chosen = choice(&config, &segment, hosts, call, &mut predictions).unwrap();
             (chosen.algorithm.name, chosen.slot_fraction.to_string())
         };
         for places in [&[0, 0, 0, 1][..], &[0, 1, 1, 1], &[0, 1, 1, 2, 2, 2]] {

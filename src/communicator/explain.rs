@@ -37,6 +37,9 @@ pub struct Explanation {
     pub summary: String,
     /// Why it was taken.
     pub reason: String,
+    /// The rule that says so, as `ferroccl explain --rules` lists it, if one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
     /// The other algorithms there are.
     pub alternatives: Vec<String>,
     /// How long each of them would take, the fastest first; only where
@@ -145,7 +148,8 @@ pub fn explain(
     let hosts = &sharing(config, hosts);
     let (input_bytes, output_bytes) = call.check(rank, ranks)?;
     let segment = Segment::new(hosts, rank, config);
-    let choice = choice(config, &segment, hosts, call, &mut PredictionCache::default())?;
+    let mut predictions = PredictionCache::default();
+    let choice = choice(config, &segment, hosts, call, &mut predictions)?;
     let params = Params { rank, ranks, root: call.root, hosts };
     let schedule = (choice.algorithm.schedule)(&params);
     let program = lower_for_slots(&schedule, Alias::APART, segment.slots_least());
@@ -156,7 +160,6 @@ pub fn explain(
     let piece_elements = numbers.piece_elements(&program);
     let other = |name: &&str| *name != choice.algorithm.name;
     let names = algorithm::of(call.collective).map(|algorithm| algorithm.name);
-    let alone = ranks == 1;
     let striping = (Choice::of(config).stripes() && hosts.count() > 1).then(|| {
         let bytes = input_bytes.max(output_bytes);
         let (collective, fan_out) = (call.collective, schedule.fan_out());
@@ -176,6 +179,7 @@ pub fn explain(
         slot_fraction: choice.slot_fraction.to_string(),
         summary: choice.algorithm.summary.to_owned(),
         reason: choice.reason.to_owned(),
+        rule: choice.rule.map(ToString::to_string),
         alternatives: names.filter(other).map(str::to_owned).collect(),
         expected: Vec::new(),
         hosts: hosts.count(),
@@ -191,7 +195,7 @@ pub fn explain(
         piece_elements,
         schedule_ops: schedule.size(),
         scratch_bytes: numbers.scratch_bytes(&program) * segment.channels as usize,
-        shared_bytes: if alone { 0 } else { segment.bytes() },
+        shared_bytes: if ranks == 1 { 0 } else { segment.bytes() },
         shared_formula: segment.formula(),
         network_bytes,
         network_formula,
@@ -242,6 +246,11 @@ impl fmt::Display for Explanation {
         writeln!(f, "{collective} over {ranks} ranks{place}: {}", self.way())?;
         writeln!(f, "  what       {}", self.summary)?;
         writeln!(f, "  why        {}", self.reason)?;
+        if let Some(rule) = &self.rule {
+            // Why is told already.
+            let conditions = rule.split(" (").next().unwrap_or(rule);
+            writeln!(f, "  rule       {conditions}")?;
+        }
         writeln!(f, "  instead    {}", self.alternatives.join(", "))?;
         for Expected { way, time_us, is_measured } in &self.expected {
             let how = if *is_measured { "measured" } else { "predicted" };

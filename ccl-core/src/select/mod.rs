@@ -1,16 +1,18 @@
 //! Which algorithm a call takes: a function of what all ranks know alike.
 //!
-//! What was measured on the machine at hand comes first ([`tuning`]). Without that the rules are
-//! few and readable: measured defaults for ranks that share a host, and for several hosts what
-//! sends least between them. Where a model is given, it is asked whether another way is faster
-//! than that of the rules.
+//! What was measured on the machine at hand comes first, then the rules of its table ([`tuning`]).
+//! Without those the library's own rules decide ([`rules`]): measured defaults for ranks that share
+//! a host, and for several hosts what sends least between them. Where a model is given, it is asked
+//! whether another variant is faster than that of the rules.
 
+pub mod rules;
 pub mod tuning;
 pub mod variant;
 
 use crate::algorithm::{self, Algorithm, Family, Order, Params};
 use crate::topology::Hosts;
 use crate::types::Collective;
+use rules::Rule;
 use tuning::Tuning;
 use variant::{SlotFraction, Variant, WayError};
 
@@ -38,15 +40,17 @@ pub struct Situation<'a> {
     pub predicted: &'a [(Variant, f64)],
 }
 
-/// A way and why it was taken.
+/// A variant and why it was taken.
 #[derive(Clone, Copy, Debug)]
-pub struct Choice {
+pub struct Choice<'a> {
     /// The algorithm.
     pub algorithm: &'static Algorithm,
     /// What slots are divided by.
     pub slot_fraction: SlotFraction,
     /// A half sentence for `explain`.
-    pub reason: &'static str,
+    pub reason: &'a str,
+    /// The rule that says so, if one does.
+    pub rule: Option<&'a Rule>,
 }
 
 /// Why an algorithm that was asked for is not taken.
@@ -84,12 +88,13 @@ pub enum ChoiceError {
 ///
 /// When the call asks for an algorithm that its collective does not have, or one that the
 /// deterministic mode excludes.
-pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
+pub fn choose<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
     let collective = situation.collective;
     if let Some(text) = situation.call {
         let (algorithm, slot_fraction) = variant::find(collective, text)?;
         if allowed(situation, algorithm) {
-            return Ok(Choice { algorithm, slot_fraction, reason: "the call asks for it" });
+            let reason = "the call asks for it";
+            return Ok(Choice { algorithm, slot_fraction, reason, rule: None });
         }
         return Err(ChoiceError::Excluded { collective, name: text.to_owned() });
     }
@@ -101,25 +106,22 @@ pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
     let mut configured = algorithm::of(collective).filter(named).peekable();
     let excluded = configured.peek().is_some();
     if let Some(algorithm) = configured.find(|algorithm| allowed(situation, algorithm)) {
-        return Ok(Choice { algorithm, slot_fraction, reason: "FERROCCL_ALGO asks for it" });
+        let reason = "FERROCCL_ALGO asks for it";
+        return Ok(Choice { algorithm, slot_fraction, reason, rule: None });
     }
-    let choice = match tuned(situation) {
+    let measured = tuned(situation).or_else(|| {
+        let rules = situation.tuning.rules.iter();
+        rules.filter(|rule| rule.applies(situation)).find_map(|rule| {
+            let (algorithm, slot_fraction) = variant_of(collective, rule).ok()?;
+            let may = allowed(situation, algorithm) && fits(situation, algorithm);
+            let reason = "a rule of the table says so (FERROCCL_TUNING)";
+            may.then_some(Choice { algorithm, slot_fraction, reason, rule: Some(rule) })
+        })
+    });
+    let choice = match measured {
         Some(choice) => choice,
         None => {
-            let (name, reason) = default(situation);
-            let (algorithm, slot_fraction) = variant::find(collective, name)?;
-            let narrow = ["ring", "direct"].into_iter().filter_map(|name| {
-                let found = algorithm::find(collective, name).ok()?;
-                (allowed(situation, found) && fits(situation, found)).then_some(found)
-            });
-            let rule = match fits(situation, algorithm) {
-                true => Choice { algorithm, slot_fraction, reason },
-                false => Choice {
-                    algorithm: narrow.into_iter().next().unwrap_or(algorithm),
-                    slot_fraction,
-                    reason: "so many ranks that messages of others do not fit slots",
-                },
-            };
+            let rule = by_rule(situation)?;
             faster(situation, &rule).unwrap_or(rule)
         }
     };
@@ -128,6 +130,40 @@ pub fn choose(situation: &Situation<'_>) -> Result<Choice, ChoiceError> {
         false => choice.reason,
     };
     Ok(Choice { reason, ..choice })
+}
+
+fn variant_of(
+    collective: Collective,
+    rule: &Rule,
+) -> Result<(&'static Algorithm, SlotFraction), ChoiceError> {
+    let Variant { algorithm, slot_fraction } = rule.variant;
+    let found = algorithm::find(collective, algorithm).map_err(WayError::Unknown)?;
+    Ok((found, slot_fraction))
+}
+
+/// What the library's own rules say.
+fn by_rule<'a>(situation: &Situation<'a>) -> Result<Choice<'a>, ChoiceError> {
+    let collective = situation.collective;
+    let rule = rules::built_in().iter().find(|rule| rule.applies(situation));
+    let (algorithm, slot_fraction) = match rule {
+        Some(rule) => variant_of(collective, rule)?,
+        // A test looks for one wherever a call may be.
+        None => variant::find(collective, "direct")?,
+    };
+    if fits(situation, algorithm) {
+        let reason = rule.map_or("", |rule| &rule.reason);
+        return Ok(Choice { algorithm, slot_fraction, reason, rule });
+    }
+    let mut narrow = ["ring", "direct"].into_iter().filter_map(|name| {
+        let found = algorithm::find(collective, name).ok()?;
+        (allowed(situation, found) && fits(situation, found)).then_some(found)
+    });
+    Ok(Choice {
+        algorithm: narrow.next().unwrap_or(algorithm),
+        slot_fraction,
+        reason: "so many ranks that messages of others do not fit slots",
+        rule: None,
+    })
 }
 
 /// Whether some collective has an algorithm of that name or family: what the configuration may ask
@@ -185,7 +221,7 @@ const ELEMENT_BYTES_MAX: usize = 8;
 const PARTS_PER_RANK_MAX: usize = 4;
 
 /// What was fastest where it was measured, or is predicted to be.
-fn tuned(situation: &Situation<'_>) -> Option<Choice> {
+fn tuned<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
     let Situation { collective, bytes, hosts, tuning, .. } = *situation;
     // Counts that not all ranks know; or nothing to do.
     if bytes == 0 {
@@ -202,7 +238,7 @@ fn tuned(situation: &Situation<'_>) -> Option<Choice> {
         true => "predicted to be the fastest (FERROCCL_TUNING)",
         false => "measured to be the fastest (FERROCCL_TUNING)",
     };
-    Some(Choice { algorithm, slot_fraction: way.slot_fraction, reason })
+    Some(Choice { algorithm, slot_fraction: way.slot_fraction, reason, rule: None })
 }
 
 /// A model has to say that another way takes less than this part of the time, for its errors are
@@ -210,7 +246,7 @@ fn tuned(situation: &Situation<'_>) -> Option<Choice> {
 const WORTH: f64 = 0.9;
 
 /// What a model says is faster than what the rules say.
-fn faster(situation: &Situation<'_>, rule: &Choice) -> Option<Choice> {
+fn faster<'a>(situation: &Situation<'a>, rule: &Choice<'a>) -> Option<Choice<'a>> {
     let own = Variant { algorithm: rule.algorithm.name, slot_fraction: rule.slot_fraction };
     let (_, own_ns) = situation.predicted.iter().find(|(way, _)| *way == own)?;
     let mut others = situation.predicted.iter().filter_map(|(way, time_ns)| {
@@ -220,23 +256,8 @@ fn faster(situation: &Situation<'_>, rule: &Choice) -> Option<Choice> {
     });
     let (algorithm, slot_fraction, time_ns) = others.next()?;
     let reason = "predicted to be faster than what the rules take (a model in FERROCCL_TUNING)";
-    (time_ns < WORTH * own_ns).then_some(Choice { algorithm, slot_fraction, reason })
-}
-
-/// A name and why.
-type Rule = (&'static str, &'static str);
-
-/// The rule for each collective.
-fn default(situation: &Situation<'_>) -> Rule {
-    let hosts = situation.hosts;
-    if let Some(rule) = in_rank_order(situation) {
-        return rule;
-    }
-    match hosts.count() {
-        0 | 1 => on_one_host(situation),
-        count if count == hosts.ranks() => one_on_each_host(situation),
-        _ => on_shared_hosts(situation),
-    }
+    let is_faster = time_ns < WORTH * own_ns;
+    is_faster.then_some(Choice { algorithm, slot_fraction, reason, rule: None })
 }
 
 impl Situation<'_> {
@@ -246,127 +267,8 @@ impl Situation<'_> {
         let Situation { collective, bytes, hosts, tuning, .. } = *self;
         let of = (hosts.ranks(), hosts.count());
         let may_choose = tuning.model.is_some() && self.call.is_none() && bytes > 0;
-        may_choose && tuning.fastest(collective, of, bytes, |_| true).is_none()
-    }
-
-    /// Whether latency counts, not bandwidth.
-    fn is_small(&self) -> bool {
-        self.bytes <= (8 << 10).min(self.slot_bytes)
-    }
-
-    /// Bytes per rank.
-    fn each(&self) -> usize {
-        self.bytes / self.hosts.ranks().max(1) as usize
-    }
-}
-
-/// For the deterministic mode, where ranks are does not matter.
-fn in_rank_order(situation: &Situation<'_>) -> Option<Rule> {
-    use Collective as C;
-    let few = situation.is_small() && situation.hosts.ranks() <= 8;
-    match situation.collective {
-        _ if !situation.deterministic => None,
-        C::AllReduce if few => Some(("direct", "small, deterministic: rank order")),
-        C::AllReduce => Some(("direct_two_phase", "deterministic: rank order")),
-        C::ReduceScatter | C::ReduceScatterV | C::Reduce => {
-            Some(("direct", "deterministic: rank order"))
-        }
-        _ => None,
-    }
-}
-
-fn on_one_host(situation: &Situation<'_>) -> Rule {
-    use Collective as C;
-    let (ranks, small, each) = (situation.hosts.ranks(), situation.is_small(), situation.each());
-    match situation.collective {
-        C::AllReduce if small && ranks <= 8 => ("direct", "small: one message between any two"),
-        C::AllReduce if small => ("recursive_doubling", "small, many ranks: few steps"),
-        C::AllReduce if ranks <= 16 => {
-            ("direct_two_phase", "ranks share memory: every byte crosses once per phase")
-        }
-        C::AllReduce => ("ring", "large, many ranks: neighbours only"),
-        C::AllGather | C::AllGatherV if each <= 256 && ranks > 8 => {
-            ("bruck", "small, many ranks: few steps")
-        }
-        C::AllGather | C::AllGatherV if ranks <= 16 => ("direct", "ranks share memory"),
-        C::AllGather | C::AllGatherV => ("ring", "large, many ranks: neighbours only"),
-        C::ReduceScatter | C::ReduceScatterV if ranks <= 16 => {
-            ("direct", "ranks share memory: each part is folded where it is needed")
-        }
-        C::ReduceScatter | C::ReduceScatterV => ("ring", "large, many ranks: neighbours only"),
-        C::Broadcast if ranks <= 4 => ("direct", "few ranks: the root sends to all"),
-        C::Broadcast => ("tree", "many ranks: few steps, pieces pipelined"),
-        C::Reduce if ranks <= 8 => ("direct", "few ranks: the root folds all"),
-        C::Reduce => ("tree", "many ranks: few steps"),
-        C::AllToAll if each <= 256 && ranks > 16 => ("bruck", "small, many ranks: few steps"),
-        _ => anywhere(situation.collective),
-    }
-}
-
-/// Every message crosses a network: few of them, and no rank's link used more than another's.
-fn one_on_each_host(situation: &Situation<'_>) -> Rule {
-    use Collective as C;
-    let (ranks, small, each) = (situation.hosts.ranks(), situation.is_small(), situation.each());
-    match situation.collective {
-        C::AllReduce if small && ranks == 2 => ("direct", "two hosts: one exchange"),
-        C::AllReduce if small => ("recursive_doubling", "small, across hosts: few messages"),
-        C::AllReduce if ranks <= 16 => {
-            ("direct_two_phase", "few hosts: least bytes across, in two steps")
-        }
-        C::AllReduce => ("ring", "large, many hosts: least bytes across, neighbours only"),
-        C::AllGather | C::AllGatherV if each <= 256 && ranks > 8 => {
-            ("bruck", "small, many hosts: few messages")
-        }
-        C::AllGather | C::AllGatherV | C::ReduceScatter | C::ReduceScatterV if ranks <= 16 => {
-            ("direct", "few hosts: least bytes across, in one step")
-        }
-        C::AllGather | C::AllGatherV | C::ReduceScatter | C::ReduceScatterV => {
-            ("ring", "many hosts: least bytes across, neighbours only")
-        }
-        C::Broadcast | C::Reduce if ranks == 2 => ("direct", "two hosts: one message"),
-        C::Broadcast | C::Reduce if small => ("tree", "small, across hosts: few messages"),
-        C::Broadcast | C::Reduce => ("double_tree", "large: no host sends it more than twice"),
-        C::AllToAll if each <= 256 && ranks > 16 => ("bruck", "small, many hosts: few messages"),
-        _ => anywhere(situation.collective),
-    }
-}
-
-/// Some ranks share memory and some do not: what crosses between hosts is what takes time.
-fn on_shared_hosts(situation: &Situation<'_>) -> Rule {
-    use Collective as C;
-    const HIERARCHICAL: &str = "hierarchical";
-    let (ranks, small, each) = (situation.hosts.ranks(), situation.is_small(), situation.each());
-    let many = situation.hosts.count() > 16;
-    match situation.collective {
-        C::AllReduce if small && ranks <= 8 => ("direct", "small: one message between any two"),
-        C::AllReduce if small && many => ("recursive_doubling", "small, many hosts: few messages"),
-        C::AllReduce if situation.hosts.smallest() == 1 => {
-            (HIERARCHICAL, "hosts of several ranks, and of one: each host's sum crosses once")
-        }
-        C::AllReduce => (HIERARCHICAL, "hosts of several ranks: each host's sum crosses in shares"),
-        C::AllGather | C::AllGatherV if each <= 256 && many => {
-            ("bruck", "small, many hosts: few messages")
-        }
-        C::AllGather | C::AllGatherV => {
-            (HIERARCHICAL, "hosts of several ranks: each block crosses to each host once")
-        }
-        C::ReduceScatter | C::ReduceScatterV => {
-            (HIERARCHICAL, "hosts of several ranks: each host's sum of a block crosses once")
-        }
-        C::Broadcast => (HIERARCHICAL, "hosts of several ranks: it crosses to each host once"),
-        C::Reduce => (HIERARCHICAL, "hosts of several ranks: each host's sum crosses once"),
-        C::AllToAll if each <= 4 << 10 => {
-            (HIERARCHICAL, "short blocks, hosts of several ranks: few messages across")
-        }
-        C::AllToAll => ("direct", "long blocks: straight, nothing moves inside a host first"),
-        _ => anywhere(situation.collective),
-    }
-}
-
-fn anywhere(collective: Collective) -> Rule {
-    match collective {
-        Collective::Barrier => ("dissemination", "few steps"),
-        _ => ("direct", "every byte goes straight to where it is needed"),
+        let is_measured = || tuning.fastest(collective, of, bytes, |_| true).is_some();
+        may_choose && !is_measured() && !tuning.rules.iter().any(|rule| rule.applies(self))
     }
 }
 
@@ -388,7 +290,7 @@ mod tests {
         predicted: &[],
     };
 
-    fn taken(situation: Situation<'_>) -> (&'static str, &'static str) {
+    fn taken(situation: Situation<'_>) -> (&'static str, &str) {
         let choice = choose(&situation).unwrap();
         (choice.algorithm.name, choice.reason)
     }
@@ -539,5 +441,42 @@ mod tests {
         assert_eq!(by_itself(&many, C::AllGather), ["ring", "bruck"]);
         assert_eq!(by_itself(&many, C::Broadcast), ["double_tree", "tree"]);
         assert_eq!(by_itself(&[7; 4], C::AllReduce), ["direct_two_phase", "direct"]);
+    }
+
+    #[test]
+    fn there_is_a_rule_for_every_call() {
+        let shapes = [&[0][..], &[0; 2], &[0; 40], &[0, 1], &[0, 0, 1], &[0, 0, 1, 1]];
+        for (hosts, bytes) in shapes.iter().flat_map(|ids| [(ids, 0), (ids, 8), (ids, 1 << 24)]) {
+            for collective in Collective::ALL {
+                let hosts = &Hosts::of(hosts);
+                let situation = Situation { collective, bytes, hosts, ..LARGE };
+                let any = rules::built_in().iter().any(|rule| rule.applies(&situation));
+                // Of messages between pairs there is nothing to choose.
+                assert!(any || collective == Collective::SendRecv, "{situation:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn rules_of_a_table_come_behind_what_was_measured_and_before_the_librarys_own() {
+        let lines = "rule all_reduce,broadcast ranks<=4 bytes>=1M: ring/2 (of a test)";
+        let rules: Tuning = lines.parse().unwrap();
+        assert_eq!(rules.lines().trim(), lines.replace("1M", "1024k"));
+        let ruled = Situation { tuning: &rules, ..LARGE };
+        let choice = choose(&ruled).unwrap();
+        assert_eq!((choice.algorithm.name, choice.slot_fraction.number()), ("ring", 1));
+        assert!(choice.reason.contains("a rule of the table"), "{}", choice.reason);
+        assert_eq!(choice.rule, rules.rules.first());
+        // A bound that does not hold, a collective of no rule, an order that must be kept.
+        let (of_the_rule, five) = (taken(LARGE), Hosts::one(5));
+        assert_eq!(taken(Situation { hosts: &five, ..ruled }), of_the_rule);
+        assert_eq!(taken(Situation { bytes: (1 << 20) - 1, ..ruled }), of_the_rule);
+        assert_eq!(taken(Situation { deterministic: true, ..ruled }).0, "direct_two_phase");
+        let line = "all_reduce ranks=4 hosts=1 bytes=1048576: ring=9 direct=1";
+        let measured: Tuning = format!("{lines}; {line}").parse().unwrap();
+        assert_eq!(taken(Situation { tuning: &measured, ..LARGE }).0, "direct");
+        let model: Tuning = format!("{lines}; model").parse().unwrap();
+        let decided = Situation { tuning: &model, ..LARGE };
+        assert!(!decided.is_open() && Situation { hosts: &five, ..decided }.is_open());
     }
 }

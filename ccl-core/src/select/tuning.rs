@@ -4,6 +4,7 @@
 //! machine AMD EPYC 7B13, 2 processors
 //! set FERROCCL_SLOT_BYTES=262144
 //! model call_ns=120 fold_ns=40
+//! rule broadcast hosts>=2 bytes>=1M: double_tree (our switches)
 //! all_reduce ranks=2 hosts=1 bytes=8: direct=0.26~0.01 ring=1.20~0.05
 //! all_reduce ranks=2 hosts=1 bytes=1048576: direct_two_phase/2=52.1~1.3 ring=90.4~2.2
 //! all_reduce ranks=8 hosts=4 bytes=1048576 predicted: hierarchical=440 ring=610
@@ -16,13 +17,15 @@
 //! must be the same. `set` gives tunables the values that were the fastest, where nothing else
 //! does; in them `|` stands for `;`. `model` has the numbers of the model that comes nearest
 //! ([`crate::cost::figures`]), by which the choice goes where nothing was measured; without a
-//! number those are taken that are of the order of what this library's links take. Lines end with
+//! number those are taken that are of the order of what this library's links take. `rule` lines
+//! ([`super::rules`]) decide where nothing was measured, before the library's own. Lines end with
 //! the line or with `;`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::str::FromStr;
 
+use super::rules::Rule;
 use super::variant::{self, Variant};
 use crate::cost::figures;
 use crate::cost::walk::Model;
@@ -48,6 +51,8 @@ pub struct Tuning {
     pub settings: Vec<(&'static str, String)>,
     /// The numbers of the model that comes nearest to what was measured.
     pub model: Option<Model>,
+    /// Rules that come before the library's own.
+    pub rules: Vec<Rule>,
     /// What was measured.
     pub points: Vec<Point>,
 }
@@ -124,8 +129,13 @@ impl Point {
 
 impl Tuning {
     /// Nothing was measured.
-    pub const NONE: Tuning =
-        Tuning { machine: None, settings: Vec::new(), model: None, points: Vec::new() };
+    pub const NONE: Tuning = Tuning {
+        machine: None,
+        settings: Vec::new(),
+        model: None,
+        rules: Vec::new(),
+        points: Vec::new(),
+    };
 
     /// What was measured with exactly so many bytes.
     #[must_use]
@@ -193,6 +203,9 @@ impl Tuning {
         if let Some(model) = &self.model {
             let _ = write!(text, "model {}{end}", figures::write(model));
         }
+        for rule in &self.rules {
+            let _ = write!(text, "rule {rule}{end}");
+        }
         for Point { collective, ranks, hosts, bytes, is_predicted, times } in &self.points {
             let mark = if *is_predicted { " predicted" } else { "" };
             let _ = write!(text, "{collective} ranks={ranks} hosts={hosts} bytes={bytes}{mark}:");
@@ -244,6 +257,8 @@ impl FromStr for Tuning {
                     tuning.model = Some(figures::read("").map_err(wrong)?);
                 } else if let Some(model) = part.strip_prefix("model ") {
                     tuning.model = Some(figures::read(model).map_err(wrong)?);
+                } else if let Some(rule) = part.strip_prefix("rule ") {
+                    tuning.rules.push(Rule::read(rule).map_err(wrong)?);
                 } else if !part.is_empty() {
                     let point = point(part).map_err(wrong)?;
                     let (collective, ranks, hosts, bytes) = point.key();
@@ -444,6 +459,7 @@ mod tests {
             ("set FERROCCL_TIMEOUT=1", "a table may set these"),
             ("set FERROCCL_SLOTS=", "a table may set these"),
             ("set FERROCCL_SLOTS=1; set FERROCCL_SLOTS=1", "FERROCCL_SLOTS is set before"),
+            ("rule all_reduce ranks<8: ring", "line 1: \"ranks<8\" is not like ranks<=8"),
             ("model cal_ns=1", "\"cal_ns=1\" is not like call_ns=120"),
             (
                 "all_reduce ranks=2 hosts=1 bytes=8: ring=1\n\

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ccl_core::transport::Address;
+use ccl_core::transport::{Address, TransportError};
+use ccl_socket::Place;
 
 /// A proxy between the peers that connect to it and a listener.
 #[derive(Debug)]
@@ -80,13 +81,30 @@ impl Proxy {
         self.state.made.load(Ordering::Relaxed)
     }
 
-    /// Returns the address of a listener with the proxy's in place of its own first one.
-    #[must_use]
-    pub fn instead_of(&self, address: &Address) -> Address {
-        let mut bytes = address.0[..27].to_vec();
-        bytes[25..27].copy_from_slice(&self.address.port().to_le_bytes());
-        Address(bytes)
+    /// Returns the address of a listener with the proxy's in place of its own.
+    ///
+    /// # Errors
+    /// It is no address of TCP.
+    pub fn instead_of(&self, address: &Address) -> Result<Address, TransportError> {
+        instead_of(address, self.address)
     }
+}
+
+/// Returns the address of a listener of TCP, or beside RDMA, with another place in it.
+///
+/// # Errors
+/// It is no such address.
+pub fn instead_of(address: &Address, other: SocketAddr) -> Result<Address, TransportError> {
+    let Place { token, .. } = Place::decode(address)?;
+    Ok(Place { token, addresses: vec![other] }.encode())
+}
+
+/// Returns the first place in the address of a listener of TCP, or beside RDMA.
+///
+/// # Errors
+/// It is no such address.
+pub fn first_place(address: &Address) -> Result<SocketAddr, TransportError> {
+    Ok(Place::decode(address)?.addresses[0])
 }
 
 /// Attacks that encryption guards against.

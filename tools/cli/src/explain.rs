@@ -16,10 +16,15 @@ Examples:
   ferroccl explain all_reduce --bytes 64M --ranks 8
   ferroccl explain all_to_all --bytes 1M --ranks 16 --hosts 4 --rank 5
   ferroccl explain reduce --bytes 8 --ranks 5 --root 4 -d double -o max --algo tree
-  ferroccl explain all_gather --bytes 256k --ranks 6 --hosts 3 --algo ring/4 --json")]
+  ferroccl explain all_gather --bytes 256k --ranks 6 --hosts 3 --algo ring/4 --json
+  ferroccl explain --rules")]
 pub(crate) struct Explain {
     /// all_reduce all_gather reduce_scatter broadcast reduce gather scatter all_to_all barrier
-    collective: Collective,
+    #[arg(required_unless_present = "rules")]
+    collective: Option<Collective>,
+    /// Print the rules by which algorithms are chosen where nothing was measured
+    #[arg(long, exclusive = true)]
+    rules: bool,
     /// Bytes of the larger buffer
     #[arg(short, long, value_name = "SIZE", value_parser = parse_size, default_value = "1M")]
     bytes: usize,
@@ -52,7 +57,10 @@ pub(crate) struct Explain {
 
 pub(crate) fn show(arguments: &Explain) -> Result<(), Box<dyn Error>> {
     use Collective as C;
-    let collective = arguments.collective;
+    let Some(collective) = arguments.collective else {
+        let _ = write!(std::io::stdout(), "{}", ccl_core::select::rules::TEXT);
+        return Ok(());
+    };
     let blocks = match collective {
         C::AllReduce | C::Reduce | C::Broadcast | C::Barrier => 1,
         C::AllGather | C::ReduceScatter | C::Gather | C::Scatter | C::AllToAll => arguments.ranks,

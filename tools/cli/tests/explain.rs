@@ -6,7 +6,7 @@ use ccl_harness::command::{examples_of_its_help_work, page_shows_what_it_says, r
 
 #[test]
 fn the_examples_of_its_help_work() {
-    examples_of_its_help_work("explain", 4);
+    examples_of_its_help_work("explain", 5);
 }
 
 #[test]
@@ -29,9 +29,21 @@ fn programs_get_the_same() {
 }
 
 #[test]
+fn the_rule_that_decides_is_a_line_of_the_table() {
+    let json = said("explain broadcast --bytes 8 --ranks 5 --hosts 5 --json");
+    let plan: Value = serde_json::from_str(&json).unwrap();
+    let line = format!("rule {}", plan["rule"].as_str().unwrap());
+    assert!(said("explain --rules").lines().any(|rule| rule == line), "{line}");
+    let asked = said("explain broadcast --ranks 5 --algo ring --json");
+    assert_eq!(serde_json::from_str::<Value>(&asked).unwrap().get("rule"), None);
+}
+
+#[test]
 fn what_cannot_be_planned_is_told() {
     for (line, words) in [
         ("explain all_reduce --ranks 4 --rank 4", "no rank 4 among 4"),
+        ("explain", "required arguments"),
+        ("explain --rules --ranks 5", "cannot be used with"),
         ("explain all_reduce --ranks 5 --hosts 2", "cannot be spread evenly"),
         ("explain all_reduce --ranks 0", "0 is not in 1..=65536"),
         ("explain all_gather_v", "ask for the plan of its even form"),

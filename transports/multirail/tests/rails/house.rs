@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ccl_core::encoding::decode;
 use ccl_core::transport::{Address, Device};
 use ccl_transport_multirail::RailsDevice;
 use ccl_transport_sim::{Conditions, World};
@@ -38,6 +39,6 @@ impl House {
 
 /// The first device's part of an address.
 pub(crate) fn first(Address(bytes): &Address) -> Address {
-    let length = usize::from(u16::from_le_bytes([bytes[2], bytes[3]]));
-    Address(bytes[4..4 + length].to_vec())
+    let (_, known): (usize, Vec<Address>) = decode(bytes).unwrap();
+    known[0].clone()
 }

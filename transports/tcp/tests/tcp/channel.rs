@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ccl_conformance::{first_place, instead_of};
 use ccl_core::transport::{Address, Listener, Secret, TransportError};
 use ccl_socket::now;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -18,7 +19,7 @@ use rustls::{
     SignatureScheme, StreamOwned,
 };
 
-use crate::mending::{Pair, device, exchange, port, text};
+use crate::mending::{Pair, device, exchange, text};
 
 const SECRET: Secret = Secret([3; 32]);
 
@@ -89,11 +90,10 @@ fn who_decrypts_in_between_is_found_out_on_both_sides() {
     let listener = device(1, Duration::from_secs(1), true).listen(&SECRET).unwrap();
     let address = listener.address();
     let between = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut way = address.0[..27].to_vec();
-    way[25..27].copy_from_slice(&between.local_addr().unwrap().port().to_le_bytes());
-    let far = SocketAddr::from(([127, 0, 0, 1], port(&address)));
+    let way = instead_of(&address, between.local_addr().unwrap()).unwrap();
+    let far = first_place(&address).unwrap();
     let thread = std::thread::spawn(move || intercept(between.accept().unwrap().0, far));
-    let error = refused(&Address(way), listener, true);
+    let error = refused(&way, listener, true);
     assert!(matches!(error, TransportError::Refused { .. }), "{error:?}");
     assert!(error.to_string().contains("somebody between the two decrypts"), "{error}");
     assert_eq!(thread.join().unwrap(), 64, "bytes that were read in between");

@@ -4,10 +4,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ccl_conformance::Proxy;
+use ccl_conformance::{Proxy, first_place};
 use ccl_core::transport::{
-    Address, Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret,
-    Transport, WorkRequest,
+    Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret, Transport,
+    WorkRequest,
 };
 use ccl_memory::Region;
 use ccl_socket::now;
@@ -59,19 +59,14 @@ pub(crate) fn device(sockets: u32, resume_within: Duration, tls: bool) -> Arc<dy
     TcpTransport::new(options).open(&DeviceId(DEVICE.to_owned())).unwrap()
 }
 
-pub(crate) fn port(address: &Address) -> u16 {
-    u16::from_le_bytes([address.0[25], address.0[26]])
-}
-
 impl Pair {
     pub(crate) fn new(sockets: u32, resume_within: Duration, tls: bool) -> Pair {
         let devices = [(), ()].map(|()| device(sockets, resume_within, tls));
         let mut listener = devices[1].listen(&SECRET).unwrap();
         let address = listener.address();
-        let port = port(&address);
-        let proxy = Proxy::new(SocketAddr::from(([127, 0, 0, 1], port)));
+        let proxy = Proxy::new(first_place(&address).unwrap());
         let by = now() + Duration::from_secs(10);
-        let way = proxy.instead_of(&address);
+        let way = proxy.instead_of(&address).unwrap();
         let mut connecting = devices[0].connect(&way, &SECRET, b"", by).unwrap();
         let (mut near, mut far) = (None, None);
         while near.is_none() || far.is_none() {
@@ -107,7 +102,7 @@ impl Pair {
         let (mut one, mut other) = (sides.next().unwrap(), sides.next().unwrap());
         one.1.remote = one.1.lane.import(one.1.endpoint, &other.0).unwrap();
         other.1.remote = other.1.lane.import(other.1.endpoint, &one.0).unwrap();
-        Pair { sides: [one.1, other.1], proxy, port }
+        Pair { sides: [one.1, other.1], proxy, port: first_place(&address).unwrap().port() }
     }
 
     fn poll(&mut self) {

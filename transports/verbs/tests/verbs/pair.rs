@@ -112,7 +112,7 @@ pub(crate) fn joined_through_proxy(options: &Options) -> ([End; 2], Proxy) {
         |_| (),
         |address| {
             let behind = Place::decode(&address).unwrap().addresses[0];
-            proxy.insert(Proxy::new(behind)).instead_of(&address)
+            proxy.insert(Proxy::new(behind)).instead_of(&address).unwrap()
         },
     );
     (ends, proxy.unwrap())

@@ -1,0 +1,219 @@
+//! Rules of choice as data: a table of lines, of which the first that applies decides.
+//!
+//! ```text
+//! rule all_reduce,reduce hosts>=2 host_ranks<=1 bytes<=8k: tree/2 (small, across hosts)
+//! ```
+//!
+//! A line names collectives, then bounds that must all hold, then the variant that is taken
+//! ([`super::variant`]) and, in parentheses, why. The bounds: `ranks`; `hosts`; `host_ranks`, the
+//! ranks of the host that has most, and `host_ranks_min`, of the one that has least; `bytes` of the
+//! larger buffer, `bytes_per_rank`, and `messages`, how many slots they fill; and the word
+//! `deterministic`, for that mode alone. The library's own rules are `rules.txt`; a table of
+//! `FERROCCL_TUNING` may have others, which come first.
+
+use std::fmt;
+use std::sync::LazyLock;
+
+use super::Situation;
+use super::variant::{self, Variant};
+use crate::types::Collective;
+use crate::value::{Bytes, Value};
+
+/// The library's own rules, as text.
+pub const TEXT: &str = include_str!("rules.txt");
+
+static BUILT_IN: LazyLock<Vec<Rule>> = LazyLock::new(|| {
+    // A test reads every line.
+    TEXT.lines().filter_map(|line| Rule::read(line.strip_prefix("rule ")?).ok()).collect()
+});
+
+/// Returns the library's own rules, in order.
+#[must_use]
+pub fn built_in() -> &'static [Rule] {
+    &BUILT_IN
+}
+
+/// Which variant is taken where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The collectives that it is for.
+    pub collectives: Vec<Collective>,
+    /// Whether it is for the deterministic mode alone.
+    pub deterministic: bool,
+    /// What must hold.
+    pub bounds: Vec<Bound>,
+    /// What is taken, by algorithms that each of the collectives has.
+    pub variant: Variant,
+    /// Why, in half a sentence; may be empty.
+    pub reason: String,
+}
+
+/// A bound of a quantity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound {
+    quantity: Quantity,
+    /// Whether the quantity must be `number` or more; else that or less.
+    at_least: bool,
+    number: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quantity {
+    Ranks,
+    Hosts,
+    HostRanks,
+    HostRanksMin,
+    Bytes,
+    BytesPerRank,
+    Messages,
+}
+
+const QUANTITIES: [(&str, Quantity); 7] = [
+    ("ranks", Quantity::Ranks),
+    ("hosts", Quantity::Hosts),
+    ("host_ranks", Quantity::HostRanks),
+    ("host_ranks_min", Quantity::HostRanksMin),
+    ("bytes", Quantity::Bytes),
+    ("bytes_per_rank", Quantity::BytesPerRank),
+    ("messages", Quantity::Messages),
+];
+
+impl Quantity {
+    fn of(self, situation: &Situation<'_>) -> usize {
+        let Situation { hosts, bytes, slot_bytes, .. } = situation;
+        match self {
+            Quantity::Ranks => hosts.ranks() as usize,
+            Quantity::Hosts => hosts.count() as usize,
+            Quantity::HostRanks => hosts.largest() as usize,
+            Quantity::HostRanksMin => hosts.smallest() as usize,
+            Quantity::Bytes => *bytes,
+            Quantity::BytesPerRank => bytes / hosts.ranks().max(1) as usize,
+            Quantity::Messages => bytes.div_ceil((*slot_bytes).max(1)),
+        }
+    }
+}
+
+impl Rule {
+    /// Returns whether the rule is for such a call.
+    #[must_use]
+    pub fn applies(&self, situation: &Situation<'_>) -> bool {
+        let holds = |bound: &Bound| {
+            let quantity = bound.quantity.of(situation);
+            if bound.at_least { quantity >= bound.number } else { quantity <= bound.number }
+        };
+        self.collectives.contains(&situation.collective)
+            && (situation.deterministic || !self.deterministic)
+            && self.bounds.iter().all(holds)
+    }
+
+    /// Reads what stands behind the word `rule`.
+    pub(super) fn read(text: &str) -> Result<Rule, String> {
+        let (conditions, taken) = text.split_once(':').ok_or(
+            "it is not like `rule all_reduce ranks<=8 bytes<=8k: direct (few ranks)`: there is \
+             no `:`",
+        )?;
+        let (name, reason) = match taken.split_once('(') {
+            Some((name, reason)) => match reason.trim().strip_suffix(')') {
+                Some(reason) => (name, reason),
+                None => return Err(format!("({reason} has no end; close the parenthesis")),
+            },
+            None => (taken, ""),
+        };
+        let mut words = conditions.split_whitespace();
+        let names = words.next().unwrap_or_default().split(',');
+        let named = |name: &str| name.parse().map_err(|_| format!("{name:?} is no collective"));
+        let collectives = names.map(named).collect::<Result<Vec<Collective>, _>>()?;
+        let (mut deterministic, mut bounds) = (false, Vec::new());
+        for word in words {
+            match word {
+                "deterministic" => deterministic = true,
+                word => bounds.push(bound(word)?),
+            }
+        }
+        let mut variant = None;
+        for collective in &collectives {
+            let found = variant::find(*collective, name.trim());
+            let (algorithm, slot_fraction) = found.map_err(|error| error.to_string())?;
+            variant = Some(Variant { algorithm: algorithm.name, slot_fraction });
+        }
+        let variant = variant.ok_or("it names no collective")?;
+        Ok(Rule { collectives, deterministic, bounds, variant, reason: reason.to_owned() })
+    }
+}
+
+fn bound(word: &str) -> Result<Bound, String> {
+    let wrong = || {
+        let names = QUANTITIES.map(|(name, _)| name).join(" ");
+        format!("{word:?} is not like ranks<=8 or bytes>=1M; there are {names}, and deterministic")
+    };
+    let (name, number, at_least) = match (word.split_once("<="), word.split_once(">=")) {
+        (Some((name, number)), _) => (name, number, false),
+        (_, Some((name, number))) => (name, number, true),
+        _ => return Err(wrong()),
+    };
+    let (_, quantity) = QUANTITIES.iter().find(|(known, _)| *known == name).ok_or_else(wrong)?;
+    let Bytes(number) = Bytes::read(number).ok_or_else(wrong)?;
+    Ok(Bound { quantity: *quantity, at_least, number })
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = QUANTITIES.iter().find(|(_, quantity)| *quantity == self.quantity);
+        let sign = if self.at_least { ">=" } else { "<=" };
+        let (name, number) = (known.map_or("", |(name, _)| name), self.number);
+        match number {
+            kibibytes if kibibytes >= 1024 && kibibytes % 1024 == 0 => {
+                write!(f, "{name}{sign}{}k", kibibytes / 1024)
+            }
+            number => write!(f, "{name}{sign}{number}"),
+        }
+    }
+}
+
+/// As it is read, behind the word `rule`.
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Rule { collectives, deterministic, bounds, variant, reason } = self;
+        let names: Vec<&str> = collectives.iter().map(|collective| collective.name()).collect();
+        f.write_str(&names.join(","))?;
+        if *deterministic {
+            f.write_str(" deterministic")?;
+        }
+        bounds.iter().try_for_each(|bound| write!(f, " {bound}"))?;
+        write!(f, ": {variant}")?;
+        if reason.is_empty() { Ok(()) } else { write!(f, " ({reason})") }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_librarys_rules_read_as_they_are_shown() {
+        let lines = TEXT.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let shown = built_in().iter().map(|rule| format!("rule {rule}"));
+        assert_eq!(lines.collect::<Vec<_>>(), shown.collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_no_rule_is_told() {
+        for (text, words) in [
+            ("all_reduce ranks<=8", "there is no `:`"),
+            ("all_reduc: ring", "\"all_reduc\" is no collective"),
+            (": ring", "\"\" is no collective"),
+            (
+                "all_reduce,broadcast: recursive_doubling",
+                "no algorithm \"recursive_doubling\" for broadcast",
+            ),
+            ("all_reduce ranks<8: ring", "\"ranks<8\" is not like ranks<=8"),
+            ("all_reduce rank<=8: ring", "\"rank<=8\" is not like"),
+            ("all_reduce bytes<=8x: ring", "\"bytes<=8x\" is not like"),
+            ("all_reduce: ring/3", "2, 4 or 8"),
+            ("all_reduce: ring (why", "close the parenthesis"),
+        ] {
+            let error = Rule::read(text).unwrap_err();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+}
