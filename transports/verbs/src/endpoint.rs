@@ -507,7 +507,8 @@ impl Endpoint {
             }
         }
         match listened {
-            Err(End::Broken(reason)) if self.stage == Stage::Live => {
+            // From there on both sides have what it takes to find each other again.
+            Err(End::Broken(reason)) if self.stage != Stage::Offered => {
                 tracing::info!(self.peer, reason, "the connection beside the queue pairs broke");
                 self.side.breaks();
                 self.broken = Some(Break::new(reason, now));
@@ -615,11 +616,10 @@ impl Endpoint {
     /// Gives up if the two sides have not connected their queue pairs in time. Returns whether
     /// there is another connection beside them.
     pub(crate) fn look_after(&mut self, now: Instant, options: &Options) -> bool {
-        if self.stage == Stage::Live && !self.has_ended() {
-            return self.mend(now, options.link_within);
-        }
-        if self.is_live() {
-            return false;
+        let may_mend = self.stage != Stage::Offered && !self.has_ended();
+        let is_back = may_mend && self.mend(now, options.link_within);
+        if is_back || self.is_live() {
+            return is_back;
         }
         let since = *self.joining_since.get_or_insert(now);
         if now.since(since) >= options.join_within {
