@@ -4,7 +4,7 @@
 //! [`subject::Subject`]; [`open`] is the only place that knows how to get one. The parts, in the
 //! order in which a run meets them: [`options`] and [`sizes`], [`geometry`] (what a size means for
 //! a collective), [`memory`], [`data`] and [`trial`] (inputs with known results, and the check),
-//! [`timing`], [`table`], [`report`] and [`plot`].
+//! [`timing`], [`table`] and [`report`].
 
 pub mod data;
 pub mod geometry;
@@ -13,7 +13,6 @@ pub mod nccl_tests;
 pub mod number;
 pub mod open;
 pub mod options;
-pub mod plot;
 mod program;
 pub mod programs;
 pub mod progress;

@@ -10,7 +10,6 @@ use super::geometry::{count_column, counts_of_size, has_in_place};
 use super::memory::Memory;
 use super::nccl_tests::{self, Report};
 use super::options::Options;
-use super::plot::{Figure, Point, Series, render};
 use super::progress::Progress;
 use super::report::{self, Half, Origin, Row, average_bus_gbps, sweep_json};
 use super::setup::{checked_call, rank_lines, ready, sent, traffic, write_file};
@@ -21,6 +20,7 @@ use super::timing::{Loop, over_ranks, time_calls};
 use super::trial::Trial;
 use ccl_model::cost::collectives::bus_factor;
 use ccl_model::exchange::matrix;
+use ccl_plot::sweep::{self, Point};
 use ferroccl::communicator::config_from_environment;
 
 /// What came out of a run.
@@ -228,23 +228,20 @@ fn write_files(
         write_file(path, &(sweep_json(origin, rows, peers)? + "\n"))?;
     }
     match &options.plot {
-        Some(path) => write_file(path, &render(&figure(origin, rows))),
+        Some(path) => write_file(path, &ccl_plot::render(&[figure(origin, rows)])),
         None => Ok(()),
     }
 }
 
 /// One line per type, operator and root, out of place and in place.
-fn figure(origin: &Origin, rows: &[Row]) -> Figure {
-    let mut series: Vec<Series> = Vec::new();
+fn figure(origin: &Origin, rows: &[Row]) -> ccl_plot::Row {
+    let mut series: Vec<(String, Vec<Point>)> = Vec::new();
     let mut add = |name: String, size_bytes: usize, half: &Half| {
-        let point = Point {
-            size_bytes: size_bytes as f64,
-            time_us: half.times.mean_us,
-            bus_gbps: half.bus_gbps,
-        };
-        match series.iter_mut().find(|series| series.name == name) {
-            Some(series) => series.points.push(point),
-            None => series.push(Series { name, points: vec![point] }),
+        let size_bytes = size_bytes as f64;
+        let point = Point { size_bytes, time_us: half.times.mean_us, bus_gbps: half.bus_gbps };
+        match series.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, points)) => points.push(point),
+            None => series.push((name, vec![point])),
         }
     };
     for row in rows {
@@ -262,9 +259,6 @@ fn figure(origin: &Origin, rows: &[Row]) -> Figure {
     }
     let Origin { program, transport, ranks, host, cpu, version, commit, date } = origin;
     let plural = if *ranks == 1 { "" } else { "s" };
-    Figure {
-        title: format!("{program}, {ranks} rank{plural}, {transport}"),
-        subtitle: format!("{host}, {cpu}; ferroccl {version} ({commit}), {date}"),
-        series,
-    }
+    let title = format!("{program}, {ranks} rank{plural}, {transport}");
+    sweep::row(title, format!("{host}, {cpu}; ferroccl {version} ({commit}), {date}"), &series)
 }

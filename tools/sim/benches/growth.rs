@@ -10,7 +10,7 @@
 use std::process::Command;
 use std::time::Instant;
 
-use ccl_sim::plot::{Figure, render};
+use ccl_plot::Figure;
 use ccl_sim::scenario::{Ask, find};
 
 /// The collective, with the numbers of `scale`.
@@ -112,6 +112,6 @@ fn main() {
         let (_, tail) = rest.split_once(END).unwrap();
         let page = format!("{head}{BEGIN}\n{table}\n{END}{tail}");
         std::fs::write(docs.join("simulator.md"), page).unwrap();
-        std::fs::write(docs.join("simulator-growth.svg"), render(&figure)).unwrap();
+        std::fs::write(docs.join("simulator-growth.svg"), figure.render()).unwrap();
     }
 }

@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use ccl_model::cost::traffic::Traffic;
 use ccl_model::topology::Topology;
 
+use crate::SimError;
 use crate::network::Plan;
 use crate::report::{Report, markdown, text};
 use crate::routing::Scheme;
 use crate::scenario::{
     Ask, On, Parameter, REPLAY_PARAMETERS, SCENARIOS, Scenario, find, over_seeds, replay,
 };
-use crate::{SimError, plot};
 
 /// How long do collectives take on a fabric of switches? Runs experiments, each beside what its
 /// source says.
@@ -253,7 +253,7 @@ fn draw(report: &Report, directory: &Path) -> Result<(), CliError> {
         done.map_err(|error| CliError::Plot { path, error })
     };
     report.findings.figures.iter().try_for_each(|figure| {
-        write(directory.join(format!("{}.svg", figure.name)), &plot::render(figure))
+        write(directory.join(format!("{}.svg", figure.name)), &figure.render())
     })
 }
 

@@ -10,9 +10,9 @@
 //! * [`collective`]: the messages of the real executions of all ranks, or of some that stand for
 //!   all.
 //!
-//! [`scenario`] has the experiments, [`measure`] and [`report`] what is said of them, [`plot`] what
-//! is drawn. Nothing here knows a clock or the operating system (but the command line, feature
-//! `cli`); the same seed gives the same bytes.
+//! [`scenario`] has the experiments, [`measure`] and [`report`] what is said of them. Nothing here
+//! knows a clock or the operating system (but the command line, feature `cli`); the same seed gives
+//! the same bytes.
 
 #![forbid(unsafe_code)]
 
@@ -22,7 +22,6 @@ mod error;
 pub mod flows;
 pub mod measure;
 pub mod network;
-pub mod plot;
 pub mod presets;
 pub mod queues;
 pub mod report;

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
+use ccl_plot::Figure;
 use serde::Serialize;
 
 use crate::measure::{mean, standard_error};
-use crate::plot::Figure;
 
 /// What should come out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -1,11 +1,12 @@
 //! F1: how evenly a hash spreads many equal flows.
 
+use ccl_plot::Figure;
+
 use super::{Parameter, Scenario, Setting, TRIALS};
 use crate::SimError;
 use crate::flows::Flows;
 use crate::measure::{mean, spread};
 use crate::network::{Path, Port};
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::{Key, Moment, Router, Scheme};

@@ -1,9 +1,10 @@
 //! F2: few flows are spread much worse, and queue pairs help.
 
+use ccl_plot::Figure;
+
 use super::{Parameter, Scenario, Setting, TRIALS, rack_to_rack, run as run_streams};
 use crate::SimError;
 use crate::measure::{mean, spread};
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;

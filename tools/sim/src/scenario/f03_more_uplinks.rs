@@ -1,9 +1,10 @@
 //! F3: how much longer than ideal traffic takes with twice the uplinks, by queue pairs.
 
+use ccl_plot::Figure;
+
 use super::{Parameter, Scenario, Setting, TRIALS, rack_to_rack, run as run_streams};
 use crate::SimError;
 use crate::measure::mean;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;

@@ -2,12 +2,12 @@
 
 use ccl_core::random::Random;
 use ccl_core::types::Collective;
+use ccl_plot::Figure;
 
 use super::{Parameter, Scenario, Setting, TRIALS, group_ends_s, run as run_streams};
 use crate::SimError;
 use crate::measure::{mean, quantile};
 use crate::network::Network;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;

@@ -1,9 +1,10 @@
 //! F6: where links have failed and not everything fits, hashing overtakes traffic engineering.
 
+use ccl_plot::Figure;
+
 use super::{Parameter, Scenario, Setting, TRIALS, demands, rack_to_rack};
 use crate::SimError;
 use crate::measure::mean;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::{Router, Scheme, Te};

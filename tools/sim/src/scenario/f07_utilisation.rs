@@ -1,9 +1,10 @@
 //! F7: how evenly a benchmark uses the uplinks of racks.
 
+use ccl_plot::Figure;
+
 use super::{Parameter, Scenario, Setting, TRIALS, rack_to_rack, run as run_streams};
 use crate::SimError;
 use crate::measure::{Striping, mean, spread, utilisation};
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;

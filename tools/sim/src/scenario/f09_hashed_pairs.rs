@@ -1,12 +1,12 @@
 //! F9: queue pairs, hashed, against plain ECMP.
 
 use ccl_core::types::Collective;
+use ccl_plot::Figure;
 
 use super::{Parameter, Scenario, Setting, TRIALS, run as run_streams};
 use crate::SimError;
 use crate::measure::mean;
 use crate::network::Network;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;

@@ -2,13 +2,13 @@
 
 use ccl_core::random::Random;
 use ccl_core::types::Collective;
+use ccl_plot::Figure;
 
 use super::f04_queue_pairs::of_all;
 use super::{Parameter, Scenario, Setting, TRIALS, group_ends_s, run as run_streams};
 use crate::SimError;
 use crate::measure::mean;
 use crate::network::Network;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;

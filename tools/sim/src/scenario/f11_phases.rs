@@ -1,11 +1,12 @@
 //! F11: the four phases of a zone: 1:1 with pinned paths, 1:2, TE, and 1:1.125.
 
+use ccl_plot::Figure;
+
 use super::f04_queue_pairs::scattered;
 use super::{Parameter, Scenario, Setting, TRIALS, group_ends_s, run as run_streams};
 use crate::SimError;
 use crate::measure::{mean, quantile};
 use crate::network::Network;
-use crate::plot::Figure;
 use crate::presets::{GBPS_400, Zone};
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;

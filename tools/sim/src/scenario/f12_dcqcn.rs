@@ -1,10 +1,11 @@
 //! F12: what tuning DCQCN gains, and costs.
 
+use ccl_plot::Figure;
+
 use super::{Parameter, Scenario, Setting, TRIALS, in_turn, queued};
 use crate::SimError;
 use crate::measure::mean;
 use crate::network::Network;
-use crate::plot::Figure;
 use crate::presets::{GBPS_400, Zone};
 use crate::queues::{self, Buffer, Dcqcn, Flow, Manner, Marking, Senders, Transport};
 use crate::report::{Expected, Findings, Unit};

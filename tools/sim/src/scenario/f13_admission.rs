@@ -1,12 +1,12 @@
 //! F13: receivers that grant, without any congestion control.
 
 use ccl_core::admission;
+use ccl_plot::Figure;
 
 use super::f12_dcqcn::all_to_all;
 use super::{Parameter, Scenario, Setting, in_turn, queued};
 use crate::SimError;
 use crate::network::Network;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::queues::{Buffer, Manner, Outcome, Transport};
 use crate::report::{Expected, Findings, Unit};

@@ -1,11 +1,11 @@
 //! F14: messages split over queue pairs, or sent over them in turn.
 
 use ccl_core::queue_pairs::Order;
+use ccl_plot::Figure;
 
 use super::{Parameter, Scenario, Setting, TRIALS, rack_to_rack, run as run_streams};
 use crate::SimError;
 use crate::measure::mean;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;

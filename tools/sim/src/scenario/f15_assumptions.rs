@@ -1,11 +1,11 @@
 //! F15: a library tuned for a network that it does not have.
 
 use ccl_core::admission;
+use ccl_plot::Figure;
 
 use super::{Parameter, Scenario, Setting, TRIALS, queued, rack_to_rack};
 use crate::SimError;
 use crate::measure::mean;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::queues::{Buffer, Manner, Transport};
 use crate::report::{Expected, Findings, Unit};

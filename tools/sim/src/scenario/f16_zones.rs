@@ -1,11 +1,11 @@
 //! F16: a job over two zones that are joined 1:7.
 
 use ccl_core::types::Collective;
+use ccl_plot::Figure;
 
 use super::{Parameter, Scenario, Setting, run as run_streams};
 use crate::SimError;
 use crate::network::Network;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::Scheme;

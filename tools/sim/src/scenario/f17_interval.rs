@@ -1,8 +1,9 @@
 //! F17: between two placements of the controller its ways are as old as the last one.
 
+use ccl_plot::Figure;
+
 use super::{Parameter, Scenario, Setting, demands, rack_to_rack};
 use crate::SimError;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::{Interval, Router, Te};

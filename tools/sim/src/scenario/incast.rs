@@ -1,11 +1,11 @@
 //! Many senders to one receiver, and a bystander whose way touches theirs.
 
 use ccl_core::admission;
+use ccl_plot::Figure;
 
 use super::{Parameter, Scenario, Setting, queued};
 use crate::SimError;
 use crate::network::{Network, Plan};
-use crate::plot::Figure;
 use crate::presets::{GBPS_400, Zone};
 use crate::queues::{Buffer, Dcqcn, Manner, Transport};
 use crate::report::{Expected, Findings, Unit};

@@ -29,11 +29,11 @@ mod straggler;
 use std::collections::BTreeMap;
 
 use ccl_core::random::Random;
+use ccl_plot::Figure;
 
 use crate::flows::Flows;
 use crate::measure::{spread, utilisation};
 use crate::network::{Network, Path, Plan, Port};
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Findings, Report, Unit};
 use crate::routing::{Demand, Key, Moment, Router, Scheme, Te};

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use ccl_core::types::Rank;
 use ccl_model::cost::traffic::{Bytes, Traffic};
+use ccl_plot::Figure;
 
 use super::{Ask, Parameter, Setting, demands, tell_links};
 use crate::SimError;
 use crate::measure::{mean, spread};
 use crate::network::Network;
-use crate::plot::Figure;
 use crate::report::{Findings, Report, Unit};
 use crate::routing::{Interval, Router, Scheme, Te};
 use crate::streams::{self, Manner, Stream, ports_s, roofline_s};

@@ -1,11 +1,12 @@
 //! All ways of routing side by side, for jobs that are scattered over a zone.
 
+use ccl_plot::Figure;
+
 use super::f04_queue_pairs::{fail_some, scattered};
 use super::{Parameter, Scenario, Setting, TRIALS, group_ends_s, run as run_streams};
 use crate::SimError;
 use crate::measure::{mean, spread, utilisation};
 use crate::network::Network;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::{SCHEMES, Scheme};

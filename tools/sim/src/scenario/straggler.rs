@@ -1,12 +1,12 @@
 //! One rank that begins late, one host that is slow: what it costs all others.
 
 use ccl_core::types::Collective;
+use ccl_plot::Figure;
 
 use super::{Parameter, Scenario, Setting};
 use crate::SimError;
 use crate::collective::{self, Fold, Manner};
 use crate::network::Network;
-use crate::plot::Figure;
 use crate::presets::Zone;
 use crate::report::{Expected, Findings, Unit};
 use crate::routing::{Router, Scheme};

@@ -1,0 +1,166 @@
+//! Axes: where values lie, which of them are marked, and how these are written.
+
+use std::ops::Range;
+
+use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
+
+/// How the numbers of an axis are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unit {
+    /// As they are.
+    #[default]
+    None,
+    /// Bytes, in powers of two.
+    Bytes,
+    /// Microseconds, as what is shortest: 20 ms.
+    Microseconds,
+}
+
+/// An axis.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Axis {
+    /// The base of the logarithm, or none for a linear axis.
+    base: Option<f64>,
+    /// On the mapped scale: exponents, or values.
+    min: f64,
+    max: f64,
+    /// What is marked, with its text.
+    ticks: Vec<(f64, String)>,
+}
+
+impl Axis {
+    /// An axis that shows all these values which it can show.
+    pub(crate) fn of(values: impl Iterator<Item = f64>, log: bool, unit: Unit) -> Axis {
+        let base = log.then_some(if unit == Unit::Bytes { 2.0f64 } else { 10.0 });
+        let usable = |value: &f64| value.is_finite() && (!log || *value > 0.0);
+        let mapped = values.filter(usable).map(|value| base.map_or(value, |base| value.log(base)));
+        let (low, high) = mapped
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)));
+        let (low, high) = if low > high { (0.0, 1.0) } else { (low, high) };
+        let (min, max, step) = match base {
+            Some(_) => {
+                // A hair of slack: the logarithm of a power is not always whole.
+                let (min, max) = ((low + 1e-9).floor(), (high - 1e-9).ceil());
+                let max = max.max(min + 1.0);
+                (min, max, ((max - min) / 7.0).ceil().max(1.0))
+            }
+            None => {
+                let high = if high > 0.0 { high } else { 1.0 };
+                let (low, step) = (low.min(0.0), step(high));
+                let min = (low / step).floor() * step;
+                (min, (high / step).ceil() * step, step)
+            }
+        };
+        let count = ((max - min) / step + 1e-9).floor() as u32;
+        let values = (0..=count).map(|number| min + f64::from(number) * step);
+        let values = values.map(|at| base.map_or(at, |base| base.powf(at)));
+        let ticks = values.map(|value| (value, label(value, unit))).collect();
+        Axis { base, min, max, ticks }
+    }
+
+    /// An axis with so many groups, each one wide, named at their middles.
+    pub(crate) fn of_groups(names: &[String]) -> Axis {
+        let ticks = (0u32..).zip(names).map(|(at, name)| (f64::from(at) + 0.5, name.clone()));
+        Axis { base: None, min: 0.0, max: names.len().max(1) as f64, ticks: ticks.collect() }
+    }
+
+    /// Whether it has a place for the value.
+    pub(crate) fn shows(&self, value: f64) -> bool {
+        value.is_finite() && (self.base.is_none() || value > 0.0)
+    }
+
+    pub(crate) fn ticks(&self) -> usize {
+        self.ticks.len()
+    }
+}
+
+impl Ranged for Axis {
+    type FormatOption = NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, (first, last): (i32, i32)) -> i32 {
+        let mapped = self.base.map_or(*value, |base| value.log(base));
+        let part = (mapped - self.min) / (self.max - self.min);
+        first + (part * f64::from(last - first)).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        self.ticks.iter().map(|(value, _)| *value).collect()
+    }
+
+    fn range(&self) -> Range<f64> {
+        let of = |at: f64| self.base.map_or(at, |base| base.powf(at));
+        of(self.min)..of(self.max)
+    }
+}
+
+impl ValueFormatter<f64> for Axis {
+    fn format_ext(&self, value: &f64) -> String {
+        let text = self.ticks.iter().find(|(tick, _)| tick == value);
+        text.map_or_else(String::new, |(_, text)| text.clone())
+    }
+}
+
+/// A round number of which there are five or so up to this one.
+fn step(high: f64) -> f64 {
+    let magnitude = 10f64.powf((high / 5.0).log10().floor());
+    let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * magnitude);
+    steps.into_iter().find(|step| high / step <= 6.5).unwrap_or(high)
+}
+
+fn label(value: f64, unit: Unit) -> String {
+    let (value, unit) = match unit {
+        Unit::None => (value, ""),
+        Unit::Bytes => match value {
+            b if b >= 1024.0 * 1024.0 * 1024.0 => (b / 1024.0 / 1024.0 / 1024.0, " GiB"),
+            b if b >= 1024.0 * 1024.0 => (b / 1024.0 / 1024.0, " MiB"),
+            b if b >= 1024.0 => (b / 1024.0, " KiB"),
+            b => (b, " B"),
+        },
+        Unit::Microseconds => match value {
+            t if t >= 0.999e6 => (t / 1e6, " s"),
+            t if t >= 999.0 => (t / 1e3, " ms"),
+            t if t >= 0.999 => (t, " µs"),
+            t => (t * 1e3, " ns"),
+        },
+    };
+    format!("{}{unit}", number(value))
+}
+
+/// With as many digits as are needed to tell it from its neighbours.
+fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        v if !(1e-3..1e6).contains(&v) => format!("{value:.0e}"),
+        v if v >= 10.0 || value.fract() == 0.0 => format!("{value:.0}"),
+        v if v >= 0.1 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(values: &[f64], log: bool, unit: Unit) -> Vec<String> {
+        let axis = Axis::of(values.iter().copied(), log, unit);
+        axis.ticks.into_iter().map(|(_, text)| text).collect()
+    }
+
+    #[test]
+    fn axes_have_few_round_marks_around_the_data() {
+        let sizes = texts(&[8.0, 67_108_864.0], true, Unit::Bytes);
+        assert_eq!(sizes, ["8 B", "128 B", "2 KiB", "32 KiB", "512 KiB", "8 MiB"]);
+        assert_eq!(
+            texts(&[20.0, 3e4], true, Unit::Microseconds),
+            ["10 µs", "100 µs", "1 ms", "10 ms", "100 ms"]
+        );
+        assert_eq!(texts(&[0.3, 11.2], false, Unit::None), ["0", "2", "4", "6", "8", "10", "12"]);
+        assert_eq!(texts(&[-0.3, 0.5], false, Unit::None).first().unwrap(), "-0.3");
+        assert_eq!(texts(&[], true, Unit::None), ["1", "10"]);
+        assert_eq!(texts(&[100.0, f64::NAN, 0.0], true, Unit::None), ["100", "1000"]);
+        let axis = Axis::of([8.0, 1024.0].into_iter(), true, Unit::Bytes);
+        assert_eq!((axis.map(&8.0, (0, 70)), axis.map(&1024.0, (0, 70))), (0, 70));
+        assert!(axis.shows(1.0) && !axis.shows(0.0) && !axis.shows(f64::INFINITY));
+    }
+}
