@@ -192,7 +192,7 @@ fn what_one_rank_can_see_harms_nothing() {
         let wanted = ShapeError::Kind {
             collective: Collective::AllGatherV,
             rank: c.rank(),
-            wanted: "one count per rank",
+            expected: "one count per rank",
         };
         usage(c.call(&wrong, &[0; 4], &mut [0; 12]), &[&wanted.to_string()]);
         c.all_reduce(&[1; 6], &mut out, Reduction::Sum).unwrap();

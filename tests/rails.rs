@@ -85,7 +85,7 @@ impl End {
             endpoint: self.endpoint,
             local: LocalSlice { key: self.key, offset: number as usize * BYTES, bytes: BYTES },
             tail: None,
-            grant: false,
+            is_control: false,
             remote: self.remote,
             remote_offset: number as usize * BYTES,
             immediate: Some(number),

@@ -211,7 +211,7 @@ config! {
          helps), for which each host sends up to 128 MiB at every start. 0 leaves everything as it \
          is.";
     channels: u32 = 1, "FERROCCL_CHANNELS", Some("NCCL_MAX_NCHANNELS"), true,
-        "Parallel channels per pair of ranks; pieces of a message take turns on them.";
+        "Parallel channels per pair of ranks; chunks of a message take turns on them.";
     slots: u32 = 8, "FERROCCL_SLOTS", None, true,
         "Slots per link: messages that may be under way before the receiver takes one.";
     slot_bytes: Bytes = Bytes(128 << 10), "FERROCCL_SLOT_BYTES", None, true,

@@ -9,7 +9,7 @@ use crate::bootstrap::{
 };
 use crate::config::Config;
 use crate::time::Instant;
-use crate::transport::Place;
+use crate::transport::Locality;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,11 +49,11 @@ pub fn frames(data: &[u8]) {
     let mut script = Script(data);
     let length_max = usize::from(script.byte());
     let cut = usize::from(script.byte()).max(1);
-    let read = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+    let read = |chunks: &mut dyn Iterator<Item = &[u8]>| {
         let (mut decoder, mut found) = (Decoder::new(length_max), Vec::new());
-        for mut piece in pieces {
+        for mut chunk in chunks {
             loop {
-                match decoder.feed(&mut piece) {
+                match decoder.feed(&mut chunk) {
                     Ok(Some(frame)) => {
                         assert!(frame.len() <= length_max);
                         found.push(frame);
@@ -305,17 +305,17 @@ pub fn configuration(data: &[u8]) {
 
 /// Any path of a device, with a NUMA node or without: it is as far from another place as that is
 /// from it.
-pub fn place(data: &[u8]) {
+pub fn locality(data: &[u8]) {
     let Some((known, rest)) = data.split_first() else { return };
     let (numa_node, path) = match rest.split_first_chunk::<4>() {
         Some((node, path)) if *known == 1 => (Some(u32::from_le_bytes(*node)), path),
         _ => (None, rest),
     };
     let Ok(path) = std::str::from_utf8(path) else { return };
-    let place = Place { numa_node, pci_path: Some(path.to_owned()) };
+    let locality = Locality { numa_node, pci_path: Some(path.to_owned()) };
     let path = "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0";
-    let other = Place { numa_node: Some(0), pci_path: Some(path.to_owned()) };
-    assert_eq!(place.distance(&other), other.distance(&place), "{place:?}");
+    let other = Locality { numa_node: Some(0), pci_path: Some(path.to_owned()) };
+    assert_eq!(locality.distance(&other), other.distance(&locality), "{locality:?}");
 }
 
 #[cfg(test)]
@@ -378,6 +378,6 @@ mod tests {
 
     #[test]
     fn places() {
-        replay("place", super::place);
+        replay("place", super::locality);
     }
 }

@@ -78,7 +78,7 @@ pub enum VerdictError {
     Forked,
     /// This rank is not among the survivors, or they have nowhere to meet.
     #[error("rank {rank} cannot meet the survivors: {reason}")]
-    NoMeeting {
+    NoRendezvous {
         /// This rank.
         rank: Rank,
         /// Why.
@@ -101,7 +101,7 @@ pub(super) struct Shared {
     /// What is being made from this communicator.
     successor: Mutex<Weak<ControlPlane>>,
     /// Where the survivors can meet, if this rank coordinates them: by port, one per verdict.
-    meetings: Mutex<BTreeMap<u16, TcpListener>>,
+    rendezvous_listeners: Mutex<BTreeMap<u16, TcpListener>>,
     pub(super) recorder: Recorder,
 }
 
@@ -111,8 +111,8 @@ impl Shared {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn meetings(&self) -> MutexGuard<'_, BTreeMap<u16, TcpListener>> {
-        self.meetings.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn rendezvous_listeners(&self) -> MutexGuard<'_, BTreeMap<u16, TcpListener>> {
+        self.rendezvous_listeners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn successor(&self) -> MutexGuard<'_, Weak<ControlPlane>> {
@@ -211,7 +211,7 @@ impl ControlPlane {
             wake,
             leaving: OnceLock::new(),
             successor: Mutex::default(),
-            meetings: Mutex::new(BTreeMap::new()),
+            rendezvous_listeners: Mutex::new(BTreeMap::new()),
             recorder,
         });
         let process = std::process::id();
@@ -462,8 +462,8 @@ impl ControlPlane {
         what(&mut control);
         if self.thread.is_none() {
             // Alone it agrees with itself, and needs no place to meet.
-            if control.wants_meeting_port() {
-                control.set_meeting_port(0, now());
+            if control.wants_rendezvous_port() {
+                control.set_rendezvous_port(0, now());
             }
             return publish(shared, &control);
         }

@@ -47,9 +47,9 @@ impl Driver {
                 self.accept(&mut control);
             }
             control.tick(now());
-            if control.wants_meeting_port() {
+            if control.wants_rendezvous_port() {
                 let port = self.open_rendezvous();
-                control.set_meeting_port(port, now());
+                control.set_rendezvous_port(port, now());
             }
             if control.wants_note()
                 && let Some(note) = shared.recorder.note()
@@ -226,7 +226,7 @@ impl Driver {
         let opened = TcpListener::bind(SocketAddr::new(own.ip(), 0));
         let Ok(listener) = opened else { return 0 };
         let port = listener.local_addr().map_or(0, |address| address.port());
-        self.shared.meetings().insert(port, listener);
+        self.shared.rendezvous_listeners().insert(port, listener);
         port
     }
 }

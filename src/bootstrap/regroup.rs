@@ -133,27 +133,28 @@ impl ControlPlane {
     /// # Errors
     /// This rank does not survive, or the lowest survivor could not listen.
     pub fn regroup(&self, verdict: &Verdict) -> Result<Join, VerdictError> {
-        let no = |reason| VerdictError::NoMeeting { rank: self.rank, reason };
+        let no = |reason| VerdictError::NoRendezvous { rank: self.rank, reason };
         let survivors = &verdict.survivors;
         let place = survivors.binary_search(&self.rank).map_err(|_| no("it is not among them"))?;
-        let port = verdict.meeting_port;
+        let port = verdict.rendezvous_port;
         if port == 0 && survivors.len() > 1 {
             return Err(no("the lowest of them could not open a socket to listen at"));
         }
         let mut listener = None;
         if place == 0 && survivors.len() > 1 {
             // Another attempt may need it again.
-            let meetings = self.shared.meetings();
-            let kept = meetings.get(&port).and_then(|listener| listener.try_clone().ok());
-            listener = Some(kept.ok_or(no("the socket for this rendezvous is closed"))?);
+            let rendezvous_listeners = self.shared.rendezvous_listeners();
+            let known =
+                rendezvous_listeners.get(&port).and_then(|listener| listener.try_clone().ok());
+            listener = Some(known.ok_or(no("the socket for this rendezvous is closed"))?);
         }
         let purpose = format!("survivors {}", verdict.epoch);
         Ok(self.offshoot(survivors, place, (port, listener), &purpose))
     }
 
     /// The survivors have met: nobody comes to their meeting any more.
-    pub(crate) fn end_meeting(&self, verdict: &Verdict) {
-        self.shared.meetings().remove(&verdict.meeting_port);
+    pub(crate) fn end_rendezvous(&self, verdict: &Verdict) {
+        self.shared.rendezvous_listeners().remove(&verdict.rendezvous_port);
     }
 
     /// Why these ranks cannot go on together any more, if they cannot.

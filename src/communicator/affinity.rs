@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use ccl_core::config::Config;
-use ccl_core::transport::{DeviceInfo, LinkLayer, Place, pci_address};
+use ccl_core::transport::{DeviceInfo, LinkLayer, Locality, pci_address};
 use serde::{Deserialize, Serialize};
 
 use super::call::usage;
@@ -94,7 +94,7 @@ pub(super) fn survey(
         let own = match &devices[..] {
             [] => Surveyed::lacks(lacks),
             devices => {
-                let nearest = nearest(&place(&config.near_pci)?, devices);
+                let nearest = nearest(&locality(&config.near_pci)?, devices);
                 Surveyed::Has { nearest, is_infiniband: devices.iter().all(is) }
             }
         };
@@ -104,15 +104,15 @@ pub(super) fn survey(
 }
 
 /// The place of the accelerator with this PCI address; of the process, if it is empty.
-fn place(near: &str) -> Result<Place, Error> {
+fn locality(near: &str) -> Result<Locality, Error> {
     if near.is_empty() {
-        return Ok(Place { numa_node: numa_node(), pci_path: None });
+        return Ok(Locality { numa_node: numa_node(), pci_path: None });
     }
     let path = pci_function(near)?;
     let node = fs::read_to_string(path.join("numa_node")).ok();
     // -1 where it is not known: whoever starts ranks puts them near their accelerators.
     let node = node.and_then(|text| text.trim().parse().ok());
-    Ok(Place { numa_node: node.or_else(numa_node), pci_path: path.to_str().map(str::to_owned) })
+    Ok(Locality { numa_node: node.or_else(numa_node), pci_path: path.to_str().map(str::to_owned) })
 }
 
 /// The canonical path of a PCI function in sysfs.
@@ -193,7 +193,7 @@ mod tests {
             ("mlx5_0", "is no PCI address such as 0000:17:00.0"),
             ("ffff:ff:1f.7", "this host has no such PCI device"),
         ] {
-            let error = place(near).unwrap_err();
+            let error = locality(near).unwrap_err();
             assert!(error.is_harmless());
             let error = error.to_string();
             assert!(error.contains(&format!("FERROCCL_NEAR_PCI={near}")), "{error}");
@@ -205,9 +205,9 @@ mod tests {
     fn every_pci_device_of_this_host_has_a_place() {
         let devices = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
         for name in devices.filter_map(|device| device.file_name().into_string().ok()) {
-            let path = place(&name).unwrap().pci_path.unwrap();
+            let path = locality(&name).unwrap().pci_path.unwrap();
             assert!(path.starts_with("/sys/devices/") && path.ends_with(&name), "{path}");
         }
-        assert_eq!(place("").unwrap().pci_path, None);
+        assert_eq!(locality("").unwrap().pci_path, None);
     }
 }

@@ -159,7 +159,7 @@ impl Communicator {
         how.give_up = from.unless_gone(verdict.survivors.clone());
         let Attempt { error, control } = match self.make(&from, how, self.measured.clone()) {
             Ok(communicator) => {
-                from.end_meeting(&verdict);
+                from.end_rendezvous(&verdict);
                 return Ok(Some(communicator));
             }
             Err(attempt) => attempt,

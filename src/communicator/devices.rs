@@ -8,7 +8,7 @@ use ccl_core::bootstrap::Roster;
 use ccl_core::config::Config;
 use ccl_core::registry::{Reach, Setup, TransportKind};
 use ccl_core::topology::Hosts;
-use ccl_core::transport::{Device, DeviceInfo, Place, Transport};
+use ccl_core::transport::{Device, DeviceInfo, Locality, Transport};
 use ccl_core::types::Rank;
 use ccl_transport_multirail::{RAILS_MAX, RailsDevice};
 
@@ -251,17 +251,17 @@ fn rails(
 
 /// Returns the devices that are nearest to a place, a bit for each; those after the 64th are left
 /// out.
-pub(super) fn nearest(place: &Place, devices: &[DeviceInfo]) -> u64 {
-    let near = |device: &DeviceInfo| Place {
+pub(super) fn nearest(locality: &Locality, devices: &[DeviceInfo]) -> u64 {
+    let near = |device: &DeviceInfo| Locality {
         numa_node: device.numa_node,
         pci_path: device.pci_path.clone(),
     };
-    nearest_of(place, &devices.iter().map(near).collect::<Vec<_>>())
+    nearest_of(locality, &devices.iter().map(near).collect::<Vec<_>>())
 }
 
-fn nearest_of(place: &Place, devices: &[Place]) -> u64 {
+fn nearest_of(locality: &Locality, devices: &[Locality]) -> u64 {
     let devices = &devices[..devices.len().min(u64::BITS as usize)];
-    let distances = Vec::from_iter(devices.iter().map(|device| place.distance(device)));
+    let distances = Vec::from_iter(devices.iter().map(|device| locality.distance(device)));
     let least = distances.iter().min();
     let bits = distances.iter().enumerate().filter(|(_, distance)| Some(*distance) == least);
     bits.fold(0, |bits, (at, _)| bits | 1 << at)
@@ -348,23 +348,23 @@ mod tests {
     }
 
     /// What each rank takes.
-    fn taken(devices: &[Place], ranks: &[Place], most: usize) -> Vec<Vec<usize>> {
+    fn taken(devices: &[Locality], ranks: &[Locality], most: usize) -> Vec<Vec<usize>> {
         let nearest = Vec::from_iter(ranks.iter().map(|rank| nearest_of(rank, devices)));
         share_all(&nearest, most)
     }
 
-    fn on(nodes: &[Option<u32>]) -> Vec<Place> {
-        nodes.iter().map(|node| Place { numa_node: *node, pci_path: None }).collect()
+    fn on(nodes: &[Option<u32>]) -> Vec<Locality> {
+        nodes.iter().map(|node| Locality { numa_node: *node, pci_path: None }).collect()
     }
 
     /// What is at a port of a switch; each of two NUMA nodes has four switches, and each switch a
     /// root complex.
-    fn at(switch: u32, port: u32) -> Place {
+    fn at(switch: u32, port: u32) -> Locality {
         let bus = 0x10 * (switch + 1);
         let up = format!("pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{:02x}:00.0", bus + 1);
         let down = format!("0000:{:02x}:{port:02x}.0/0000:{:02x}:00.0", bus + 2, bus + 3 + port);
         let pci_path = Some(format!("/sys/devices/{up}/{down}"));
-        Place { numa_node: Some(switch / 4), pci_path }
+        Locality { numa_node: Some(switch / 4), pci_path }
     }
 
     #[test]
@@ -397,7 +397,7 @@ mod tests {
     #[test]
     fn ranks_share_the_budget_of_a_device() {
         let shares = |devices: usize, ranks: usize| {
-            let nearest = nearest_of(&Place::default(), &on(&vec![None; devices]));
+            let nearest = nearest_of(&Locality::default(), &on(&vec![None; devices]));
             budget_shares(&share_all(&vec![nearest; ranks], 4))
         };
         assert_eq!(shares(1, 1), [1.0]);

@@ -75,7 +75,7 @@ struct PlannedCall {
     count: Option<usize>,
     in_place: bool,
     /// What the call asks for.
-    way: Option<Variant>,
+    variant: Option<Variant>,
     /// What the record says of that.
     asked: (u8, SlotFraction),
     plan: usize,
@@ -102,7 +102,7 @@ impl PlannedCall {
     }
 
     fn asks_like(&self, text: Option<&str>) -> bool {
-        match (self.way, text) {
+        match (self.variant, text) {
             (None, None) => true,
             (Some(Variant { algorithm, slot_fraction }), Some(text)) => {
                 variant::split(text) == Ok((algorithm, slot_fraction))
@@ -340,7 +340,7 @@ impl Engine {
             root: call.root,
             count: if let Sizes::Even(count) = call.sizes { Some(count) } else { None },
             in_place,
-            way: call.algorithm.map(|_| Variant { algorithm: algorithm.name, slot_fraction }),
+            variant: call.algorithm.map(|_| Variant { algorithm: algorithm.name, slot_fraction }),
             asked,
             plan,
             kernel,
@@ -766,7 +766,7 @@ pub(super) fn choice<'c>(
     if !situation.is_open() {
         return Ok(choose(&situation)?);
     }
-    let predicted = predictions.ways(config, hosts, collective, bytes);
+    let predicted = predictions.variants(config, hosts, collective, bytes);
     Ok(choose(&Situation { predicted, ..situation })?)
 }
 

@@ -24,7 +24,7 @@ const RANKS_MAX: u32 = 16;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Expected {
     /// The algorithm, and behind a `/` what slots are divided by.
-    pub way: String,
+    pub variant: String,
     /// In microseconds.
     pub time_us: f64,
     /// Whether that was measured (`FERROCCL_TUNING`), or is predicted by a walk through all ranks'
@@ -68,17 +68,17 @@ pub fn expected(config: &Config, hosts: &Hosts, call: &Call<'_>) -> Result<Vec<E
     let point = config.tuning.point(collective, (hosts.ranks(), hosts.count()), bytes);
     let mut all = Vec::new();
     for time in point.into_iter().flat_map(|point| &point.times) {
-        let (way, time_us) = (time.way.to_string(), time.median_ns as f64 / 1e3);
-        all.push(Expected { way, time_us, is_measured: true });
+        let (variant, time_us) = (time.variant.to_string(), time.median_ns as f64 / 1e3);
+        all.push(Expected { variant, time_us, is_measured: true });
     }
     let element_bytes = call.data_type.bytes();
     let asked = Asked { collective, root: call.root, count, element_bytes, bytes, hosts };
     let model = config.tuning.model.unwrap_or_else(|| processors(NETWORK_BYTES_PER_S));
     let predicted = predicted(&model, config, &asked).map_err(|error| usage(error.to_string()))?;
-    for (way, time_ns) in predicted {
-        let way = way.to_string();
-        if !all.iter().any(|known| known.way == way) {
-            all.push(Expected { way, time_us: time_ns / 1e3, is_measured: false });
+    for (variant, time_ns) in predicted {
+        let variant = variant.to_string();
+        if !all.iter().any(|known| known.variant == variant) {
+            all.push(Expected { variant, time_us: time_ns / 1e3, is_measured: false });
         }
     }
     all.sort_by(|one, other| one.time_us.total_cmp(&other.time_us));
@@ -110,17 +110,18 @@ pub fn predicted(
     for algorithm in algorithm::of(asked.collective).filter(fits) {
         let programs = Programs::new(algorithm, asked.root, asked.hosts.clone(), shape.slots);
         let time_ns = time_ns(&programs, SlotFraction::WHOLE)?;
-        let way = Variant { algorithm: algorithm.name, slot_fraction: SlotFraction::WHOLE };
-        all.push((way, programs, time_ns));
+        let variant = Variant { algorithm: algorithm.name, slot_fraction: SlotFraction::WHOLE };
+        all.push((variant, programs, time_ns));
     }
-    let mut times: Vec<(Variant, f64)> = all.iter().map(|(way, _, time)| (*way, *time)).collect();
+    let mut times: Vec<(Variant, f64)> =
+        all.iter().map(|(variant, _, time)| (*variant, *time)).collect();
     let fastest = all.iter().min_by(|one, other| one.2.total_cmp(&other.2));
-    if let Some((way, programs, _)) = fastest {
+    if let Some((variant, programs, _)) = fastest {
         // What is shorter than a part of a slot goes like that already.
         let shorter =
             |slot_fraction: &SlotFraction| slot_fraction.bytes(shape.slot_bytes, 64) < asked.bytes;
         for slot_fraction in SlotFraction::ALL.into_iter().skip(1).filter(shorter) {
-            times.push((Variant { slot_fraction, ..*way }, time_ns(programs, slot_fraction)?));
+            times.push((Variant { slot_fraction, ..*variant }, time_ns(programs, slot_fraction)?));
         }
     }
     times.sort_by(|one, other| one.1.total_cmp(&other.1));

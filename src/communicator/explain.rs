@@ -67,9 +67,9 @@ pub struct Explanation {
     /// The most payload of a message of this call: a slot, or a part of it.
     pub message_bytes: usize,
     /// How often the schedule is repeated to cover the buffers.
-    pub pieces: usize,
-    /// The most elements of each part that one piece takes.
-    pub piece_elements: usize,
+    pub chunks: usize,
+    /// The most elements of each part that one chunk takes.
+    pub chunk_elements: usize,
     /// Ops of this rank's schedule as written, loops counted once.
     pub schedule_ops: usize,
     /// Bytes of scratch memory of this rank.
@@ -125,7 +125,7 @@ impl Communicator {
 impl Explanation {
     /// The variant taken: the algorithm, and behind a `/` what slots are divided by.
     #[must_use]
-    pub fn way(&self) -> String {
+    pub fn variant(&self) -> String {
         format!("{}{}", self.algorithm, self.slot_fraction)
     }
 }
@@ -157,7 +157,7 @@ pub fn explain(
     let slot_bytes = message_bytes(choice.slot_fraction, segment.shape.slot_bytes, &program);
     let numbers = numbers(call, rank, slot_bytes, &schedule)?;
     let longest = numbers.input.longest_part().max(numbers.output.longest_part());
-    let piece_elements = numbers.piece_elements(&program);
+    let chunk_elements = numbers.chunk_elements(&program);
     let other = |name: &&str| *name != choice.algorithm.name;
     let names = algorithm::of(call.collective).map(|algorithm| algorithm.name);
     let striping = (Choice::of(config).stripes() && hosts.count() > 1).then(|| {
@@ -191,8 +191,8 @@ pub fn explain(
         slots: segment.shape.slots,
         slot_bytes: segment.shape.slot_bytes,
         message_bytes: slot_bytes,
-        pieces: longest.div_ceil(piece_elements),
-        piece_elements,
+        chunks: longest.div_ceil(chunk_elements),
+        chunk_elements,
         schedule_ops: schedule.size(),
         scratch_bytes: numbers.scratch_bytes(&program) * segment.channels as usize,
         shared_bytes: if ranks == 1 { 0 } else { segment.bytes() },
@@ -243,7 +243,7 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Explanation { collective, ranks, hosts, .. } = self;
         let place = if *hosts > 1 { format!(" on {hosts} hosts") } else { String::new() };
-        writeln!(f, "{collective} over {ranks} ranks{place}: {}", self.way())?;
+        writeln!(f, "{collective} over {ranks} ranks{place}: {}", self.variant())?;
         writeln!(f, "  what       {}", self.summary)?;
         writeln!(f, "  why        {}", self.reason)?;
         if let Some(rule) = &self.rule {
@@ -252,9 +252,9 @@ impl fmt::Display for Explanation {
             writeln!(f, "  rule       {conditions}")?;
         }
         writeln!(f, "  instead    {}", self.alternatives.join(", "))?;
-        for Expected { way, time_us, is_measured } in &self.expected {
+        for Expected { variant, time_us, is_measured } in &self.expected {
             let how = if *is_measured { "measured" } else { "predicted" };
-            writeln!(f, "  {how:<9}  {time_us:>10.2} us by {way}")?;
+            writeln!(f, "  {how:<9}  {time_us:>10.2} us by {variant}")?;
         }
         let Explanation { transport, channels, slots, slot_bytes, .. } = self;
         writeln!(
@@ -270,10 +270,10 @@ impl fmt::Display for Explanation {
         if let Some(StripingPlan { striping, rule, fan_out }) = &self.striping {
             writeln!(f, "  striping   {striping}, sending to {fan_out}, by the rule \"{rule}\"")?;
         }
-        let Explanation { pieces, piece_elements, schedule_ops, message_bytes, .. } = self;
+        let Explanation { chunks, chunk_elements, schedule_ops, message_bytes, .. } = self;
         writeln!(
             f,
-            "  pieces     {pieces} of up to {piece_elements} elements per part, messages of up to \
+            "  chunks     {chunks} of up to {chunk_elements} elements per part, messages of up to \
              {message_bytes} bytes; {schedule_ops} ops"
         )?;
         writeln!(f, "  scratch    {} bytes on this rank", self.scratch_bytes)?;

@@ -136,8 +136,8 @@ impl Communicator {
             let Some(then) = other.look_at_network(ROUNDS)? else { return Ok(self) };
             let times = then.together / seen.together;
             more_flows = times > WORTH;
-            let kept = if more_flows { "so they stay" } else { "so it stays as it was" };
-            said += &format!("; with {more} all at once get {times:.2} times that, {kept}");
+            let outcome = if more_flows { "so they stay" } else { "so it stays as it was" };
+            said += &format!("; with {more} all at once get {times:.2} times that, {outcome}");
             if more_flows {
                 self = other;
             }

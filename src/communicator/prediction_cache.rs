@@ -23,7 +23,7 @@ impl PredictionCache {
     /// Ranks that have the same configuration get the same: it depends on the class, with a first
     /// root and elements of four bytes, and is worked out by additions, multiplications and
     /// divisions alone.
-    pub(super) fn ways(
+    pub(super) fn variants(
         &mut self,
         config: &Config,
         hosts: &Hosts,

@@ -17,14 +17,14 @@ use super::{Communicator, Error};
 #[derive(Debug)]
 pub struct Registered<T> {
     elements: Vec<T>,
-    kept: Arc<CachedMemory>,
+    cached: Arc<CachedMemory>,
 }
 
 impl<T> Registered<T> {
     /// The elements, registered no longer.
     #[must_use]
     pub fn into_inner(mut self) -> Vec<T> {
-        self.kept.end();
+        self.cached.end();
         std::mem::take(&mut self.elements)
     }
 }
@@ -46,7 +46,7 @@ impl<T> DerefMut for Registered<T> {
 impl<T> Drop for Registered<T> {
     fn drop(&mut self) {
         // Before the elements go.
-        self.kept.end();
+        self.cached.end();
     }
 }
 
@@ -73,10 +73,10 @@ impl Communicator {
         // `CachedMemory::end` has ended every use of the region. It is read and written only in
         // calls that borrow the elements.
         let region = unsafe { Region::new(start, bytes, owner) };
-        let kept = CachedMemory::new(region);
+        let cached = CachedMemory::new(region);
         if let Some(messages) = self.engine.ports.links().messages() {
-            messages.cache(Arc::clone(&kept));
+            messages.cache(Arc::clone(&cached));
         }
-        Ok(Registered { elements, kept })
+        Ok(Registered { elements, cached })
     }
 }

@@ -69,8 +69,8 @@ impl Segment {
             false => configured,
         };
         let share = (link_bytes / fewest.min(most.max(1)) as usize).saturating_sub(HEADER_BYTES);
-        let wanted = config.slot_bytes.0.saturating_mul(if apart { 2 } else { 1 });
-        let slot_bytes = wanted.min(share).max(SLOT_BYTES_LEAST) / 64 * 64;
+        let configured_bytes = config.slot_bytes.0.saturating_mul(if apart { 2 } else { 1 });
+        let slot_bytes = configured_bytes.min(share).max(SLOT_BYTES_LEAST) / 64 * 64;
         let held = link_bytes / (HEADER_BYTES + slot_bytes);
         let slots = u32::try_from(held).unwrap_or(u32::MAX).clamp(1, configured);
         let (locals, shape) = (Vec::from_iter(locals), Shape { slots, slot_bytes });
@@ -261,8 +261,11 @@ mod tests {
                 (segment.channels, segment.shape)
             };
             let first = slots(0);
-            let wanted = config.slot_bytes.0;
-            assert!(first.1.slot_bytes < wanted, "the budget must be what decides: {first:?}");
+            let configured_bytes = config.slot_bytes.0;
+            assert!(
+                first.1.slot_bytes < configured_bytes,
+                "the budget must be what decides: {first:?}"
+            );
             for rank in 1..hosts.ranks() {
                 assert_eq!(slots(rank), first, "rank {rank} on {places:?}, {budget_bytes} bytes");
             }

@@ -30,21 +30,21 @@ pub(super) fn adopt(fd: i32) -> Result<OwnedFd, String> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Makes the child die with this process, and lets it inherit `kept` under its number.
-pub(super) fn tie(command: &mut Command, kept: Option<OwnedFd>) {
+/// Makes the child die with this process, and lets it inherit `inherited` under its number.
+pub(super) fn tie(command: &mut Command, inherited: Option<OwnedFd>) {
     let parent = getpid();
     // SAFETY: between fork and exec `bind_child` makes three system calls through rustix, which
     // neither allocate nor lock; it captures plain numbers and a descriptor.
-    unsafe { command.pre_exec(move || bind_child(parent, kept.as_ref())) };
+    unsafe { command.pre_exec(move || bind_child(parent, inherited.as_ref())) };
 }
 
-fn bind_child(parent: Pid, kept: Option<&OwnedFd>) -> std::io::Result<()> {
+fn bind_child(parent: Pid, inherited: Option<&OwnedFd>) -> std::io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // The parent may have died before the line above: then no signal will come.
     if getppid() != Some(parent) {
         return Err(rustix::io::Errno::SRCH.into());
     }
-    if let Some(fd) = kept {
+    if let Some(fd) = inherited {
         fcntl_setfd(fd.as_fd(), FdFlags::empty())?;
     }
     Ok(())

@@ -124,7 +124,7 @@ fn find(variables: &Variables) -> Result<Option<Found>, LaunchError> {
             rendezvous: |_, _, _| {
                 let pass_on =
                     "srun does so by itself; or srun --mpi=pmi2, which hands addresses on";
-                Err(LaunchError::NoMeetingPoint { launcher: Launcher::Slurm, pass_on })
+                Err(LaunchError::NoRendezvousPoint { launcher: Launcher::Slurm, pass_on })
             },
         }
     } else {
@@ -187,7 +187,7 @@ fn open_mpi(
     }
     if known == 0 || local_ranks != Some(ranks) {
         let pass_on = "mpirun -x FERROCCL_COMM_ID -x FERROCCL_SECRET ...";
-        return Err(LaunchError::NoMeetingPoint { launcher: Launcher::OpenMpi, pass_on });
+        return Err(LaunchError::NoRendezvousPoint { launcher: Launcher::OpenMpi, pass_on });
     }
     let user = rustix::process::geteuid().as_raw();
     let job: String = job.finalize().iter().take(12).map(|byte| format!("{byte:02x}")).collect();
@@ -209,7 +209,7 @@ fn pmi(
         return Ok(Rendezvous::Pmi(PmiAddress::Port { address, id, is_local }));
     }
     let pass_on = "mpiexec -genvlist FERROCCL_COMM_ID,FERROCCL_SECRET ...";
-    Err(LaunchError::NoMeetingPoint { launcher: Launcher::Pmi, pass_on })
+    Err(LaunchError::NoRendezvousPoint { launcher: Launcher::Pmi, pass_on })
 }
 
 #[cfg(test)]

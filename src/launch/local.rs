@@ -77,13 +77,13 @@ pub fn spawn_local<S: AsRef<OsStr>>(
             .env("FERROCCL_SECRET", &secret)
             .env_remove("FERROCCL_SECRET_FILE")
             .env_remove("FERROCCL_LISTEN_FD");
-        let kept = listener.take();
-        if let Some(fd) = &kept {
+        let inherited = listener.take();
+        if let Some(fd) = &inherited {
             command.env("FERROCCL_LISTEN_FD", fd.as_raw_fd().to_string());
         } else {
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         }
-        tie(&mut command, kept);
+        tie(&mut command, inherited);
         let program = || program.to_owned();
         let spawned = command.spawn().and_then(|child| group.add(rank, child));
         spawned.map_err(|error| LaunchError::Spawn { program: program(), error })?;

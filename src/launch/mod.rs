@@ -107,7 +107,7 @@ pub enum LaunchError {
          export FERROCCL_COMM_ID=node1.example.org:29400 FERROCCL_SECRET=$(openssl rand -hex 16)\n\
          and pass both on to all ranks ({pass_on})"
     )]
-    NoMeetingPoint {
+    NoRendezvousPoint {
         /// The launcher.
         launcher: Launcher,
         /// How it passes variables on.

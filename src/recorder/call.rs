@@ -52,8 +52,9 @@ impl CallRecord {
         let reduces = self.collective.reduces();
         let op = if reduces { self.op as u64 } else { 0 };
         let root = if self.collective.has_root() { u64::from(self.root) } else { 0 };
-        let way = u64::from(self.algorithm) << 24 | u64::from(self.slot_fraction.number()) << 22;
-        self.collective as u64 | (self.data_type as u64) << 8 | op << 16 | way | root << 32
+        let variant =
+            u64::from(self.algorithm) << 24 | u64::from(self.slot_fraction.number()) << 22;
+        self.collective as u64 | (self.data_type as u64) << 8 | op << 16 | variant | root << 32
     }
 
     /// Shows a record to the peers.

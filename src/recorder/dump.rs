@@ -12,7 +12,7 @@ use super::snapshot::Snapshot;
 pub(super) fn dump(snapshot: &Snapshot, to: &str) {
     let result = match to {
         "none" => return,
-        // In one piece, so that the lines of ranks do not mix.
+        // All at once, so that the lines of ranks do not mix.
         "stderr" | "" => std::io::stderr().write_all(snapshot.to_string().as_bytes()),
         file => append(snapshot, &path(file, snapshot.rank)),
     };

@@ -127,7 +127,7 @@ impl Journal {
             host: &self.host,
             operations: self.calls.iter().map(operation).collect(),
         };
-        // In one piece, so that the lines of ranks do not mix.
+        // All at once, so that the lines of ranks do not mix.
         let written = json::line(&line).and_then(|line| file.write_all(&line));
         if let Err(error) = written {
             give_up(&self.path, &error);

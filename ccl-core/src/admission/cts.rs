@@ -15,14 +15,14 @@ use std::ops::Range;
 use super::links::{MessageLinks, record_id};
 use crate::execution::Link;
 use crate::transport::{
-    GRANT_BYTES_MAX, LocalSlice, MrKey, RemoteKey, RemoteMr, TransportError, WorkRequest,
+    CTS_BYTES_MAX, LocalSlice, MrKey, RemoteKey, RemoteMr, TransportError, WorkRequest,
 };
 use crate::types::Rank;
 
 /// Records of each link: messages that can have a CTS at the same time.
 pub(super) const RECORDS: usize = 8;
 /// Bytes of a record.
-pub(super) const RECORD_BYTES: usize = GRANT_BYTES_MAX;
+pub(super) const RECORD_BYTES: usize = CTS_BYTES_MAX;
 /// Before the key: number, offset, length, sum, tag, length of the key.
 const FIXED_BYTES: usize = 33;
 const KEY_LENGTH: usize = FIXED_BYTES - 1;
@@ -262,7 +262,7 @@ impl MessageLinks {
             endpoint: peer.endpoint,
             local: LocalSlice { key: peer.staging.key, offset, bytes: used },
             tail: None,
-            grant: true,
+            is_control: true,
             remote,
             remote_offset: ring + (channel * RECORDS + at) * RECORD_BYTES,
             immediate: None,

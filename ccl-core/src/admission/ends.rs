@@ -42,8 +42,8 @@ impl Sender {
     }
 
     /// Messages below this number are granted now. No if that is more than there are slots.
-    pub fn grant(&mut self, below: u64) -> bool {
-        self.0.grant(below as u32) != Verdict::Forged
+    pub fn credit(&mut self, below: u64) -> bool {
+        self.0.credit(below as u32) != Verdict::Forged
     }
 }
 
@@ -87,8 +87,8 @@ mod tests {
         assert!(receiver.arrive(1) && !receiver.is_ready(), "the first is still missing");
         assert!(receiver.arrive(0) && !receiver.arrive(0) && !receiver.arrive(2));
         assert_eq!(receiver.release(), Some(3), "half of the slots are free");
-        assert!(sender.grant(3) && sender.is_ready());
-        assert!(!sender.grant(9), "more than there are slots");
+        assert!(sender.credit(3) && sender.is_ready());
+        assert!(!sender.credit(9), "more than there are slots");
         sender.send(8);
         sender.done(0);
         assert!(!sender.is_ready());

@@ -33,7 +33,7 @@ pub enum Immediate {
         number: u32,
     },
     /// Messages below a number may be sent.
-    Grant {
+    Credit {
         /// Their channel.
         channel: u32,
         /// The number, modulo 2^20.
@@ -56,8 +56,8 @@ impl Immediate {
 
     /// Returns the immediate that grants all messages below `below` of a channel.
     #[must_use]
-    pub const fn grant(channel: u32, below: u64) -> Immediate {
-        Immediate::Grant { channel, below: below as u32 & NUMBER_MASK }
+    pub const fn credit(channel: u32, below: u64) -> Immediate {
+        Immediate::Credit { channel, below: below as u32 & NUMBER_MASK }
     }
 
     /// Returns the 32 bits that travel.
@@ -65,7 +65,7 @@ impl Immediate {
     pub const fn encode(self) -> u32 {
         let (kind, channel, number) = match self {
             Immediate::Message { channel, number } => (0, channel, number),
-            Immediate::Grant { channel, below } => (1, channel, below),
+            Immediate::Credit { channel, below } => (1, channel, below),
             Immediate::Placed { channel, number } => (2, channel, number),
         };
         kind << KIND_SHIFT | channel << NUMBER_BITS | number
@@ -81,7 +81,7 @@ impl Immediate {
         let number = immediate & NUMBER_MASK;
         match immediate >> KIND_SHIFT {
             0 => Some(Immediate::Message { channel, number }),
-            1 => Some(Immediate::Grant { channel, below: number }),
+            1 => Some(Immediate::Credit { channel, below: number }),
             2 => Some(Immediate::Placed { channel, number }),
             _ => None,
         }

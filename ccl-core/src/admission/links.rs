@@ -33,7 +33,7 @@ const HEADER: usize = LINE - HEADER_BYTES;
 const RENDEZVOUS_PAUSE: Duration = Duration::from_micros(200);
 /// The request that carries a grant; those before it carry records of CTS, all others
 /// name a staging slot.
-const GRANT_ID: u32 = u32::MAX;
+const CREDIT_ID: u32 = u32::MAX;
 /// Initial capacity of the queues, so that calls rarely allocate.
 const AT_ONCE: usize = 64;
 
@@ -327,7 +327,7 @@ impl MessageLinks {
         // What was taken before there was a way to grant again.
         for channel in 0..self.config.channels {
             let link = Link { peer: rank, channel };
-            self.grant(link, Inbound::renewed);
+            self.credit(link, Inbound::renewed);
         }
         Ok(())
     }
@@ -438,7 +438,7 @@ impl MessageLinks {
             endpoint: peer.endpoint,
             local,
             tail,
-            grant: false,
+            is_control: false,
             remote,
             remote_offset,
             immediate: Some(name.encode()),
@@ -478,7 +478,7 @@ impl MessageLinks {
         let due = inbound.release();
         let given_back = pooled - inbound.pooled();
         self.pool.take_back(given_back);
-        self.grant(link, |_| due);
+        self.credit(link, |_| due);
     }
 
     /// The memory of a peer that is detached.
@@ -497,7 +497,7 @@ impl MessageLinks {
     }
 
     /// Queues the grant that `due` finds to be due.
-    pub(super) fn grant(&mut self, link: Link, due: impl FnOnce(&mut Inbound) -> Option<u64>) {
+    pub(super) fn credit(&mut self, link: Link, due: impl FnOnce(&mut Inbound) -> Option<u64>) {
         let Some((peer, channel)) = self.link(link) else { return };
         let Some(below) = due(&mut peer.links[channel].0) else { return };
         let Some(remote) = peer.remote else { return };
@@ -505,11 +505,11 @@ impl MessageLinks {
             endpoint: peer.endpoint,
             local: LocalSlice { key: peer.staging.key, offset: 0, bytes: 0 },
             tail: None,
-            grant: true,
+            is_control: true,
             remote,
             remote_offset: 0,
-            immediate: Some(Immediate::grant(link.channel, below).encode()),
-            id: request_id(link, GRANT_ID),
+            immediate: Some(Immediate::credit(link.channel, below).encode()),
+            id: request_id(link, CREDIT_ID),
         };
         self.queue.push(request);
     }
@@ -724,7 +724,7 @@ impl MessageLinks {
     fn done(&mut self, id: u64) {
         let link = Link { peer: (id >> 40) as u32, channel: (id >> 32) as u32 & 0xff };
         let staging = id as u32;
-        if let Some(at) = GRANT_ID.checked_sub(staging).filter(|at| *at as usize <= RECORDS) {
+        if let Some(at) = CREDIT_ID.checked_sub(staging).filter(|at| *at as usize <= RECORDS) {
             if let (Some((peer, channel)), Some(at)) = (self.link(link), at.checked_sub(1)) {
                 peer.links[channel].0.preposts.done(at as usize);
             }
@@ -750,13 +750,13 @@ impl MessageLinks {
             Some(Immediate::Placed { channel, number }) => {
                 self.message_placed(Link { peer, channel }, number, bytes)
             }
-            Some(Immediate::Grant { channel, below }) => {
+            Some(Immediate::Credit { channel, below }) => {
                 let now = self.now;
                 let Some((peer, channel)) = self.link(Link { peer, channel }) else {
                     return false;
                 };
                 let outbound = &mut peer.links[channel].1;
-                let verdict = outbound.grant(below);
+                let verdict = outbound.credit(below);
                 peer.statistics.granted(outbound.waited_since(), now);
                 self.counters.late_grants += u64::from(verdict == Verdict::Late);
                 verdict != Verdict::Forged
@@ -817,7 +817,7 @@ pub(super) fn request_id(link: Link, staging: u32) -> u64 {
 
 /// The request that carries a record.
 pub(super) fn record_id(link: Link, at: usize) -> u64 {
-    request_id(link, GRANT_ID - 1 - at as u32)
+    request_id(link, CREDIT_ID - 1 - at as u32)
 }
 
 impl Drop for MessageLinks {

@@ -121,7 +121,7 @@ impl Outbound {
     }
 
     /// Takes a grant, which can never reach further than the receiver's slots do.
-    pub(super) fn grant(&mut self, below: u32) -> Verdict {
+    pub(super) fn credit(&mut self, below: u32) -> Verdict {
         if self.slots == 0 {
             self.early = self.early.max(below.into());
             return Verdict::Taken;

@@ -64,7 +64,7 @@ impl MessageLinks {
             self.pool.asking.extend(asks.then_some(link));
         }
         while let Some(link) = self.pool.served.pop() {
-            self.grant(link, Inbound::unannounced);
+            self.credit(link, Inbound::unannounced);
         }
     }
 }

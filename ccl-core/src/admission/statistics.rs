@@ -105,7 +105,7 @@ pub struct PeerStatistics {
     /// slot.
     pub stalls: u64,
     /// Times that sends waited for a grant, until this rank heard of it.
-    pub grant_waits: WaitHistogram,
+    pub credit_waits: WaitHistogram,
 }
 
 impl PeerStatistics {
@@ -125,7 +125,7 @@ impl PeerStatistics {
     /// Counts the wait for a grant that has come.
     pub(super) fn granted(&mut self, waited_since: Option<Instant>, now: Option<Instant>) {
         if let (Some(since), Some(now)) = (waited_since, now) {
-            self.grant_waits.add(now.since(since));
+            self.credit_waits.add(now.since(since));
         }
     }
 }

@@ -30,14 +30,14 @@ fn config(slots: u32, slots_min: u32, budget_bytes: usize) -> Config {
 fn names_survive_their_immediates() {
     for channel in [0, 1, CHANNELS_MAX - 1] {
         for number in [0, 1, WRAP - 1, WRAP, 5 * WRAP + 77] {
-            let names = [Immediate::message, Immediate::placed, Immediate::grant];
+            let names = [Immediate::message, Immediate::placed, Immediate::credit];
             for name in names.map(|name| name(channel, number)) {
                 assert_eq!(Immediate::decode(name.encode()), Some(name));
             }
         }
     }
-    let (message, grant) = (Immediate::message(3, 4).encode(), Immediate::grant(3, 4).encode());
-    assert_ne!(message, grant);
+    let (message, credit) = (Immediate::message(3, 4).encode(), Immediate::credit(3, 4).encode());
+    assert_ne!(message, credit);
     assert_eq!(Immediate::decode(IMMEDIATE_MAX + 1), None);
     assert_ne!(message, Immediate::message(4, 4).encode());
 }
@@ -69,15 +69,15 @@ fn pump(slots: u32, messages: u64) {
             assert_eq!(inbound.expect(number), None, "a name is good for once");
             assert_eq!(outbound.done(staging), 1);
         }
-        let mut grants = Vec::new();
+        let mut credits = Vec::new();
         while inbound.ready() {
-            grants.extend(inbound.release());
+            credits.extend(inbound.release());
             taken += 1;
         }
         // The newest first: the older ones are late.
         let low = |below: &u64| *below as u32 & (WRAP as u32 - 1);
         let verdicts: Vec<_> =
-            grants.iter().rev().map(|below| outbound.grant(low(below))).collect();
+            credits.iter().rev().map(|below| outbound.credit(low(below))).collect();
         assert_eq!(verdicts.first(), Some(&Verdict::Taken), "{slots} slots: nothing granted");
         assert!(verdicts[1..].iter().all(|verdict| *verdict == Verdict::Late));
         let stale = (taken.wrapping_sub(1)) as u32 & (WRAP as u32 - 1);
@@ -102,12 +102,12 @@ fn numbers_that_wrap_change_nothing() {
 fn nobody_grants_more_than_there_are_slots() {
     let mut outbound = Outbound::new(4);
     outbound.open(4, 4);
-    assert_eq!(outbound.grant(5), Verdict::Forged);
+    assert_eq!(outbound.credit(5), Verdict::Forged);
     outbound.sent(1);
-    assert_eq!(outbound.grant(5), Verdict::Taken);
-    assert_eq!(outbound.grant(5), Verdict::Late);
-    assert_eq!(outbound.grant(4), Verdict::Late);
-    assert_eq!(outbound.grant(1 << 18), Verdict::Forged);
+    assert_eq!(outbound.credit(5), Verdict::Taken);
+    assert_eq!(outbound.credit(5), Verdict::Late);
+    assert_eq!(outbound.credit(4), Verdict::Late);
+    assert_eq!(outbound.credit(1 << 18), Verdict::Forged);
     assert_eq!(outbound.forget(), 1);
     assert!(!outbound.ready(NOW, &mut 0));
 }
@@ -330,12 +330,12 @@ fn credits_that_grow_while_a_link_waits_are_announced() {
         outbound.done((number % u64::from(slots)) as usize);
         let slot = inbound.expect(number as u32).unwrap();
         inbound.arrive(slot, None);
-        let grants = inbound.release();
+        let credits = inbound.release();
         // It is served only now, and has what it asked for already.
         let served = inbound.extend();
         assert!(!served && !inbound.asks_again());
-        if let Some(below) = grants {
-            assert_ne!(outbound.grant(below as u32), Verdict::Forged);
+        if let Some(below) = credits {
+            assert_ne!(outbound.credit(below as u32), Verdict::Forged);
         }
     }
 }
@@ -344,7 +344,7 @@ fn credits_that_grow_while_a_link_waits_are_announced() {
 fn a_grant_that_overtakes_the_offer_counts() {
     for tell in [
         |outbound: &mut Outbound| outbound.told(5),
-        |outbound: &mut Outbound| outbound.grant(5) == Verdict::Taken,
+        |outbound: &mut Outbound| outbound.credit(5) == Verdict::Taken,
     ] {
         let mut outbound = Outbound::new(8);
         assert!(tell(&mut outbound) && !outbound.ready(NOW, &mut 0));
@@ -357,7 +357,7 @@ fn a_grant_that_overtakes_the_offer_counts() {
         assert_eq!(sent.count(), 5);
     }
     let mut outbound = Outbound::new(8);
-    assert_eq!(outbound.grant(500), Verdict::Taken);
+    assert_eq!(outbound.credit(500), Verdict::Taken);
     outbound.open(8, 1);
-    assert_eq!(outbound.grant(9), Verdict::Forged, "no more than there are slots");
+    assert_eq!(outbound.credit(9), Verdict::Forged, "no more than there are slots");
 }

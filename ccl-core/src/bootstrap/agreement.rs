@@ -69,7 +69,7 @@ pub(super) struct Agreement {
     lead: Option<Lead>,
     /// Who should coordinate, and since when nothing has come from it.
     awaited: (Rank, Instant),
-    pub(super) meeting_port: Option<u16>,
+    pub(super) rendezvous_port: Option<u16>,
     out: VecDeque<Out>,
     #[cfg(test)]
     pub(super) fault: Option<Fault>,
@@ -86,7 +86,7 @@ impl Agreement {
             route: None,
             lead: None,
             awaited: (rank, Instant::ZERO),
-            meeting_port: None,
+            rendezvous_port: None,
             out: VecDeque::new(),
             #[cfg(test)]
             fault: None,
@@ -103,8 +103,8 @@ impl Agreement {
     }
 
     /// Whether this rank coordinates and lacks a place where the survivors could meet.
-    pub(super) fn wants_meeting_port(&self) -> bool {
-        self.lead.is_some() && self.meeting_port.is_none()
+    pub(super) fn wants_rendezvous_port(&self) -> bool {
+        self.lead.is_some() && self.rendezvous_port.is_none()
     }
 
     /// The living ranks that this one has been waiting for for longer than `patience`: it is to
@@ -322,7 +322,7 @@ impl Agreement {
                 .map(|verdict| verdict.last_completed)
                 .or_else(|| completed.min())?,
             survivors,
-            meeting_port: self.meeting_port?,
+            rendezvous_port: self.rendezvous_port?,
         })
     }
 
@@ -334,7 +334,7 @@ impl Agreement {
             self.accepted = None;
             self.lead = None;
             // The survivors of this verdict may meet there; those of the next meet elsewhere.
-            self.meeting_port = None;
+            self.rendezvous_port = None;
         }
     }
 }

@@ -232,13 +232,13 @@ impl Control {
     /// Whether this rank coordinates an agreement and the driver is to say where the survivors
     /// can meet.
     #[must_use]
-    pub fn wants_meeting_port(&self) -> bool {
-        self.agreement.wants_meeting_port()
+    pub fn wants_rendezvous_port(&self) -> bool {
+        self.agreement.wants_rendezvous_port()
     }
 
     /// Where the survivors can meet: a port of this rank (zero: nowhere).
-    pub fn set_meeting_port(&mut self, port: u16, now: Instant) {
-        self.agreement.meeting_port = Some(port);
+    pub fn set_rendezvous_port(&mut self, port: u16, now: Instant) {
+        self.agreement.rendezvous_port = Some(port);
         self.consider(false, now);
     }
 

@@ -479,7 +479,7 @@ mod tests {
         let cause = Failure { rank: 9, reason: FailureReason::HungUp };
         let (dead, survivors) = (vec![0, 9], vec![1, 2, 3, 17]);
         let verdict =
-            Verdict { epoch: 1, dead, cause, last_completed: 7, survivors, meeting_port: 80 };
+            Verdict { epoch: 1, dead, cause, last_completed: 7, survivors, rendezvous_port: 80 };
         let empty = Verdict { dead: vec![], survivors: vec![], ..verdict.clone() };
         let ask = |question, previous| {
             Message::Ask(Ask { epoch: 2, coordinator: 1, attempt: 3, question, previous })

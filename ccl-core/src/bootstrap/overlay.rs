@@ -60,12 +60,12 @@ mod tests {
         for ranks in [1, 2, 3, 4, 7, 8, 17, 64, 100, 1024] {
             for origin in [0, ranks / 2, ranks - 1] {
                 let mut got = vec![0; ranks as usize];
-                let mut way = vec![origin];
-                while let Some(rank) = way.pop() {
+                let mut open = vec![origin];
+                while let Some(rank) = open.pop() {
                     got[rank as usize] += 1;
                     for successor in heirs(rank, ranks, origin) {
                         assert!(neighbours(rank, ranks).contains(&successor));
-                        way.push(successor);
+                        open.push(successor);
                     }
                 }
                 assert!(got.iter().all(|count| *count == 1), "{ranks} {origin}: {got:?}");

@@ -24,7 +24,7 @@ pub struct Verdict {
     #[serde(with = "RankSet::<RANKS_MAX>")]
     pub survivors: Vec<Rank>,
     /// Where the lowest survivor listens for the others, in case they do: a port at its address.
-    pub meeting_port: u16,
+    pub rendezvous_port: u16,
 }
 
 /// What a coordinator wants to know.

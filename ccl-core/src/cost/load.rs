@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::walk::{Hop, Model};
 use crate::execution::CallParams;
-use crate::lower::{Fold, Lowered, Place, Source, fused};
+use crate::lower::{Fold, Location, Lowered, Source, fused};
 use crate::schedule::{Affine, Buffer, Counters, DEPTH, Extent, Layout, RankSchedule, TERM};
 use crate::topology::Hosts;
 use crate::types::Rank;
@@ -28,7 +28,7 @@ pub(super) struct Load {
     pub(super) processor_ns: f64,
 }
 
-/// The steps of a rank for each piece, in the order of its schedule.
+/// The steps of a rank for each chunk, in the order of its schedule.
 #[derive(Debug)]
 pub(super) struct Outline {
     pub(super) split: u32,
@@ -60,11 +60,11 @@ pub(super) struct Counting<'a> {
     /// Bytes of the rank's larger buffer.
     pub(super) buffer_bytes: usize,
     /// Elements that a message takes of each part.
-    pub(super) piece_elements: usize,
+    pub(super) chunk_elements: usize,
     pub(super) load: Load,
 }
 
-/// What a fold does in all pieces together.
+/// What a fold does in all chunks together.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     bytes: f64,
@@ -121,13 +121,14 @@ impl Counting<'_> {
             return alike;
         }
         let Model { processor, .. } = self.model;
-        let targets = fold.targets.iter().map(|target| (&target.place, target.repeat, OUT));
-        let sources = fold.sources.iter().map(|Source { place, repeat }| (place, *repeat, IN));
+        let targets = fold.targets.iter().map(|target| (&target.location, target.repeat, OUT));
+        let sources =
+            fold.sources.iter().map(|Source { location, repeat }| (location, *repeat, IN));
         let mut byte_ns = 0.0;
-        for (place, repeat, way) in sources.chain(targets) {
-            byte_ns += f64::from(repeat) * processor.byte_ns(place.is_user(), self.buffer_bytes);
-            if let Place::Slot(peer) = place {
-                alike = least(alike, self.messages((peer, repeat), way, &work, at, times));
+        for (location, repeat, direction) in sources.chain(targets) {
+            byte_ns += f64::from(repeat) * processor.byte_ns(location.is_user(), self.buffer_bytes);
+            if let Location::Slot(peer) = location {
+                alike = least(alike, self.messages((peer, repeat), direction, &work, at, times));
             }
         }
         self.load.processor_ns += times * (processor.fold_ns * work.tasks + byte_ns * work.bytes);
@@ -138,7 +139,7 @@ impl Counting<'_> {
     fn messages(
         &mut self,
         (peer, repeat): (&Affine, u32),
-        way: usize,
+        direction: usize,
         work: &Work,
         at: &mut Counters,
         times: f64,
@@ -159,7 +160,7 @@ impl Counting<'_> {
                 true => (&self.model.within, &mut self.load.within),
                 false => (&self.model.between, &mut self.load.between),
             };
-            port[way] += times * work.bytes;
+            port[direction] += times * work.bytes;
             self.load.processor_ns +=
                 times * (hop.message_ns * work.messages + hop.byte_ns * work.bytes);
         }
@@ -182,7 +183,7 @@ impl Counting<'_> {
         if parts.total > 1 && parts.first.is_constant() {
             alike = [u32::MAX; DEPTH];
         }
-        let pieces = |elements: usize| elements.div_ceil(self.piece_elements);
+        let chunks = |elements: usize| elements.div_ceil(self.chunk_elements);
         let (mut elements, mut longest, mut tasks, mut index) = (0, 0, 0, 0);
         while index < parts.total {
             let part = parts.part(index, at);
@@ -190,17 +191,17 @@ impl Counting<'_> {
             let stride = parts.stride(index, part, &layout.alike(part));
             elements += length * stride as usize;
             longest = longest.max(length);
-            tasks += pieces(length) * stride as usize;
+            tasks += chunks(length) * stride as usize;
             index += stride;
         }
-        let one_piece = pieces(self.longest_part()) == 1;
-        if one_piece && tasks > 1 && self.model.processor.fold_ns > 0.0 {
+        let one_chunk = chunks(self.longest_part()) == 1;
+        if one_chunk && tasks > 1 && self.model.processor.fold_ns > 0.0 {
             // Neighbours may have been joined, by where each of them lies.
             tasks = if exactly { self.joined(fold, at) } else { tasks };
             alike = [1; DEPTH];
         }
         let bytes = (elements * self.numbers.element_bytes) as f64;
-        (Work { bytes, messages: pieces(longest) as f64, tasks: tasks as f64 }, alike)
+        (Work { bytes, messages: chunks(longest) as f64, tasks: tasks as f64 }, alike)
     }
 
     fn longest_part(&self) -> usize {
@@ -214,7 +215,7 @@ impl Counting<'_> {
     /// Tasks of a fold of several parts, if neighbours are one: those that are in every operand.
     fn joined(&self, fold: &Fold, at: &Counters) -> usize {
         let width = self.numbers.element_bytes;
-        let stride = (self.piece_elements * width).next_multiple_of(64);
+        let stride = (self.chunk_elements * width).next_multiple_of(64);
         let (layout, mut at) = (self.layout(fold.extent.buffer), *at);
         let (mut tasks, mut ends): (usize, Vec<usize>) = (0, Vec::new());
         for index in 0..fold.extent.parts.total {
@@ -222,11 +223,11 @@ impl Counting<'_> {
             if elements == 0 {
                 continue;
             }
-            let targets = fold.targets.iter().map(|target| (&target.place, target.repeat));
-            let places = fold.sources.iter().map(|source| (&source.place, source.repeat));
+            let targets = fold.targets.iter().map(|target| (&target.location, target.repeat));
+            let locations = fold.sources.iter().map(|source| (&source.location, source.repeat));
             let mut starts = Vec::new();
-            for (place, repeat) in places.chain(targets) {
-                let Place::Memory(buffer, parts) = place else { continue };
+            for (location, repeat) in locations.chain(targets) {
+                let Location::Memory(buffer, parts) = location else { continue };
                 for term in 0..repeat {
                     at[TERM] = term;
                     let part = parts.part(index, &at);
@@ -292,13 +293,13 @@ mod tests {
     }
 
     impl Alone<'_> {
-        fn message(&mut self, peer: Rank, way: usize, bytes: usize) {
+        fn message(&mut self, peer: Rank, direction: usize, bytes: usize) {
             let within = self.hosts.seat(self.rank).0 == self.hosts.seat(peer).0;
             let (hop, port) = match within {
                 true => (&self.model.within, &mut self.load.within),
                 false => (&self.model.between, &mut self.load.between),
             };
-            port[way] += bytes as f64;
+            port[direction] += bytes as f64;
             self.load.processor_ns += hop.message_ns + hop.byte_ns * bytes as f64;
         }
     }
@@ -343,10 +344,10 @@ mod tests {
         while execution.advance(&mut alone) == Progress::Moved {}
 
         let outline = Outline::of(&schedule, SLOTS);
-        let piece_elements = numbers.elements_of(outline.message_parts);
+        let chunk_elements = numbers.elements_of(outline.message_parts);
         let (load, model) = (Load::default(), &model);
         let mut counting =
-            Counting { rank, hosts, model, numbers: &numbers, buffer_bytes, piece_elements, load };
+            Counting { rank, hosts, model, numbers: &numbers, buffer_bytes, chunk_elements, load };
         counting.add(&outline);
         let of = format!("{collective} {} {rank} {count} {slot_bytes} {hosts:?}", algorithm.name);
         let (run, counted) = (alone.load, counting.load);
@@ -356,7 +357,7 @@ mod tests {
     }
 
     /// What is counted is what a run does: on hosts that are filled one after the other, in turns,
-    /// and anyhow; with parts that are short, empty, or of many pieces.
+    /// and anyhow; with parts that are short, empty, or of many chunks.
     #[test]
     fn what_is_counted_is_what_is_done() {
         let filled: Vec<u32> = (0..24).map(|rank| rank / 8).collect();

@@ -18,7 +18,7 @@ use crate::types::Rank;
 
 /// Of more ranks fewer are walked, and of longer calls a part, and the rest continued.
 const RANKS_MAX: u32 = 32;
-const PIECES_MAX: usize = 24;
+const CHUNKS_MAX: usize = 24;
 /// For the sum, so many ranks at either end of a host are looked at.
 const ENDS: u32 = 4;
 
@@ -192,16 +192,16 @@ fn fewer(hosts: &Hosts) -> Option<Hosts> {
 
 /// By the executions of all ranks.
 fn by_walking(call: &Call<'_>, model: &Model) -> Result<Prediction, PredictError> {
-    let pieces = pieces(call)?;
-    if pieces <= PIECES_MAX {
+    let chunks = chunks(call)?;
+    if chunks <= CHUNKS_MAX {
         return Ok(prediction(&walked(call, model)?));
     }
-    // Every piece takes as long as the one before, once the first ones are under way.
+    // Every chunk takes as long as the one before, once the first ones are under way.
     let part = |share: usize| {
-        let count = call.count / pieces * share;
+        let count = call.count / chunks * share;
         walked(&Call { count, ..*call }, model).map(|walked| (count as f64, walked))
     };
-    let ((fewer, early), (more, late)) = (part(PIECES_MAX / 2)?, part(PIECES_MAX)?);
+    let ((fewer, early), (more, late)) = (part(CHUNKS_MAX / 2)?, part(CHUNKS_MAX)?);
     let rest = (call.count as f64 - more) / (more - fewer);
     let on = |early: f64, late: f64| late + rest * (late - early);
     let whole = Walked {
@@ -248,7 +248,7 @@ fn numbers(call: &Call<'_>, rank: Rank, split: u32) -> Result<CallParams, ShapeE
 }
 
 /// How often the schedule is repeated.
-fn pieces(call: &Call<'_>) -> Result<usize, ShapeError> {
+fn chunks(call: &Call<'_>) -> Result<usize, ShapeError> {
     let outline = call.programs.outline(0);
     let numbers = numbers(call, 0, outline.split)?;
     let longest = numbers.input.longest_part().max(numbers.output.longest_part());
@@ -389,7 +389,7 @@ fn host_load(call: &Call<'_>, host: u32, model: &Model) -> Result<HostLoad, Pred
     let (mut all, mut into_host) = (HostLoad::default(), 0.0);
     for (local, stands_for) in locals {
         let load = load(call, hosts.rank(host, local), model)?;
-        let ns = |ways: [f64; 2], rate: f64| ways[0].max(ways[1]) / rate * 1e9;
+        let ns = |both: [f64; 2], rate: f64| both[0].max(both[1]) / rate * 1e9;
         all.busy = all.busy.or(&Busy {
             processor: load.processor_ns,
             within: ns(load.within, model.within.bytes_per_s),
@@ -416,7 +416,7 @@ fn load(call: &Call<'_>, rank: Rank, model: &Model) -> Result<Load, PredictError
         model,
         numbers: &numbers,
         buffer_bytes: call.buffer_bytes,
-        piece_elements: numbers.elements_of(outline.message_parts),
+        chunk_elements: numbers.elements_of(outline.message_parts),
         load: Load::default(),
     };
     counting.add(&outline);

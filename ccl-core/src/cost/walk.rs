@@ -2,7 +2,7 @@
 //!
 //! What runs is what runs in earnest ([`Execution`]); only its ports are others: a fold takes as
 //! long as its bytes, a message leaves when the ports it passes are free, and a rank sees it no
-//! sooner than it arrives. So whatever a schedule does (pipelining of pieces, slots that run out,
+//! sooner than it arrives. So whatever a schedule does (pipelining of chunks, slots that run out,
 //! ranks that wait for each other) costs what it costs, and nothing is known twice.
 
 use std::cmp::Reverse;
@@ -350,12 +350,12 @@ impl<'m> World<'m> {
     fn pass(
         &mut self,
         (within, owner): (bool, usize),
-        way: usize,
+        direction: usize,
         from: Time,
         ns: f64,
     ) -> [Time; 2] {
         let ports = if within { &mut self.within } else { &mut self.between };
-        let port = &mut ports[owner][way];
+        let port = &mut ports[owner][direction];
         let begins = from.max(port.free);
         port.free = begins.saturating_add(picoseconds(ns));
         port.busy = port.busy.saturating_add(picoseconds(ns));

@@ -3,7 +3,7 @@
 //!
 //! Binding again with the same numbers costs a comparison; with others it reuses the memory.
 
-use crate::lower::{Fold, Instr, Place, Program, Strand};
+use crate::lower::{Fold, Instr, Location, Program, Strand};
 use crate::schedule::{Buffer, Counters, DEPTH, Layout, TERM};
 use crate::types::Rank;
 
@@ -36,9 +36,9 @@ impl Clone for CallParams {
 }
 
 impl CallParams {
-    /// Elements that a piece takes of each part: as many as fit into a message, at least one.
+    /// Elements that a chunk takes of each part: as many as fit into a message, at least one.
     #[must_use]
-    pub fn piece_elements(&self, program: &Program) -> usize {
+    pub fn chunk_elements(&self, program: &Program) -> usize {
         self.elements_of(program.message_parts)
     }
 
@@ -50,9 +50,9 @@ impl CallParams {
         if room > line { room / line * line } else { room.max(1) }
     }
 
-    /// Bytes of one part of scratch: a piece, in whole cache lines.
+    /// Bytes of one part of scratch: a chunk, in whole cache lines.
     fn scratch_part_bytes(&self, program: &Program) -> usize {
-        (self.piece_elements(program) * self.element_bytes).next_multiple_of(64)
+        (self.chunk_elements(program) * self.element_bytes).next_multiple_of(64)
     }
 
     /// Bytes of scratch that one channel needs.
@@ -70,9 +70,9 @@ impl CallParams {
 /// What an operand refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
-    /// The caller's input, from this byte on, plus the piece's offset.
+    /// The caller's input, from this byte on, plus the chunk's offset.
     Input(usize),
-    /// The caller's output, from this byte on, plus the piece's offset.
+    /// The caller's output, from this byte on, plus the chunk's offset.
     Output(usize),
     /// The channel's scratch memory, from this byte on.
     Scratch(usize),
@@ -83,7 +83,7 @@ pub enum Operand {
 /// Neighbouring elements, and what they are combined from and into.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
-    /// Elements over all pieces.
+    /// Elements over all chunks.
     pub(super) elements: usize,
     /// Operands: sources from `first`, targets from `middle`, up to `end`.
     pub(super) first: u32,
@@ -97,14 +97,14 @@ pub(super) struct BoundFold {
     pub(super) segments: (u32, u32),
     pub(super) recvs: (u32, u32),
     pub(super) sends: (u32, u32),
-    /// Elements over all pieces and segments.
+    /// Elements over all chunks and segments.
     pub(super) whole: usize,
     /// Which instruction of the strand, for reports.
     pub(super) instr: u32,
     pub(super) last: bool,
     /// Whether it only moves one message, whole, to memory and perhaps on: the memory may as well
     /// be where the message arrives.
-    pub(super) places: bool,
+    pub(super) locations: bool,
     /// Whether it may arrive there before its turn, too.
     pub(super) early: bool,
 }
@@ -121,8 +121,8 @@ pub(super) enum Step {
 #[derive(Debug, Default)]
 pub(super) struct Bound {
     pub(super) numbers: Option<CallParams>,
-    pub(super) pieces: usize,
-    pub(super) piece_elements: usize,
+    pub(super) chunks: usize,
+    pub(super) chunk_elements: usize,
     pub(super) element_bytes: usize,
     pub(super) scratch_stride: usize,
     /// First step of each strand, and one more entry for the end.
@@ -148,10 +148,10 @@ impl Bound {
         if self.numbers.as_ref() == Some(numbers) {
             return;
         }
-        self.piece_elements = numbers.piece_elements(program);
+        self.chunk_elements = numbers.chunk_elements(program);
         self.element_bytes = numbers.element_bytes;
         let longest = numbers.input.longest_part().max(numbers.output.longest_part());
-        self.pieces = longest.div_ceil(self.piece_elements);
+        self.chunks = longest.div_ceil(self.chunk_elements);
         self.place_scratch(program, numbers);
         self.steps.clear();
         self.segments.clear();
@@ -226,18 +226,18 @@ impl Bound {
             return;
         }
         let whole = self.segments[range(segments)].iter().map(|segment| segment.elements).sum();
-        let sources = fold.sources.iter().map(|source| (&source.place, source.repeat));
+        let sources = fold.sources.iter().map(|source| (&source.location, source.repeat));
         let recvs = self.bind_peers(sources, counters);
-        let targets = fold.targets.iter().map(|target| (&target.place, target.repeat));
+        let targets = fold.targets.iter().map(|target| (&target.location, target.repeat));
         let sends = self.bind_peers(targets, counters);
         let last = fold.last;
-        let places = matches!(&self.segments[range(segments)], [only] if self.places(only));
-        let early = places && fold.early;
-        let bound = BoundFold { segments, recvs, sends, whole, instr, last, places, early };
+        let locations = matches!(&self.segments[range(segments)], [only] if self.locations(only));
+        let early = locations && fold.early;
+        let bound = BoundFold { segments, recvs, sends, whole, instr, last, locations, early };
         self.steps.push(Step::Fold(bound));
     }
 
-    fn places(&self, segment: &Segment) -> bool {
+    fn locations(&self, segment: &Segment) -> bool {
         let Segment { first, middle, end, .. } = *segment;
         let is_output = |target: &Operand| matches!(target, Operand::Output(_));
         matches!(&self.operands[range((first, middle))], [Operand::Slot(_)])
@@ -246,12 +246,12 @@ impl Bound {
 
     fn bind_peers<'a>(
         &mut self,
-        places: impl Iterator<Item = (&'a Place, u32)>,
+        locations: impl Iterator<Item = (&'a Location, u32)>,
         counters: &mut Counters,
     ) -> (u32, u32) {
         let first = index(self.peers.len());
-        for (place, repeat) in places {
-            if let Place::Slot(peer) = place {
+        for (location, repeat) in locations {
+            if let Location::Slot(peer) = location {
                 for term in 0..repeat {
                     counters[TERM] = term;
                     self.peers.push(peer.eval(counters));
@@ -272,11 +272,11 @@ impl Bound {
     ) {
         let first = index(self.operands.len());
         for source in &fold.sources {
-            self.bind_operands(&source.place, source.repeat, part, counters, numbers);
+            self.bind_operands(&source.location, source.repeat, part, counters, numbers);
         }
         let middle = index(self.operands.len());
         for target in &fold.targets {
-            self.bind_operands(&target.place, target.repeat, part, counters, numbers);
+            self.bind_operands(&target.location, target.repeat, part, counters, numbers);
         }
         let end = index(self.operands.len());
         self.segments.push(Segment { elements, first, middle, end });
@@ -284,7 +284,7 @@ impl Bound {
 
     fn bind_operands(
         &mut self,
-        place: &Place,
+        location: &Location,
         repeat: u32,
         part: u32,
         counters: &mut Counters,
@@ -292,9 +292,9 @@ impl Bound {
     ) {
         for term in 0..repeat {
             counters[TERM] = term;
-            let operand = match place {
-                Place::Slot(peer) => Operand::Slot(peer.eval(counters)),
-                Place::Memory(buffer, parts) => {
+            let operand = match location {
+                Location::Slot(peer) => Operand::Slot(peer.eval(counters)),
+                Location::Memory(buffer, parts) => {
                     self.memory(*buffer, parts.part(part, counters), numbers)
                 }
             };
@@ -310,17 +310,17 @@ impl Bound {
             Buffer::Output => Operand::Output(numbers.output.part(part).0 * width),
             Buffer::Scratch(id) => {
                 let start = self.scratch_starts.get(usize::from(id)).copied().unwrap_or(0);
-                let stride = (self.piece_elements * width).next_multiple_of(64);
+                let stride = (self.chunk_elements * width).next_multiple_of(64);
                 Operand::Scratch(start + part as usize * stride)
             }
         }
     }
 
     /// Joins the last segment of the fold that began at segment `first` with the one before it,
-    /// if there is one piece only and they are neighbours in every operand.
+    /// if there is one chunk only and they are neighbours in every operand.
     fn merge(&mut self, first: u32) {
         let [.., before, last] = self.segments.as_slice() else { return };
-        if self.segments.len() < first as usize + 2 || self.pieces != 1 {
+        if self.segments.len() < first as usize + 2 || self.chunks != 1 {
             return;
         }
         let bytes = before.elements * self.element_bytes;

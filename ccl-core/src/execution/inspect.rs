@@ -22,8 +22,8 @@ pub struct Standing {
     pub strand: u32,
     /// The channel.
     pub channel: u32,
-    /// The piece that it works on.
-    pub piece: usize,
+    /// The chunk that it works on.
+    pub chunk: usize,
     /// What comes next.
     pub at: StandsAt,
 }
@@ -44,7 +44,7 @@ pub enum StandsAt {
     Await {
         /// The unit.
         unit: u32,
-        /// Of how many pieces ago.
+        /// Of how many chunks ago.
         lag: u32,
     },
     /// Something that never waits.
@@ -76,7 +76,7 @@ impl Execution {
     #[must_use]
     pub fn standings(&self) -> Vec<Standing> {
         let peers = |peers| self.bound.peers[range(peers)].to_vec();
-        let standing = |(strand, channel, piece, step): (u32, u32, usize, Option<&Step>)| {
+        let standing = |(strand, channel, chunk, step): (u32, u32, usize, Option<&Step>)| {
             let at = match step {
                 Some(Step::Fold(fold)) => StandsAt::Fold {
                     instr: fold.instr,
@@ -86,20 +86,20 @@ impl Execution {
                 Some(&Step::Await { unit, lag }) => StandsAt::Await { unit, lag },
                 Some(Step::Done { .. }) | None => StandsAt::Other,
             };
-            Standing { strand, channel, piece, at }
+            Standing { strand, channel, chunk, at }
         };
         self.unfinished().map(standing).collect()
     }
 
-    /// Each unfinished strand, its channel, its piece, and its next step of that.
+    /// Each unfinished strand, its channel, its chunk, and its next step of that.
     fn unfinished(&self) -> impl Iterator<Item = (u32, u32, usize, Option<&Step>)> {
         let strands = self.program.strands.len();
         self.states.iter().enumerate().filter_map(move |(index, state)| {
             let (strand, channel) = (index % strands, index / strands);
-            let piece = state.turn * self.channels as usize + channel;
+            let chunk = state.turn * self.channels as usize + channel;
             let ends = state.step >= self.bound.strands[strand + 1];
             let step = (!ends).then(|| &self.bound.steps[state.step as usize]);
-            (piece < self.bound.pieces).then_some((strand as u32, channel as u32, piece, step))
+            (chunk < self.bound.chunks).then_some((strand as u32, channel as u32, chunk, step))
         })
     }
 
@@ -107,7 +107,7 @@ impl Execution {
     #[must_use]
     pub fn folds_in_all(&self) -> u64 {
         let folds = |step: &&Step| matches!(step, Step::Fold(_));
-        self.bound.steps.iter().filter(folds).count() as u64 * self.bound.pieces as u64
+        self.bound.steps.iter().filter(folds).count() as u64 * self.bound.chunks as u64
     }
 
     /// Finds the links that unfinished strands stand at, and whether to receive, receives first:

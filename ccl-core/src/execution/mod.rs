@@ -36,7 +36,7 @@ pub struct Task<'a> {
     /// How much of it.
     pub elements: usize,
     /// To be added to the offset of operands in the caller's memory, in bytes.
-    pub piece_offset: usize,
+    pub chunk_offset: usize,
     /// To be added to the offset of operands in scratch, in bytes.
     pub scratch_offset: usize,
     /// Where the task's part of its messages begins, in bytes.
@@ -53,13 +53,13 @@ pub struct Task<'a> {
     pub early: bool,
 }
 
-/// One message: a piece of what goes from one rank to another in one op.
+/// One message: a chunk of what goes from one rank to another in one op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Its payload.
     pub bytes: usize,
-    /// All pieces of the op together: both ends must mean the same length, not only the same
-    /// first pieces.
+    /// All chunks of the op together: both ends must mean the same length, not only the same
+    /// first chunks.
     pub whole_bytes: usize,
 }
 
@@ -114,7 +114,7 @@ pub trait Ports {
     fn awaited(&mut self, _mark: Mark) {}
 }
 
-/// A unit of a piece, as one strand says or hears that it is done.
+/// A unit of a chunk, as one strand says or hears that it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The channel.
@@ -123,7 +123,7 @@ pub struct Mark {
     pub strand: u32,
     /// The unit.
     pub unit: u32,
-    /// Which of the channel's pieces, from 0.
+    /// Which of the channel's chunks, from 0.
     pub turn: usize,
 }
 
@@ -142,7 +142,7 @@ pub enum Progress {
 struct StrandState {
     /// The next step.
     step: u32,
-    /// Pieces of this channel done.
+    /// Chunks of this channel done.
     turn: usize,
     /// Step and turn up to which messages are preposted.
     scout: (u32, usize),
@@ -156,14 +156,14 @@ pub struct Execution {
     bound: Bound,
     /// Of every strand, channel by channel.
     states: Vec<StrandState>,
-    /// Of every unit, channel by channel: how many pieces it has done.
+    /// Of every unit, channel by channel: how many chunks it has done.
     units: Vec<usize>,
     running: usize,
     folds: u64,
 }
 
 impl Execution {
-    /// An execution of `program` whose pieces take turns on `channels` channels.
+    /// An execution of `program` whose chunks take turns on `channels` channels.
     #[must_use]
     pub fn new(program: Arc<Program>, channels: u32) -> Execution {
         let channels = channels.max(1);
@@ -202,10 +202,10 @@ impl Execution {
         }
     }
 
-    /// Channels that have a piece; those after them have nothing to do.
+    /// Channels that have a chunk; those after them have nothing to do.
     #[inline]
     fn channels_in_use(&self) -> u32 {
-        u32::try_from(self.bound.pieces).unwrap_or(u32::MAX).min(self.channels)
+        u32::try_from(self.bound.chunks).unwrap_or(u32::MAX).min(self.channels)
     }
 
     /// Bytes of scratch memory that the started run needs.
@@ -216,8 +216,8 @@ impl Execution {
 
     /// How often the program is repeated in the started run, and elements per part each time.
     #[must_use]
-    pub fn pieces(&self) -> (usize, usize) {
-        (self.bound.pieces, self.bound.piece_elements)
+    pub fn chunks(&self) -> (usize, usize) {
+        (self.bound.chunks, self.bound.chunk_elements)
     }
 
     /// Folds done since the start: whether this grows is whether there is progress.
@@ -257,17 +257,17 @@ impl Execution {
         let (whole, channels) = (program.whole_messages, *channels as usize);
         let state = &mut states[index];
         let (first, end) = (bound.strands[strand], bound.strands[strand + 1]);
-        let place = |(step, turn): (u32, usize)| match whole {
+        let location = |(step, turn): (u32, usize)| match whole {
             true => (step as usize, turn),
             false => (turn, step as usize),
         };
-        if place(state.scout) < place((state.step, state.turn)) {
+        if location(state.scout) < location((state.step, state.turn)) {
             state.scout = (state.step, state.turn);
         }
         let (step, turn) = &mut state.scout;
         loop {
-            let piece = *turn * channels + channel as usize;
-            if piece >= bound.pieces {
+            let chunk = *turn * channels + channel as usize;
+            if chunk >= bound.chunks {
                 return;
             }
             if *step == end {
@@ -275,14 +275,14 @@ impl Execution {
                 continue;
             }
             if let Step::Fold(fold) = &bound.steps[*step as usize] {
-                let run = Run { fold, channel, strand: strand as u32, piece, bound };
+                let run = Run { fold, channel, strand: strand as u32, chunk, bound };
                 if !run.prepost(ports) {
                     return;
                 }
             }
             if !whole {
                 *step += 1;
-            } else if piece + channels >= bound.pieces && *step + 1 < end {
+            } else if chunk + channels >= bound.chunks && *step + 1 < end {
                 (*step, *turn) = (*step + 1, 0);
             } else {
                 *turn += 1;
@@ -304,14 +304,14 @@ impl Execution {
         let state = &mut states[index];
         let (first, end) = (bound.strands[strand], bound.strands[strand + 1]);
         let mut moved = false;
-        let mut piece = state.turn * *channels as usize + channel as usize;
-        while piece < bound.pieces {
+        let mut chunk = state.turn * *channels as usize + channel as usize;
+        while chunk < bound.chunks {
             if state.step == end {
-                // The last step is done for this piece, and all before it.
+                // The last step is done for this chunk, and all before it.
                 state.step = first;
                 state.turn += 1;
-                piece += *channels as usize;
-                if piece >= bound.pieces {
+                chunk += *channels as usize;
+                if chunk >= bound.chunks {
                     *running -= 1;
                 }
                 moved = true;
@@ -319,7 +319,7 @@ impl Execution {
             }
             match &bound.steps[state.step as usize] {
                 Step::Fold(fold) => {
-                    if !(Run { fold, channel, strand: strand as u32, piece, bound }).step(ports) {
+                    if !(Run { fold, channel, strand: strand as u32, chunk, bound }).step(ports) {
                         return moved;
                     }
                     *folds += 1;
@@ -343,14 +343,14 @@ impl Execution {
                 state.step += 1;
                 continue;
             }
-            // The next piece of the same message; after the last one the next message.
+            // The next chunk of the same message; after the last one the next message.
             state.turn += 1;
-            piece += *channels as usize;
-            if piece >= bound.pieces && state.step + 1 < end {
+            chunk += *channels as usize;
+            if chunk >= bound.chunks && state.step + 1 < end {
                 state.step += 1;
                 state.turn = 0;
-                piece = channel as usize;
-            } else if piece >= bound.pieces {
+                chunk = channel as usize;
+            } else if chunk >= bound.chunks {
                 *running -= 1;
             }
         }
@@ -358,12 +358,12 @@ impl Execution {
     }
 }
 
-/// One fold of one piece on one channel.
+/// One fold of one chunk on one channel.
 struct Run<'a> {
     fold: &'a BoundFold,
     channel: u32,
     strand: u32,
-    piece: usize,
+    chunk: usize,
     bound: &'a Bound,
 }
 
@@ -407,7 +407,7 @@ impl Run<'_> {
         let link = |&peer: &Rank| Link { peer, channel: self.channel };
         let message_bytes = elements * bound.element_bytes;
         if !recvs.iter().all(|peer| ports.readable(link(peer))) {
-            if let (true, [segment], [peer]) = (self.fold.places, segments, recvs) {
+            if let (true, [segment], [peer]) = (self.fold.locations, segments, recvs) {
                 ports.expect(link(peer), &self.task(segment, elements, 0, message_bytes));
             }
             return false;
@@ -464,7 +464,7 @@ impl Run<'_> {
             sources: &bound.operands[segment.first as usize..segment.middle as usize],
             targets: &bound.operands[segment.middle as usize..segment.end as usize],
             elements,
-            piece_offset: self.piece * bound.piece_elements * bound.element_bytes,
+            chunk_offset: self.chunk * bound.chunk_elements * bound.element_bytes,
             scratch_offset: self.channel as usize * bound.scratch_stride,
             slot_offset: before * bound.element_bytes,
             message_bytes,
@@ -475,19 +475,19 @@ impl Run<'_> {
         }
     }
 
-    /// Elements of a segment that belong to this piece.
+    /// Elements of a segment that belong to this chunk.
     #[inline]
     fn here(&self, elements: usize) -> usize {
-        let before = (self.piece * self.bound.piece_elements).min(elements);
-        (elements - before).min(self.bound.piece_elements_of(elements))
+        let before = (self.chunk * self.bound.chunk_elements).min(elements);
+        (elements - before).min(self.bound.chunk_elements_of(elements))
     }
 }
 
 impl Bound {
-    /// How much of a segment one piece takes: all of it if there is only one piece, because then
+    /// How much of a segment one chunk takes: all of it if there is only one chunk, because then
     /// neighbouring parts may have been joined.
     #[inline]
-    fn piece_elements_of(&self, elements: usize) -> usize {
-        if self.pieces == 1 { elements } else { self.piece_elements }
+    fn chunk_elements_of(&self, elements: usize) -> usize {
+        if self.chunks == 1 { elements } else { self.chunk_elements }
     }
 }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Fold, Place, Source, Target};
+use super::{Fold, Location, Source, Target};
 use crate::schedule::{Affine, Buffer, DEPTH, Node, Op, Parts, RankSchedule, Slice, TERM};
 
 /// A fold, or a loop over folds.
@@ -130,17 +130,17 @@ fn deferred(node: &Node, depth: usize, uses: &Uses) -> Option<Deferred> {
         Node::Op(Op::Recv { peer, target }) if uses.only(target.buffer, 1) => Some(Deferred {
             buffer: target.buffer,
             parts: target.parts,
-            source: Source { place: Place::Slot(*peer), repeat: 1 },
+            source: Source { location: Location::Slot(*peer), repeat: 1 },
         }),
         Node::Loop { count, body } => match body.as_slice() {
             [Node::Op(Op::Recv { peer, target })] if uses.only(target.buffer, 1) => {
                 let mut parts = target.parts;
                 parts.first = parts.first.rename(depth, TERM);
-                let place = Place::Slot(peer.rename(depth, TERM));
+                let location = Location::Slot(peer.rename(depth, TERM));
                 Some(Deferred {
                     buffer: target.buffer,
                     parts,
-                    source: Source { place, repeat: *count },
+                    source: Source { location, repeat: *count },
                 })
             }
             _ => None,
@@ -168,9 +168,9 @@ fn reads_all(op: &Op, run: &[Deferred], relay: bool) -> bool {
 fn distinct_peers(run: &[Deferred]) -> bool {
     let mut all = Vec::new();
     for deferred in run {
-        match deferred.source.place {
-            Place::Slot(peer) => Series::of(&peer, deferred.source.repeat, &mut all),
-            Place::Memory(..) => return false,
+        match deferred.source.location {
+            Location::Slot(peer) => Series::of(&peer, deferred.source.repeat, &mut all),
+            Location::Memory(..) => return false,
         }
     }
     all.sort_unstable_by_key(|series| series.least);
@@ -240,26 +240,26 @@ fn written(node: &Node) -> Option<Slice> {
 
 fn fold_of(op: &Op, run: &[Deferred]) -> Fold {
     let sources: Vec<Source> = match op {
-        Op::Recv { peer, .. } => vec![Source { place: Place::Slot(*peer), repeat: 1 }],
+        Op::Recv { peer, .. } => vec![Source { location: Location::Slot(*peer), repeat: 1 }],
         _ => sources_of(op).iter().map(|(slice, repeat)| source(slice, *repeat, run)).collect(),
     };
     let (target, extent, last) = match op {
-        Op::Send { peer, source } => (Place::Slot(*peer), source.extent, false),
+        Op::Send { peer, source } => (Location::Slot(*peer), source.extent, false),
         Op::Recv { target, .. } | Op::Copy { target, .. } => (memory(target), target.extent, false),
         Op::Reduce { target, last, .. } => (memory(target), target.extent, *last),
     };
-    let targets = vec![Target { place: target, repeat: 1 }];
+    let targets = vec![Target { location: target, repeat: 1 }];
     Fold { sources, targets, extent, last, early: false }
 }
 
-fn memory(slice: &Slice) -> Place {
-    Place::Memory(slice.buffer, slice.parts)
+fn memory(slice: &Slice) -> Location {
+    Location::Memory(slice.buffer, slice.parts)
 }
 
 fn source(slice: &Slice, repeat: u32, run: &[Deferred]) -> Source {
     run.iter()
         .find(|deferred| deferred.buffer == slice.buffer && deferred.parts == slice.parts)
-        .map_or(Source { place: memory(slice), repeat }, |deferred| deferred.source)
+        .map_or(Source { location: memory(slice), repeat }, |deferred| deferred.source)
 }
 
 /// Adds the sends and copies that follow a fold and read what it wrote to its targets, and drops
@@ -293,14 +293,14 @@ fn absorb(
 fn follower(node: &Node, written: &Slice, depth: usize) -> Option<Target> {
     match node {
         Node::Op(Op::Send { peer, source }) if same(source, written) => {
-            Some(Target { place: Place::Slot(*peer), repeat: 1 })
+            Some(Target { location: Location::Slot(*peer), repeat: 1 })
         }
         Node::Op(Op::Copy { target, source }) if same(source, written) => {
-            Some(Target { place: memory(target), repeat: 1 })
+            Some(Target { location: memory(target), repeat: 1 })
         }
         Node::Loop { count, body } => match body.as_slice() {
             [Node::Op(Op::Send { peer, source })] if same(source, written) => {
-                Some(Target { place: Place::Slot(peer.rename(depth, TERM)), repeat: *count })
+                Some(Target { location: Location::Slot(peer.rename(depth, TERM)), repeat: *count })
             }
             _ => None,
         },
@@ -316,7 +316,7 @@ fn same(a: &Slice, b: &Slice) -> bool {
 fn sends_twice(fold: &Fold, target: &Target) -> bool {
     let peers = |target: &Target| {
         let mut peers = Vec::new();
-        if let Place::Slot(peer) = target.place {
+        if let Location::Slot(peer) = target.location {
             Series::of(&peer, target.repeat, &mut peers);
         }
         peers
@@ -327,8 +327,8 @@ fn sends_twice(fold: &Fold, target: &Target) -> bool {
 
 /// Whether the target would make the fold pass a message from slot to slot.
 fn relays(fold: &Fold, target: &Target) -> bool {
-    let slot = |place: &Place| matches!(place, Place::Slot(_));
-    slot(&target.place) && fold.sources.iter().any(|source| slot(&source.place))
+    let slot = |location: &Location| matches!(location, Location::Slot(_));
+    slot(&target.location) && fold.sources.iter().any(|source| slot(&source.location))
 }
 
 fn mark_scratch(nodes: &[Lowered], declared: &[u32], used: &mut [u32]) {
@@ -336,9 +336,9 @@ fn mark_scratch(nodes: &[Lowered], declared: &[u32], used: &mut [u32]) {
         match node {
             Lowered::Loop { body, .. } => mark_scratch(body, declared, used),
             Lowered::Fold(fold) => {
-                let places = fold.sources.iter().map(|source| source.place);
-                for place in places.chain(fold.targets.iter().map(|target| target.place)) {
-                    if let Place::Memory(Buffer::Scratch(id), _) = place {
+                let locations = fold.sources.iter().map(|source| source.location);
+                for location in locations.chain(fold.targets.iter().map(|target| target.location)) {
+                    if let Location::Memory(Buffer::Scratch(id), _) = location {
                         used[usize::from(id)] = declared[usize::from(id)];
                     }
                 }

@@ -23,7 +23,7 @@ pub use strands::Footprint;
 
 /// Where an operand of a fold is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// Parts of a buffer.
     Memory(Buffer, Parts),
     /// The next message of this peer, or room for the next message to it.
@@ -34,7 +34,7 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Where from.
-    pub place: Place,
+    pub location: Location,
     /// How many.
     pub repeat: u32,
 }
@@ -43,13 +43,13 @@ pub struct Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Where to.
-    pub place: Place,
+    pub location: Location,
     /// How many.
     pub repeat: u32,
 }
 
 /// `targets[*] = sources[0] ⊕ sources[1] ⊕ …` for as many elements as the extent has in the
-/// piece at hand; nothing at all, not even a message, if that is none.
+/// chunk at hand; nothing at all, not even a message, if that is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fold {
     /// What is combined, in order.
@@ -84,14 +84,14 @@ pub enum Instr {
         /// The first instruction of the body.
         start: u32,
     },
-    /// Waits until `unit` of this piece (`lag` 0) or of the piece before it (`lag` 1) is done.
+    /// Waits until `unit` of this chunk (`lag` 0) or of the chunk before it (`lag` 1) is done.
     Await {
         /// Which.
         unit: u32,
-        /// Pieces ago.
+        /// Chunks ago.
         lag: u32,
     },
-    /// Says that `unit` of this piece is done.
+    /// Says that `unit` of this chunk is done.
     Done {
         /// Which.
         unit: u32,
@@ -101,11 +101,11 @@ pub enum Instr {
 /// Instructions that run in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Strand {
-    /// The instructions for one piece.
+    /// The instructions for one chunk.
     pub code: Vec<Instr>,
 }
 
-/// What one rank runs for every piece of a collective.
+/// What one rank runs for every chunk of a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {
     /// Whose it is.
@@ -189,18 +189,18 @@ pub(crate) fn fused(schedule: &RankSchedule, slots: u32) -> Vec<Lowered> {
     fuse::fuse(schedule, slots > 1).0
 }
 
-impl Place {
+impl Location {
     /// Whether it is memory of the caller.
     pub(crate) const fn is_user(&self) -> bool {
-        matches!(self, Place::Memory(Buffer::Input | Buffer::Output, _))
+        matches!(self, Location::Memory(Buffer::Input | Buffer::Output, _))
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Memory(buffer, parts) => write!(f, "{buffer}[{parts}]"),
-            Place::Slot(peer) => write!(f, "slot({peer})"),
+            Location::Memory(buffer, parts) => write!(f, "{buffer}[{parts}]"),
+            Location::Slot(peer) => write!(f, "slot({peer})"),
         }
     }
 }
@@ -235,9 +235,9 @@ impl fmt::Display for Fold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let times = |repeat: u32| if repeat == 1 { String::new() } else { format!(" ×{repeat}") };
         let targets: Vec<String> =
-            self.targets.iter().map(|t| format!("{}{}", t.place, times(t.repeat))).collect();
+            self.targets.iter().map(|t| format!("{}{}", t.location, times(t.repeat))).collect();
         let sources: Vec<String> =
-            self.sources.iter().map(|s| format!("{}{}", s.place, times(s.repeat))).collect();
+            self.sources.iter().map(|s| format!("{}{}", s.location, times(s.repeat))).collect();
         let last = if self.last { " (last)" } else { "" };
         let early = if self.early { " (early)" } else { "" };
         write!(f, "{} = {}{last}{early}", targets.join(", "), sources.join(" ⊕ "))

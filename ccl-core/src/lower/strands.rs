@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fuse::Lowered;
-use super::{Alias, Fold, Instr, Place, Program, Source, Strand};
+use super::{Alias, Fold, Instr, Location, Program, Source, Strand};
 use crate::schedule::{Buffer, Counters, DEPTH, RankSchedule, TERM};
 use crate::types::Rank;
 
@@ -47,18 +47,18 @@ impl Footprint {
         for source in &fold.sources {
             for term in 0..source.repeat {
                 at[TERM] = term;
-                match source.place {
-                    Place::Slot(peer) => drop(self.recvs.insert(peer.eval(at))),
-                    place @ Place::Memory(..) => cells(place, at, alias, &mut self.reads),
+                match source.location {
+                    Location::Slot(peer) => drop(self.recvs.insert(peer.eval(at))),
+                    location @ Location::Memory(..) => cells(location, at, alias, &mut self.reads),
                 }
             }
         }
         for target in &fold.targets {
             for term in 0..target.repeat {
                 at[TERM] = term;
-                match target.place {
-                    Place::Slot(peer) => drop(self.sends.insert(peer.eval(at))),
-                    place @ Place::Memory(..) => cells(place, at, alias, &mut self.writes),
+                match target.location {
+                    Location::Slot(peer) => drop(self.sends.insert(peer.eval(at))),
+                    location @ Location::Memory(..) => cells(location, at, alias, &mut self.writes),
                 }
             }
         }
@@ -79,8 +79,8 @@ impl Footprint {
     }
 }
 
-fn cells(place: Place, at: &Counters, alias: Alias, into: &mut BTreeSet<Cell>) {
-    if let Place::Memory(buffer, parts) = place {
+fn cells(location: Location, at: &Counters, alias: Alias, into: &mut BTreeSet<Cell>) {
+    if let Location::Memory(buffer, parts) = location {
         into.extend((0..parts.total).map(|index| {
             let part = parts.part(index, at);
             match buffer {
@@ -104,7 +104,7 @@ fn begin(node: &mut Lowered) {
     match node {
         Lowered::Loop { body, .. } => body.iter_mut().for_each(begin),
         Lowered::Fold(fold) => {
-            let slot = |source: &Source| matches!(source.place, Place::Slot(_));
+            let slot = |source: &Source| matches!(source.location, Location::Slot(_));
             fold.early = matches!(fold.sources.as_slice(), [only] if slot(only));
         }
     }
@@ -207,8 +207,8 @@ fn assign(units: &[Footprint]) -> Vec<usize> {
         .collect()
 }
 
-/// For each unit the units of other strands that it waits for: earlier ones of the same piece,
-/// and, where scratch is shared, later ones of the piece before.
+/// For each unit the units of other strands that it waits for: earlier ones of the same chunk,
+/// and, where scratch is shared, later ones of the chunk before.
 fn infer(units: &[Footprint], strand_of: &[usize]) -> BTreeMap<usize, Vec<(usize, u32)>> {
     let mut awaits: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();
     for later in 0..units.len() {
@@ -228,16 +228,16 @@ fn infer(units: &[Footprint], strand_of: &[usize]) -> BTreeMap<usize, Vec<(usize
 }
 
 /// Leaves out what a strand knows already: strands run in order, so that a unit that is done says
-/// that those before it in its strand are, and any unit of this piece that all of the piece before
+/// that those before it in its strand are, and any unit of this chunk that all of the chunk before
 /// are.
 fn needed(
     awaits: BTreeMap<usize, Vec<(usize, u32)>>,
     strand_of: &[usize],
 ) -> BTreeMap<usize, Vec<(usize, u32)>> {
-    // For each pair of strands: one more than the last unit known to be done, of this piece and of
+    // For each pair of strands: one more than the last unit known to be done, of this chunk and of
     // the one before.
     let mut known: BTreeMap<(usize, usize), [usize; 2]> = BTreeMap::new();
-    let mut kept: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();
+    let mut left: BTreeMap<usize, Vec<(usize, u32)>> = BTreeMap::new();
     for (unit, mut others) in awaits {
         others.sort_by_key(|&(other, lag)| (lag, std::cmp::Reverse(other)));
         for (other, lag) in others {
@@ -245,11 +245,11 @@ fn needed(
             let news = if lag == 0 { other >= *now } else { *now == 0 && other >= *before };
             if news {
                 *(if lag == 0 { now } else { before }) = other + 1;
-                kept.entry(unit).or_default().push((other, lag));
+                left.entry(unit).or_default().push((other, lag));
             }
         }
     }
-    kept
+    left
 }
 
 fn emit(node: &Lowered, depth: u8, code: &mut Vec<Instr>) {

@@ -53,7 +53,7 @@ impl Builder {
         Builder { schedule, open: Vec::new() }
     }
 
-    /// Sends all pieces of an op before the next op: see [`RankSchedule::whole_messages`]. Only for
+    /// Sends all chunks of an op before the next op: see [`RankSchedule::whole_messages`]. Only for
     /// schedules whose ops do not wait for each other.
     pub fn whole_messages(&mut self) {
         self.schedule.whole_messages = true;
@@ -72,7 +72,7 @@ impl Builder {
     }
 
     /// Says how many parts the largest message *of any rank* has. Needed where messages have
-    /// different numbers of parts: all ranks must cut their parts into the same pieces.
+    /// different numbers of parts: all ranks must cut their parts into the same chunks.
     pub fn widest_message(&mut self, parts: u32) {
         self.schedule.message_parts = self.schedule.message_parts.max(parts);
     }

@@ -116,7 +116,7 @@ impl Layout {
         first.saturating_add(cuts.start)..first.saturating_add(cuts.end)
     }
 
-    /// Elements of the longest part among `parts` blocks, which decides the number of pieces.
+    /// Elements of the longest part among `parts` blocks, which decides the number of chunks.
     #[must_use]
     pub fn longest_part(&self) -> usize {
         match &self.blocks {
@@ -127,14 +127,14 @@ impl Layout {
         }
     }
 
-    /// The elements of part `part` that belong to piece `piece`, when each piece takes
-    /// `piece_elements` from every part.
+    /// The elements of part `part` that belong to chunk `chunk`, when each chunk takes
+    /// `chunk_elements` from every part.
     #[must_use]
     #[inline]
-    pub fn piece(&self, part: u32, piece: usize, piece_elements: usize) -> Range<usize> {
+    pub fn chunk(&self, part: u32, chunk: usize, chunk_elements: usize) -> Range<usize> {
         let (start, count) = self.part(part);
-        let before = piece.saturating_mul(piece_elements).min(count);
-        let length = piece_elements.min(count - before);
+        let before = chunk.saturating_mul(chunk_elements).min(count);
+        let length = chunk_elements.min(count - before);
         start + before..start + before + length
     }
 
@@ -205,13 +205,13 @@ mod tests {
     }
 
     #[test]
-    fn pieces_cover_each_part_once() {
+    fn chunks_cover_each_part_once() {
         let layout = Layout::vector(&[10, 0, 3], &[100, 0, 7], 1, 1);
-        assert_eq!(layout.piece(0, 0, 4), 100..104);
-        assert_eq!(layout.piece(0, 2, 4), 108..110);
-        assert!(layout.piece(0, 3, 4).is_empty());
-        assert!(layout.piece(1, 0, 4).is_empty());
-        assert_eq!(layout.piece(2, 0, 4), 7..10);
-        assert!(layout.piece(9, 0, 4).is_empty());
+        assert_eq!(layout.chunk(0, 0, 4), 100..104);
+        assert_eq!(layout.chunk(0, 2, 4), 108..110);
+        assert!(layout.chunk(0, 3, 4).is_empty());
+        assert!(layout.chunk(1, 0, 4).is_empty());
+        assert_eq!(layout.chunk(2, 0, 4), 7..10);
+        assert!(layout.chunk(9, 0, 4).is_empty());
     }
 }

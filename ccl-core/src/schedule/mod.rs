@@ -6,9 +6,9 @@
 //! ([`crate::execution`]) from this one object.
 //!
 //! Lengths are symbolic. A schedule numbers the *parts* of the user's buffers ([`Layout`]) and
-//! describes the journey of one *piece*, a bounded number of elements of every part. Execution
+//! describes the journey of one *chunk*, a bounded number of elements of every part. Execution
 //! repeats it until every part is done, so that a schedule's size depends neither on the length
-//! nor on the number of pieces. An op whose extent is empty for some piece does nothing, on both
+//! nor on the number of chunks. An op whose extent is empty for some chunk does nothing, on both
 //! sides of a message.
 
 mod affine;
@@ -33,7 +33,7 @@ pub enum Buffer {
     Input,
     /// The caller's output.
     Output,
-    /// Room for pieces under way, private to one operation; the number tells them apart.
+    /// Room for chunks under way, private to one operation; the number tells them apart.
     Scratch(u8),
 }
 
@@ -227,7 +227,7 @@ pub enum Node {
     },
 }
 
-/// What one rank does in a collective, for every piece.
+/// What one rank does in a collective, for every chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankSchedule {
     /// Whose it is.
@@ -236,13 +236,13 @@ pub struct RankSchedule {
     pub ranks: u32,
     /// Into how many parts each block of the user's buffers is cut.
     pub split: u32,
-    /// Parts of each scratch buffer; a part holds one piece.
+    /// Parts of each scratch buffer; a part holds one chunk.
     pub scratch_parts: Vec<u32>,
     /// The largest number of parts in one message of *any* rank: a slot must hold that many
-    /// pieces, and ranks must agree on the size of a piece.
+    /// chunks, and ranks must agree on the size of a chunk.
     pub message_parts: u32,
-    /// Whether all pieces of an op come before the next op of its link, instead of all ops of a
-    /// piece before the next piece: so that the two ends of a link need to agree on the order of
+    /// Whether all chunks of an op come before the next op of its link, instead of all ops of a
+    /// chunk before the next chunk: so that the two ends of a link need to agree on the order of
     /// messages only, not on which of them are grouped.
     pub whole_messages: bool,
     /// In program order.

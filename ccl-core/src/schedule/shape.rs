@@ -51,14 +51,14 @@ pub enum Sizes<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
     /// Another kind of sizes than the collective takes.
-    #[error("{collective} on rank {rank} takes {wanted}")]
+    #[error("{collective} on rank {rank} takes {expected}")]
     Kind {
         /// What was called.
         collective: Collective,
         /// By whom.
         rank: Rank,
         /// What it takes.
-        wanted: &'static str,
+        expected: &'static str,
     },
     /// Too few or too many blocks.
     #[error(
@@ -178,8 +178,8 @@ impl Seat {
                 even(output, count);
             }
             (collective, _) => {
-                let wanted = wanted(collective, self.rank == self.root);
-                return Err(ShapeError::Kind { collective, rank: self.rank, wanted });
+                let expected = expected(collective, self.rank == self.root);
+                return Err(ShapeError::Kind { collective, rank: self.rank, expected });
             }
         }
         Ok(())
@@ -204,7 +204,7 @@ const fn takes_counts(collective: Collective) -> bool {
     )
 }
 
-const fn wanted(collective: Collective, root: bool) -> &'static str {
+const fn expected(collective: Collective, root: bool) -> &'static str {
     use Collective as C;
     match collective {
         C::AllGatherV | C::ReduceScatterV => "one count per rank",

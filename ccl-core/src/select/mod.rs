@@ -14,7 +14,7 @@ use crate::topology::Hosts;
 use crate::types::Collective;
 use rules::Rule;
 use tuning::Tuning;
-use variant::{SlotFraction, Variant, WayError};
+use variant::{SlotFraction, Variant, VariantError};
 
 /// What the choice depends on; equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,7 +58,7 @@ pub struct Choice<'a> {
 pub enum ChoiceError {
     /// There is no such way.
     #[error(transparent)]
-    Unknown(#[from] WayError),
+    Unknown(#[from] VariantError),
     /// The configuration asks for one that no collective has.
     #[error(
         "FERROCCL_ALGO={name}: no collective has such an algorithm or family; there are: {known}"
@@ -137,7 +137,7 @@ fn variant_of(
     rule: &Rule,
 ) -> Result<(&'static Algorithm, SlotFraction), ChoiceError> {
     let Variant { algorithm, slot_fraction } = rule.variant;
-    let found = algorithm::find(collective, algorithm).map_err(WayError::Unknown)?;
+    let found = algorithm::find(collective, algorithm).map_err(VariantError::Unknown)?;
     Ok((found, slot_fraction))
 }
 
@@ -231,14 +231,14 @@ fn tuned<'a>(situation: &Situation<'a>) -> Option<Choice<'a>> {
         let found = algorithm::find(collective, name);
         found.is_ok_and(|algorithm| allowed(situation, algorithm) && fits(situation, algorithm))
     };
-    let (way, is_predicted) =
+    let (fastest, is_predicted) =
         tuning.fastest(collective, (hosts.ranks(), hosts.count()), bytes, may)?;
-    let algorithm = algorithm::find(collective, way.algorithm).ok()?;
+    let algorithm = algorithm::find(collective, fastest.algorithm).ok()?;
     let reason = match is_predicted {
         true => "predicted to be the fastest (FERROCCL_TUNING)",
         false => "measured to be the fastest (FERROCCL_TUNING)",
     };
-    Some(Choice { algorithm, slot_fraction: way.slot_fraction, reason, rule: None })
+    Some(Choice { algorithm, slot_fraction: fastest.slot_fraction, reason, rule: None })
 }
 
 /// A model has to say that another way takes less than this part of the time, for its errors are
@@ -248,11 +248,11 @@ const WORTH: f64 = 0.9;
 /// What a model says is faster than what the rules say.
 fn faster<'a>(situation: &Situation<'a>, rule: &Choice<'a>) -> Option<Choice<'a>> {
     let own = Variant { algorithm: rule.algorithm.name, slot_fraction: rule.slot_fraction };
-    let (_, own_ns) = situation.predicted.iter().find(|(way, _)| *way == own)?;
-    let mut others = situation.predicted.iter().filter_map(|(way, time_ns)| {
-        let algorithm = algorithm::find(situation.collective, way.algorithm).ok()?;
+    let (_, own_ns) = situation.predicted.iter().find(|(fastest, _)| *fastest == own)?;
+    let mut others = situation.predicted.iter().filter_map(|(fastest, time_ns)| {
+        let algorithm = algorithm::find(situation.collective, fastest.algorithm).ok()?;
         let may = allowed(situation, algorithm) && fits(situation, algorithm);
-        may.then_some((algorithm, way.slot_fraction, *time_ns))
+        may.then_some((algorithm, fastest.slot_fraction, *time_ns))
     });
     let (algorithm, slot_fraction, time_ns) = others.next()?;
     let reason = "predicted to be faster than what the rules take (a model in FERROCCL_TUNING)";
@@ -329,19 +329,19 @@ mod tests {
 
     #[test]
     fn a_model_decides_where_it_sees_more_than_its_errors() {
-        let way = |text: &str| {
+        let fastest = |text: &str| {
             let (algorithm, slot_fraction) = variant::find(Collective::AllReduce, text).unwrap();
             Variant { algorithm: algorithm.name, slot_fraction }
         };
-        let rule = way("direct_two_phase");
-        let clear = [(way("ring/4"), 80.0), (rule, 100.0)];
+        let rule = fastest("direct_two_phase");
+        let clear = [(fastest("ring/4"), 80.0), (rule, 100.0)];
         let choice = choose(&Situation { predicted: &clear, ..LARGE }).unwrap();
         assert_eq!(
             (choice.algorithm.name, choice.slot_fraction.to_string()),
             ("ring", "/4".into())
         );
         assert!(choice.reason.contains("predicted"), "{}", choice.reason);
-        let much_the_same = [(way("ring/4"), 91.0), (rule, 100.0)];
+        let much_the_same = [(fastest("ring/4"), 91.0), (rule, 100.0)];
         let of_the_rule = taken(LARGE);
         assert_eq!(taken(Situation { predicted: &much_the_same, ..LARGE }), of_the_rule);
         // What keeps no order of ranks is not taken where one is demanded; what is asked for is.

@@ -81,7 +81,7 @@ pub struct Point {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// Which.
-    pub way: Variant,
+    pub variant: Variant,
     /// The median, in nanoseconds.
     pub median_ns: u64,
     /// By how much half of the measurements were off, in nanoseconds.
@@ -114,7 +114,7 @@ pub struct Change {
 impl Point {
     /// The fastest of those that may be taken.
     pub fn fastest(&self, may: impl Fn(&str) -> bool) -> Option<&Measured> {
-        let allowed = self.times.iter().filter(|time| may(time.way.algorithm));
+        let allowed = self.times.iter().filter(|time| may(time.variant.algorithm));
         allowed.min_by_key(|time| time.median_ns)
     }
 
@@ -167,7 +167,7 @@ impl Tuning {
             like.min_by(|one, other| off(one).total_cmp(&off(other)))
         };
         let point = nearest(false).or_else(|| nearest(true))?;
-        Some((point.fastest(may)?.way, point.is_predicted))
+        Some((point.fastest(may)?.variant, point.is_predicted))
     }
 
     /// What became of the measured points that both tables have. The newer is slower where it is
@@ -209,9 +209,9 @@ impl Tuning {
         for Point { collective, ranks, hosts, bytes, is_predicted, times } in &self.points {
             let mark = if *is_predicted { " predicted" } else { "" };
             let _ = write!(text, "{collective} ranks={ranks} hosts={hosts} bytes={bytes}{mark}:");
-            for Measured { way, median_ns, spread_ns } in times {
+            for Measured { variant, median_ns, spread_ns } in times {
                 let us = |ns: u64| ns as f64 / 1e3;
-                let _ = write!(text, " {way}={}", us(*median_ns));
+                let _ = write!(text, " {variant}={}", us(*median_ns));
                 if *spread_ns > 0 {
                     let _ = write!(text, "~{}", us(*spread_ns));
                 }
@@ -316,9 +316,9 @@ fn point(text: &str) -> Result<Point, String> {
     if times.is_empty() {
         return Err("there is no time behind the `:`".to_owned());
     }
-    let ways: BTreeSet<_> =
-        times.iter().map(|time| (time.way.algorithm, time.way.slot_fraction)).collect();
-    if ways.len() < times.len() {
+    let variants: BTreeSet<_> =
+        times.iter().map(|time| (time.variant.algorithm, time.variant.slot_fraction)).collect();
+    if variants.len() < times.len() {
         return Err("an algorithm has two times; keep one of each".to_owned());
     }
     Ok(Point { collective, ranks, hosts, bytes, is_predicted, times })
@@ -330,12 +330,12 @@ fn measured(collective: Collective, word: &str) -> Result<Measured, String> {
     let (median, spread) = times.split_once('~').unwrap_or((times, "0"));
     let (algorithm, slot_fraction) =
         variant::find(collective, name).map_err(|error| error.to_string())?;
-    let way = Variant { algorithm: algorithm.name, slot_fraction };
+    let variant = Variant { algorithm: algorithm.name, slot_fraction };
     let ns = |text: &str| {
         let us = text.parse::<f64>().ok().filter(|us| (0.0..1e12).contains(us));
         us.map(|us| (us * 1e3).round() as u64).ok_or_else(wrong)
     };
-    Ok(Measured { way, median_ns: ns(median)?, spread_ns: ns(spread)? })
+    Ok(Measured { variant, median_ns: ns(median)?, spread_ns: ns(spread)? })
 }
 
 impl Value for Tuning {
@@ -391,7 +391,7 @@ mod tests {
         use Collective as C;
         let table = table();
         let fastest = |collective, of, bytes| {
-            table.fastest(collective, of, bytes, |_| true).map(|(way, _)| way.algorithm)
+            table.fastest(collective, of, bytes, |_| true).map(|(variant, _)| variant.algorithm)
         };
         for (bytes, expected) in [
             (0, "direct"),
@@ -407,11 +407,11 @@ mod tests {
         assert_eq!(fastest(C::AllReduce, (2, 2), 8), None);
         assert_eq!(fastest(C::Broadcast, (2, 1), 8), None);
         let not_ring = table.fastest(C::AllReduce, (2, 1), 1 << 20, |name| name != "ring");
-        assert_eq!(not_ring.map(|(way, _)| way.algorithm), Some("direct_two_phase"));
+        assert_eq!(not_ring.map(|(variant, _)| variant.algorithm), Some("direct_two_phase"));
         // What was measured comes before what is predicted.
         let shown = |of| {
             let found = table.fastest(C::AllGather, of, 64, |_| true);
-            found.map(|(way, is_predicted)| (way.to_string(), is_predicted))
+            found.map(|(variant, is_predicted)| (variant.to_string(), is_predicted))
         };
         assert_eq!(shown((2, 2)), Some(("ring".to_owned(), false)));
         assert_eq!(shown((4, 2)), Some(("ring/2".to_owned(), true)));

@@ -23,7 +23,7 @@ pub struct Variant {
 
 /// A way that is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WayError {
+pub enum VariantError {
     /// The collective has no such algorithm.
     #[error(transparent)]
     Unknown(#[from] algorithm::UnknownAlgorithm),
@@ -78,7 +78,7 @@ impl fmt::Display for Variant {
 /// # Errors
 ///
 /// If there is something behind a `/` that slots cannot be divided by.
-pub fn split(text: &str) -> Result<(&str, SlotFraction), WayError> {
+pub fn split(text: &str) -> Result<(&str, SlotFraction), VariantError> {
     let Some((name, divisor)) = text.split_once('/') else {
         return Ok((text, SlotFraction::WHOLE));
     };
@@ -86,7 +86,7 @@ pub fn split(text: &str) -> Result<(&str, SlotFraction), WayError> {
         "2" => SlotFraction(1),
         "4" => SlotFraction(2),
         "8" => SlotFraction(3),
-        _ => return Err(WayError::SlotFraction(text.to_owned())),
+        _ => return Err(VariantError::SlotFraction(text.to_owned())),
     };
     Ok((name, slot_fraction))
 }
@@ -99,7 +99,7 @@ pub fn split(text: &str) -> Result<(&str, SlotFraction), WayError> {
 pub fn find(
     collective: Collective,
     text: &str,
-) -> Result<(&'static Algorithm, SlotFraction), WayError> {
+) -> Result<(&'static Algorithm, SlotFraction), VariantError> {
     let (name, slot_fraction) = split(text)?;
     Ok((algorithm::find(collective, name)?, slot_fraction))
 }
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ways_are_read_as_they_are_shown() {
+    fn variants_are_read_as_they_are_shown() {
         for slot_fraction in SlotFraction::ALL {
             let shown = Variant { algorithm: "ring", slot_fraction }.to_string();
             assert_eq!(split(&shown), Ok(("ring", slot_fraction)));
@@ -120,7 +120,7 @@ mod tests {
             let error = find(Collective::AllReduce, wrong).unwrap_err().to_string();
             assert!(error.contains("2, 4 or 8"), "{error}");
         }
-        assert!(matches!(find(Collective::AllReduce, "/2"), Err(WayError::Unknown(_))));
+        assert!(matches!(find(Collective::AllReduce, "/2"), Err(VariantError::Unknown(_))));
     }
 
     #[test]

@@ -208,7 +208,7 @@ impl Machine {
     /// Between two parts: by the accelerators' own links where there are some, else through what
     /// they are plugged into.
     #[must_use]
-    pub fn way(&self, from: usize, to: usize) -> Path {
+    pub fn path(&self, from: usize, to: usize) -> Path {
         if from == to {
             return Path { class: Class::Same, wire: Wire::NONE };
         }
@@ -275,7 +275,7 @@ impl Machine {
         let top = up.last().copied().filter(|_| together);
         let kind = |part: &usize| self.parts[*part].kind;
         let crossed: Vec<usize> = up.iter().chain(&down).copied().collect();
-        let count = |wanted| crossed.iter().filter(|part| kind(part) == wanted).count();
+        let count = |sought| crossed.iter().filter(|part| kind(part) == sought).count();
         let class = match top.map(|top| kind(&top)) {
             _ if kind(&from) == Kind::Numa && kind(&to) == Kind::Numa => Class::Shm,
             None => Class::Sys,

@@ -2,7 +2,7 @@
 //! apart: the only reading of such paths.
 
 use super::machine::{Class, Kind, Machine, Part, Wire};
-use crate::transport::{Place, pci_address};
+use crate::transport::{Locality, pci_address};
 
 /// Parts that are plugged in one by one.
 #[derive(Clone, Debug, Default)]
@@ -28,12 +28,12 @@ impl Plugs {
     /// `wire` is asked for the link of a PCI function, by its path.
     pub fn plug(
         &mut self,
-        place: &Place,
+        locality: &Locality,
         node: Option<usize>,
         part: Part,
         wire: &dyn Fn(&str) -> Wire,
     ) -> usize {
-        let Some((root, functions)) = place.way() else {
+        let Some((root, functions)) = locality.path_parts() else {
             return self.add(Part { under: node, ..part });
         };
         let path = |functions: &[&str]| [&root, functions].concat().join("/");
@@ -81,15 +81,15 @@ impl Plugs {
     }
 }
 
-impl Place {
+impl Locality {
     /// How far it is from another place of the same host, by the tree of the parts that their paths
     /// describe ([`Plugs::plug`]). Places on one root complex that have no bridge in common are
     /// taken as far apart if their NUMA nodes are known to differ. Where a place has no path, such
     /// as a device in software, NUMA nodes alone tell; [`Class::Sys`] if nothing does.
     #[must_use]
-    pub fn distance(&self, other: &Place) -> Class {
+    pub fn distance(&self, other: &Locality) -> Class {
         let same_node = self.numa_node.zip(other.numa_node).map(|(one, two)| one == two);
-        if self.way().is_none() || other.way().is_none() {
+        if self.path_parts().is_none() || other.path_parts().is_none() {
             return if same_node == Some(true) { Class::Node } else { Class::Sys };
         }
         let mut plugs = Plugs::default();
@@ -99,8 +99,8 @@ impl Place {
             Some(true) => here,
             _ => other.numa_node.map(|_| node(&mut plugs, "other")),
         };
-        let mut plug = |place: &Place, node| {
-            plugs.plug(place, node, Part::new("", Kind::Nic), &|_| Wire::NONE)
+        let mut plug = |locality: &Locality, node| {
+            plugs.plug(locality, node, Part::new("", Kind::Nic), &|_| Wire::NONE)
         };
         let (from, to) = (plug(self, here), plug(other, there));
         let (name, gpu_links) = (String::new(), Vec::new());
@@ -120,13 +120,13 @@ mod tests {
     const ACCELERATOR: &str =
         "/sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0/0000:1b:00.0";
 
-    fn place(numa_node: Option<u32>, path: &str) -> Place {
-        Place { numa_node, pci_path: Some(path.to_owned()) }
+    fn locality(numa_node: Option<u32>, path: &str) -> Locality {
+        Locality { numa_node, pci_path: Some(path.to_owned()) }
     }
 
     /// Between places on these nodes; both ways, which must be the same.
     fn between(one: (Option<u32>, &str), two: (Option<u32>, &str)) -> Class {
-        let (one, two) = (place(one.0, one.1), place(two.0, two.1));
+        let (one, two) = (locality(one.0, one.1), locality(two.0, two.1));
         assert_eq!(one.distance(&two), two.distance(&one), "{one:?} {two:?}");
         one.distance(&two)
     }
@@ -199,10 +199,11 @@ mod tests {
             assert_eq!(from(None, Some(0)), Class::Sys, "{path}");
             assert_eq!(from(None, None), Class::Sys, "{path}");
         }
-        let process = Place { numa_node: Some(0), pci_path: None };
-        let near = [Some(0), Some(1), None].map(|node| process.distance(&place(node, ACCELERATOR)));
+        let process = Locality { numa_node: Some(0), pci_path: None };
+        let near =
+            [Some(0), Some(1), None].map(|node| process.distance(&locality(node, ACCELERATOR)));
         assert_eq!(near, [Class::Node, Class::Sys, Class::Sys]);
-        assert_eq!(Place::default().distance(&Place::default()), Class::Sys);
+        assert_eq!(Locality::default().distance(&Locality::default()), Class::Sys);
     }
 
     #[test]
@@ -210,8 +211,8 @@ mod tests {
         let mut plugs = Plugs::default();
         let below = "/sys/devices/pci0000:15/0000:15:01.0";
         let mut plug = |path: &str, name: &str| {
-            let place = place(None, &format!("{below}/{path}"));
-            plugs.plug(&place, None, Part::new(name, Kind::Nic), &|_| Wire::NONE)
+            let locality = locality(None, &format!("{below}/{path}"));
+            plugs.plug(&locality, None, Part::new(name, Kind::Nic), &|_| Wire::NONE)
         };
         // A virtual function has another address than the card's own.
         let (card, virtual_function) = (plug("0000:18:00.0", "a"), plug("0000:18:08.7", "b"));
@@ -219,6 +220,6 @@ mod tests {
         let parts = plugs.parts;
         let machine =
             Machine { name: String::new(), smp: Wire::NONE, parts, gpu_links: Vec::new() };
-        assert_eq!(machine.way(card, virtual_function).class, Class::Pix);
+        assert_eq!(machine.path(card, virtual_function).class, Class::Pix);
     }
 }

@@ -9,8 +9,8 @@
 
 mod fault;
 pub mod handshake;
+mod locality;
 mod named;
-mod place;
 mod registry;
 
 use std::any::Any;
@@ -25,8 +25,8 @@ use crate::queue_pairs::{Flow, Striping};
 use crate::time::Instant;
 
 pub use fault::{FaultInjector, Faults, FaultyDevice};
+pub use locality::{Locality, pci_address};
 pub use named::{Imported, NamedMemory, Slice, Understood, take};
-pub use place::{Place, pci_address};
 pub use registry::{Registration, Registry};
 
 /// A kind of connection between ranks, for example shared memory.
@@ -62,7 +62,7 @@ pub struct DeviceInfo {
     pub caps: Caps,
     /// The memory that is nearest to it, where that is known.
     pub numa_node: Option<u32>,
-    /// The canonical path of its PCI function in sysfs, where it has one ([`Place::pci_path`]).
+    /// The canonical path of its PCI function in sysfs, where it has one ([`Locality::pci_path`]).
     pub pci_path: Option<String>,
     /// Where in the network it is.
     pub fabric: Fabric,
@@ -146,7 +146,7 @@ pub struct RemoteMr(pub u64);
 pub const IMMEDIATE_MAX: u32 = (1 << 28) - 1;
 
 /// The longest grant.
-pub const GRANT_BYTES_MAX: usize = 200;
+pub const CTS_BYTES_MAX: usize = 200;
 
 /// The longest text that a connection can be made with.
 pub const HELLO_BYTES_MAX: usize = 96;
@@ -496,8 +496,8 @@ pub enum WorkRequest {
         /// What follows it, from another place; not to be changed either.
         tail: Option<LocalSlice>,
         /// Whether it says what may be sent instead of being that: where a transport can, it waits
-        /// behind no put of data. At most [`GRANT_BYTES_MAX`] long.
-        grant: bool,
+        /// behind no put of data. At most [`CTS_BYTES_MAX`] long.
+        is_control: bool,
         /// Where to.
         remote: RemoteMr,
         /// First byte there.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ccl_memory::{Region, RegionError};
 
 use super::{
-    Caps, EndpointId, GRANT_BYTES_MAX, IMMEDIATE_MAX, LocalSlice, MrKey, Registration, Registry,
+    CTS_BYTES_MAX, Caps, EndpointId, IMMEDIATE_MAX, LocalSlice, MrKey, Registration, Registry,
     RemoteMr, TransportError, WorkRequest,
 };
 
@@ -196,7 +196,14 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
         request: &WorkRequest,
     ) -> Result<Understood<'_, T, R>, TransportError> {
         let WorkRequest::Put {
-            endpoint, local, tail, grant, remote, remote_offset, immediate, ..
+            endpoint,
+            local,
+            tail,
+            is_control,
+            remote,
+            remote_offset,
+            immediate,
+            ..
         } = *request;
         if let Some(immediate) = immediate.filter(|immediate| *immediate > IMMEDIATE_MAX) {
             let text = format!("an immediate of {immediate:#x}, beyond {IMMEDIATE_MAX:#x}");
@@ -209,8 +216,8 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
             let text = format!("a put of {bytes} bytes; at most {most} are possible at once");
             return Err(TransportError::Usage(text));
         }
-        if grant && bytes > GRANT_BYTES_MAX {
-            let text = format!("a grant of {bytes} bytes; at most {GRANT_BYTES_MAX} are possible");
+        if is_control && bytes > CTS_BYTES_MAX {
+            let text = format!("a grant of {bytes} bytes; at most {CTS_BYTES_MAX} are possible");
             return Err(TransportError::Usage(text));
         }
         let tail_at = tail.map(|tail| self.remember(tail.key)).transpose()?;

@@ -84,8 +84,8 @@ impl Memory {
         element_bytes: usize,
     ) -> Result<usize, usize> {
         let (region, bytes) = match operand {
-            Operand::Input(at) => (self.input, at + task.piece_offset),
-            Operand::Output(at) => (self.output, at + task.piece_offset),
+            Operand::Input(at) => (self.input, at + task.chunk_offset),
+            Operand::Output(at) => (self.output, at + task.chunk_offset),
             Operand::Scratch(at) => (self.scratch, at + task.scratch_offset),
             Operand::Slot(_) => return Err(0),
         };

@@ -3,7 +3,7 @@
 //! [`check`] lowers the schedules of all ranks and hands the programs to [`check_programs`], which
 //! runs the real [`Execution`] of each rank on ports into a symbolic world: links are FIFOs with as
 //! many slots as the case says, and every element of memory holds not a number but the formula by
-//! which it came about. What is proved holds for the numbers of the case (lengths, pieces, slots,
+//! which it came about. What is proved holds for the numbers of the case (lengths, chunks, slots,
 //! channels) and for **every** order in which strands and messages may be timed:
 //!
 //! * **Matching**: each message has the length of the receive that takes it and fits into a slot;
@@ -105,11 +105,11 @@ pub struct Case {
     pub element_bytes: usize,
     /// Parts are multiples of so many elements.
     pub grain: usize,
-    /// The longest payload of a message; it decides the number of pieces.
+    /// The longest payload of a message; it decides the number of chunks.
     pub slot_bytes: usize,
     /// Slots per link and channel.
     pub slots: u32,
-    /// Channels that pieces take turns on.
+    /// Channels that chunks take turns on.
     pub channels: u32,
     /// What a receiver grants to all senders together; `None` for no limit.
     pub budget_bytes: Option<usize>,
@@ -144,8 +144,8 @@ impl Case {
 /// What a correct run looked like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The most pieces of any rank.
-    pub pieces: usize,
+    /// The most chunks of any rank.
+    pub chunks: usize,
     /// Folds of all ranks.
     pub folds: u64,
     /// Messages of all ranks.
@@ -214,7 +214,7 @@ pub fn check_programs(case: &Case, programs: &[Arc<Program>]) -> Result<Report, 
     }
     check_results(case, &setups, &world)?;
     Ok(Report {
-        pieces: executions.iter().map(|execution| execution.pieces().0).max().unwrap_or(0),
+        chunks: executions.iter().map(|execution| execution.chunks().0).max().unwrap_or(0),
         folds: executions.iter().map(Execution::folds).sum(),
         messages: world.messages,
         message_bytes: world.message_bytes,
@@ -341,7 +341,7 @@ fn with_texts(
         execution.start(&setup.numbers);
     }
     let mut world = World::new(setups, members, case.channels.max(1));
-    world.wanted = vec![(rank, earlier), (rank, later)];
+    world.sought = vec![(rank, earlier), (rank, later)];
     world.texts = vec![String::new(); 2];
     let (world, _) = run(world, executions);
     first.fold.clone_from(&world.texts[0]);

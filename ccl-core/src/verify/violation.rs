@@ -38,8 +38,8 @@ pub struct Waiting {
     pub strand: u32,
     /// The channel.
     pub channel: u32,
-    /// The piece.
-    pub piece: usize,
+    /// The chunk.
+    pub chunk: usize,
     /// The instruction that it stands at.
     pub instruction: String,
     /// What it waits for.
@@ -361,8 +361,8 @@ impl fmt::Display for Access {
 
 impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Waiting { rank, strand, channel, piece, instruction, reason } = self;
-        write!(f, "rank {rank} strand {strand} (channel {channel}, piece {piece}) at ")?;
+        let Waiting { rank, strand, channel, chunk, instruction, reason } = self;
+        write!(f, "rank {rank} strand {strand} (channel {channel}, chunk {chunk}) at ")?;
         write!(f, "`{instruction}` waits for ")?;
         match reason {
             Reason::Message(peer) => write!(f, "a message of rank {peer}"),

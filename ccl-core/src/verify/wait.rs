@@ -9,27 +9,27 @@ use crate::lower::{Instr, Program};
 use crate::types::Rank;
 
 /// A strand of a rank on a channel.
-type Place = (Rank, u32, u32);
+type Position = (Rank, u32, u32);
 
 /// Follows the waits of a world in which nobody can move, from the first stuck strand to a cycle
 /// or to something that never comes.
 pub(super) fn explain(world: &World, executions: &[Execution], slots: u32) -> Violation {
-    let mut stuck: BTreeMap<Place, Standing> = BTreeMap::new();
+    let mut stuck: BTreeMap<Position, Standing> = BTreeMap::new();
     for (rank, execution) in executions.iter().enumerate() {
         for standing in execution.standings() {
             stuck.insert((rank as Rank, standing.channel, standing.strand), standing);
         }
     }
-    let mut chain: Vec<(Place, Waiting)> = Vec::new();
+    let mut chain: Vec<(Position, Waiting)> = Vec::new();
     let mut at = stuck.keys().next().copied();
-    while let Some(place) = at {
-        if let Some(begin) = chain.iter().position(|(seen, _)| *seen == place) {
+    while let Some(position) = at {
+        if let Some(begin) = chain.iter().position(|(seen, _)| *seen == position) {
             let cycle = chain.split_off(begin).into_iter().map(|(_, waiting)| waiting).collect();
             return Violation::Deadlock { slots, cycle };
         }
-        let Some(standing) = stuck.get(&place) else { break };
-        let Some((waiting, next)) = step(world, executions, place.0, standing) else { break };
-        chain.push((place, waiting));
+        let Some(standing) = stuck.get(&position) else { break };
+        let Some((waiting, next)) = step(world, executions, position.0, standing) else { break };
+        chain.push((position, waiting));
         at = next;
     }
     Violation::Starved { chain: chain.into_iter().map(|(_, waiting)| waiting).collect() }
@@ -41,7 +41,7 @@ fn step(
     executions: &[Execution],
     rank: Rank,
     standing: &Standing,
-) -> Option<(Waiting, Option<Place>)> {
+) -> Option<(Waiting, Option<Position>)> {
     let program = executions[rank as usize].program();
     let channel = standing.channel;
     let (reason, next, instruction) = match &standing.at {
@@ -64,8 +64,8 @@ fn step(
         }
         StandsAt::Other => return None,
     };
-    let Standing { strand, piece, .. } = *standing;
-    Some((Waiting { rank, strand, channel, piece, instruction, reason }, next))
+    let Standing { strand, chunk, .. } = *standing;
+    Some((Waiting { rank, strand, channel, chunk, instruction, reason }, next))
 }
 
 fn text_of(program: &Program, strand: u32, instr: u32) -> String {

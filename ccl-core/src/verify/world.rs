@@ -77,8 +77,8 @@ pub(super) struct World {
     pub(super) messages: u64,
     pub(super) message_bytes: u64,
     /// Accesses whose folds are wanted as text: rank and stamp.
-    pub(super) wanted: Vec<(Rank, Stamp)>,
-    /// The texts of `wanted`, where they came by.
+    pub(super) sought: Vec<(Rank, Stamp)>,
+    /// The texts of `sought`, where they came by.
     pub(super) texts: Vec<String>,
     /// The race found, to be told with texts.
     pub(super) race: Option<(Rank, Stamp, Stamp)>,
@@ -132,7 +132,7 @@ impl World {
             violation: None,
             messages: 0,
             message_bytes: 0,
-            wanted: Vec::new(),
+            sought: Vec::new(),
             texts: Vec::new(),
             race: None,
         }
@@ -195,8 +195,8 @@ impl World {
     fn text(&self, task: &Task<'_>) -> String {
         let operand = |operand: &Operand| {
             let (name, bytes) = match *operand {
-                Operand::Input(at) => ("in", at + task.piece_offset),
-                Operand::Output(at) => ("out", at + task.piece_offset),
+                Operand::Input(at) => ("in", at + task.chunk_offset),
+                Operand::Output(at) => ("out", at + task.chunk_offset),
                 Operand::Scratch(at) => ("scratch", at + task.scratch_offset),
                 Operand::Slot(peer) => return format!("slot({peer})"),
             };
@@ -264,7 +264,7 @@ impl World {
             return;
         }
         let stamp = self.tick(rank, task, sources);
-        if let Some(index) = self.wanted.iter().position(|wanted| *wanted == (rank, stamp)) {
+        if let Some(index) = self.sought.iter().position(|sought| *sought == (rank, stamp)) {
             self.texts[index] = self.text(task);
         }
         let Some(values) = self.combine(rank, task, sources, stamp) else { return };

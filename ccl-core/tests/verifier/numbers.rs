@@ -131,7 +131,7 @@ struct Way {
     tight: bool,
     channels: u32,
     in_place: bool,
-    pieces: usize,
+    chunks: usize,
 }
 
 fn ways() -> impl Iterator<Item = Way> {
@@ -142,7 +142,7 @@ fn ways() -> impl Iterator<Item = Way> {
             tight,
             channels: 1 + index % 2,
             in_place: index / 2 % 2 == 1,
-            pieces: [1, 3, 5][index as usize / 4],
+            chunks: [1, 3, 5][index as usize / 4],
         })
     })
 }
@@ -156,9 +156,9 @@ fn trial(group: &Group, length: usize, way: Way, turn: usize) -> Trial {
     let element_bytes = [4, 8, 1][turn / 4 % 3];
     let split = group.schedules[0].split as usize;
     let part = counts.longest().div_ceil(split).next_multiple_of(grain);
-    let piece = part.div_ceil(way.pieces).max(1);
+    let chunk = part.div_ceil(way.chunks).max(1);
     let parts = group.schedules[0].message_parts as usize;
-    let slot_bytes = piece * parts * element_bytes;
+    let slot_bytes = chunk * parts * element_bytes;
     let budget_bytes = slot_bytes * way.channels as usize * group.senders;
     let case = Case {
         gap: turn % 3,

@@ -44,11 +44,11 @@ fn two_shot(rank: u32) -> RankSchedule {
 #[test]
 fn right_schedules_pass() {
     for in_place in [false, true] {
-        for (slot_bytes, pieces) in [(1024, 1), (16, 3)] {
+        for (slot_bytes, chunks) in [(1024, 1), (16, 3)] {
             let case =
                 Case { in_place, slot_bytes, channels: 2, ..case(Collective::AllReduce, 10) };
             let ordered = Case { rank_order: true, ..case.clone() };
-            assert_eq!(check(&ordered, &pair(one_shot)).map(|report| report.pieces), Ok(pieces));
+            assert_eq!(check(&ordered, &pair(one_shot)).map(|report| report.chunks), Ok(chunks));
             let report = check(&case, &[two_shot(0), two_shot(1)]).unwrap();
             assert_eq!(report.message_bytes, 80);
         }
@@ -126,7 +126,7 @@ fn without(program: &Program, drop: impl Fn(&Instr) -> bool) -> Arc<Program> {
 fn a_race_between_strands_is_told_with_both_folds() {
     let schedules = [0, 1, 2].map(relay);
     let case = Case { root: 1, slot_bytes: 16, ..case(Collective::Broadcast, 10) };
-    assert_eq!(check(&case, &schedules).map(|report| report.pieces), Ok(3));
+    assert_eq!(check(&case, &schedules).map(|report| report.chunks), Ok(3));
     let alias = Alias::of(Collective::Broadcast, 0, 1);
     let mut programs = schedules.map(|schedule| Arc::new(lower(&schedule, alias)));
     assert!(programs[0].strands.len() > 1, "{}", programs[0]);

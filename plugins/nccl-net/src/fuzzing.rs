@@ -3,7 +3,7 @@
 
 use nccl_net_abi::HANDLE_BYTES;
 
-use crate::comm::wire::{HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record};
+use crate::comm::wire::{HEADER_BYTES, Header, Immediate, Note, RECORD_BYTES, Record};
 use crate::handle::Handle;
 
 /// By the first byte a record, a header, an immediate, a note or a handle: what is read is read
@@ -27,7 +27,7 @@ pub fn nccl_net(data: &[u8]) {
         2 => {
             let Some(bytes) = data.first_chunk() else { return };
             let immediate = u32::from_le_bytes(*bytes);
-            if let Some(name) = Name::decode(immediate) {
+            if let Some(name) = Immediate::decode(immediate) {
                 assert_eq!(name.encode(), immediate);
             }
         }

@@ -119,7 +119,7 @@ impl Handle {
 
 #[cfg(test)]
 mod tests {
-    use ccl_socket::Place;
+    use ccl_socket::Location;
 
     use super::*;
     use crate::device::shorten;
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_left_out() {
         let at = |port: u16| ([10, 0, 0, 1], port).into();
-        let place = Place { token: [9; 16], addresses: (0..20).map(at).collect() };
+        let place = Location { token: [9; 16], addresses: (0..20).map(at).collect() };
         let near = Some(([1; 4], Address(vec![5; 44])));
         let networks = ferroccl::transports::of_reach(ccl_core::registry::Reach::Network);
         let kind = networks.into_iter().find(|kind| !kind.adapters).unwrap();
@@ -145,7 +145,7 @@ mod tests {
         let mut handle = Handle { address: place.encode(), near, ..handle(0) };
         let read =
             Handle::decode(&handle.fit(fewer).unwrap()).unwrap_or_else(|error| panic!("{error}"));
-        let found = Place::decode(&read.address).unwrap();
+        let found = Location::decode(&read.address).unwrap();
         assert!(found.addresses.len() >= 3 && found.token == place.token);
         assert_eq!(found.addresses, place.addresses[..found.addresses.len()]);
         assert!(read.near == handle.near && read.near.is_some());

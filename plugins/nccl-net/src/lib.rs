@@ -4,7 +4,7 @@
 //! exports/   what NCCL calls, version by version: pointers become numbers, slices and regions
 //! plugin.rs  the same without C
 //! meeting.rs listening, connecting, accepting
-//! comm/      one direction of one connection: grants, slots, requests
+//! comm/      one direction of one connection: CTS, slots, requests
 //! progress.rs the thread that goes on when NCCL does not call
 //! ```
 //!

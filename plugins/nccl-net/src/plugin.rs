@@ -337,23 +337,23 @@ impl Plugin {
     pub(crate) fn irecv(
         &self,
         comm: Id,
-        wanted: &[(Option<Id>, usize, usize, i32)],
+        receives: &[(Option<Id>, usize, usize, i32)],
     ) -> Result<Option<RequestId>, NetError> {
-        if !(1..=GROUP_MAX).contains(&wanted.len()) {
-            let count = wanted.len();
+        if !(1..=GROUP_MAX).contains(&receives.len()) {
+            let count = receives.len();
             return Err(NetError::argument(format!(
                 "{count} buffers in one irecv; 1 to {GROUP_MAX} are possible"
             )));
         }
         let mut buffers: [Buffer; GROUP_MAX] = Default::default();
-        for (buffer, (mr, address, bytes, tag)) in buffers.iter_mut().zip(wanted) {
+        for (buffer, (mr, address, bytes, tag)) in buffers.iter_mut().zip(receives) {
             let (mr, offset) = self.locate(*mr, *address, *bytes)?;
             *buffer = Buffer { mr, offset, bytes: *bytes, tag: *tag };
         }
         let received = self.receivers.with(comm, |receiver| {
             let device = Arc::clone(&receiver.line().home);
             buffers.iter().try_for_each(|buffer| check_device(buffer.mr.as_ref(), &device))?;
-            receiver.irecv(now(), &buffers[..wanted.len()])
+            receiver.irecv(now(), &buffers[..receives.len()])
         });
         let received = received.ok_or_else(|| gone("a receiving communicator"))?;
         self.progress.wake();

@@ -57,19 +57,19 @@ pub(crate) struct Listening {
 }
 
 impl ConnectOptions {
-    fn way(
+    fn line_settings(
         &self,
         device: &Arc<dyn Device>,
         home: &Arc<dyn Device>,
         context: &Context,
     ) -> LineSettings {
-        let way = LineSettings {
+        let line_settings = LineSettings {
             device: Arc::clone(device),
             home: Arc::clone(home),
             traffic_class: None,
         };
-        let is_set = self.has_class && way.has_queue_pairs();
-        LineSettings { traffic_class: context.traffic_class.filter(|_| !is_set), ..way }
+        let is_set = self.has_class && line_settings.has_queue_pairs();
+        LineSettings { traffic_class: context.traffic_class.filter(|_| !is_set), ..line_settings }
     }
 }
 
@@ -84,13 +84,13 @@ impl Listening {
         let secret = handle.secret();
         let listener = home.listen(&secret)?;
         handle.address = listener.address();
-        let way = options.way(&home, &home, context);
-        let mut listeners = vec![(way, device.title(), listener)];
+        let line_settings = options.line_settings(&home, &home, context);
+        let mut listeners = vec![(line_settings, device.title(), listener)];
         if let Some((tag, near)) = &device.near {
             let listener = near.listen(&secret)?;
             handle.near = Some((*tag, listener.address()));
-            let way = options.way(near, &home, context);
-            listeners.push((way, SHARED_MEMORY.to_owned(), listener));
+            let line_settings = options.line_settings(near, &home, context);
+            listeners.push((line_settings, SHARED_MEMORY.to_owned(), listener));
         }
         Ok(Listening { listeners, options, joining: Vec::new(), asked: None, told: 0 })
     }
@@ -117,7 +117,7 @@ impl Listening {
     }
 
     fn accept_in_time(&mut self, now: Instant) -> Result<Option<Box<Receiver>>, NetError> {
-        for (way, name, listener) in &mut self.listeners {
+        for (line_settings, name, listener) in &mut self.listeners {
             while let Some(connected) = listener.poll(now)? {
                 if connected.hello != HELLO {
                     tracing::warn!("a peer with another version was refused: use one everywhere");
@@ -125,7 +125,7 @@ impl Listening {
                 }
                 // Who goes away before it has begun, or cannot be had, is nobody's loss: it tries
                 // another way, or says so itself.
-                match Receiver::new(way, connected, self.options.settings, now) {
+                match Receiver::new(line_settings, connected, self.options.settings, now) {
                     Ok(receiver) => {
                         let mut receiver = Box::new(receiver);
                         // That it cannot be told is noticed at the next look.
@@ -183,7 +183,7 @@ impl Listening {
 /// A connection in the making.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    ways: Vec<(LineSettings, String, Address)>,
+    candidates: Vec<(LineSettings, String, Address)>,
     context: Arc<Context>,
     secret: Secret,
     /// Over the last of the ways.
@@ -209,18 +209,18 @@ impl Attempt {
             )));
         }
         let home = device.open()?;
-        let way = options.way(&home, &home, context);
-        let mut ways = vec![(way, device.title(), handle.address.clone())];
+        let line_settings = options.line_settings(&home, &home, context);
+        let mut candidates = vec![(line_settings, device.title(), handle.address.clone())];
         if let (Some((own, near)), Some((tag, address))) = (&device.near, &handle.near)
             && own == tag
         {
-            let way = options.way(near, &home, context);
-            ways.push((way, SHARED_MEMORY.to_owned(), address.clone()));
+            let line_settings = options.line_settings(near, &home, context);
+            candidates.push((line_settings, SHARED_MEMORY.to_owned(), address.clone()));
         }
         let secret = handle.secret();
         let (connecting, sender) = (None, None);
         let context = Arc::clone(context);
-        Ok(Attempt { ways, context, secret, connecting, sender, options, began: now })
+        Ok(Attempt { candidates, context, secret, connecting, sender, options, began: now })
     }
 
     /// Goes on connecting, over the next way if one leads nowhere.
@@ -230,23 +230,25 @@ impl Attempt {
             let connecting = match &mut self.connecting {
                 Some(connecting) => connecting,
                 None => {
-                    let Some((way, _, address)) = self.ways.last() else { return Ok(None) };
-                    match way.device.connect(address, &self.secret, &HELLO, until) {
+                    let Some((line_settings, _, address)) = self.candidates.last() else {
+                        return Ok(None);
+                    };
+                    match line_settings.device.connect(address, &self.secret, &HELLO, until) {
                         Ok(connecting) => self.connecting.insert(connecting),
-                        Err(error) if self.ways.len() == 1 => return Err(error),
+                        Err(error) if self.candidates.len() == 1 => return Err(error),
                         // That of another host, mostly.
                         Err(_) => {
-                            self.ways.pop();
+                            self.candidates.pop();
                             continue;
                         }
                     }
                 }
             };
             match connecting.poll(now) {
-                Err(error) if self.ways.len() > 1 => {
+                Err(error) if self.candidates.len() > 1 => {
                     tracing::info!("shared memory is not used: {error}");
                     self.connecting = None;
-                    self.ways.pop();
+                    self.candidates.pop();
                 }
                 polled => return polled,
             }
@@ -262,10 +264,10 @@ impl Attempt {
     /// where two containers see different memory, is given up for the network.
     pub(crate) fn poll(&mut self, now: Instant) -> Result<Option<Box<Sender>>, NetError> {
         match self.join(now) {
-            Err(error) if self.ways.len() > 1 && self.sender.is_some() => {
+            Err(error) if self.candidates.len() > 1 && self.sender.is_some() => {
                 tracing::info!("shared memory is not used: {error}");
                 self.sender = None;
-                self.ways.pop();
+                self.candidates.pop();
                 Ok(None)
             }
             joined => joined,
@@ -276,24 +278,26 @@ impl Attempt {
         if self.sender.is_none() {
             let Some(connected) = self.connect(now)? else { return Ok(None) };
             self.connecting = None;
-            let Some((way, ..)) = self.ways.last() else { return Ok(None) };
+            let Some((line_settings, ..)) = self.candidates.last() else { return Ok(None) };
             let policy = Some(Arc::clone(&self.options.policy));
-            let does = (Arc::clone(&self.context), policy.filter(|_| way.has_queue_pairs()));
-            let sender = match Sender::new(way, connected, self.options.settings, does, now) {
-                Ok(sender) => self.sender.insert(Box::new(sender)),
-                Err(error) if self.ways.len() > 1 => {
-                    tracing::info!("shared memory is not used: {error}");
-                    self.ways.pop();
-                    return Ok(None);
-                }
-                Err(error) => return Err(error),
-            };
+            let does =
+                (Arc::clone(&self.context), policy.filter(|_| line_settings.has_queue_pairs()));
+            let sender =
+                match Sender::new(line_settings, connected, self.options.settings, does, now) {
+                    Ok(sender) => self.sender.insert(Box::new(sender)),
+                    Err(error) if self.candidates.len() > 1 => {
+                        tracing::info!("shared memory is not used: {error}");
+                        self.candidates.pop();
+                        return Ok(None);
+                    }
+                    Err(error) => return Err(error),
+                };
             sender.line().note(&Note::Peer(self.options.who.clone()))?;
         }
         let Some(sender) = &mut self.sender else { return Ok(None) };
         sender.pump(now)?;
         if sender.is_ready() {
-            let name = self.ways.last().map_or("", |(_, name, _)| name);
+            let name = self.candidates.last().map_or("", |(_, name, _)| name);
             let line = sender.line();
             let how = line.describe(&self.options.policy);
             tracing::info!("sending to {} over {name}{how}{HOST_MEMORY}", line.peer);
@@ -354,10 +358,10 @@ mod tests {
                 }
             };
             let (context, secret) = (Arc::new(Context::default()), Secret([3; 32]));
-            let ways = |side: u32| {
+            let candidates = |side: u32| {
                 let home = device(side, false);
-                let near = options(false).way(&device(side, true), &home, &context);
-                let far = options(false).way(&home, &home, &context);
+                let near = options(false).line_settings(&device(side, true), &home, &context);
+                let far = options(false).line_settings(&home, &home, &context);
                 [(far, "the network"), (near, SHARED_MEMORY)]
             };
             let mut listening = Listening {
@@ -368,7 +372,7 @@ mod tests {
                 told: 0,
             };
             let mut attempt = Attempt {
-                ways: Vec::new(),
+                candidates: Vec::new(),
                 context: Arc::clone(&context),
                 secret: secret.clone(),
                 connecting: None,
@@ -376,9 +380,9 @@ mod tests {
                 options: options(false),
                 began: world.now(),
             };
-            for ((here, name), (there, _)) in ways(0).into_iter().zip(ways(1)) {
+            for ((here, name), (there, _)) in candidates(0).into_iter().zip(candidates(1)) {
                 let listener = here.device.listen(&secret).unwrap();
-                attempt.ways.push((there, name.to_owned(), listener.address()));
+                attempt.candidates.push((there, name.to_owned(), listener.address()));
                 listening.listeners.push((here, name.to_owned(), listener));
             }
             let (mut sender, mut receiver) = (None, None);
@@ -394,7 +398,7 @@ mod tests {
                 world.step();
             }
             assert!(sender.is_some() && receiver.is_some(), "{mean}: they do not meet");
-            assert_eq!(attempt.ways.len(), 1, "{mean}: over the network");
+            assert_eq!(attempt.candidates.len(), 1, "{mean}: over the network");
         }
     }
 
@@ -407,7 +411,7 @@ mod tests {
         let rdma: Arc<dyn Device> =
             Arc::new(RailsDevice::new(vec![("sim0".to_owned(), world.device(0))]).unwrap());
         let class = |device: &Arc<dyn Device>, has_class| {
-            options(has_class).way(device, device, &context).traffic_class
+            options(has_class).line_settings(device, device, &context).traffic_class
         };
         assert_eq!((class(&rdma, true), class(&rdma, false)), (None, Some(40)));
         assert_eq!(class(&like_tcp.device(0), true), Some(40));

@@ -28,7 +28,7 @@ fn put(end: &End, at: usize, bytes: usize, id: u32) -> WorkRequest {
         endpoint,
         local,
         tail: Some(LocalSlice { key: local.key, offset: at, bytes }),
-        grant: false,
+        is_control: false,
         remote,
         remote_offset: 0,
         immediate: Some(id),
@@ -102,17 +102,18 @@ fn relocated(fixture: &dyn Fixture) -> Outcome {
         ensure!(moved.is_err(), "it is not claimed, and yet {moved:?}");
         return NOT_CLAIMED;
     }
-    let place = |number: usize| HEAD + number * BYTES;
-    let sent = text[place(0)..place(1)].to_vec();
-    let work: Vec<_> = (0..PUTS).map(|id| put(&pair.ends[0], place(0), BYTES, id as u32)).collect();
+    let location = |number: usize| HEAD + number * BYTES;
+    let sent = text[location(0)..location(1)].to_vec();
+    let work: Vec<_> =
+        (0..PUTS).map(|id| put(&pair.ends[0], location(0), BYTES, id as u32)).collect();
     let taken = pair.ends[0].lane.post(fixture.now(), &work).map_err(failed("posting"))?;
     for id in 0..taken {
         let from = &mut pair.ends[0];
-        from.source.write(place(id + 1), &sent).map_err(failed("writing"))?;
-        let to = source(from, place(id + 1), BYTES);
+        from.source.write(location(id + 1), &sent).map_err(failed("writing"))?;
+        let to = source(from, location(id + 1), BYTES);
         from.lane.relocate(own, id as u64, to).map_err(failed("moving"))?;
     }
-    pair.ends[0].source.write(place(0), &[0; BYTES]).map_err(failed("writing"))?;
+    pair.ends[0].source.write(location(0), &[0; BYTES]).map_err(failed("writing"))?;
     let mut seen = 0;
     pair.until(fixture, "all arrive and are done", |pair| {
         let [from, to] = &pair.ends;

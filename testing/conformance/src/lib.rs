@@ -27,7 +27,7 @@ mod proxy;
 mod putting;
 
 pub use pair::join;
-pub use proxy::{Proxy, first_place, instead_of};
+pub use proxy::{Proxy, first_location, instead_of};
 
 use std::fmt;
 use std::sync::Arc;

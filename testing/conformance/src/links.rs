@@ -145,8 +145,8 @@ fn waits(fixture: &dyn Fixture) -> Outcome {
     let most = fixture.now().since(told);
     let accounts: Vec<_> = all[0].peer_statistics().collect();
     let [(1, account)] = accounts.as_slice() else { return Err(format!("{accounts:?}")) };
-    let waited = account.grant_waits.percentile(99).unwrap_or_default();
-    ensure!(account.grant_waits.count() == 1, "{account:?}");
+    let waited = account.credit_waits.percentile(99).unwrap_or_default();
+    ensure!(account.credit_waits.count() == 1, "{account:?}");
     ensure!(waited >= asked && waited <= most * 5 / 4, "{account:?}: {asked:?} to {most:?}");
     ensure!((account.in_flight_bytes, account.in_flight_bytes_max) == (0, bytes), "{account:?}");
     ensure!((account.sent, account.stalls) == (3, 1), "{account:?}");
@@ -239,14 +239,15 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
     }
     let (sending, receiving) = (Link { peer: 1, channel: 1 }, Link { peer: 0, channel: 1 });
     let [from, into] = memory.each_ref().map(|memory| memory.start().addr());
-    let place = |number: u64| (1 + number as usize * 7 % 100 * 500, 1 + message(number, 0).0 / 2);
+    let location =
+        |number: u64| (1 + number as usize * 7 % 100 * 500, 1 + message(number, 0).0 / 2);
     let (mut preposted, mut sent, mut taken, mut placed) = (0, 0, 0, 0);
     let end = fixture.now() + fixture.patience();
     while taken < MESSAGES {
         ensure!(fixture.now() < end, "sent {sent}, taken {taken}");
         let [sender, receiver] = &mut all;
         while preposted < MESSAGES && receiver.may_prepost(receiving) {
-            let (at, bytes) = place(preposted);
+            let (at, bytes) = location(preposted);
             // Another message is expected now and then.
             let tag = preposted + u64::from(preposted % 7 == 3);
             let placement = Placement { address: into + at, bytes, tag };
@@ -255,13 +256,13 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
         }
         // Now and then a message is sent before its grant can have come.
         while sent < (taken / 40 + 1) * 40 && sent < MESSAGES && sender.writable(sending) {
-            let (at, bytes) = place(sent);
+            let (at, bytes) = location(sent);
             ensure!(sender.send_from(sending, from + at, bytes), "{bytes} bytes are not taken");
             sender.publish(sending, bytes, sent);
             sent += 1;
         }
         while receiver.readable(receiving) {
-            let (at, bytes) = place(taken);
+            let (at, bytes) = location(taken);
             let head = receiver.head(receiving);
             ensure!(head == (bytes, taken), "message {taken} is {head:?}");
             let is_there = receiver.received(receiving).addr() == into + at;

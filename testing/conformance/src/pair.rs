@@ -76,7 +76,7 @@ impl End {
             endpoint: self.endpoint,
             local: LocalSlice { key: self.source_key, offset, bytes },
             tail: None,
-            grant: false,
+            is_control: false,
             remote: self.remote,
             remote_offset,
             immediate,

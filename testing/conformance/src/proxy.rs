@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ccl_core::transport::{Address, TransportError};
-use ccl_socket::Place;
+use ccl_socket::Location;
 
 /// A proxy between the peers that connect to it and a listener.
 #[derive(Debug)]
@@ -95,16 +95,16 @@ impl Proxy {
 /// # Errors
 /// It is no such address.
 pub fn instead_of(address: &Address, other: SocketAddr) -> Result<Address, TransportError> {
-    let Place { token, .. } = Place::decode(address)?;
-    Ok(Place { token, addresses: vec![other] }.encode())
+    let Location { token, .. } = Location::decode(address)?;
+    Ok(Location { token, addresses: vec![other] }.encode())
 }
 
 /// Returns the first place in the address of a listener of TCP, or beside RDMA.
 ///
 /// # Errors
 /// It is no such address.
-pub fn first_place(address: &Address) -> Result<SocketAddr, TransportError> {
-    Ok(Place::decode(address)?.addresses[0])
+pub fn first_location(address: &Address) -> Result<SocketAddr, TransportError> {
+    Ok(Location::decode(address)?.addresses[0])
 }
 
 /// Attacks that encryption guards against.

@@ -70,7 +70,7 @@ impl State {
         rank: u32,
         request: &WorkRequest,
     ) -> Result<Flight, TransportError> {
-        let WorkRequest::Put { endpoint, local, tail, grant, remote, .. } = *request;
+        let WorkRequest::Put { endpoint, local, tail, is_control, remote, .. } = *request;
         let WorkRequest::Put { remote_offset, immediate, id, .. } = *request;
         let (link, side) = self.endpoint(lane, endpoint)?;
         let mut bytes = 0usize;
@@ -97,7 +97,7 @@ impl State {
             local,
             share,
             remote_offset,
-            grant,
+            is_control,
             immediate,
             id,
             departs,

@@ -98,7 +98,7 @@ pub(crate) struct Flight {
     pub(crate) local: [Option<LocalSlice>; 2],
     pub(crate) share: u64,
     pub(crate) remote_offset: usize,
-    pub(crate) grant: bool,
+    pub(crate) is_control: bool,
     pub(crate) immediate: Option<u32>,
     pub(crate) id: u64,
     /// When the transmission that arrives was sent.
@@ -108,7 +108,7 @@ pub(crate) struct Flight {
 impl Flight {
     /// Bytes that its receiver has to admit.
     pub(crate) fn admitted_bytes(&self) -> usize {
-        if self.grant { 0 } else { self.bytes() }
+        if self.is_control { 0 } else { self.bytes() }
     }
 
     /// Its length.

@@ -1,6 +1,6 @@
 //! Network devices and GPUs of a machine, as sysfs has them.
 
-use ccl_core::transport::{Place, pci_address};
+use ccl_core::transport::{Locality, pci_address};
 
 use super::Files;
 
@@ -12,7 +12,7 @@ pub struct Device {
     /// Its directory in sysfs, all links followed; of a device in software it has no PCI functions.
     pub path: String,
     /// Where it is.
-    pub place: Place,
+    pub locality: Locality,
 }
 
 impl Device {
@@ -20,14 +20,14 @@ impl Device {
         let path = host.real(link)?;
         // -1 where the firmware does not tell.
         let numa_node = host.number(&format!("{path}/numa_node"));
-        let place = Place { numa_node, pci_path: Some(path.clone()) };
-        Some(Device { name, path, place })
+        let locality = Locality { numa_node, pci_path: Some(path.clone()) };
+        Some(Device { name, path, locality })
     }
 
     /// One that somebody else has found, where that is known.
-    pub fn known(name: &str, place: &Place) -> Device {
-        let path = place.pci_path.clone().unwrap_or_default();
-        Device { name: name.to_owned(), path, place: place.clone() }
+    pub fn known(name: &str, locality: &Locality) -> Device {
+        let path = locality.pci_path.clone().unwrap_or_default();
+        Device { name: name.to_owned(), path, locality: locality.clone() }
     }
 
     /// The PCI device of this address.
@@ -48,7 +48,7 @@ impl Device {
     /// The directory of the function by which its card is plugged in: that of the card's own
     /// switch, if it has one, else its own.
     pub fn card(&self) -> Option<&str> {
-        self.place.pci_path.as_deref().and_then(function)
+        self.locality.pci_path.as_deref().and_then(function)
     }
 
     /// Addresses of the bridges above its card, the nearest last.
@@ -109,7 +109,7 @@ pub fn gpus(host: &Files) -> Vec<(Device, Maker)> {
         let known = computes.iter().any(|known| class.starts_with(known));
         let mut device = Device::new(host, format!("GPU {address}"), &link)?;
         if maker == Maker::Amd {
-            device.place.pci_path = Some(card(host, &device.path));
+            device.locality.pci_path = Some(card(host, &device.path));
         }
         known.then_some((device, maker))
     };

@@ -113,7 +113,7 @@ impl Host {
 /// by all of its own links together where it has some, else by the way to the last of them.
 fn inner(machine: &Machine, seats: &[usize]) -> (f64, f64) {
     let (first, last) = (seats[0], seats[seats.len() - 1]);
-    let wire = machine.way(first, last).wire;
+    let wire = machine.path(first, last).wire;
     let own = machine.gpu_links.iter().filter(|link| link.ends.contains(&first));
     let own: f64 = own.map(|link| f64::from(link.links) * link.wire.bytes_per_s).sum();
     let bytes_per_s = if own > 0.0 { own } else { wire.bytes_per_s };
@@ -132,7 +132,7 @@ fn rank_nics(machine: &Machine, seats: &[usize], nics: &[usize]) -> Vec<u32> {
     let mut own = vec![Vec::with_capacity(each); seats.len()];
     for _ in 0..each {
         for (seat, own) in seats.iter().zip(&mut own) {
-            let far = |at: &usize| (machine.way(*seat, nics[*at]).class, taken[*at], *at);
+            let far = |at: &usize| (machine.path(*seat, nics[*at]).class, taken[*at], *at);
             let others = (0..nics.len()).filter(|at| !own.contains(&(*at as u32)));
             let nearest = others.min_by_key(far).unwrap_or(0);
             taken[nearest] += 1;

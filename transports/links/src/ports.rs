@@ -114,8 +114,8 @@ impl CallMemory {
     #[inline]
     fn memory(&self, operand: Operand, task: &Task<'_>) -> *mut u8 {
         let address = match operand {
-            Operand::Input(at) => self.input + at + task.piece_offset,
-            Operand::Output(at) => self.output + at + task.piece_offset,
+            Operand::Input(at) => self.input + at + task.chunk_offset,
+            Operand::Output(at) => self.output + at + task.chunk_offset,
             Operand::Scratch(at) => self.scratch + at + task.scratch_offset,
             Operand::Slot(_) => 0,
         };

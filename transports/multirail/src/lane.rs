@@ -124,10 +124,10 @@ impl RailsLane {
 
     /// Takes one put; no if the link takes no more.
     fn put(&mut self, now: Instant, request: &WorkRequest) -> Result<bool, TransportError> {
-        let WorkRequest::Put { endpoint, grant, .. } = *request;
+        let WorkRequest::Put { endpoint, is_control, .. } = *request;
         let put = self.understand(request)?;
         // Credits and CTS wait behind no data.
-        let depth = if grant { WINDOW } else { self.with.caps.depth_max };
+        let depth = if is_control { WINDOW } else { self.with.caps.depth_max };
         let link = self.link(endpoint)?;
         if link.lost {
             // Work for a lost peer is void: taken, and never done.
@@ -146,22 +146,23 @@ impl RailsLane {
 
     /// Has a rail take a put; gives it back if none does now.
     fn dispatch(&mut self, now: Instant, put: Put) -> Option<Put> {
-        let WorkRequest::Put { endpoint, local, tail, grant, remote_offset, immediate, .. } =
-            put.request;
+        let WorkRequest::Put {
+            endpoint, local, tail, is_control, remote_offset, immediate, ..
+        } = put.request;
         let RailsLane { links, batches, .. } = self;
         let number = endpoint.0 as usize;
         let Some(link) = links.get_mut(number).and_then(Option::as_mut) else { return Some(put) };
-        let Some(way) = link.way(&put, now) else { return Some(put) };
-        let PutPath { rail: at, endpoint, remote, .. } = way;
+        let Some(put_path) = link.put_path(&put, now) else { return Some(put) };
+        let PutPath { rail: at, endpoint, remote, .. } = put_path;
         let lane = link.rails[at].lane;
-        let tail = tail.zip(way.tail).map(|(tail, key)| LocalSlice { key, ..tail });
-        let local = LocalSlice { key: way.local, ..local };
+        let tail = tail.zip(put_path.tail).map(|(tail, key)| LocalSlice { key, ..tail });
+        let local = LocalSlice { key: put_path.local, ..local };
         let taken = link.rails[at].take(put, now);
         batches[lane].push(WorkRequest::Put {
             endpoint,
             local,
             tail,
-            grant,
+            is_control,
             remote,
             remote_offset,
             immediate,
@@ -283,9 +284,9 @@ impl RailsLane {
     fn told(&mut self, number: usize, over: usize, note: Note, now: Instant) {
         let Some(Some(link)) = self.links.get_mut(number) else { return };
         match note {
-            Note::Piece { number: piece, is_last, bytes } => {
+            Note::Fragment { number: fragment, is_last, bytes } => {
                 let mut whole = Vec::new();
-                if !link.notes.hear(piece, is_last, bytes, &mut whole) {
+                if !link.notes.hear(fragment, is_last, bytes, &mut whole) {
                     return self.lose(number, "its notes are not what they can be");
                 }
                 let heard = link.notes.heard();
@@ -615,7 +616,7 @@ impl RailsLane {
             endpoint,
             local: LocalSlice { key: own, offset: 0, bytes: 0 },
             tail: None,
-            grant: false,
+            is_control: false,
             remote,
             remote_offset: 0,
             immediate: None,

@@ -8,7 +8,7 @@ use ccl_core::queue_pairs::Striping;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connecting, EndpointId, MrKey, NOTE_BYTES_MAX, RemoteMr};
 
-use crate::note::{Note, PIECE_BYTES};
+use crate::note::{FRAGMENT_BYTES, Note};
 use crate::rail::{Put, Rail, Stage};
 use crate::rendezvous::{Dial, Doors, From, LinkId};
 
@@ -40,24 +40,26 @@ pub(crate) struct Notes {
 impl Notes {
     /// The pieces of a note to be sent.
     pub(crate) fn say(&mut self, bytes: &[u8]) -> Vec<Note> {
-        let mut pieces: Vec<&[u8]> = bytes.chunks(PIECE_BYTES).collect();
-        if pieces.is_empty() {
-            pieces.push(&[]);
+        let mut fragments: Vec<&[u8]> = bytes.chunks(FRAGMENT_BYTES).collect();
+        if fragments.is_empty() {
+            fragments.push(&[]);
         }
-        let last = pieces.len() - 1;
+        let last = fragments.len() - 1;
         let from = self.said.len();
-        self.said.extend(pieces.iter().enumerate().map(|(at, piece)| (at == last, piece.to_vec())));
+        self.said.extend(
+            fragments.iter().enumerate().map(|(at, fragment)| (at == last, fragment.to_vec())),
+        );
         self.unheard(from)
     }
 
     fn unheard(&self, from: usize) -> Vec<Note> {
-        let pieces = self.said.iter().enumerate().skip(from);
-        let piece = |(at, (is_last, bytes)): (usize, &(bool, Vec<u8>))| Note::Piece {
+        let fragments = self.said.iter().enumerate().skip(from);
+        let fragment = |(at, (is_last, bytes)): (usize, &(bool, Vec<u8>))| Note::Fragment {
             number: self.first.wrapping_add(at as u32),
             is_last: *is_last,
             bytes: bytes.clone(),
         };
-        pieces.map(piece).collect()
+        fragments.map(fragment).collect()
     }
 
     fn heard_below(&mut self, below: u32) {
@@ -196,25 +198,25 @@ impl Link {
     }
 
     /// The way on which a put would be done first, if one takes it now.
-    pub(crate) fn way(&self, put: &Put, now: Instant) -> Option<PutPath> {
+    pub(crate) fn put_path(&self, put: &Put, now: Instant) -> Option<PutPath> {
         let to = self.imports.iter().find(|import| import.number == put.to)?;
         let (before, from) = self.rails.split_at(self.turn % self.rails.len().max(1));
         let rails = from.iter().zip(before.len()..).chain(before.iter().zip(0..));
-        let mut ways = rails.filter_map(|(rail, at)| {
+        let mut put_paths = rails.filter_map(|(rail, at)| {
             let endpoint = rail.takes()?;
             let remote = to.rails.get(at).copied().flatten()?;
             let (local, tail) = put.known_to(rail.lane)?;
             Some((rail, PutPath { rail: at, endpoint, remote, local, tail }))
         });
-        let (rail, mut best) = ways.next()?;
-        let Some(second) = ways.next() else { return Some(best) };
+        let (rail, mut best) = put_paths.next()?;
+        let Some(second) = put_paths.next() else { return Some(best) };
         let rates = self.rails.iter().filter_map(Rail::bytes_per_s);
         let fastest = rates.fold(0.0, f64::max);
         let mut least = rail.expects(put.bytes, fastest, now);
-        for (rail, way) in std::iter::once(second).chain(ways) {
+        for (rail, put_path) in std::iter::once(second).chain(put_paths) {
             let expected = rail.expects(put.bytes, fastest, now);
             if expected < least {
-                (least, best) = (expected, way);
+                (least, best) = (expected, put_path);
             }
         }
         Some(best)
@@ -338,13 +340,13 @@ mod tests {
     #[test]
     fn notes_are_heard_once_and_in_order_however_often_they_are_said() {
         let (mut one, mut other) = (Notes::default(), Notes::default());
-        let texts = [vec![1; 3], Vec::new(), vec![2; NOTE_BYTES_MAX], vec![3; PIECE_BYTES]];
+        let texts = [vec![1; 3], Vec::new(), vec![2; NOTE_BYTES_MAX], vec![3; FRAGMENT_BYTES]];
         let mut notes: Vec<Note> = texts.iter().flat_map(|text| one.say(text)).collect();
         notes.reverse();
         notes.extend(one.unheard(0));
         let mut whole = Vec::new();
         for note in notes {
-            let Note::Piece { number, is_last, bytes } = note else { panic!("{note:?}") };
+            let Note::Fragment { number, is_last, bytes } = note else { panic!("{note:?}") };
             assert!(other.hear(number, is_last, bytes, &mut whole));
         }
         assert_eq!(whole, texts);

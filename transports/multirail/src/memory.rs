@@ -61,9 +61,9 @@ mod tests {
 
     /// What a record of a transfer grant has room for.
     #[test]
-    fn four_rails_of_rdma_fit_a_grant() {
+    fn four_rails_of_rdma_fit_a_cts() {
         let rails = vec![Some(RemoteKey(vec![1; 37])); 4];
         let key = Keys { memory: Theirs { number: 1, bytes: 2 }, rails }.encode();
-        assert!(key.0.len() + 33 <= ccl_core::transport::GRANT_BYTES_MAX);
+        assert!(key.0.len() + 33 <= ccl_core::transport::CTS_BYTES_MAX);
     }
 }

@@ -9,7 +9,7 @@ use crate::rail::WINDOW;
 /// What a note takes beside its own bytes, at most: its kind, a number, a flag and a length.
 const FIXED_BYTES: usize = 16;
 /// A note of the user's travels in pieces so long.
-pub(crate) const PIECE_BYTES: usize = NOTE_BYTES_MAX - FIXED_BYTES;
+pub(crate) const FRAGMENT_BYTES: usize = NOTE_BYTES_MAX - FIXED_BYTES;
 /// Keys that one note tells take so much at most.
 pub(crate) const KEYS_BYTES: usize = NOTE_BYTES_MAX - FIXED_BYTES;
 /// What a key takes beside its own bytes, at most: its number and its length.
@@ -42,7 +42,7 @@ pub(crate) struct Fate {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Note {
     /// A piece of a user's note, by its number; and whether it is the note's last.
-    Piece {
+    Fragment {
         number: u32,
         is_last: bool,
         bytes: Vec<u8>,
@@ -116,8 +116,8 @@ mod tests {
         assert!(notes.len() > 5);
         assert_eq!(keys(vec![(1, vec![0; NOTE_BYTES_MAX])]), []);
         notes.extend([
-            Note::Piece { number: 9, is_last: true, bytes: vec![5; PIECE_BYTES] },
-            Note::Piece { number: 0, is_last: false, bytes: Vec::new() },
+            Note::Fragment { number: 9, is_last: true, bytes: vec![5; FRAGMENT_BYTES] },
+            Note::Fragment { number: 0, is_last: false, bytes: Vec::new() },
             Note::Heard { below: u32::MAX },
             Note::Down(Down { rail: 3, epoch: 77, done: 1 << 50, open }),
             Note::Fate(Fate { rail: 3, epoch: 77, missing: 0, arrived }),

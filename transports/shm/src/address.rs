@@ -14,16 +14,16 @@ const KIND: [u8; 4] = *b"shm1";
 
 /// The host and the part of it in which abstract names are visible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct Namespace {
     /// The kernel's random identity of this boot; other containers of the host have the same.
     pub(crate) boot: [u8; 16],
     /// The network namespace's inode; 0 if unknown.
     pub(crate) network: u64,
 }
 
-impl Place {
+impl Namespace {
     /// Where this process is.
-    pub(crate) fn here() -> Result<Place, TransportError> {
+    pub(crate) fn here() -> Result<Namespace, TransportError> {
         let path = "/proc/sys/kernel/random/boot_id";
         let boot = std::fs::read_to_string(path).ok().and_then(|text| parse_boot(&text));
         let Some(boot) = boot else {
@@ -33,7 +33,7 @@ impl Place {
             )));
         };
         let network = std::fs::metadata("/proc/self/ns/net").map_or(0, |meta| meta.ino());
-        Ok(Place { boot, network })
+        Ok(Namespace { boot, network })
     }
 }
 
@@ -61,12 +61,12 @@ impl Name {
 }
 
 /// The address that peers are given.
-pub(crate) fn encode(name: Name, place: Place) -> Address {
-    Address(encoding::encode(&(KIND, name, place)))
+pub(crate) fn encode(name: Name, namespace: Namespace) -> Address {
+    Address(encoding::encode(&(KIND, name, namespace)))
 }
 
 /// The name in an address, if it can be reached from `here`.
-pub(crate) fn decode(address: &Address, here: Place) -> Result<Name, TransportError> {
+pub(crate) fn decode(address: &Address, here: Namespace) -> Result<Name, TransportError> {
     let (name, there) = match encoding::decode(&address.0) {
         Ok((KIND, name, there)) => (name, there),
         _ => {
@@ -75,7 +75,7 @@ pub(crate) fn decode(address: &Address, here: Place) -> Result<Name, TransportEr
             return Err(TransportError::Usage(reason));
         }
     };
-    let (name, there): (Name, Place) = (name, there);
+    let (name, there): (Name, Namespace) = (name, there);
     let refused = |reason: &str| TransportError::Refused {
         peer: format!("shared memory listener {}", name.text()),
         reason: reason.to_owned(),
@@ -101,21 +101,21 @@ mod tests {
 
     #[test]
     fn addresses_of_elsewhere_say_so() {
-        let here = Place::here().unwrap();
+        let here = Namespace::here().unwrap();
         let name = Name([7; 16]);
         assert_eq!(decode(&encode(name, here), here), Ok(name));
         let mut other = here;
         other.boot[3] ^= 1;
         let error = decode(&encode(name, other), here).unwrap_err().to_string();
         assert!(error.contains("another host"), "{error}");
-        let other = Place { network: here.network + 1, ..here };
+        let other = Namespace { network: here.network + 1, ..here };
         let error = decode(&encode(name, other), here).unwrap_err().to_string();
         assert!(error.contains("namespace"), "{error}");
     }
 
     #[test]
     fn other_bytes_are_no_address() {
-        let here = Place::here().unwrap();
+        let here = Namespace::here().unwrap();
         let good = encode(Name([7; 16]), here).0;
         let long = [&good[..], &[0]].concat();
         for bytes in [&good[..good.len() - 1], &long, b"", b"shm1", &good[1..]] {

@@ -9,7 +9,7 @@ use ccl_core::transport::{
 };
 use ccl_memory::Region;
 
-use crate::address::{self, Place};
+use crate::address::{self, Namespace};
 use crate::endpoint::{ShmConnecting, ShmListener};
 use crate::handshake::RING;
 use crate::lane::ShmLane;
@@ -38,14 +38,14 @@ pub(crate) type File = Option<Arc<OwnedFd>>;
 #[derive(Debug)]
 pub struct ShmDevice {
     caps: Caps,
-    place: Place,
+    namespace: Namespace,
     registry: Arc<Registry<File>>,
 }
 
 impl ShmDevice {
     pub(crate) fn open() -> Result<ShmDevice, TransportError> {
-        let place = Place::here()?;
-        Ok(ShmDevice { caps: caps(), place, registry: Arc::new(Registry::new()) })
+        let namespace = Namespace::here()?;
+        Ok(ShmDevice { caps: caps(), namespace, registry: Arc::new(Registry::new()) })
     }
 }
 
@@ -70,7 +70,7 @@ impl Device for ShmDevice {
     }
 
     fn listen(&self, secret: &Secret) -> Result<Box<dyn Listener>, TransportError> {
-        Ok(Box::new(ShmListener::new(self.registry.device(), self.place, secret)?))
+        Ok(Box::new(ShmListener::new(self.registry.device(), self.namespace, secret)?))
     }
 
     fn connect(
@@ -80,7 +80,7 @@ impl Device for ShmDevice {
         hello: &[u8],
         deadline: Instant,
     ) -> Result<Box<dyn Connecting>, TransportError> {
-        let name = address::decode(address, self.place)?;
+        let name = address::decode(address, self.namespace)?;
         let device = self.registry.device();
         Ok(Box::new(ShmConnecting::new(device, name, secret, hello, deadline)?))
     }

@@ -10,7 +10,7 @@ use ccl_core::transport::{
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::address::{self, Name, Place};
+use crate::address::{self, Name, Namespace};
 use crate::credentials;
 use crate::handshake::{Handshake, Shaken, random};
 use crate::wire::Socket;
@@ -49,7 +49,7 @@ pub(crate) struct ShmListener {
 impl ShmListener {
     pub(crate) fn new(
         device: u64,
-        place: Place,
+        namespace: Namespace,
         secret: &Secret,
     ) -> Result<ShmListener, TransportError> {
         let name = Name(random()?);
@@ -60,7 +60,7 @@ impl ShmListener {
             .map_err(|error| os("listen", error, "this kernel is not usable"))?;
         Ok(ShmListener {
             device,
-            address: address::encode(name, place),
+            address: address::encode(name, namespace),
             secret: secret.clone(),
             socket,
             half_open: Vec::new(),

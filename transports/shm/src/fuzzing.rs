@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use ccl_core::transport::{Address, Secret};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::address::{self, Place};
+use crate::address::{self, Namespace};
 use crate::credentials::Peer;
 use crate::handshake::Handshake;
 use crate::wire::{self, Offer, Socket};
@@ -21,7 +21,7 @@ pub fn shm_key(data: &[u8]) {
 /// The address of a listener: what is read is read again from what is written.
 pub fn shm_address(data: &[u8]) {
     // Half of the inputs are of this very place.
-    let here = Place { boot: [1; 16], network: 2 };
+    let here = Namespace { boot: [1; 16], network: 2 };
     if let Ok(name) = address::decode(&Address(data.to_vec()), here) {
         assert_eq!(address::decode(&address::encode(name, here), here), Ok(name));
     }

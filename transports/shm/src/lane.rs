@@ -191,8 +191,8 @@ impl Endpoint {
             return Err(self.refused("it sent something that is no offer of memory"));
         };
         // A name used twice keeps its first meaning.
-        if let Entry::Vacant(place) = self.offered.entry(offer.id) {
-            place.insert(Offered { offer, file: Some(file) });
+        if let Entry::Vacant(namespace) = self.offered.entry(offer.id) {
+            namespace.insert(Offered { offer, file: Some(file) });
             self.waiting += 1;
         }
         Ok(())

@@ -116,7 +116,7 @@ fn check_limits(bytes: usize) -> Result<(), TransportError> {
         return Err(TransportError::Os {
             call: "allocation of shared memory",
             code: Errno::NOMEM.raw_os_error(),
-            reason: format!("{bytes} bytes are wanted and {left} are available"),
+            reason: format!("{bytes} bytes are asked for and {left} are available"),
             advice: FREE_MEMORY,
         });
     }
@@ -126,7 +126,7 @@ fn check_limits(bytes: usize) -> Result<(), TransportError> {
         return Err(TransportError::Os {
             call: "allocation of shared memory",
             code: Errno::FBIG.raw_os_error(),
-            reason: format!("{bytes} bytes are wanted and files may have {limit}"),
+            reason: format!("{bytes} bytes are asked for and files may have {limit}"),
             advice: "raise the limit with `ulimit -f unlimited`",
         });
     }

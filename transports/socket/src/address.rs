@@ -16,7 +16,7 @@ pub type Token = [u8; 16];
 
 /// A gate's address, understood.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct Location {
     /// Which gate.
     pub token: Token,
     /// The addresses of its host, the likeliest first.
@@ -24,14 +24,14 @@ pub struct Place {
     pub addresses: Vec<SocketAddr>,
 }
 
-impl Place {
+impl Location {
     /// Returns an address without its last place, which is the least likely to be of use; none if
     /// it has no other.
     #[must_use]
     pub fn fewer(address: &Address) -> Option<Address> {
-        let mut place = Place::decode(address).ok().filter(|it| it.addresses.len() > 1)?;
-        place.addresses.pop();
-        Some(place.encode())
+        let mut location = Location::decode(address).ok().filter(|it| it.addresses.len() > 1)?;
+        location.addresses.pop();
+        Some(location.encode())
     }
 
     /// As bytes.
@@ -45,10 +45,10 @@ impl Place {
     /// # Errors
     ///
     /// When they are no address of a gate.
-    pub fn decode(address: &Address) -> Result<Place, TransportError> {
+    pub fn decode(address: &Address) -> Result<Location, TransportError> {
         match encoding::decode(&address.0) {
-            Ok((MAGIC, Place { token, addresses })) if !addresses.is_empty() => {
-                Ok(Place { token, addresses })
+            Ok((MAGIC, Location { token, addresses })) if !addresses.is_empty() => {
+                Ok(Location { token, addresses })
             }
             _ => {
                 let bytes = address.0.len();
@@ -73,13 +73,13 @@ mod tests {
     #[test]
     fn places_survive_their_journey_and_nonsense_does_not() {
         let addresses = ["10.1.2.3:4", "[fd00::1]:65535"].map(|text| text.parse().unwrap());
-        let place = Place { token: [9; 16], addresses: addresses.to_vec() };
-        let address = place.encode();
-        assert_eq!(Place::decode(&address), Ok(place));
+        let location = Location { token: [9; 16], addresses: addresses.to_vec() };
+        let address = location.encode();
+        assert_eq!(Location::decode(&address), Ok(location));
         for bytes in 0..address.0.len() {
             let cut = Address(address.0[..bytes].to_vec());
-            assert!(Place::decode(&cut).is_err(), "{bytes}");
+            assert!(Location::decode(&cut).is_err(), "{bytes}");
         }
-        assert!(Place::decode(&Address(vec![7; 40])).is_err());
+        assert!(Location::decode(&Address(vec![7; 40])).is_err());
     }
 }

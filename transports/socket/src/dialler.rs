@@ -11,7 +11,7 @@ use ccl_core::time::Instant;
 use ccl_core::transport::TransportError;
 use rustix::io::Errno;
 
-use crate::address::Place;
+use crate::address::Location;
 use crate::hello::Hello;
 use crate::shake::{Setup, Shake};
 use crate::socket;
@@ -23,7 +23,7 @@ const STAGGER: Duration = Duration::from_millis(50);
 /// A connection in the making.
 #[derive(Debug)]
 pub struct Dialler {
-    place: Place,
+    location: Location,
     setup: Setup,
     hello: Vec<u8>,
     /// Addresses that were not dialled yet, the best last, and when the next one's turn is.
@@ -45,13 +45,13 @@ impl Dialler {
     /// [`TEXT_BYTES_MAX`](crate::TEXT_BYTES_MAX) bytes); `resumes` if the connection takes the
     /// place of one that broke.
     #[must_use]
-    pub fn new(place: Place, setup: &Setup, resumes: bool, text: &[u8]) -> Dialler {
-        let (token, encrypts) = (place.token, setup.tls.is_some());
+    pub fn new(location: Location, setup: &Setup, resumes: bool, text: &[u8]) -> Dialler {
+        let (token, encrypts) = (location.token, setup.tls.is_some());
         let hello = Hello { token, encrypts, resumes, text: text.to_vec() };
         Dialler {
-            waiting: place.addresses.iter().rev().copied().collect(),
+            waiting: location.addresses.iter().rev().copied().collect(),
             next_at: Instant::ZERO,
-            place,
+            location,
             setup: setup.clone(),
             hello: hello.encode(),
             dialled: Vec::new(),
@@ -158,7 +158,7 @@ impl Dialler {
     /// Nothing is left to be tried.
     fn error(&self) -> TransportError {
         TransportError::Lost {
-            peer: format!("TCP listener {}", self.place.text()),
+            peer: format!("TCP listener {}", self.location.text()),
             reason: format!(
                 "none of its addresses answers: {}; choose interfaces that reach it with \
                  FERROCCL_SOCKET_IFNAME on its side, and look for a firewall",

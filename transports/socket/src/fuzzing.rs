@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ccl_core::transport::{Address, Secret};
 
-use crate::address::Place;
+use crate::address::Location;
 use crate::hello::Hello;
 use crate::interface::Filter;
 use crate::shake::{Setup, Shake, protocol};
@@ -15,8 +15,8 @@ use crate::socket;
 
 /// The address of a gate: what is read is read again from what is written.
 pub fn wire_address(data: &[u8]) {
-    if let Ok(place) = Place::decode(&Address(data.to_vec())) {
-        assert_eq!(Place::decode(&place.encode()), Ok(place));
+    if let Ok(location) = Location::decode(&Address(data.to_vec())) {
+        assert_eq!(Location::decode(&location.encode()), Ok(location));
     }
 }
 
@@ -48,15 +48,15 @@ pub fn wire_shake(data: &[u8]) {
 
 fn stranger(data: &[u8]) -> Option<()> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").ok()?;
-    let place = listener.local_addr().ok()?;
-    let theirs = TcpStream::connect_timeout(&place, Duration::from_secs(1)).ok()?;
+    let location = listener.local_addr().ok()?;
+    let theirs = TcpStream::connect_timeout(&location, Duration::from_secs(1)).ok()?;
     let (ours, _) = listener.accept().ok()?;
     ours.set_nonblocking(true).ok()?;
     let secret = Secret(socket::random().ok()?);
     let setup = Setup { protocol: protocol("fuzzed", 3), secret, tls: None, congestion: None };
     let mut shake = Shake::listener(ours.into(), &setup, [7; 16]).ok()?;
-    for piece in data.chunks(100) {
-        (&theirs).write_all(piece).ok()?;
+    for part in data.chunks(100) {
+        (&theirs).write_all(part).ok()?;
         match shake.step() {
             Ok(proved) => assert!(!proved, "it was let in"),
             Err(_) => return None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, TransportError};
 
-use crate::address::Place;
+use crate::address::Location;
 use crate::hello::Hello;
 use crate::shake::{Setup, Shake};
 use crate::wire::Wire;
@@ -38,7 +38,7 @@ pub struct Proven {
 #[derive(Debug)]
 pub struct Gate {
     socket: OwnedFd,
-    place: Place,
+    location: Location,
     setup: Setup,
     half_open: Vec<(Instant, Shake)>,
     rejected: u64,
@@ -56,20 +56,20 @@ impl Gate {
         let addresses = interface::addresses(&filter, interfaces)?;
         let (socket, port) = socket::listen()?;
         let addresses = addresses.into_iter().map(|ip| SocketAddr::new(ip, port)).collect();
-        let place = Place { token: socket::random()?, addresses };
+        let location = Location { token: socket::random()?, addresses };
         let (setup, half_open) = (setup.clone(), Vec::new());
-        Ok(Gate { socket, place, setup, half_open, rejected: 0 })
+        Ok(Gate { socket, location, setup, half_open, rejected: 0 })
     }
 
     /// Has peers try this address first, if it is among those that they are told.
     pub fn prefer(&mut self, address: IpAddr) {
-        self.place.addresses.sort_by_key(|one| one.ip() != address);
+        self.location.addresses.sort_by_key(|one| one.ip() != address);
     }
 
     /// Where it can be reached.
     #[must_use]
     pub fn address(&self) -> Address {
-        self.place.encode()
+        self.location.encode()
     }
 
     /// Takes in whoever has come, and appends those who have proved the secret.
@@ -83,7 +83,7 @@ impl Gate {
             if self.half_open.len() >= HALF_OPEN_MAX {
                 self.yields();
             }
-            match Shake::listener(socket, &self.setup, self.place.token) {
+            match Shake::listener(socket, &self.setup, self.location.token) {
                 Ok(shake) => self.half_open.push((now + PROVE_WITHIN, shake)),
                 Err(error) => self.reject(&error),
             }

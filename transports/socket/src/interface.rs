@@ -43,9 +43,9 @@ impl Filter {
     /// Whether an interface with this name and address is to be used.
     #[must_use]
     pub fn takes(&self, name: &str, address: IpAddr) -> bool {
-        let named = self.names.iter().any(|wanted| match self.exact {
-            true => name == wanted,
-            false => name.starts_with(wanted),
+        let named = self.names.iter().any(|pattern| match self.exact {
+            true => name == pattern,
+            false => name.starts_with(pattern),
         });
         let listed = named || self.networks.iter().any(|network| network.contains(&address));
         listed != self.exclude

@@ -53,7 +53,7 @@ use ccl_core::transport::TransportError;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-pub use address::{Place, Token};
+pub use address::{Location, Token};
 pub use dialler::Dialler;
 pub use farewell::Farewell;
 pub use gate::{BUSY_MAX, Gate, Proven};

@@ -214,11 +214,11 @@ impl Session {
     /// Reads until all places are full or nothing is left, here or in the socket.
     pub(crate) fn read(&mut self, socket: &OwnedFd, into: &mut [IoSliceMut<'_>]) -> Got {
         let (mut done, mut received) = (0, false);
-        for place in into {
+        for location in into {
             let mut at = 0;
-            while at < place.len() {
+            while at < location.len() {
                 if self.plain > 0 {
-                    match self.connection.reader().read(&mut place[at..]) {
+                    match self.connection.reader().read(&mut location[at..]) {
                         Ok(count) => {
                             (at, done, self.plain) =
                                 (at + count, done + count, self.plain.saturating_sub(count))

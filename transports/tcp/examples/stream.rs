@@ -103,7 +103,7 @@ fn send(
                 endpoint: end.endpoint,
                 local: LocalSlice { key: end.key, offset, bytes },
                 tail: None,
-                grant: false,
+                is_control: false,
                 remote,
                 remote_offset: offset,
                 immediate: Some(0),

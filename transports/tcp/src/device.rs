@@ -8,7 +8,7 @@ use ccl_core::transport::{
     Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
 };
 use ccl_memory::Region;
-use ccl_socket::{LinkConnecting, LinkListener, Place, Setup, Tls, protocol, socket};
+use ccl_socket::{LinkConnecting, LinkListener, Location, Setup, Tls, protocol, socket};
 
 use crate::Options;
 use crate::lane::{DEPTH_MAX, MESSAGE_BYTES_MAX, TcpLane};
@@ -110,9 +110,9 @@ impl Device for TcpDevice {
         hello: &[u8],
         deadline: Instant,
     ) -> Result<Box<dyn Connecting>, TransportError> {
-        let (device, place) = (self.registry.device(), Place::decode(address)?);
+        let (device, location) = (self.registry.device(), Location::decode(address)?);
         let (setup, stripes) = (self.setup(secret), self.options.sockets as u16);
-        Ok(Box::new(LinkConnecting::new(device, place, &setup, hello, stripes, deadline)?))
+        Ok(Box::new(LinkConnecting::new(device, location, &setup, hello, stripes, deadline)?))
     }
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, EndpointId, Event, Lane, Registry, Secret};
 use ccl_memory::Region;
-use ccl_socket::{Got, Link, Place, Remake, Setup, Tls, Wire};
+use ccl_socket::{Got, Link, Location, Remake, Setup, Tls, Wire};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use crate::Options;
@@ -64,7 +64,7 @@ fn a_stripe_is_not_drained_before_the_socket_has_all() {
     let bytes = 250_000;
     let header = Header { bytes: bytes as u32, ..Header::bare(Kind::Put, 0) };
     let source = Region::private(bytes);
-    stripe.outgoing.push(Put { header, source, tail: None, id: Some(1), kept: true });
+    stripe.outgoing.push(Put { header, source, tail: None, id: Some(1), has_bytes: true });
     stripe.write().unwrap();
     assert!(stripe.outgoing.is_drained(), "all of it is encrypted");
     assert!(!stripe.is_drained(), "and not all of it has gone");
@@ -103,7 +103,7 @@ fn what_is_done_when_it_is_written_cannot_be_sent_again() {
         let header = Header { bytes: 9, ..Header::bare(Kind::Put, 0) };
         for id in [7, 8] {
             let source = Region::private(64).part(0, 9).unwrap();
-            stripe.outgoing.push(Put { header, source, tail: None, id: Some(id), kept: true });
+            stripe.outgoing.push(Put { header, source, tail: None, id: Some(id), has_bytes: true });
         }
         stripe.write().unwrap();
         assert_eq!(stripe.outgoing.take_written().collect::<Vec<_>>(), [7, 8]);
@@ -136,8 +136,8 @@ fn lane(stripes: Vec<Wire>) -> TcpLane {
     let registry = Arc::new(Registry::new());
     let secret = Secret([7; 32]);
     let setup = Setup { protocol: PROTOCOL, secret, tls: None, congestion: None };
-    let place = Place { token: [0; 16], addresses: Vec::new() };
-    let remake = Remake::dialled(place, setup);
+    let location = Location { token: [0; 16], addresses: Vec::new() };
+    let remake = Remake::dialled(location, setup);
     let (peer, wires) = ("a test".to_owned(), stripes);
     let link = Link { device: registry.device(), id: [0; 16], peer, wires, remake };
     let options = Options { resume_within: Duration::MAX, ..Options::default() };

@@ -169,8 +169,8 @@ impl Endpoint {
     }
 
     /// Grants all take one stripe, which keeps them in order.
-    pub(crate) fn put(&mut self, put: Put, grant: bool) {
-        if grant {
+    pub(crate) fn put(&mut self, put: Put, is_control: bool) {
+        if is_control {
             return self.stripes[0].outgoing.push(put);
         }
         self.stripes[self.turn].outgoing.push(put);

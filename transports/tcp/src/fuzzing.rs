@@ -39,7 +39,7 @@ struct Read {
 }
 
 /// Frames in pieces of so many bytes.
-fn read(stream: &[u8], piece: usize) -> Option<Read> {
+fn read(stream: &[u8], part: usize) -> Option<Read> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let pair = rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None);
     let (ours, theirs) = pair.ok()?;
@@ -56,9 +56,9 @@ fn read(stream: &[u8], piece: usize) -> Option<Read> {
     inbox.redirect(elsewhere, into, std::iter::empty())?.ok()?;
     let (mut wire, mut incoming, mut arrivals) = (Wire::plain(ours), Incoming::new(), Vec::new());
     let mut nonsense = false;
-    for piece in stream.chunks(piece) {
-        let written = socket::write(&theirs, &[IoSlice::new(piece)]);
-        if !matches!(written, Got::Bytes(count) if count == piece.len()) {
+    for part in stream.chunks(part) {
+        let written = socket::write(&theirs, &[IoSlice::new(part)]);
+        if !matches!(written, Got::Bytes(count) if count == part.len()) {
             return None;
         }
         loop {
@@ -85,7 +85,7 @@ fn read(stream: &[u8], piece: usize) -> Option<Read> {
 /// the stream means the same.
 pub fn tcp_frames(data: &[u8]) {
     let Some((&cut, stream)) = data.split_first() else { return };
-    let (Some(whole), Some(pieces)) =
+    let (Some(whole), Some(parts)) =
         (read(stream, stream.len().max(1)), read(stream, usize::from(cut).max(1)))
     else {
         return;
@@ -94,7 +94,7 @@ pub fn tcp_frames(data: &[u8]) {
     for outside in [first, third, 7 * SHARED_BYTES / 2..5 * SHARED_BYTES] {
         assert!(whole.memory[outside].iter().all(|byte| *byte == UNTOUCHED), "{whole:?}");
     }
-    assert_eq!(whole, pieces);
+    assert_eq!(whole, parts);
 }
 
 #[cfg(test)]

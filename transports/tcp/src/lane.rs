@@ -118,7 +118,7 @@ impl TcpLane {
 
     /// Takes one put; no if the endpoint takes no more.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
-        let WorkRequest::Put { endpoint, remote_offset, immediate, grant, id, .. } = *request;
+        let WorkRequest::Put { endpoint, remote_offset, immediate, is_control, id, .. } = *request;
         let understood = self.memory.understand(request)?;
         let header = Header {
             kind: Kind::Put,
@@ -138,7 +138,7 @@ impl TcpLane {
         if peer.outstanding() >= DEPTH_MAX {
             return Ok(false);
         }
-        peer.put(Put { header, source, tail, id: Some(id), kept: true }, grant);
+        peer.put(Put { header, source, tail, id: Some(id), has_bytes: true }, is_control);
         Ok(true)
     }
 
@@ -373,7 +373,13 @@ impl Lane for TcpLane {
         let peer = self.endpoint(endpoint)?;
         if peer.lost.is_none() {
             // One stripe for all, which keeps them in order.
-            peer.stripes[0].outgoing.push(Put { header, source, tail: None, id: None, kept: true });
+            peer.stripes[0].outgoing.push(Put {
+                header,
+                source,
+                tail: None,
+                id: None,
+                has_bytes: true,
+            });
         }
         Ok(())
     }

@@ -50,7 +50,7 @@ use ccl_core::config::Config;
 use ccl_core::registry::{Reach, TransportKind};
 use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
 
-use ccl_socket::Place;
+use ccl_socket::Location;
 
 pub use device::TcpDevice;
 
@@ -126,7 +126,7 @@ pub const KIND: TransportKind = TransportKind {
         let options = Options { done_when_written, ..Options::from_config(config) };
         Ok(Box::new(TcpTransport::new(options)))
     },
-    fewer_places: Place::fewer,
+    fewer_places: Location::fewer,
 };
 
 /// TCP.

@@ -23,7 +23,7 @@ pub(crate) struct Put {
     /// None for a note, of whose end nobody is told, and once that has been told.
     pub(crate) id: Option<u64>,
     /// Whether the bytes are still there.
-    pub(crate) kept: bool,
+    pub(crate) has_bytes: bool,
 }
 
 impl Put {
@@ -136,7 +136,7 @@ impl Outgoing {
         self.sent = self.queue.len();
         self.acknowledge(received, done)?;
         self.sent = 0;
-        let lost = self.queue.iter().filter(|put| !put.kept).count();
+        let lost = self.queue.iter().filter(|put| !put.has_bytes).count();
         if lost > 0 {
             return Err(format!(
                 "has not received {lost} messages that had left this side when the connection \
@@ -232,7 +232,7 @@ impl Outgoing {
             if self.gives_back
                 && let Some(id) = put.id.take()
             {
-                put.kept = false;
+                put.has_bytes = false;
                 self.written_out.push(id);
             }
         }
@@ -251,7 +251,7 @@ mod tests {
         source.write(0, &bytes).unwrap();
         let header =
             Header { bytes: bytes.len() as u32, memory: id as u32, ..Header::bare(Kind::Put, 0) };
-        Put { header, source, tail: None, id: Some(id), kept: true }
+        Put { header, source, tail: None, id: Some(id), has_bytes: true }
     }
 
     /// What the wire carries of puts with these numbers.

@@ -8,7 +8,7 @@ use ccl_core::transport::{
     Address, Caps, Connecting, Device, Lane, Listener, MrKey, Registry, Secret, TransportError,
 };
 use ccl_memory::Region;
-use ccl_socket::{LinkConnecting, LinkListener, Place, Setup, protocol};
+use ccl_socket::{LinkConnecting, LinkListener, Location, Setup, protocol};
 
 use crate::Options;
 use crate::endpoint::DEPTH_MAX;
@@ -106,9 +106,9 @@ impl Device for VerbsDevice {
         hello: &[u8],
         deadline: Instant,
     ) -> Result<Box<dyn Connecting>, TransportError> {
-        let (device, place) = (self.registry.device(), Place::decode(address)?);
+        let (device, location) = (self.registry.device(), Location::decode(address)?);
         let setup = self.setup(secret);
-        Ok(Box::new(LinkConnecting::new(device, place, &setup, hello, 1, deadline)?))
+        Ok(Box::new(LinkConnecting::new(device, location, &setup, hello, 1, deadline)?))
     }
 
     fn lane(&self) -> Result<Box<dyn Lane>, TransportError> {

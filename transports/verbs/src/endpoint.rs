@@ -11,7 +11,7 @@ use ccl_socket::{Break, Intent, Link, LinkId, Remake};
 use rdma_sys::{IBV_QPF_GRH_REQUIRED, ibv_wc};
 
 use crate::gid;
-use crate::group::{self, Groups, Need, Place};
+use crate::group::{self, Groups, Need, Selection};
 use crate::line::{Line, Put};
 use crate::load::Load;
 use crate::memory::Shared;
@@ -78,7 +78,7 @@ pub(crate) struct Endpoint {
     /// Taken, and not handed to the device yet.
     pending: VecDeque<Waiting>,
     /// The same of grants: they wait for none of the others.
-    grants: VecDeque<Waiting>,
+    control: VecDeque<Waiting>,
     /// Being handed to it: their memory is read meanwhile.
     posting: Vec<Waiting>,
     /// Bytes that were handed to the device and are not done: the lane's load counts them.
@@ -189,7 +189,7 @@ impl Endpoint {
             lines,
             groups: Groups::new(options),
             pending: VecDeque::new(),
-            grants: VecDeque::new(),
+            control: VecDeque::new(),
             posting: Vec::new(),
             under_way: 0,
             staged: Vec::new(),
@@ -221,37 +221,37 @@ impl Endpoint {
     /// Returns whether it takes one more put. This bounds what waits; the rule in force bounds what
     /// the device has (`write_now`). Credits and CTS count for neither.
     pub(crate) fn takes(&self, put: &Put) -> bool {
-        let outstanding = match put.grant {
-            true => self.grants.len(),
+        let outstanding = match put.is_control {
+            true => self.control.len(),
             false => self.pending.len() + self.open.data(),
         };
         outstanding < DEPTH_MAX
     }
 
     /// Spreads puts so from now on.
-    pub(crate) fn follow(&mut self, striping: &Striping) {
-        self.groups.follow(striping);
+    pub(crate) fn apply(&mut self, striping: &Striping) {
+        self.groups.apply(striping);
     }
 
     /// The queue pairs that data takes now, as an Ethernet fabric sees them.
     pub(crate) fn flows(&self) -> Vec<Flow> {
         let lines = self.lines.get(self.groups.range()).unwrap_or_default();
         let is_ethernet = self.port.is_ethernet();
-        let ways = lines.iter().filter_map(|line| line.way().filter(|_| is_ethernet));
-        let flow = |way: &Path| Flow {
+        let paths = lines.iter().filter_map(|line| line.path().filter(|_| is_ethernet));
+        let flow = |path: &Path| Flow {
             from: gid::ip(self.own.gid),
-            to: gid::ip(way.peer_gid),
-            source_port: source_port(way.flow_label),
+            to: gid::ip(path.peer_gid),
+            source_port: source_port(path.flow_label),
             destination_port: ROCE_PORT,
-            traffic_class: way.traffic_class,
-            queue_pair: way.peer_number,
+            traffic_class: path.traffic_class,
+            queue_pair: path.peer_number,
         };
-        ways.map(flow).collect()
+        paths.map(flow).collect()
     }
 
     /// Whether something waits for room, or for the peer.
     pub(crate) fn waits(&self) -> bool {
-        !self.pending.is_empty() || !self.grants.is_empty()
+        !self.pending.is_empty() || !self.control.is_empty()
     }
 
     /// Whether the device has everything.
@@ -274,28 +274,28 @@ impl Endpoint {
         load: &mut Load,
         done: &mut Vec<u64>,
     ) {
-        let queue = if put.grant { &self.grants } else { &self.pending };
+        let queue = if put.is_control { &self.control } else { &self.pending };
         if self.stage == Stage::Live && queue.is_empty() && self.write_now(put, load, done) {
             return;
         }
-        let queue = if put.grant { &mut self.grants } else { &mut self.pending };
+        let queue = if put.is_control { &mut self.control } else { &mut self.pending };
         queue.push_back(Waiting { put: *put, _memory: memory() });
     }
 
     /// Prepares the writes of a put, if there is room.
     fn write_now(&mut self, put: &Put, load: &mut Load, done: &mut Vec<u64>) -> bool {
         let bytes = put.bytes();
-        let place = if put.grant {
+        let selection = if put.is_control {
             Groups::aside(&self.lines, bytes)
         } else if self.open.data() >= self.groups.in_flight() {
             None
         } else if load.admits(bytes, self.groups.budget_bytes()) {
-            self.groups.place(&self.lines, bytes)
+            self.groups.selection(&self.lines, bytes)
         } else {
             None
         };
-        let Some(place) = place else { return false };
-        self.write(put, place, load, done);
+        let Some(selection) = selection else { return false };
+        self.write(put, selection, load, done);
         true
     }
 
@@ -305,9 +305,9 @@ impl Endpoint {
         if self.stage != Stage::Live || self.has_ended() {
             return false;
         }
-        while let Some(waiting) = self.grants.pop_front() {
+        while let Some(waiting) = self.control.pop_front() {
             if !self.write_now(&waiting.put, load, done) {
-                self.grants.push_front(waiting);
+                self.control.push_front(waiting);
                 break;
             }
             self.posting.push(waiting);
@@ -331,14 +331,14 @@ impl Endpoint {
     }
 
     /// Prepares the writes of a put.
-    fn write(&mut self, put: &Put, place: Place, load: &mut Load, done: &mut Vec<u64>) {
-        let index = self.open.add(put.id, place.parts, !put.grant);
-        let parts = (place.parts as u32 - 1) << PARTS_SHIFT;
+    fn write(&mut self, put: &Put, selection: Selection, load: &mut Load, done: &mut Vec<u64>) {
+        let index = self.open.add(put.id, selection.parts, !put.is_control);
+        let parts = (selection.parts as u32 - 1) << PARTS_SHIFT;
         let immediate = put.immediate.map(|immediate| immediate | parts);
         let bytes = put.bytes();
-        for part in 0..place.parts {
-            let (at, start) = (place.line(part), part * place.part_bytes);
-            let range = (start, (start + place.part_bytes).min(bytes));
+        for part in 0..selection.parts {
+            let (at, start) = (selection.line(part), part * selection.part_bytes);
+            let range = (start, (start + selection.part_bytes).min(bytes));
             let name = self.name | (at as u64) << LINE_SHIFT;
             let line = &mut self.lines[at];
             self.staged.extend((!line.is_staged()).then_some(at));
@@ -585,7 +585,7 @@ impl Endpoint {
         let ethernet = self.port.is_ethernet();
         let required = self.port.attr.flags & IBV_QPF_GRH_REQUIRED != 0;
         let routed = ethernet || required || theirs.gid[..8] != self.own.gid[..8];
-        let mut way = Path {
+        let mut path = Path {
             port: self.port.number,
             partition: self.port.partition,
             gid_index: routed.then_some(row),
@@ -603,10 +603,10 @@ impl Endpoint {
         };
         let lines = self.lines.iter_mut().zip(&theirs.pairs).zip(group::needs(options));
         for (at, ((line, number), need)) in lines.enumerate() {
-            way.peer_number = *number;
-            way.traffic_class = need.traffic_class;
-            way.flow_label = flow_label(&self.id, at);
-            line.connect(&way).map_err(|error| error.to_string())?;
+            path.peer_number = *number;
+            path.traffic_class = need.traffic_class;
+            path.flow_label = flow_label(&self.id, at);
+            line.connect(&path).map_err(|error| error.to_string())?;
         }
         self.stage = Stage::Connected;
         self.side.say(&Word::Ready);
@@ -642,7 +642,7 @@ impl Endpoint {
         self.lines.clear();
         self.staged.clear();
         self.pending.clear();
-        self.grants.clear();
+        self.control.clear();
         self.open.clear();
         self.side.close();
     }

@@ -71,7 +71,7 @@ pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
     let mut best = None;
     for (at, one) in dialler.iter().enumerate() {
         for (to, another) in other.iter().enumerate() {
-            let merit = meeting(*one, *another);
+            let merit = merit_of(*one, *another);
             if best.is_none_or(|(known, _)| merit > known) {
                 best = Some((merit, (at, to)));
             }
@@ -83,7 +83,7 @@ pub(crate) fn meet(dialler: &[[u8; 16]], other: &[[u8; 16]]) -> (usize, usize) {
 /// Ranks a pair of addresses: of one family, of one subnet and the bits that they share if so, and
 /// the merit of the worse one. How long the subnet's prefix is, a port does not tell: 24 bits for
 /// IPv4 and 64 for IPv6 are assumed.
-fn meeting(one: [u8; 16], other: [u8; 16]) -> (bool, u32, Merit) {
+fn merit_of(one: [u8; 16], other: [u8; 16]) -> (bool, u32, Merit) {
     let (first, second) = (ip(one), ip(other));
     let merit = merit(first).min(merit(second));
     let shared = (u128::from_be_bytes(one) ^ u128::from_be_bytes(other)).leading_zeros();

@@ -52,7 +52,7 @@ pub(crate) struct Group {
 
 /// Where a put goes: in so many parts of so many bytes, to this line and those after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Selection {
     first: usize,
     count: usize,
     at: usize,
@@ -60,7 +60,7 @@ pub(crate) struct Place {
     pub(crate) part_bytes: usize,
 }
 
-impl Place {
+impl Selection {
     /// The line of a part.
     pub(crate) fn line(&self, part: usize) -> usize {
         let at = self.at + part;
@@ -87,12 +87,12 @@ impl Groups {
             first += count;
         }
         let mut groups = Groups { groups, striping: Striping::default(), current: 0 };
-        groups.follow(&options.policy.otherwise());
+        groups.apply(&options.policy.otherwise());
         groups
     }
 
     /// Spreads puts so from now on. A traffic class without queue pairs leaves it to the first.
-    pub(crate) fn follow(&mut self, striping: &Striping) {
+    pub(crate) fn apply(&mut self, striping: &Striping) {
         self.striping = *striping;
         let own = |group: &Group| group.traffic_class == striping.traffic_class;
         self.current = self.groups.iter().position(own).unwrap_or(0);
@@ -117,13 +117,13 @@ impl Groups {
     }
 
     /// Where a grant of so many bytes goes now, if there is room.
-    pub(crate) fn aside(lines: &[Line], bytes: usize) -> Option<Place> {
-        let alone = Place { first: 0, count: 1, at: 0, parts: 1, part_bytes: bytes };
+    pub(crate) fn aside(lines: &[Line], bytes: usize) -> Option<Selection> {
+        let alone = Selection { first: 0, count: 1, at: 0, parts: 1, part_bytes: bytes };
         lines.first()?.has_room().then_some(alone)
     }
 
     /// Where so many bytes go now, if there is room.
-    pub(crate) fn place(&mut self, lines: &[Line], bytes: usize) -> Option<Place> {
+    pub(crate) fn selection(&mut self, lines: &[Line], bytes: usize) -> Option<Selection> {
         let Striping { order, chunk_bytes, .. } = self.striping;
         let range = self.range();
         let (first, count) = (range.start, range.len());
@@ -148,6 +148,6 @@ impl Groups {
         };
         let next = at + parts;
         group.turn = if next < count { next } else { next - count };
-        Some(Place { first, count, at, parts, part_bytes })
+        Some(Selection { first, count, at, parts, part_bytes })
     }
 }

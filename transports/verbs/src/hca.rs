@@ -15,7 +15,7 @@ struct Entry {
     name: String,
     port: Option<u8>,
     /// Rail and plane.
-    place: [Option<u16>; 2],
+    position: [Option<u16>; 2],
 }
 
 impl Filter {
@@ -28,7 +28,7 @@ impl Filter {
             let name = parts.next().unwrap_or_default().to_owned();
             let port = parts.next().and_then(|port| port.parse().ok());
             let mut next = || parts.next().and_then(|number| number.parse().ok());
-            Entry { name, port, place: [next(), next()] }
+            Entry { name, port, position: [next(), next()] }
         };
         Filter { exclude, exact, entries: entries.map(entry).collect() }
     }
@@ -49,9 +49,9 @@ impl Filter {
     }
 
     /// Rail and plane of a port that is used, as far as it is said.
-    pub(crate) fn place(&self, device: &str, port: u8) -> [Option<u16>; 2] {
+    pub(crate) fn position(&self, device: &str, port: u8) -> [Option<u16>; 2] {
         let found = self.find(device, port).filter(|_| !self.exclude);
-        found.map_or([None; 2], |entry| entry.place)
+        found.map_or([None; 2], |entry| entry.position)
     }
 }
 
@@ -76,14 +76,14 @@ mod tests {
 
     #[test]
     fn rails_and_planes_are_those_of_the_entry_that_names_a_port() {
-        let place = |text: &str, device: &str, port| Filter::parse(text).place(device, port);
+        let position = |text: &str, device: &str, port| Filter::parse(text).position(device, port);
         let text = "mlx5_0:1:0:2,mlx5_1:1:1, mlx5_2::7:x";
-        assert_eq!(place(text, "mlx5_0", 1), [Some(0), Some(2)]);
-        assert_eq!(place(text, "mlx5_1", 1), [Some(1), None]);
-        assert_eq!(place(text, "mlx5_2", 2), [Some(7), None]);
-        assert_eq!(place(text, "mlx5_3", 1), [None; 2]);
-        assert_eq!(place("^mlx5_0:1:3", "mlx5_0", 2), [None; 2]);
-        assert_eq!(place("", "mlx5_0", 1), [None; 2]);
+        assert_eq!(position(text, "mlx5_0", 1), [Some(0), Some(2)]);
+        assert_eq!(position(text, "mlx5_1", 1), [Some(1), None]);
+        assert_eq!(position(text, "mlx5_2", 2), [Some(7), None]);
+        assert_eq!(position(text, "mlx5_3", 1), [None; 2]);
+        assert_eq!(position("^mlx5_0:1:3", "mlx5_0", 2), [None; 2]);
+        assert_eq!(position("", "mlx5_0", 1), [None; 2]);
         assert!(Filter::parse(text).takes("mlx5_2", 1) && !Filter::parse(text).takes("mlx5_0", 2));
     }
 }

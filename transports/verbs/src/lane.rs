@@ -21,7 +21,7 @@ use crate::endpoint::{Endpoint, Name, Told, completions};
 use crate::line::Put;
 use crate::load::Load;
 use crate::memory::Shared;
-use crate::native::{Memory, Piece, Queue};
+use crate::native::{Memory, Queue, Sge};
 use crate::port::Port;
 use crate::side::Word;
 use crate::{Options, device};
@@ -74,7 +74,7 @@ pub(crate) struct VerbsLane {
     /// Puts that are done and were not told of.
     done: Vec<u64>,
     /// What happened while another endpoint was closed.
-    kept: Vec<Event>,
+    deferred: Vec<Event>,
     /// Endpoints with something to hear, when it was looked last.
     ready: Vec<u64>,
     words: Vec<Word>,
@@ -111,7 +111,7 @@ impl VerbsLane {
             stash: Vec::with_capacity(AT_ONCE),
             space: vec![ibv_wc::default(); AT_ONCE],
             done: Vec::with_capacity(AT_ONCE),
-            kept: Vec::new(),
+            deferred: Vec::new(),
             ready: Vec::with_capacity(READY_MAX),
             words: Vec::new(),
             checked: Instant::ZERO,
@@ -126,14 +126,14 @@ impl VerbsLane {
 
     /// Takes one put; no if the endpoint takes no more.
     fn put(&mut self, request: &WorkRequest) -> Result<bool, TransportError> {
-        let WorkRequest::Put { endpoint, remote_offset, grant, immediate, id, .. } = *request;
+        let WorkRequest::Put { endpoint, remote_offset, is_control, immediate, id, .. } = *request;
         let VerbsLane { memory, endpoints, active, load, done, .. } = self;
         let understood = memory.understand(request)?;
         let put = Put {
-            source: piece(&understood.source),
-            tail: understood.tail.as_ref().and_then(piece),
+            source: sge(&understood.source),
+            tail: understood.tail.as_ref().and_then(sge),
             to: (understood.to.address + remote_offset as u64, understood.to.key),
-            grant,
+            is_control,
             immediate,
             id,
         };
@@ -307,7 +307,7 @@ impl VerbsLane {
     fn has_news(&self) -> bool {
         let unreported = |e: &Endpoint| e.lost.is_some() && !e.reported;
         !self.done.is_empty()
-            || !self.kept.is_empty()
+            || !self.deferred.is_empty()
             || !self.stash.is_empty()
             || self.endpoints.iter().flatten().any(unreported)
     }
@@ -343,9 +343,9 @@ fn unwatch(epoll: &OwnedFd, endpoint: &Endpoint) {
 }
 
 /// None of no bytes.
-fn piece(slice: &Slice<'_, Arc<Memory>>) -> Option<Piece> {
+fn sge(slice: &Slice<'_, Arc<Memory>>) -> Option<Sge> {
     let Slice { registration, offset, bytes } = slice;
-    if *bytes > 0 { registration.with.piece(*offset, *bytes) } else { None }
+    if *bytes > 0 { registration.with.sge(*offset, *bytes) } else { None }
 }
 
 #[cold]
@@ -388,7 +388,7 @@ impl Lane for VerbsLane {
         self.memory.forget(endpoint);
         self.close(closed);
         self.room += completions(&self.port, &self.options);
-        self.kept.retain(|event| match event {
+        self.deferred.retain(|event| match event {
             Event::Arrived { endpoint: at, .. }
             | Event::Note { endpoint: at, .. }
             | Event::Lost { endpoint: at, .. } => *at != endpoint,
@@ -420,9 +420,9 @@ impl Lane for VerbsLane {
         if !waits || now() >= self.farewell.until(now(), FAREWELL) {
             return true;
         }
-        let mut events = std::mem::take(&mut self.kept);
+        let mut events = std::mem::take(&mut self.deferred);
         let went_on = self.drain(&mut events).and_then(|_| self.check(now(), &mut events));
-        self.kept = events;
+        self.deferred = events;
         went_on.is_err()
     }
 
@@ -485,7 +485,7 @@ impl Lane for VerbsLane {
 
     fn set_striping(&mut self, endpoint: EndpointId, striping: &Striping) {
         if let Ok(peer) = self.endpoint(endpoint) {
-            peer.follow(striping);
+            peer.apply(striping);
         }
     }
 
@@ -496,7 +496,7 @@ impl Lane for VerbsLane {
 
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         self.memory.refresh();
-        events.append(&mut self.kept);
+        events.append(&mut self.deferred);
         self.drain(events)?;
         if self.unsettled || now.since(self.checked) >= CHECK_EVERY {
             self.check(now, events)?;

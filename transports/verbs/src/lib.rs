@@ -54,7 +54,7 @@ use ccl_core::registry::{Reach, TransportKind};
 use ccl_core::transport::{
     Device, DeviceId, DeviceInfo, Fabric, LinkLayer, Transport, TransportError,
 };
-use ccl_socket::Place;
+use ccl_socket::Location;
 use rdma_sys::{Functions, IBV_MTU_256, IBV_MTU_4096, ibv_mtu};
 
 pub use device::VerbsDevice;
@@ -258,7 +258,7 @@ pub const KIND: TransportKind = TransportKind {
         }
         Ok(Box::new(VerbsTransport::new(options)))
     },
-    fewer_places: Place::fewer,
+    fewer_places: Location::fewer,
 };
 
 /// RDMA through libibverbs.
@@ -290,9 +290,9 @@ impl VerbsTransport {
         let mut ports = Vec::new();
         for name in Context::names(functions) {
             match Context::open(functions, &name) {
-                Ok(context) => ports.extend(self.ports(&context).map(|(place, port)| {
+                Ok(context) => ports.extend(self.ports(&context).map(|(position, port)| {
                     let port = port.map(|port| port.description());
-                    (place, port.map_err(|error| error.to_string()))
+                    (position, port.map_err(|error| error.to_string()))
                 })),
                 Err(error) => ports.push((name, Err(error.to_string()))),
             }
@@ -304,7 +304,7 @@ impl VerbsTransport {
     fn fabric(&self, port: &Port) -> Fabric {
         let card = Some(u64::from_be(port.limits.sys_image_guid)).filter(|guid| *guid != 0);
         let [rail, plane] =
-            Filter::parse(&self.options.devices).place(port.context.name(), port.number);
+            Filter::parse(&self.options.devices).position(port.context.name(), port.number);
         let layer = match port.is_ethernet() {
             true => LinkLayer::Ethernet,
             false => LinkLayer::InfiniBand,
@@ -321,8 +321,8 @@ impl VerbsTransport {
         let count = context.limits().map_or(0, |limits| limits.phys_port_cnt);
         let asked = (1..=count).filter(move |port| filter.takes(context.name(), *port));
         asked.map(|number| {
-            let place = format!("{}:{number}", context.name());
-            (place, Port::open(Arc::clone(context), number, &self.options))
+            let position = format!("{}:{number}", context.name());
+            (position, Port::open(Arc::clone(context), number, &self.options))
         })
     }
 }

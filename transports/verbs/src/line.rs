@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use ccl_core::transport::TransportError;
 
 use crate::gid;
-use crate::native::{Pair, Path, Piece, Room, Write};
+use crate::native::{Pair, Path, Room, Sge, Write};
 
 /// So many writes in a row complete with the last of them at the latest.
 const QUIET_MAX: u32 = 16;
@@ -14,12 +14,12 @@ const QUIET_MAX: u32 = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Put {
     /// What it writes from; none of no bytes.
-    pub(crate) source: Option<Piece>,
-    pub(crate) tail: Option<Piece>,
+    pub(crate) source: Option<Sge>,
+    pub(crate) tail: Option<Sge>,
     /// Address and key of the peer's memory.
     pub(crate) to: (u64, u32),
     /// Whether it waits behind no other.
-    pub(crate) grant: bool,
+    pub(crate) is_control: bool,
     pub(crate) immediate: Option<u32>,
     pub(crate) id: u64,
 }
@@ -40,7 +40,7 @@ impl Put {
     }
 
     /// What of it lies from byte `start` to before `end`, in the two places it is read from.
-    fn pieces(&self, start: usize, end: usize) -> (Option<Piece>, Option<Piece>) {
+    fn sges(&self, start: usize, end: usize) -> (Option<Sge>, Option<Sge>) {
         let head = self.head();
         let from = self.source.and_then(|source| source.part(start, end));
         let (start, end) = (start.saturating_sub(head), end.saturating_sub(head));
@@ -74,7 +74,7 @@ pub(crate) struct Line {
     /// Bytes of the writes that the device has.
     bytes: usize,
     /// Where it leads.
-    way: Option<Path>,
+    path: Option<Path>,
     /// Whether it has failed and told everything that came before.
     pub(crate) is_flushed: bool,
     /// Whether a write is done when the device has its bytes.
@@ -94,7 +94,7 @@ impl Line {
             owing: false,
             used: 0,
             bytes: 0,
-            way: None,
+            path: None,
             is_flushed: false,
             early,
         }
@@ -111,21 +111,21 @@ impl Line {
     }
 
     /// Connects it with its peer.
-    pub(crate) fn connect(&mut self, way: &Path) -> Result<(), TransportError> {
-        self.way = Some(*way);
-        self.pair.connect(way)
+    pub(crate) fn connect(&mut self, path: &Path) -> Result<(), TransportError> {
+        self.path = Some(*path);
+        self.pair.connect(path)
     }
 
     /// Where it leads, once it is connected.
-    pub(crate) fn way(&self) -> Option<&Path> {
-        self.way.as_ref()
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_ref()
     }
 
     /// The queue pair at the other end, for messages.
     pub(crate) fn peer_text(&self) -> String {
-        self.way.map_or_else(
+        self.path.map_or_else(
             || "nobody".to_owned(),
-            |way| format!("{}, queue pair {}", gid::ip(way.peer_gid), way.peer_number),
+            |path| format!("{}, queue pair {}", gid::ip(path.peer_gid), path.peer_number),
         )
     }
 
@@ -176,7 +176,7 @@ impl Line {
         // What is done already needs no completion of its own.
         let is_done = inline && self.early;
         self.owing = !signaled && (self.owing || !is_done);
-        let (from, then) = put.pieces(start, end);
+        let (from, then) = put.sges(start, end);
         self.pair.stage(&Write {
             id: name | u64::from(self.posted),
             from,

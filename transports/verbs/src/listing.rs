@@ -1,6 +1,6 @@
 //! What ports there are, for who describes the machine and does not use them.
 
-use ccl_core::transport::{LinkLayer, Place};
+use ccl_core::transport::{LinkLayer, Locality};
 use rdma_sys::{
     IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, IBV_PORT_ACTIVE, ibv_port_attr,
 };
@@ -28,7 +28,7 @@ pub struct PortInfo {
     /// Whether that may be more: faster ports are told of as if they were of this speed.
     pub is_at_least: bool,
     /// Where its device is, as far as sysfs shows it.
-    pub place: Place,
+    pub locality: Locality,
 }
 
 impl VerbsTransport {
@@ -45,7 +45,7 @@ impl VerbsTransport {
 
 fn ports(context: &Context) -> Vec<PortInfo> {
     let count = context.limits().map_or(0, |limits| limits.phys_port_cnt);
-    let place = Place { numa_node: context.numa_node(), pci_path: context.pci_path() };
+    let locality = Locality { numa_node: context.numa_node(), pci_path: context.pci_path() };
     let port = |number| {
         let attr = context.port(number).ok()?;
         Some(PortInfo {
@@ -59,7 +59,7 @@ fn ports(context: &Context) -> Vec<PortInfo> {
             },
             bytes_per_s: bytes_per_s(&attr),
             is_at_least: attr.active_speed == FASTEST,
-            place: place.clone(),
+            locality: locality.clone(),
         })
     };
     (1..=count).filter_map(port).collect()

@@ -74,10 +74,10 @@ impl Port {
         }
         let (choice, others) = choose(&context, number, &attr, &options.gid).map_err(usage)?;
         let (lid, mtu) = (attr.lid, attr.active_mtu);
-        let wanted = options.partition;
-        if context.partition(number, wanted).is_none_or(|key| key == 0) {
+        let requested = options.partition;
+        if context.partition(number, requested).is_none_or(|key| key == 0) {
             return Err(usage(format!(
-                "row {wanted} of its table of partitions is empty (FERROCCL_IB_PKEY)"
+                "row {requested} of its table of partitions is empty (FERROCCL_IB_PKEY)"
             )));
         }
         let Options { grant_traffic_class, traffic_class, .. } = *options;
@@ -87,7 +87,7 @@ impl Port {
         let domain = Domain::new(Arc::clone(&context))?;
         let located = Mutex::new(Located { choice, others, lid, mtu });
         let health = Mutex::default();
-        let partition = wanted;
+        let partition = requested;
         Ok(Port { context, domain, number, attr, located, limits, partition, control, health })
     }
 

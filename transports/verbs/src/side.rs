@@ -89,7 +89,7 @@ pub(crate) struct Side {
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
     /// Words as they were said, from the first one that the peer has not acknowledged.
-    kept: VecDeque<Vec<u8>>,
+    unacknowledged: VecDeque<Vec<u8>>,
     /// Words that the peer has acknowledged, modulo 2^32.
     acknowledged: u32,
     /// Words heard, and how many of them the peer was told of.
@@ -105,7 +105,7 @@ impl Side {
             wire: Some(wire),
             outgoing: Vec::new(),
             incoming: Vec::new(),
-            kept: VecDeque::new(),
+            unacknowledged: VecDeque::new(),
             acknowledged: 0,
             heard: 0,
             told: 0,
@@ -125,7 +125,7 @@ impl Side {
         if self.wire.is_some() && !self.resumes {
             self.outgoing.extend_from_slice(&bytes);
         }
-        self.kept.push_back(bytes);
+        self.unacknowledged.push_back(bytes);
         // An end of the connection is noticed by who reads.
         let _ = self.flush();
     }
@@ -141,7 +141,7 @@ impl Side {
     pub(crate) fn is_flushed(&self) -> bool {
         match &self.wire {
             Some(wire) => self.outgoing.is_empty() && wire.is_flushed() && !self.resumes,
-            None => self.kept.is_empty(),
+            None => self.unacknowledged.is_empty(),
         }
     }
 
@@ -211,10 +211,10 @@ impl Side {
     /// The peer has heard so many words.
     fn trim(&mut self, heard: u32) -> Result<(), End> {
         let count = heard.wrapping_sub(self.acknowledged) as usize;
-        if count > self.kept.len() {
+        if count > self.unacknowledged.len() {
             return Err(nonsense());
         }
-        self.kept.drain(..count);
+        self.unacknowledged.drain(..count);
         self.acknowledged = heard;
         Ok(())
     }
@@ -232,7 +232,9 @@ impl Side {
                 (RESUME, Some(number)) if self.resumes => {
                     self.trim(number)?;
                     self.resumes = false;
-                    self.kept.iter().for_each(|word| self.outgoing.extend_from_slice(word));
+                    self.unacknowledged
+                        .iter()
+                        .for_each(|word| self.outgoing.extend_from_slice(word));
                     // An end of the connection is noticed by who reads.
                     let _ = self.flush();
                 }
@@ -286,7 +288,11 @@ mod tests {
                 }
             }
             let at_most = 2 * TELL_EVERY as usize;
-            assert!(heard_before != 100 || one.kept.len() < at_most, "{} kept", one.kept.len());
+            assert!(
+                heard_before != 100 || one.unacknowledged.len() < at_most,
+                "{} kept",
+                one.unacknowledged.len()
+            );
             one.breaks();
             one.say(&note(said_before));
             assert!(!one.is_flushed());

@@ -38,7 +38,7 @@ fn end(limits: Limits) -> End {
     End { pair, queue, memory, region, gid, device }
 }
 
-fn way(to: &End) -> Path {
+fn path(to: &End) -> Path {
     Path {
         port: 1,
         partition: 0,
@@ -59,7 +59,7 @@ fn way(to: &End) -> Path {
 
 fn joined() -> (End, End, Arc<Memory>) {
     let (mut one, mut other) = (end(Limits::default()), end(Limits::default()));
-    let (there, back) = (way(&other), way(&one));
+    let (there, back) = (path(&other), path(&one));
     one.pair.connect(&there).unwrap();
     other.pair.connect(&back).unwrap();
     let memory = Arc::clone(&one.memory);
@@ -80,7 +80,7 @@ fn completions(end: &End, count: usize) -> Vec<ibv_wc> {
 
 fn write(from: &Memory, to: &End, id: u64, bytes: usize) -> Write {
     let (address, key) = to.memory.remote();
-    let from = from.piece(0, bytes);
+    let from = from.sge(0, bytes);
     let to = (address + 100, key);
     Write { id, from, then: None, to, immediate: None, signaled: true, inline: false }
 }
@@ -96,7 +96,7 @@ fn a_write_arrives_with_its_immediate_and_both_sides_hear_of_it() {
     other.pair.receive(1, 0).unwrap();
     one.region.write(0, b"head").unwrap();
     one.region.write(2000, b"and tail").unwrap();
-    let then = memory.piece(2000, 8);
+    let then = memory.sge(2000, 8);
     let immediate = Some(0x1234_5678);
     let write = Write { then, immediate, ..write(&memory, &other, 9, 4) };
     post(&mut one, &[write]).unwrap();
@@ -176,7 +176,7 @@ fn who_is_gone_or_not_ready_is_told_apart() {
     let (address, key) = other.memory.remote();
     drop(other);
     assert_eq!(completions(&one, 1)[0].status, IBV_WC_RETRY_EXC_ERR);
-    let from = memory.piece(0, 4);
+    let from = memory.sge(0, 4);
     let to = (address, key);
     let late =
         Write { id: 2, from, then: None, to, immediate: None, signaled: false, inline: false };

@@ -8,7 +8,7 @@
 //! Steps: 2. Bytes across per pair of hosts and direction: the blocks of the sending one, the least
 //! possible, in parallel from all its ranks.
 
-use crate::algorithm::common::{Place, across, each, inside, runs};
+use crate::algorithm::common::{Position, across, each, inside, runs};
 use crate::algorithm::{Algorithm, Family, Order, Params};
 use crate::schedule::{Affine, Builder, RankSchedule, input, output};
 use crate::types::Collective;
@@ -24,19 +24,19 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
 };
 
 fn schedule(params: &Params<'_>) -> RankSchedule {
-    let (place, rank) = (Place::of(params), params.rank);
-    let Place { hosts, host, local, .. } = place;
-    let neighbours = place.neighbours();
+    let (position, rank) = (Position::of(params), params.rank);
+    let Position { hosts, host, local, .. } = position;
+    let neighbours = position.neighbours();
     let mut b = Builder::new(rank, params.ranks, 1);
     b.copy(output(rank), input(0));
     each(&mut b, &neighbours, |b, [peer, _]| b.send(peer, output(rank)));
-    place.each_remote(&mut b, false, |b, remote| {
-        let contact = Affine::constant(place.contact(remote.host, local));
+    position.each_remote(&mut b, false, |b, remote| {
+        let contact = Affine::constant(position.contact(remote.host, local));
         b.send(remote.shifted(contact), output(rank));
     });
     each(&mut b, &neighbours, |b, [peer, _]| b.recv(peer, output(peer)));
-    place.each_remote(&mut b, true, |b, remote| {
-        place.each_round(remote, |first, blocks| {
+    position.each_remote(&mut b, true, |b, remote| {
+        position.each_round(remote, |first, blocks| {
             let far = |local| hosts.rank(remote.host, first + local);
             if local < blocks {
                 let block = remote.shifted(Affine::constant(far(local)));
@@ -44,7 +44,7 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
                 each(b, &neighbours, |b, [peer, _]| b.send(peer, output(block)));
             }
             let passed_on = |local| [hosts.rank(host, local), far(local)];
-            each(b, &runs(place.others(blocks).map(passed_on)), |b, [peer, block]| {
+            each(b, &runs(position.others(blocks).map(passed_on)), |b, [peer, block]| {
                 b.recv(peer, output(remote.shifted(block)));
             });
         });

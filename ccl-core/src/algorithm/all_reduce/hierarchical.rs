@@ -17,7 +17,7 @@
 //! no link ever holds two messages that wait for one another. Source: the two levels are folklore;
 //! both phases across are those of `direct_two_phase`.
 
-use crate::algorithm::common::{Names, Place, Run, across, each, inside, runs};
+use crate::algorithm::common::{Names, Position, Run, across, each, inside, runs};
 use crate::algorithm::{Algorithm, Family, Order, Params};
 use crate::schedule::{Affine, Builder, RankSchedule, Slice, Terms, input, output};
 use crate::types::Collective;
@@ -34,7 +34,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
 
 /// What a rank needs to know to write its schedule.
 struct Plan<'a> {
-    place: Place<'a>,
+    position: Position<'a>,
     /// The other ranks of the host.
     neighbours: Vec<Run<2>>,
     /// Those of them that own a share, with the number of its first part.
@@ -45,15 +45,15 @@ struct Plan<'a> {
 }
 
 fn schedule(params: &Params<'_>) -> RankSchedule {
-    let place = Place::of(params);
-    let (shares, cuts) = (place.hosts.smallest(), place.hosts.count());
-    let owner = |local| [place.hosts.rank(place.host, local), local * cuts];
+    let position = Position::of(params);
+    let (shares, cuts) = (position.hosts.smallest(), position.hosts.count());
+    let owner = |local| [position.hosts.rank(position.host, local), local * cuts];
     let mut plan = Plan {
-        neighbours: place.neighbours(),
-        owners: runs(place.others(shares).map(owner)),
-        own: (place.local < shares).then_some(place.local * cuts),
+        neighbours: position.neighbours(),
+        owners: runs(position.others(shares).map(owner)),
+        own: (position.local < shares).then_some(position.local * cuts),
         names: Names::new(),
-        place,
+        position,
     };
     let mut b = Builder::new(params.rank, params.ranks, shares * cuts);
     plan.fold_for_others(&mut b);
@@ -65,8 +65,8 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
 impl Plan<'_> {
     /// Inside the host folds the cuts that other hosts complete, and sends them there.
     fn fold_for_others(&mut self, b: &mut Builder) {
-        let place = self.place;
-        place.each_remote(b, false, |b, remote| {
+        let position = self.position;
+        position.each_remote(b, false, |b, remote| {
             let cut = |share: Affine| remote.renumbered(share.plus(remote.host.into()));
             each(b, &self.owners, |b, [peer, share]| b.send(peer, input(cut(share))));
             if let Some(own) = self.own {
@@ -74,7 +74,7 @@ impl Plan<'_> {
                 let terms = self.contributions(b, mine);
                 let sum = self.names.sum(mine);
                 b.reduce(sum, &terms);
-                let counterpart = place.hosts.rank(remote.host, place.local);
+                let counterpart = position.hosts.rank(remote.host, position.local);
                 b.send(remote.shifted(Affine::constant(counterpart)), sum);
             }
         });
@@ -82,15 +82,15 @@ impl Plan<'_> {
 
     /// Completes the cut of this host, and hands it out.
     fn fold_own_cut(&mut self, b: &mut Builder) {
-        let place = self.place;
-        let cut = |share: Affine| share.plus(place.host.into());
+        let position = self.position;
+        let cut = |share: Affine| share.plus(position.host.into());
         each(b, &self.owners, |b, [peer, share]| b.send(peer, input(cut(share))));
         if let Some(own) = self.own {
-            let (mine, result) = (input(own + place.host), output(own + place.host));
+            let (mine, result) = (input(own + position.host), output(own + position.host));
             let mut terms = self.contributions(b, mine);
-            let remote =
-                (1..place.hosts.count()).map(|far| (place.host + far) % place.hosts.count());
-            let column = runs(remote.map(|host| [place.hosts.rank(host, place.local)]));
+            let remote = (1..position.hosts.count())
+                .map(|far| (position.host + far) % position.hosts.count());
+            let column = runs(remote.map(|host| [position.hosts.rank(host, position.local)]));
             self.names.receive(b, &column, mine, &mut terms);
             b.reduce_last(result, &terms);
             each(b, &column, |b, [peer]| b.send(peer, result));
@@ -101,12 +101,12 @@ impl Plan<'_> {
 
     /// Gets the other cuts from where they were completed, and hands them out.
     fn hand_out(&self, b: &mut Builder) {
-        let place = self.place;
-        place.each_remote(b, true, |b, remote| {
+        let position = self.position;
+        position.each_remote(b, true, |b, remote| {
             let cut = |share: Affine| remote.renumbered(share.plus(remote.host.into()));
             if let Some(own) = self.own {
                 let result = output(cut(Affine::constant(own)));
-                let counterpart = place.hosts.rank(remote.host, place.local);
+                let counterpart = position.hosts.rank(remote.host, position.local);
                 b.recv(remote.shifted(Affine::constant(counterpart)), result);
                 each(b, &self.neighbours, |b, [peer, _]| b.send(peer, result));
             }

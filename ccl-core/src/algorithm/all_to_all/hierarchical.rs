@@ -12,7 +12,7 @@
 //! across: those of the blocks, the least possible; every block that crosses moves inside too, so
 //! this is for blocks that are short. Blocks wait in scratch until all have come.
 
-use crate::algorithm::common::{Place, Run, across, each, inside, runs};
+use crate::algorithm::common::{Position, Run, across, each, inside, runs};
 use crate::algorithm::{Algorithm, Family, Order, Params};
 use crate::schedule::{Affine, Builder, Parts, RankSchedule, Slice, input, output, scratch};
 use crate::topology::Hosts;
@@ -34,19 +34,19 @@ const GATHERED: u8 = 0;
 const ARRIVED: u8 = 1;
 
 fn schedule(params: &Params<'_>) -> RankSchedule {
-    let (place, rank) = (Place::of(params), params.rank);
-    let Place { hosts, local, .. } = place;
-    let neighbours = place.neighbours();
+    let (position, rank) = (Position::of(params), params.rank);
+    let Position { hosts, local, .. } = position;
+    let neighbours = position.neighbours();
     let mut b = Builder::new(rank, params.ranks, 1);
     if hosts.count() > 1 {
         b.widest_message(hosts.largest());
     }
-    gather_and_send(&mut b, &place, &neighbours);
+    gather_and_send(&mut b, &position, &neighbours);
     each(&mut b, &neighbours, |b, [peer, _]| b.send(peer, input(peer)));
     b.copy(output(rank), input(rank));
     each(&mut b, &neighbours, |b, [peer, _]| b.recv(peer, output(peer)));
-    place.each_remote(&mut b, true, |b, remote| {
-        let contact = remote.shifted(Affine::constant(place.contact(remote.host, local)));
+    position.each_remote(&mut b, true, |b, remote| {
+        let contact = remote.shifted(Affine::constant(position.contact(remote.host, local)));
         let sources = runs((0..).zip(hosts.members(remote.host)).map(|(at, rank)| [rank, at]));
         if let [evenly] = sources.as_slice() {
             let [first, _] = evenly.at(1);
@@ -62,13 +62,13 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
 }
 
 /// Collects what the host has for each rank elsewhere that this one is the contact of.
-fn gather_and_send(b: &mut Builder, place: &Place<'_>, neighbours: &[Run<2>]) {
-    let Place { hosts, host, local, size, .. } = *place;
-    place.each_remote(b, false, |b, remote| {
-        place.each_round(remote, |first, blocks| {
+fn gather_and_send(b: &mut Builder, position: &Position<'_>, neighbours: &[Run<2>]) {
+    let Position { hosts, host, local, size, .. } = *position;
+    position.each_remote(b, false, |b, remote| {
+        position.each_round(remote, |first, blocks| {
             let far = |local| hosts.rank(remote.host, first + local);
             let gathered_at = |local| [hosts.rank(host, local), far(local)];
-            each(b, &runs(place.others(blocks).map(gathered_at)), |b, [peer, block]| {
+            each(b, &runs(position.others(blocks).map(gathered_at)), |b, [peer, block]| {
                 b.send(peer, input(remote.shifted(block)));
             });
             let block = remote.shifted(Affine::constant(far(local)));

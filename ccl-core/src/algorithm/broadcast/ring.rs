@@ -1,4 +1,4 @@
-//! Chain `broadcast`: from the root around the ring, each piece passed on as it comes.
+//! Chain `broadcast`: from the root around the ring, each chunk passed on as it comes.
 //!
 //! ```text
 //!   root ──► root+1 ──► root+2 ──► … ──► root-1
@@ -16,7 +16,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::Broadcast,
     family: Family::Ring,
     name: "ring",
-    summary: "from the root along a chain, piece after piece; least bytes, most steps",
+    summary: "from the root along a chain, chunk after chunk; least bytes, most steps",
     schedule,
     order: Order::None,
     steps: |hosts| hosts.ranks() - 1,

@@ -113,7 +113,7 @@ impl Remote {
 
 /// A rank's place among hosts.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::algorithm) struct Place<'a> {
+pub(in crate::algorithm) struct Position<'a> {
     /// All of them.
     pub(in crate::algorithm) hosts: &'a Hosts,
     /// Its host.
@@ -124,11 +124,11 @@ pub(in crate::algorithm) struct Place<'a> {
     pub(in crate::algorithm) size: u32,
 }
 
-impl<'a> Place<'a> {
-    pub(in crate::algorithm) fn of(params: &Params<'a>) -> Place<'a> {
+impl<'a> Position<'a> {
+    pub(in crate::algorithm) fn of(params: &Params<'a>) -> Position<'a> {
         let hosts = params.hosts;
         let (host, local) = hosts.seat(params.rank);
-        Place { hosts, host, local, size: hosts.size(host) }
+        Position { hosts, host, local, size: hosts.size(host) }
     }
 
     /// The other local indices below `end`.
@@ -190,8 +190,9 @@ pub(in crate::algorithm) fn host_rounds(hosts: &Hosts) -> u32 {
 /// A tree from the root to one rank of each host and from there to everybody, binomial both over
 /// hosts and inside each; hosts first, since they are further.
 pub(in crate::algorithm) fn host_tree(params: &Params<'_>) -> Tree {
-    let (place, (root_host, root_local)) = (Place::of(params), params.hosts.seat(params.root));
-    let Place { hosts, host, local, size, .. } = place;
+    let (position, (root_host, root_local)) =
+        (Position::of(params), params.hosts.seat(params.root));
+    let Position { hosts, host, local, size, .. } = position;
     let among = Binomial::of(host, hosts.count(), root_host);
     let within = Binomial::of(local, size, root_local % size.max(1));
     let local_rank = |child: &Child| hosts.rank(host, child.rank);
@@ -200,8 +201,8 @@ pub(in crate::algorithm) fn host_tree(params: &Params<'_>) -> Tree {
         children: within.children.iter().map(local_rank).collect(),
     };
     if within.parent.is_none() {
-        tree.parent = among.parent.map(|far| place.contact(far, root_local));
-        let far = among.children.iter().map(|child| place.contact(child.rank, root_local));
+        tree.parent = among.parent.map(|far| position.contact(far, root_local));
+        let far = among.children.iter().map(|child| position.contact(child.rank, root_local));
         tree.children.splice(0..0, far);
     }
     tree
@@ -285,8 +286,8 @@ mod tests {
             let hosts = Hosts::of(ids);
             let params = Params { rank, ranks: hosts.ranks(), root: 0, hosts: &hosts };
             let mut b = Builder::new(rank, hosts.ranks(), 1);
-            let place = Place::of(&params);
-            place.each_remote(&mut b, backwards, |b, remote| {
+            let position = Position::of(&params);
+            position.each_remote(&mut b, backwards, |b, remote| {
                 let peer = remote.shifted(Affine::constant(hosts.rank(remote.host, 0)));
                 b.send(peer, crate::schedule::input(0));
             });

@@ -5,7 +5,7 @@ mod phases;
 mod ranks;
 mod trees;
 
-pub(super) use hosts::{Names, Place, Run, across, each, host_rounds, host_tree, inside, runs};
+pub(super) use hosts::{Names, Position, Run, across, each, host_rounds, host_tree, inside, runs};
 pub(super) use phases::{
     Ring, fold_in, fold_in_rank_order, for_each_peer, for_each_peer_backwards, gather_around,
     reduce_around, reduce_up,

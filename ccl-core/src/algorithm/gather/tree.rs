@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Steps: ⌈log2 n⌉. Bytes sent per rank: as many blocks as its subtree has ranks. Inner ranks keep
-//! the pieces under way in scratch; the root receives in place.
+//! the chunks under way in scratch; the root receives in place.
 
 use crate::algorithm::common::{Binomial, rounds};
 use crate::algorithm::{Algorithm, Family, Order, Params};

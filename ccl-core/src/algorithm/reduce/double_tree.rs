@@ -6,7 +6,7 @@
 //!   half 1:  … ──► top of tree 1 ──► root
 //! ```
 //!
-//! Steps: about 1 + log2 n, pipelined by pieces. Bytes sent per rank: the buffer. Source:
+//! Steps: about 1 + log2 n, pipelined by chunks. Bytes sent per rank: the buffer. Source:
 //! P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast,
 //! reduction and scan", 2009.
 

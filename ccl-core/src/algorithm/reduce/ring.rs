@@ -1,5 +1,5 @@
 //! Chain `reduce`: from the rank before the root backwards around the ring, each rank adding its
-//! own, piece after piece.
+//! own, chunk after chunk.
 //!
 //! ```text
 //!   root-1 ──► root-2 ──► … ──► root+1 ──► root
@@ -17,7 +17,7 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
     collective: Collective::Reduce,
     family: Family::Ring,
     name: "ring",
-    summary: "along a chain to the root, piece after piece; least bytes, most steps",
+    summary: "along a chain to the root, chunk after chunk; least bytes, most steps",
     schedule,
     order: Order::Unspecified,
     steps: |hosts| hosts.ranks() - 1,

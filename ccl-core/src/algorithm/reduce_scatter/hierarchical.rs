@@ -10,7 +10,7 @@
 //! Steps: 2. Bytes across per pair of hosts and direction: the blocks of the receiving one, the
 //! least possible, in parallel to all its ranks.
 
-use crate::algorithm::common::{Names, Place, across, each, inside, runs};
+use crate::algorithm::common::{Names, Position, across, each, inside, runs};
 use crate::algorithm::{Algorithm, Family, Order, Params};
 use crate::schedule::{Affine, Builder, RankSchedule, Terms, input, output};
 use crate::types::Collective;
@@ -26,15 +26,15 @@ pub(super) const ALGORITHM: Algorithm = Algorithm {
 };
 
 fn schedule(params: &Params<'_>) -> RankSchedule {
-    let (place, rank) = (Place::of(params), params.rank);
-    let Place { hosts, host, local, .. } = place;
-    let (neighbours, mut names) = (place.neighbours(), Names::new());
+    let (position, rank) = (Position::of(params), params.rank);
+    let Position { hosts, host, local, .. } = position;
+    let (neighbours, mut names) = (position.neighbours(), Names::new());
     let mut b = Builder::new(rank, params.ranks, 1);
-    place.each_remote(&mut b, false, |b, remote| {
-        place.each_round(remote, |first, blocks| {
+    position.each_remote(&mut b, false, |b, remote| {
+        position.each_round(remote, |first, blocks| {
             let far = |local| hosts.rank(remote.host, first + local);
             let folded_at = |local| [hosts.rank(host, local), far(local)];
-            each(b, &runs(place.others(blocks).map(folded_at)), |b, [peer, block]| {
+            each(b, &runs(position.others(blocks).map(folded_at)), |b, [peer, block]| {
                 b.send(peer, input(remote.shifted(block)));
             });
             if local < blocks {
@@ -51,7 +51,7 @@ fn schedule(params: &Params<'_>) -> RankSchedule {
     let mut terms: Vec<Terms> = vec![input(rank).into()];
     names.receive(&mut b, &neighbours, input(rank), &mut terms);
     let others = (1..hosts.count()).map(|far| (host + far) % hosts.count());
-    let contacts = runs(others.map(|host| [place.contact(host, local)]));
+    let contacts = runs(others.map(|host| [position.contact(host, local)]));
     names.receive(&mut b, &contacts, input(rank), &mut terms);
     b.reduce_last(output(0), &terms);
     b.finish()

@@ -31,16 +31,16 @@ struct Host<'a> {
 }
 
 impl Host<'_> {
-    fn place(&mut self, operand: Operand, task: &Task<'_>) -> &mut [u64] {
+    fn position(&mut self, operand: Operand, task: &Task<'_>) -> &mut [u64] {
         let at = |bytes: usize| bytes / ELEMENT_BYTES;
         let elements = task.elements;
         match operand {
             Operand::Input(start) => {
-                let from = self.input + at(start + task.piece_offset);
+                let from = self.input + at(start + task.chunk_offset);
                 &mut self.memory[from..from + elements]
             }
             Operand::Output(start) => {
-                let from = self.output + at(start + task.piece_offset);
+                let from = self.output + at(start + task.chunk_offset);
                 &mut self.memory[from..from + elements]
             }
             Operand::Scratch(start) => {
@@ -64,7 +64,7 @@ impl Host<'_> {
             return net.wires[&(peer, self.rank, task.channel)][0][from..from + task.elements]
                 .to_vec();
         }
-        self.place(operand, task).to_vec()
+        self.position(operand, task).to_vec()
     }
 }
 
@@ -101,7 +101,7 @@ impl Ports for Host<'_> {
             sum.iter_mut().zip(values).for_each(|(sum, value)| *sum = combine(&world, *sum, value));
         }
         for target in task.targets {
-            self.place(*target, task).copy_from_slice(&sum);
+            self.position(*target, task).copy_from_slice(&sum);
         }
     }
 

@@ -105,10 +105,10 @@ impl Party {
             .collect()
     }
 
-    fn write(&mut self, slice: &Slice, at: &Counters, pieces: Vec<Piece>) {
-        let lengths: Vec<usize> = pieces.iter().map(|(_, length)| *length).collect();
+    fn write(&mut self, slice: &Slice, at: &Counters, chunks: Vec<Piece>) {
+        let lengths: Vec<usize> = chunks.iter().map(|(_, length)| *length).collect();
         assert_eq!(lengths, self.lengths(slice, at), "rank {}: {slice}", self.rank);
-        for (index, (value, _)) in (0..).zip(pieces) {
+        for (index, (value, _)) in (0..).zip(chunks) {
             let cell = self.cell(slice.buffer, slice.parts.part(index, at));
             self.memory.insert(cell, value);
         }

@@ -227,17 +227,17 @@ impl Control {
         }
         let (facts, shunned) = (&self.facts, &self.shunned);
         let can_be_had = |rank| !facts.is_gone(rank) && !shunned.contains_key(&rank);
-        let mut wanted = overlay::targets(self.rank, self.ranks, can_be_had);
+        let mut peers = overlay::targets(self.rank, self.ranks, can_be_had);
         let met = &self.met;
         // Of two neighbours that want each other at the start, the lower one connects.
         let comes_by_itself = |peer: Rank| {
             let by = overlay::before(self.rank, peer, self.ranks);
             !met.contains(&peer) && by.is_power_of_two() && peer < self.rank
         };
-        wanted.retain(|peer| !comes_by_itself(*peer));
+        peers.retain(|peer| !comes_by_itself(*peer));
         let owing = self.agreement.owing(facts, self.timing.heartbeat * 3, now);
-        wanted.extend(owing.into_iter().filter(|rank| can_be_had(*rank)).take(LOOKED_FOR_MAX));
-        for rank in wanted {
+        peers.extend(owing.into_iter().filter(|rank| can_be_had(*rank)).take(LOOKED_FOR_MAX));
+        for rank in peers {
             if rank != self.rank && !self.links.values().any(|l| l.towards() == Some(rank)) {
                 let connection = self.enlist(Stage::Dialing(rank), now);
                 self.dials.push_back((connection, rank));

@@ -222,14 +222,14 @@ impl<'a> Case<'a> {
             Some(on)
         };
         let (mut at, _) = self.waiting().next()?;
-        let mut way: Vec<(Rank, Awaited)> = Vec::new();
-        while !way.iter().any(|(rank, _)| *rank == at) {
+        let mut path: Vec<(Rank, Awaited)> = Vec::new();
+        while !path.iter().any(|(rank, _)| *rank == at) {
             let on = next(at)?;
-            way.push((at, on));
+            path.push((at, on));
             at = on.peer;
         }
-        let begin = way.iter().position(|(rank, _)| *rank == at)?;
-        let circle = &mut way[begin..];
+        let begin = path.iter().position(|(rank, _)| *rank == at)?;
+        let circle = &mut path[begin..];
         let lowest = (0..circle.len()).min_by_key(|index| circle[*index].0)?;
         circle.rotate_left(lowest);
         let mut text = format!("is in a circle of {} ranks that wait for each other", circle.len());

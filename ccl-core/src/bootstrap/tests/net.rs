@@ -318,8 +318,8 @@ impl Net {
             let at = self.now + self.latency();
             self.push(at, Event::GateVerdict(rank, connection, to));
         }
-        if self.nodes[index].control.wants_meeting_port() {
-            self.nodes[index].control.set_meeting_port(1000 + rank as u16, self.now);
+        if self.nodes[index].control.wants_rendezvous_port() {
+            self.nodes[index].control.set_rendezvous_port(1000 + rank as u16, self.now);
         }
         if self.nodes[index].control.wants_note() {
             let node = &mut self.nodes[index];

@@ -1,7 +1,7 @@
 //! In which slot the message for a buffer will come, as far as that can be guessed.
 //!
 //! Over TCP it is this side's processor that moves the bytes, at its own time: what comes to a slot
-//! can go to the buffer instead ([`ccl_core::transport::Lane::redirect`]), and no grant needs to
+//! can go to the buffer instead ([`ccl_core::transport::Lane::redirect`]), and no CTS needs to
 //! travel for that. The sender takes its slots in turn, and mostly messages come in the order of
 //! their buffers. Their headers, which do come to the slot, tell whether the guess was right. Where
 //! it was not, the message is copied back to the slot, where nobody had looked for it yet.

@@ -1,15 +1,16 @@
 //! Communicators as NCCL means them: one direction of one connection.
 //!
-//! * **A receive is a grant.** `irecv` writes a record of its buffers into the sender's ring; a
-//!   message that is granted goes straight there, and its immediate names the group and the buffer.
-//! * **Short messages need not wait for it.** The receiver has some slots of its own, which are
-//!   granted for good: a short message goes there at once, and is copied when its buffer is known.
-//!   Some of the slots are kept for messages whose buffers are known, so that those that nobody
-//!   wants yet are in nobody's way. Grants for buffers that only take short messages are told when
-//!   some message waits for a buffer, and else after a millisecond: the message may be longer.
+//! * **A receive is a CTS.** `irecv` writes a record of its buffers into the sender's ring. The
+//!   sender then writes the message into its buffer directly, and the immediate says which buffer
+//!   of which group it was.
+//! * **Short messages do not wait for a CTS.** The receiver has a few slots, and the sender a
+//!   credit for each: a short message goes to a slot at once and is copied when its buffer is
+//!   known. Some slots are reserved for messages whose buffers are known, so that messages nobody
+//!   has posted a receive for do not block them. The CTS of a buffer that takes short messages only
+//!   is sent when a message waits for a buffer, or after a millisecond: the message may be longer.
 //! * **Over TCP slots are large and mostly not there.** The sender sends from a message's memory
 //!   until it is written; what comes to a slot goes on to the buffer that it is expected for.
-//! * **Where memory cannot be reached**, messages come through the slots in pieces.
+//! * **Where memory cannot be reached**, messages come through the slots in chunks.
 //! * **Which message is for which buffer** both sides count for themselves: the k-th message of a
 //!   tag is for the k-th buffer with that tag.
 //!
@@ -48,7 +49,7 @@ const LONG_SLOT_BYTES_MAX: usize = 1 << 20;
 pub(crate) struct Settings {
     /// Slots of a receiver, at most [`SLOTS_MAX`].
     pub(crate) slots: usize,
-    /// Payload of one, and the longest message that does not wait for a grant.
+    /// Payload of one, and the longest message that does not wait for a CTS.
     pub(crate) slot_bytes: usize,
     /// The longest message that is rather copied than waited for.
     pub(crate) short_bytes: usize,

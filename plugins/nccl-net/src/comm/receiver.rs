@@ -10,8 +10,8 @@ use super::expected::Expected;
 use super::line::{Line, LineSettings, Own};
 use super::tags::Tags;
 use super::wire::{
-    GROUP_MAX, GROUPS, HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record, THROUGH_SLOTS,
-    Wanted,
+    GROUP_MAX, GROUPS, HEADER_BYTES, Header, Immediate, Note, RECORD_BYTES, Receive, Record,
+    THROUGH_SLOTS,
 };
 use super::{Settings, Wait};
 use crate::error::NetError;
@@ -21,7 +21,7 @@ use crate::table::{Id, RequestId};
 /// Puts of records have their place in the ring as numbers; all others this one.
 const OTHER_ID: u64 = GROUPS as u64;
 
-/// With more pieces of memory than this, it is looked for those that are gone.
+/// Registrations of the peer's that are remembered before those that are gone are looked for.
 const KNOWN: usize = 64;
 /// Grants that were kept back are told after so long: the message may be longer than its buffer,
 /// and wait for them.
@@ -94,16 +94,16 @@ pub(crate) struct Receiver {
     /// Of which something was finished last, and when: what is behind it has waited for that.
     finished: (u32, Instant),
     next: u32,
-    /// Sets of groups: those that are waited for, whose grants have not been told, and whose
+    /// Sets of groups: those that are waited for, whose CTS have not been told, and whose
     /// records are on their way.
     waiting: u64,
     untold: u64,
     telling: u64,
-    /// Since when some grant has been kept back, and nothing has come.
+    /// Since when some CTS has been kept back, and nothing has come.
     untold_since: Instant,
     /// Since when, whatever has come.
     untold_first: Instant,
-    /// Sets of slots: with pieces for no buffer yet, and free without the peer knowing.
+    /// Sets of slots: with chunks for no buffer yet, and free without the peer knowing.
     held: u32,
     freed: u32,
     /// How often the peer was told of free slots, modulo 2^32.
@@ -118,7 +118,7 @@ pub(crate) struct Receiver {
     is_mixed: bool,
     /// Whether messages came past the slots since the peer was told of them for certain.
     was_placed: bool,
-    /// True after [`Receiver::close`]: messages without a grant are discarded.
+    /// True after [`Receiver::close`]: messages without a CTS are discarded.
     is_closed: bool,
     tags: Tags,
     known: Vec<Known>,
@@ -128,15 +128,15 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Takes a connection over; ready for buffers when the peer's ring is known.
     pub(crate) fn new(
-        way: &LineSettings,
+        line_settings: &LineSettings,
         connected: Connected,
         settings: Settings,
         now: Instant,
     ) -> Result<Receiver, NetError> {
-        let mut line = Line::new(way, connected, now)?;
+        let mut line = Line::new(line_settings, connected, now)?;
         let settings = settings.on(&line);
-        let slots = Own::new(&way.device, settings.slots() * settings.stride())?;
-        let records = Own::new(&way.device, GROUPS * RECORD_BYTES)?;
+        let slots = Own::new(&line_settings.device, settings.slots() * settings.stride())?;
+        let records = Own::new(&line_settings.device, GROUPS * RECORD_BYTES)?;
         let key = line.share(slots.key)?;
         line.note(&Note::Slots(settings.slots() as u32, settings.slot_bytes as u64, key))?;
         let group = |at: usize| Group {
@@ -191,7 +191,7 @@ impl Receiver {
     }
 
     /// Ends all receives. Messages that still come are discarded from now on, so that sends which
-    /// need no grant succeed: the sender may not have closed yet.
+    /// need no CTS succeed: the sender may not have closed yet.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
         let untold = std::mem::take(&mut self.untold);
@@ -253,7 +253,7 @@ impl Receiver {
             self.untold &= !bit;
             return Err(error);
         }
-        // Messages that are short enough come without a grant, as long as none is in their way.
+        // Messages that are short enough come without a CTS, as long as none is in their way.
         let Settings { slot_bytes, short_bytes, .. } = self.settings;
         let short_bytes = if self.expected.guesses() { slot_bytes } else { short_bytes };
         if self.untold & bit != 0 && buffers.iter().any(|buffer| buffer.bytes > short_bytes) {
@@ -343,11 +343,11 @@ impl Receiver {
     fn take(&mut self, event: &Event) -> Result<(), NetError> {
         match event {
             Event::Done { id } => self.telling &= !1u64.checked_shl(*id as u32).unwrap_or(0),
-            Event::Arrived { immediate, bytes, .. } => match Name::decode(*immediate) {
-                Some(Name::Piece { slot, .. }) if slot < self.settings.slots() => {
-                    self.piece(slot, *bytes)?
+            Event::Arrived { immediate, bytes, .. } => match Immediate::decode(*immediate) {
+                Some(Immediate::Chunk { slot, .. }) if slot < self.settings.slots() => {
+                    self.chunk(slot, *bytes)?
                 }
-                Some(Name::Placed(group, index)) => self.placed(group, index, *bytes)?,
+                Some(Immediate::Direct(group, index)) => self.placed(group, index, *bytes)?,
                 _ => return Err(nonsense()),
             },
             Event::Note { bytes, .. } => match Note::decode(bytes) {
@@ -377,9 +377,9 @@ impl Receiver {
         Ok(())
     }
 
-    /// A piece has come, in a put of so many bytes. Mostly as expected, and then it is there; what
+    /// A chunk has come, in a put of so many bytes. Mostly as expected, and then it is there; what
     /// else has come is seen to when all that has is in its place.
-    fn piece(&mut self, slot: usize, put_bytes: usize) -> Result<(), NetError> {
+    fn chunk(&mut self, slot: usize, put_bytes: usize) -> Result<(), NetError> {
         let header = self.header(slot)?;
         let bytes = header.bytes as usize;
         let is_whole = header.at == 0 && header.bytes == header.total;
@@ -427,7 +427,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// All events have been taken: looks whose pieces are there now, and what to expect next.
+    /// All events have been taken: looks whose chunks are there now, and what to expect next.
     fn settle(&mut self) -> Result<(), NetError> {
         self.take_held()?;
         if self.is_closed {
@@ -482,7 +482,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Looks whether pieces that nobody wanted are wanted now.
+    /// Looks whether chunks that nobody wanted are wanted now.
     fn take_held(&mut self) -> Result<(), NetError> {
         let mut held = self.held;
         while held != 0 {
@@ -505,7 +505,7 @@ impl Receiver {
         fits.then_some(header).ok_or_else(nonsense)
     }
 
-    /// Copies a piece to where it is wanted; no if that is not known yet.
+    /// Copies a chunk to where it is wanted; no if that is not known yet.
     fn deliver(&mut self, slot: usize) -> Result<bool, NetError> {
         let header = self.header(slot)?;
         let Some((at, index)) = self.find(header.tag, header.ordinal) else { return Ok(false) };
@@ -528,7 +528,7 @@ impl Receiver {
         entry.got += header.bytes as usize;
         self.groups[at].wait.moves(self.line.pumped);
         let entry = &mut self.groups[at].entries[index];
-        // A piece behind the end: the message was put where it was wanted, in parts.
+        // A chunk behind the end: the message was put where it was wanted, in parts.
         if entry.got as u64 >= header.total || header.at >= header.total {
             entry.got = header.total.min(room) as usize;
             self.finish(at, index);
@@ -589,14 +589,14 @@ impl Receiver {
     fn tell_freed(&mut self) {
         let Some(remote) = self.ring else { return };
         while self.freed != 0 {
-            let (name, left) = Name::freed(self.freed, self.freed_turn);
+            let (name, left) = Immediate::freed(self.freed, self.freed_turn);
             self.freed = left;
             self.freed_turn = self.freed_turn.wrapping_add(1);
             self.line.post(WorkRequest::Put {
                 endpoint: self.line.endpoint,
                 local: LocalSlice { key: self.records.key, offset: 0, bytes: 0 },
                 tail: None,
-                grant: true,
+                is_control: true,
                 remote,
                 remote_offset: 0,
                 immediate: Some(name.encode()),
@@ -621,18 +621,18 @@ impl Receiver {
     /// Grants a group.
     fn tell(&mut self, at: usize) -> Result<(), NetError> {
         let Some(remote) = self.ring else { return Ok(()) };
-        let mut wanted = [Wanted::default(); GROUP_MAX];
+        let mut receives = [Receive::default(); GROUP_MAX];
         let count = self.groups[at].count;
-        for (index, wanted) in wanted.iter_mut().enumerate().take(count) {
+        for (index, receive) in receives.iter_mut().enumerate().take(count) {
             let buffer = &self.groups[at].entries[index].buffer;
             let (tag, offset, bytes) = (buffer.tag, buffer.offset as u64, buffer.bytes as u64);
             let mr = buffer.mr.as_ref().map(|(id, mr)| (*id, Arc::clone(mr)));
             let memory = mr.map_or(THROUGH_SLOTS, |(id, mr)| self.number(id, &mr));
             let ordinal = self.groups[at].entries[index].ordinal;
-            *wanted = Wanted { tag, ordinal, memory, offset, bytes };
+            *receive = Receive { tag, ordinal, memory, offset, bytes };
         }
         let (record, used) =
-            Record { group: self.groups[at].number & super::wire::NUMBER_MASK, count, wanted }
+            Record { group: self.groups[at].number & super::wire::NUMBER_MASK, count, receives }
                 .encode();
         let offset = at * RECORD_BYTES;
         if self.records.region.write(offset, &record[..used]).is_err() {
@@ -645,10 +645,10 @@ impl Receiver {
             endpoint: self.line.endpoint,
             local: LocalSlice { key: self.records.key, offset, bytes: used },
             tail: None,
-            grant: true,
+            is_control: true,
             remote,
             remote_offset: offset,
-            immediate: Some(Name::Granted(self.groups[at].number).encode()),
+            immediate: Some(Immediate::Cts(self.groups[at].number).encode()),
             id: at as u64,
         });
         self.tell_freed();

@@ -12,8 +12,8 @@ use ccl_memory::Region;
 use super::line::{Line, LineSettings, Own};
 use super::tags::Tags;
 use super::wire::{
-    GROUP_MAX, GROUPS, HEADER_BYTES, Header, Name, Note, RECORD_BYTES, Record, SLOTS_MAX,
-    THROUGH_SLOTS, Wanted,
+    GROUP_MAX, GROUPS, HEADER_BYTES, Header, Immediate, Note, RECORD_BYTES, Receive, Record,
+    SLOTS_MAX, THROUGH_SLOTS,
 };
 use super::{Settings, Wait};
 use crate::context::Context;
@@ -23,17 +23,17 @@ use crate::table::RequestId;
 
 /// Requests of one communicator: NCCL's most, for each buffer of a group.
 const REQUESTS: usize = 256;
-/// Pieces of memory of the peer's that grants may name at a time.
+/// Registrations of the peer's that CTS may name at a time.
 const MEMORIES_MAX: usize = 1 << 16;
 /// Between two looks, where this has to wait.
 const PAUSE: Duration = Duration::from_micros(20);
-/// The puts of pieces have the numbers behind those of requests.
-const PIECE_ID: u64 = REQUESTS as u64;
+/// The puts of chunks have the numbers behind those of requests.
+const CHUNK_ID: u64 = REQUESTS as u64;
 
 /// A buffer of the peer's that no message has come for yet.
 #[derive(Clone, Copy, Debug)]
-struct Grant {
-    wanted: Wanted,
+struct Cts {
+    receive: Receive,
     group: u32,
     index: usize,
 }
@@ -67,8 +67,8 @@ struct Request {
     bytes: usize,
     tag: i32,
     ordinal: u32,
-    grant: Option<Grant>,
-    /// Bytes of it that need not go in pieces any more; none before the first piece.
+    cts: Option<Cts>,
+    /// Bytes of it that need not go in chunks any more; none before the first chunk.
     sent: Option<usize>,
     wait: Wait,
 }
@@ -106,9 +106,9 @@ pub(crate) struct Sender {
     policy: Option<Arc<Policy>>,
     /// How the lane was told to spread messages.
     striping: Option<Striping>,
-    /// Where the peer writes its grants.
+    /// Where the peer writes its CTS.
     ring: Own,
-    /// What pieces are sent from, slot by slot.
+    /// What chunks are sent from, slot by slot.
     staging: Own,
     /// Slots of it that are being sent from.
     busy: u32,
@@ -116,11 +116,11 @@ pub(crate) struct Sender {
     zero_copy: [Option<u8>; SLOTS_MAX],
     slots: Option<Slots>,
     /// Pieces that were sent so far, modulo 2^32.
-    pieces: u32,
+    chunks: u32,
     /// The peer's memory, by its numbers.
     memory: BTreeMap<u32, RemoteMr>,
     tags: Tags,
-    grants: Vec<Grant>,
+    pending_cts: Vec<Cts>,
     requests: Vec<Request>,
     vacant: Vec<u8>,
     /// Not all posted, in order.
@@ -130,18 +130,18 @@ pub(crate) struct Sender {
 impl Sender {
     /// Takes a connection over; ready for messages when the peer's slots are known.
     pub(crate) fn new(
-        way: &LineSettings,
+        line_settings: &LineSettings,
         connected: Connected,
         settings: Settings,
         (context, policy): (Arc<Context>, Option<Arc<Policy>>),
         now: Instant,
     ) -> Result<Sender, NetError> {
-        let mut line = Line::new(way, connected, now)?;
+        let mut line = Line::new(line_settings, connected, now)?;
         let settings = settings.on(&line);
-        let ring = Own::new(&way.device, GROUPS * RECORD_BYTES)?;
+        let ring = Own::new(&line_settings.device, GROUPS * RECORD_BYTES)?;
         // Slots that this process maps are filled where they are.
-        let staged = if way.device.caps().mapped { 1 } else { settings.slots() };
-        let staging = Own::new(&way.device, staged * settings.stride())?;
+        let staged = if line_settings.device.caps().mapped { 1 } else { settings.slots() };
+        let staging = Own::new(&line_settings.device, staged * settings.stride())?;
         let key = line.share(ring.key)?;
         line.note(&Note::Ring(key))?;
         let request = |slot: usize| Request {
@@ -152,7 +152,7 @@ impl Sender {
             bytes: 0,
             tag: 0,
             ordinal: 0,
-            grant: None,
+            cts: None,
             sent: None,
             wait: Wait::new(now),
         };
@@ -167,10 +167,10 @@ impl Sender {
             busy: 0,
             zero_copy: [None; SLOTS_MAX],
             slots: None,
-            pieces: 0,
+            chunks: 0,
             memory: BTreeMap::new(),
             tags: Tags::default(),
-            grants: Vec::with_capacity(GROUPS * GROUP_MAX),
+            pending_cts: Vec::with_capacity(GROUPS * GROUP_MAX),
             requests: (0..REQUESTS).map(request).collect(),
             vacant: (0..REQUESTS).rev().map(|slot| slot as u8).collect(),
             waiting: VecDeque::with_capacity(REQUESTS),
@@ -253,9 +253,9 @@ impl Sender {
         let Some(slot) = self.vacant.pop() else { return Ok(None) };
         let ordinal = self.tags.next(tag);
         let found = self
-            .grants
+            .pending_cts
             .iter()
-            .position(|grant| (grant.wanted.tag, grant.wanted.ordinal) == (tag, ordinal));
+            .position(|cts| (cts.receive.tag, cts.receive.ordinal) == (tag, ordinal));
         let request = &mut self.requests[usize::from(slot)];
         let id = request.id;
         *request = Request {
@@ -266,19 +266,19 @@ impl Sender {
             bytes,
             tag,
             ordinal,
-            grant: found.map(|at| self.grants.swap_remove(at)),
+            cts: found.map(|at| self.pending_cts.swap_remove(at)),
             sent: None,
             wait: Wait::new(now),
         };
         self.waiting.push_back(slot);
-        self.follow(bytes);
+        self.adapt(bytes);
         self.advance();
         self.line.flush(now)?;
         Ok(Some(id))
     }
 
     /// Has the lane spread messages as the policy says for one of so many bytes.
-    fn follow(&mut self, bytes: usize) {
+    fn adapt(&mut self, bytes: usize) {
         let Some(policy) = &self.policy else { return };
         let striping = self.context.striping(policy, bytes);
         if self.striping != Some(striping) {
@@ -302,13 +302,13 @@ impl Sender {
             self.vacant.push(id.slot);
             return Ok(Some(request.bytes));
         }
-        let Request { bytes, tag, stage, grant, .. } = *request;
+        let Request { bytes, tag, stage, cts, .. } = *request;
         if stage.is_reading() {
             // How far a put is only its lane knows.
             request.wait.moves(line.moved);
         }
         request.wait.judge(line, settings, now, || {
-            let why = match (stage, grant) {
+            let why = match (stage, cts) {
                 (Stage::Waiting, None) => ", which the peer has posted no receive for,",
                 (Stage::Waiting, _) => ", which the peer has posted a receive for,",
                 _ => ", which has not been acknowledged,",
@@ -348,12 +348,14 @@ impl Sender {
                 self.done(*id);
                 Ok(())
             }
-            Event::Arrived { immediate, .. } => match Name::decode(*immediate) {
-                Some(Name::Granted(group)) => {
-                    self.granted(group);
+            Event::Arrived { immediate, .. } => match Immediate::decode(*immediate) {
+                Some(Immediate::Cts(group)) => {
+                    self.cts_came(group);
                     Ok(())
                 }
-                Some(Name::Freed { first, count, .. }) => self.freed(((1 << count) - 1) << first),
+                Some(Immediate::Credits { first, count, .. }) => {
+                    self.freed(((1 << count) - 1) << first)
+                }
                 _ => Err(()),
             },
             Event::Note { bytes, .. } => self.noted(bytes),
@@ -369,7 +371,7 @@ impl Sender {
 
     /// A put is done.
     fn done(&mut self, id: u64) {
-        if let Some(slot) = id.checked_sub(PIECE_ID) {
+        if let Some(slot) = id.checked_sub(CHUNK_ID) {
             let slot = slot as usize % SLOTS_MAX;
             self.busy &= !(1 << slot);
             if let Some(request) = self.zero_copy[slot].take() {
@@ -382,7 +384,7 @@ impl Sender {
             Stage::Sending => request.stage = Stage::Done,
             Stage::Parts(left) if *left > 1 => *left -= 1,
             Stage::Parts(_) => {
-                // All of it is there: what is left is a piece without bytes.
+                // All of it is there: what is left is a chunk without bytes.
                 request.stage = Stage::Waiting;
                 request.sent = Some(request.bytes);
                 // Its memory is not read again, and may go.
@@ -394,30 +396,30 @@ impl Sender {
     }
 
     /// The peer has granted a group.
-    fn granted(&mut self, group: u32) {
+    fn cts_came(&mut self, group: u32) {
         let mut record = [0; RECORD_BYTES];
         let at = group as usize % GROUPS * RECORD_BYTES;
         let read = self.ring.region.read(at, &mut record);
         // One that is overwritten already was of a group whose messages had all been sent.
         let record = read.ok().and_then(|()| Record::decode(&record));
         let Some(record) = record.filter(|record| record.group == group) else { return };
-        for (index, wanted) in record.wanted[..record.count].iter().enumerate() {
-            let grant = Grant { wanted: *wanted, group, index };
-            if !self.tags.is_past(wanted.tag, wanted.ordinal) {
-                if self.grants.len() < GROUPS * GROUP_MAX {
-                    self.grants.push(grant);
+        for (index, receive) in record.receives[..record.count].iter().enumerate() {
+            let cts = Cts { receive: *receive, group, index };
+            if !self.tags.is_past(receive.tag, receive.ordinal) {
+                if self.pending_cts.len() < GROUPS * GROUP_MAX {
+                    self.pending_cts.push(cts);
                 }
                 continue;
             }
             // Its message waits, or went to a slot without it.
-            let name = (wanted.tag, wanted.ordinal);
+            let name = (receive.tag, receive.ordinal);
             let waiting = self.waiting.iter().map(|slot| usize::from(*slot));
             let waiting = { waiting }.find(|slot| {
                 let request = &self.requests[*slot];
                 (request.tag, request.ordinal) == name && request.sent.is_none()
             });
             if let Some(slot) = waiting {
-                self.requests[slot].grant = Some(grant);
+                self.requests[slot].cts = Some(cts);
                 self.requests[slot].wait.moves(self.line.pumped);
             }
         }
@@ -492,29 +494,29 @@ impl Sender {
     fn send(&mut self, slot: u8) -> Result<bool, NetError> {
         let Some(slots) = &self.slots else { return Ok(false) };
         let request = &mut self.requests[usize::from(slot)];
-        if let Some(grant) = request.grant {
-            request.bytes = request.bytes.min(grant.wanted.bytes as usize);
+        if let Some(cts) = request.cts {
+            request.bytes = request.bytes.min(cts.receive.bytes as usize);
         }
         let usable = slots.free & !self.busy;
         let is_short = request.bytes <= self.settings.short_bytes;
         // The slots that are kept for messages whose buffers are known: that is not told while
         // messages come as expected.
         let part = if self.line.redirects() { 4 } else { 2 };
-        let kept = slots.count.div_ceil(part);
+        let reserved = slots.count.div_ceil(part);
         let may_be_early = request.bytes <= slots.bytes
-            && usable.count_ones() as usize > kept
-            && (is_short || request.grant.is_none());
-        match request.grant {
+            && usable.count_ones() as usize > reserved
+            && (is_short || request.cts.is_none());
+        match request.cts {
             _ if request.sent.is_some() || may_be_early => self.send_pieces(slot),
-            Some(grant) if grant.wanted.memory != THROUGH_SLOTS => self.send_whole(slot, grant),
+            Some(cts) if cts.receive.memory != THROUGH_SLOTS => self.send_whole(slot, cts),
             Some(_) => self.send_pieces(slot),
             None => Ok(false),
         }
     }
 
     /// Puts a message where it is wanted; no if that memory is not known yet.
-    fn send_whole(&mut self, slot: u8, grant: Grant) -> Result<bool, NetError> {
-        let Some(remote) = self.memory.get(&grant.wanted.memory).copied() else { return Ok(false) };
+    fn send_whole(&mut self, slot: u8, cts: Cts) -> Result<bool, NetError> {
+        let Some(remote) = self.memory.get(&cts.receive.memory).copied() else { return Ok(false) };
         let request = &mut self.requests[usize::from(slot)];
         let (key, offset) = match &request.mr {
             Some(mr) => {
@@ -530,9 +532,9 @@ impl Sender {
             endpoint,
             local,
             tail: None,
-            grant: false,
+            is_control: false,
             remote,
-            remote_offset: grant.wanted.offset as usize + at,
+            remote_offset: cts.receive.offset as usize + at,
             immediate,
             id: slot.into(),
         };
@@ -551,7 +553,7 @@ impl Sender {
             return Ok(true);
         }
         request.stage = Stage::Sending;
-        let name = Name::Placed(grant.group, grant.index).encode();
+        let name = Immediate::Direct(cts.group, cts.index).encode();
         let whole = put(LocalSlice { key, offset, bytes }, 0, Some(name));
         self.line.post(whole);
         Ok(true)
@@ -599,7 +601,7 @@ impl Sender {
                 None => (offset, HEADER_BYTES + staged),
             };
             slots.free &= !(1 << to);
-            self.pieces = self.pieces.wrapping_add(1);
+            self.chunks = self.chunks.wrapping_add(1);
             if self.line.redirects() {
                 slots.turn = (to as u32 + 1) % slots.count as u32;
             }
@@ -611,11 +613,11 @@ impl Sender {
                 endpoint: self.line.endpoint,
                 local: LocalSlice { key, offset: here, bytes: put_bytes },
                 tail,
-                grant: false,
+                is_control: false,
                 remote,
                 remote_offset: offset,
-                immediate: Some(Name::Piece { slot: to, turn: self.pieces }.encode()),
-                id: PIECE_ID + to as u64,
+                immediate: Some(Immediate::Chunk { slot: to, turn: self.chunks }.encode()),
+                id: CHUNK_ID + to as u64,
             });
             if tail.is_some() {
                 request.stage = Stage::Sending;

@@ -70,7 +70,7 @@ impl House {
     }
 
     fn over(world: World, rails: u32, devices: &[Arc<dyn Device>; 2], settings: Settings) -> House {
-        let way = |side: usize| {
+        let line_settings = |side: usize| {
             let device = Arc::clone(&devices[side]);
             LineSettings { home: Arc::clone(&device), device, traffic_class: None }
         };
@@ -85,13 +85,13 @@ impl House {
         loop {
             let now = world.now();
             if let Some(connected) = listener.poll(now).unwrap() {
-                receiver = Some(ok(Receiver::new(&way(0), connected, settings, now)));
+                receiver = Some(ok(Receiver::new(&line_settings(0), connected, settings, now)));
             }
             if sender.is_none()
                 && let Some(connected) = connecting.poll(now).unwrap()
             {
                 let does = (Arc::new(Context::default()), None);
-                sender = Some(ok(Sender::new(&way(1), connected, settings, does, now)));
+                sender = Some(ok(Sender::new(&line_settings(1), connected, settings, does, now)));
             }
             sender.iter_mut().for_each(|sender| ok(sender.pump(now)));
             receiver.iter_mut().for_each(|receiver| ok(receiver.pump(now)));
@@ -325,7 +325,7 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
         let source = Arc::new(ok(Mr::new(&house.sender.line().home, bytes)));
         let sent = ok(house.sender.isend(start, Some(source), 0, 70_000, 9)).unwrap();
         let nothing = Buffer { tag: 8, ..Buffer::default() };
-        let wanted = ok(house.receiver.irecv(start, &[nothing])).unwrap();
+        let posted = ok(house.receiver.irecv(start, &[nothing])).unwrap();
         let mut errors: [Option<String>; 2] = [None, None];
         let (empty, mut next) = (Message { tag: 1, offset: 0, bytes: 0 }, start);
         while errors.iter().any(Option::is_none) {
@@ -337,7 +337,7 @@ fn what_nobody_wants_or_sends_is_given_up_with_a_sentence() {
             let text = |error: NetError| error.text;
             let [send, receive] = &mut errors;
             *send = send.take().or_else(|| house.sender.test(now, sent).err().map(text));
-            *receive = receive.take().or_else(|| house.receiver.test(now, wanted).err().map(text));
+            *receive = receive.take().or_else(|| house.receiver.test(now, posted).err().map(text));
             house.go_on();
             house.world.advance(now + Duration::from_millis(20));
             assert!(now.since(start) < 2 * timeout, "it is not given up");
@@ -413,7 +413,7 @@ fn a_closed_receiver_discards_what_still_comes() {
             sends.retain(|send| ok(sender.test(now, *send)).is_none());
         }
     }
-    // It needs a grant, which nobody will give.
+    // It needs a CTS, which nobody will give.
     let long = ok(sender.isend(now, Some(source), 0, 70_000, 1)).unwrap();
     let error = loop {
         now = now + STEP;

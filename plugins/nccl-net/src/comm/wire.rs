@@ -1,9 +1,9 @@
-//! What the two ends of a connection tell each other, as bytes: records of grants, headers of
-//! pieces, immediates, notes.
+//! What the two ends of a connection tell each other, as bytes: records of CTS, headers of
+//! chunks, immediates, notes.
 
 use bytemuck::{Pod, Zeroable};
 use ccl_core::encoding::{decode, encode};
-use ccl_core::transport::{GRANT_BYTES_MAX, IMMEDIATE_MAX, RemoteKey};
+use ccl_core::transport::{CTS_BYTES_MAX, IMMEDIATE_MAX, RemoteKey};
 use ccl_transport_multirail::TURNS;
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 pub(crate) const GROUP_MAX: usize = 8;
 /// Groups that a receiver may have outstanding.
 pub(crate) const GROUPS: usize = 64;
-/// Bytes of a grant's record.
-pub(crate) const RECORD_BYTES: usize = GRANT_BYTES_MAX;
-/// Bytes before a piece's payload.
+/// Bytes of a CTS record.
+pub(crate) const RECORD_BYTES: usize = CTS_BYTES_MAX;
+/// Bytes before a chunk's payload.
 pub(crate) const HEADER_BYTES: usize = 64;
 /// The most slots of a receiver.
 pub(crate) const SLOTS_MAX: usize = 16;
@@ -28,7 +28,7 @@ pub(crate) const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 
 /// Where one message is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct Receive {
     pub(crate) tag: i32,
     /// Which of all buffers for that tag it is, modulo 2^32: that of the message of this number.
     pub(crate) ordinal: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Record {
     /// Its number, modulo 2^26.
     pub(crate) group: u32,
     pub(crate) count: usize,
-    pub(crate) wanted: [Wanted; GROUP_MAX],
+    pub(crate) receives: [Receive; GROUP_MAX],
 }
 
 impl Record {
@@ -54,8 +54,8 @@ impl Record {
     pub(crate) fn encode(&self) -> ([u8; RECORD_BYTES], usize) {
         let mut layout = RecordLayout::zeroed();
         layout.word = (self.group & NUMBER_MASK) | (self.count as u32) << NUMBER_BITS;
-        for (entry, wanted) in layout.entries.iter_mut().zip(&self.wanted[..self.count]) {
-            let Wanted { tag, ordinal, memory, offset, bytes } = *wanted;
+        for (entry, receive) in layout.entries.iter_mut().zip(&self.receives[..self.count]) {
+            let Receive { tag, ordinal, memory, offset, bytes } = *receive;
             *entry = Entry { tag, ordinal, memory, offset: low48(offset), bytes: low48(bytes) };
         }
         let used = 8 + self.count * size_of::<Entry>();
@@ -74,12 +74,12 @@ impl Record {
         if !(1..=GROUP_MAX).contains(&count) || !is_whole() {
             return None;
         }
-        let mut wanted = [Wanted::default(); GROUP_MAX];
-        for (wanted, entry) in wanted.iter_mut().zip(&layout.entries).take(count) {
+        let mut receives = [Receive::default(); GROUP_MAX];
+        for (receive, entry) in receives.iter_mut().zip(&layout.entries).take(count) {
             let Entry { tag, ordinal, memory, offset, bytes } = *entry;
-            *wanted = Wanted { tag, ordinal, memory, offset: u48(offset), bytes: u48(bytes) };
+            *receive = Receive { tag, ordinal, memory, offset: u48(offset), bytes: u48(bytes) };
         }
-        Some(Record { group, count, wanted })
+        Some(Record { group, count, receives })
     }
 }
 
@@ -95,7 +95,7 @@ struct RecordLayout {
 const _: () = assert!(size_of::<RecordLayout>() <= RECORD_BYTES);
 const _: () = assert!(cfg!(target_endian = "little"), "records travel as they lie in memory");
 
-/// A [`Wanted`] as it travels.
+/// A [`Receive`] as it travels.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct Entry {
@@ -128,16 +128,16 @@ fn sum(record: &[u8]) -> u32 {
     (sum >> 32) as u32
 }
 
-/// The header of a piece in a slot, as it travels.
+/// The header of a chunk in a slot, as it travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Header {
     pub(crate) tag: i32,
     /// Which of all messages with that tag it belongs to, modulo 2^32.
     pub(crate) ordinal: u32,
-    /// First byte of the piece in the message.
+    /// First byte of the chunk in the message.
     pub(crate) at: u64,
-    /// Bytes of the piece.
+    /// Bytes of the chunk.
     pub(crate) bytes: u64,
     /// Bytes of the message, as far as there is room for them.
     pub(crate) total: u64,
@@ -159,50 +159,50 @@ impl Header {
 /// fails is known by its immediate: those that are used again and again have a turn, modulo some
 /// power of two, which means nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Name {
-    /// To the receiver: a piece is in this slot.
-    Piece { slot: usize, turn: u32 },
+pub(crate) enum Immediate {
+    /// To the receiver: a chunk is in this slot.
+    Chunk { slot: usize, turn: u32 },
     /// To the sender: the record of this group is in its ring.
-    Granted(u32),
+    Cts(u32),
     /// To the receiver: the message for this buffer of this group is where it was wanted.
-    Placed(u32, usize),
+    Direct(u32, usize),
     /// To the sender: so many slots from this one on are free again, at least one.
-    Freed { first: usize, count: usize, turn: u32 },
+    Credits { first: usize, count: usize, turn: u32 },
 }
 
 const KIND_SHIFT: u32 = NUMBER_BITS;
 const _: () = assert!(IMMEDIATE_MAX >> KIND_SHIFT == 3, "two bits are left for the kind");
 const SLOT_BITS: u32 = 4;
-const PIECE_TURNS: u32 = 1 << (NUMBER_BITS - SLOT_BITS);
-const FREED_TURNS: u32 = PIECE_TURNS >> SLOT_BITS;
-const _: () = assert!(SLOTS_MAX == 1 << SLOT_BITS && FREED_TURNS as usize >= TURNS);
+const CHUNK_TURNS: u32 = 1 << (NUMBER_BITS - SLOT_BITS);
+const CREDIT_TURNS: u32 = CHUNK_TURNS >> SLOT_BITS;
+const _: () = assert!(SLOTS_MAX == 1 << SLOT_BITS && CREDIT_TURNS as usize >= TURNS);
 
-impl Name {
+impl Immediate {
     pub(crate) fn encode(self) -> u32 {
         let (kind, value) = match self {
-            Name::Piece { slot, turn } => (0, (turn % PIECE_TURNS) << SLOT_BITS | slot as u32),
-            Name::Granted(group) => (1, group & NUMBER_MASK),
-            Name::Placed(group, index) => (2, (group << 3 | index as u32) & NUMBER_MASK),
-            Name::Freed { first, count, turn } => {
+            Immediate::Chunk { slot, turn } => (0, (turn % CHUNK_TURNS) << SLOT_BITS | slot as u32),
+            Immediate::Cts(group) => (1, group & NUMBER_MASK),
+            Immediate::Direct(group, index) => (2, (group << 3 | index as u32) & NUMBER_MASK),
+            Immediate::Credits { first, count, turn } => {
                 let last = (count as u32).wrapping_sub(1) % SLOTS_MAX as u32;
-                (3, ((turn % FREED_TURNS) << SLOT_BITS | last) << SLOT_BITS | first as u32)
+                (3, ((turn % CREDIT_TURNS) << SLOT_BITS | last) << SLOT_BITS | first as u32)
             }
         };
         kind << KIND_SHIFT | value
     }
 
-    /// For [`Name::Placed`] the number of the group is that of 23 bits.
-    pub(crate) fn decode(immediate: u32) -> Option<Name> {
+    /// For [`Immediate::Direct`] the number of the group is that of 23 bits.
+    pub(crate) fn decode(immediate: u32) -> Option<Immediate> {
         let value = immediate & NUMBER_MASK;
         let (low, high) = (value as usize % SLOTS_MAX, value >> SLOT_BITS);
         match immediate >> KIND_SHIFT {
-            0 => Some(Name::Piece { slot: low, turn: high }),
-            1 => Some(Name::Granted(value)),
-            2 => Some(Name::Placed(value >> 3, (value & 7) as usize)),
+            0 => Some(Immediate::Chunk { slot: low, turn: high }),
+            1 => Some(Immediate::Cts(value)),
+            2 => Some(Immediate::Direct(value >> 3, (value & 7) as usize)),
             3 => {
                 let count = high as usize % SLOTS_MAX + 1;
                 let turn = high >> SLOT_BITS;
-                (low + count <= SLOTS_MAX).then_some(Name::Freed { first: low, count, turn })
+                (low + count <= SLOTS_MAX).then_some(Immediate::Credits { first: low, count, turn })
             }
             _ => None,
         }
@@ -210,22 +210,22 @@ impl Name {
 
     /// Free slots as the first of the names that tell of them, and those that are left. Must not be
     /// empty.
-    pub(crate) fn freed(slots: u32, turn: u32) -> (Name, u32) {
+    pub(crate) fn freed(slots: u32, turn: u32) -> (Immediate, u32) {
         let first = slots.trailing_zeros();
         let count = (slots >> first).trailing_ones();
         let told = ((1 << count) - 1) << first;
-        (Name::Freed { first: first as usize, count: count as usize, turn }, slots & !told)
+        (Immediate::Credits { first: first as usize, count: count as usize, turn }, slots & !told)
     }
 }
 
 /// What travels beside the data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Note {
-    /// The sender's ring for grants.
+    /// The sender's ring for CTS.
     Ring(RemoteKey),
     /// The receiver's slots: how many, bytes of payload of each, their memory.
     Slots(u32, u64, RemoteKey),
-    /// Memory that grants will name by this number.
+    /// Memory that CTS will name by this number.
     Memory(u32, RemoteKey),
     /// They will not name it any more.
     Withdrawn(u32),
@@ -254,9 +254,9 @@ mod tests {
     use super::*;
 
     fn record(count: usize) -> Record {
-        let mut wanted = [Wanted::default(); GROUP_MAX];
-        for (at, wanted) in wanted.iter_mut().take(count).enumerate() {
-            *wanted = Wanted {
+        let mut receives = [Receive::default(); GROUP_MAX];
+        for (at, receive) in receives.iter_mut().take(count).enumerate() {
+            *receive = Receive {
                 tag: -7 * at as i32,
                 ordinal: u32::MAX - at as u32,
                 memory: at as u32,
@@ -264,7 +264,7 @@ mod tests {
                 bytes: 1 << 40,
             };
         }
-        Record { group: 0x3ff_fff1, count, wanted }
+        Record { group: 0x3ff_fff1, count, receives }
     }
 
     #[test]
@@ -286,8 +286,9 @@ mod tests {
         for slots in [1, 0x8000, 0xffff, 0x0ff0, 0b1011_0111, 0xaaaa] {
             let (mut told, mut left, mut names) = (0u32, slots, 0);
             while left != 0 {
-                let (name, rest) = Name::freed(left, 7);
-                let Some(Name::Freed { first, count, turn: 7 }) = Name::decode(name.encode())
+                let (name, rest) = Immediate::freed(left, 7);
+                let Some(Immediate::Credits { first, count, turn: 7 }) =
+                    Immediate::decode(name.encode())
                 else {
                     panic!("{name:?}");
                 };
@@ -304,19 +305,19 @@ mod tests {
         let header = Header { tag: -1, ordinal: 7, at: 1 << 41, bytes: 3, total: 1 << 42 };
         assert_eq!(Header::decode(&header.encode()), header);
         for name in [
-            Name::Piece { slot: 15, turn: PIECE_TURNS - 1 },
-            Name::Piece { slot: 0, turn: 0 },
-            Name::Granted(NUMBER_MASK),
-            Name::Placed(NUMBER_MASK >> 3, 7),
-            Name::Freed { first: 0, count: 16, turn: FREED_TURNS - 1 },
-            Name::Freed { first: 15, count: 1, turn: 0 },
+            Immediate::Chunk { slot: 15, turn: CHUNK_TURNS - 1 },
+            Immediate::Chunk { slot: 0, turn: 0 },
+            Immediate::Cts(NUMBER_MASK),
+            Immediate::Direct(NUMBER_MASK >> 3, 7),
+            Immediate::Credits { first: 0, count: 16, turn: CREDIT_TURNS - 1 },
+            Immediate::Credits { first: 15, count: 1, turn: 0 },
         ] {
             assert!(name.encode() <= IMMEDIATE_MAX);
-            assert_eq!(Name::decode(name.encode()), Some(name));
+            assert_eq!(Immediate::decode(name.encode()), Some(name));
         }
-        let beyond = Name::Freed { first: 15, count: 2, turn: 0 };
-        assert_eq!(Name::decode(beyond.encode()), None);
-        assert_eq!(Name::decode(1 << 28), None);
+        let beyond = Immediate::Credits { first: 15, count: 2, turn: 0 };
+        assert_eq!(Immediate::decode(beyond.encode()), None);
+        assert_eq!(Immediate::decode(1 << 28), None);
         let key = || RemoteKey(vec![1, 2, 3]);
         for note in [
             Note::Ring(key()),

@@ -367,15 +367,15 @@ unsafe fn receive(
         // SAFETY: as above.
         false => unsafe { slice(mrs, count, "registrations") }?,
     };
-    let mut wanted = [(None, 0, 0, 0); GROUP_MAX];
+    let mut receives = [(None, 0, 0, 0); GROUP_MAX];
     let parts = data.iter().zip(bytes).zip(tags).zip(mrs);
-    for (wanted, (((data, bytes), tag), mr)) in wanted.iter_mut().zip(parts) {
-        *wanted = (registration(*mr), data.addr(), bytes, *tag);
+    for (receives, (((data, bytes), tag), mr)) in receives.iter_mut().zip(parts) {
+        *receives = (registration(*mr), data.addr(), bytes, *tag);
     }
-    let wanted = wanted.get(..data.len()).ok_or_else(|| {
+    let receives = receives.get(..data.len()).ok_or_else(|| {
         NetError::argument(format!("{count} buffers in one irecv; {GROUP_MAX} at most"))
     })?;
-    let Some(received) = plugin.irecv(comm, wanted)? else { return Ok(()) };
+    let Some(received) = plugin.irecv(comm, receives)? else { return Ok(()) };
     // SAFETY: as above.
     unsafe { put(to, comm.request(received)) }
 }

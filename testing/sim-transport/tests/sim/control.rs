@@ -194,8 +194,8 @@ impl ControlNet {
                 self.push(at, Event::GateVerdict(rank, connection, to));
             }
         }
-        if self.nodes[index].control.wants_meeting_port() {
-            self.nodes[index].control.set_meeting_port(1000 + rank as u16, now);
+        if self.nodes[index].control.wants_rendezvous_port() {
+            self.nodes[index].control.set_rendezvous_port(1000 + rank as u16, now);
         }
         for (connection, (wire, end)) in self.nodes[index].wires.clone() {
             let node = &mut self.nodes[index];

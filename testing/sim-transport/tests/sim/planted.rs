@@ -143,7 +143,7 @@ impl Misplaced {
     /// Which of the 8 records of its link a put writes, as its name says.
     fn record(work: &WorkRequest) -> Option<u64> {
         match *work {
-            WorkRequest::Put { grant: true, immediate: None, id, .. } => {
+            WorkRequest::Put { is_control: true, immediate: None, id, .. } => {
                 Some(u64::from(u32::MAX - 1 - id as u32))
             }
             WorkRequest::Put { .. } => None,
@@ -187,10 +187,10 @@ impl Faults for DoubleCredit {
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, _: &mut Vec<Event>) {
         let WorkRequest::Put { immediate: Some(immediate), .. } = work else { return };
         let mut changed = work;
-        if let (Some(Immediate::Grant { channel, below }), WorkRequest::Put { immediate, .. }) =
+        if let (Some(Immediate::Credit { channel, below }), WorkRequest::Put { immediate, .. }) =
             (Immediate::decode(immediate), &mut changed)
         {
-            *immediate = Some(Immediate::grant(channel, u64::from(below) + 2).encode());
+            *immediate = Some(Immediate::credit(channel, u64::from(below) + 2).encode());
         }
         posted.push(changed);
     }

@@ -252,7 +252,7 @@ pub(super) fn distance(host: &Host) -> Vec<Finding> {
 
 /// The least distance of a GPU to devices, and which of them are so near.
 fn nearest(gpu: &Device, nics: &[Device]) -> (Class, String) {
-    let apart = |nic: &Device| gpu.place.distance(&nic.place);
+    let apart = |nic: &Device| gpu.locality.distance(&nic.locality);
     let least = nics.iter().map(apart).min().unwrap_or(Class::Sys);
     let near = nics.iter().filter(|nic| apart(nic) == least);
     let near: Vec<&str> = near.map(|nic| nic.name.as_str()).collect();

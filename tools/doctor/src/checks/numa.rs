@@ -70,7 +70,8 @@ fn near(host: &Host, own: Option<u32>, list: &str) -> Finding {
             }
         },
     };
-    let known: BTreeSet<u32> = devices.iter().filter_map(|device| device.place.numa_node).collect();
+    let known: BTreeSet<u32> =
+        devices.iter().filter_map(|device| device.locality.numa_node).collect();
     let shown: Vec<String> = known.iter().map(u32::to_string).collect();
     let shown = shown.join(", ");
     let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();

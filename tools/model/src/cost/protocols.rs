@@ -87,7 +87,7 @@ impl Parts {
     fn of(machine: &Machine) -> Parts {
         let seats = machine.seats();
         let ends = seats.first().zip(seats.last()).filter(|(first, last)| first != last);
-        let wire = ends.map_or(Wire::NONE, |(first, last)| machine.way(*first, *last).wire);
+        let wire = ends.map_or(Wire::NONE, |(first, last)| machine.path(*first, *last).wire);
         let first = seats.first().copied();
         // All of an accelerator's links together: with each of the others it may share but one.
         let own = first.map_or(0.0, |gpu| {

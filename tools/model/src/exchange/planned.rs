@@ -272,7 +272,7 @@ mod tests {
         });
     }
 
-    /// By a ring each piece that is passed on was received first.
+    /// By a ring each chunk that is passed on was received first.
     #[test]
     fn a_ring_waits_for_what_it_passes_on() {
         let hosts = Hosts::one(4);

@@ -94,9 +94,9 @@ impl Found<'_> {
     /// The ports of RDMA devices, and interfaces of hardware that RDMA does not use.
     fn nics(&mut self) {
         let mut rdma = devices::rdma(self.files);
-        for PortInfo { device, place, .. } in self.told {
+        for PortInfo { device, locality, .. } in self.told {
             if !rdma.iter().any(|known| known.name == *device) {
-                rdma.push(Device::known(device, place));
+                rdma.push(Device::known(device, locality));
             }
         }
         for device in &rdma {
@@ -146,7 +146,7 @@ impl Found<'_> {
     /// Puts a device into the PCIe tree that its path describes; one in software under a node.
     fn place(&mut self, device: &Device, name: String, kind: Kind) -> usize {
         // The NUMA node that it names; the only one, if it names none.
-        let named = device.place.numa_node.and_then(|node| self.nodes.get(&node).copied());
+        let named = device.locality.numa_node.and_then(|node| self.nodes.get(&node).copied());
         let node = named.or_else(|| self.only_node());
         // What is in software is somewhere.
         let first = || self.nodes.values().next().copied().filter(|_| device.card().is_none());
@@ -154,7 +154,7 @@ impl Found<'_> {
         let pci = device.address().and_then(pci_address);
         let part = Part { pci, ..Part::new(&name, kind) };
         let files = self.files;
-        self.plugs.plug(&device.place, node, part, &|function| link(files, function))
+        self.plugs.plug(&device.locality, node, part, &|function| link(files, function))
     }
 }
 
@@ -179,7 +179,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
-    use ccl_core::transport::Place;
+    use ccl_core::transport::Locality;
 
     /// A sysfs of our own, which goes when it is dropped.
     struct Sysfs(PathBuf);
@@ -279,14 +279,14 @@ mod tests {
             ("numa1", "eth0", "PHB"),
             ("numa0", "numa1", "SHM"),
         ] {
-            let seen = machine.way(named(from), named(to)).class.to_string();
+            let seen = machine.path(named(from), named(to)).class.to_string();
             assert_eq!(seen, class, "{from} {to}");
         }
         assert_eq!(machine.of(Kind::Gpu).count(), 2);
         assert_eq!(machine.of(Kind::Nic).count(), 3);
         assert_eq!(machine.network_bytes_per_s(), 100e9 + 3.125e9);
-        let way = machine.way(named("gpu0"), named("numa0"));
-        assert_eq!(way.wire.bytes_per_s, 16.0 * 3.938e9);
+        let path = machine.path(named("gpu0"), named("numa0"));
+        assert_eq!(path.wire.bytes_per_s, 16.0 * 3.938e9);
     }
 
     #[test]
@@ -324,7 +324,7 @@ mod tests {
             layer: None,
             bytes_per_s: Some(gigabits * 0.125e9),
             is_at_least: false,
-            place: Place::default(),
+            locality: Locality::default(),
         };
         let networks = |told: &[PortInfo]| {
             let topology = discover_with(&files, told).unwrap();

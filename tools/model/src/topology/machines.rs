@@ -14,20 +14,20 @@ fn named(machine: &Machine, name: &str) -> usize {
 
 fn class(machine: &Machine, from: &str, to: &str) -> String {
     let (from, to) = (named(machine, from), named(machine, to));
-    assert_eq!(machine.way(from, to), machine.way(to, from));
-    machine.way(from, to).class.to_string()
+    assert_eq!(machine.path(from, to), machine.path(to, from));
+    machine.path(from, to).class.to_string()
 }
 
 #[test]
 fn accelerators_reach_each_other_by_their_own_links() {
     let h100 = machine("h100");
     assert_eq!(class(&h100, "gpu0", "gpu7"), "NV18");
-    let way = h100.way(named(&h100, "gpu0"), named(&h100, "gpu5"));
-    assert_eq!(way.wire.bytes_per_s, 450e9);
+    let path = h100.path(named(&h100, "gpu0"), named(&h100, "gpu5"));
+    assert_eq!(path.wire.bytes_per_s, 450e9);
     let mi300 = machine("mi300x");
     assert_eq!(class(&mi300, "gpu0", "gpu7"), "XG1");
-    let way = mi300.way(named(&mi300, "gpu0"), named(&mi300, "gpu5"));
-    assert_eq!(way.wire.bytes_per_s, 64e9);
+    let path = mi300.path(named(&mi300, "gpu0"), named(&mi300, "gpu5"));
+    assert_eq!(path.wire.bytes_per_s, 64e9);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn table(machine: &Machine, others: bool) -> String {
     rows[0].push("NUMA".to_owned());
     for from in &shown {
         let mut row = vec![part_name(*from)];
-        row.extend(shown.iter().map(|to| machine.way(*from, *to).class.to_string()));
+        row.extend(shown.iter().map(|to| machine.path(*from, *to).class.to_string()));
         row.extend(others.then(|| Class::Net.to_string()));
         let node = machine.numa(*from).map(part_name);
         row.push(

@@ -532,10 +532,10 @@ mod tests {
 </system>
 "#;
 
-    fn way(machine: &Machine, from: &str, to: &str) -> (String, f64) {
+    fn path(machine: &Machine, from: &str, to: &str) -> (String, f64) {
         let named = |name: &str| machine.parts.iter().position(|part| part.name == name).unwrap();
-        let way = machine.way(named(from), named(to));
-        (way.class.to_string(), way.wire.bytes_per_s / 1e9)
+        let path = machine.path(named(from), named(to));
+        (path.class.to_string(), path.wire.bytes_per_s / 1e9)
     }
 
     #[test]
@@ -550,7 +550,7 @@ mod tests {
             ("gpu0", "eth0", "PHB", 63.008),
             ("numa1", "gpu1", "PHB", 15.76),
         ] {
-            let (seen, speed) = way(machine, from, to);
+            let (seen, speed) = path(machine, from, to);
             assert_eq!(seen, class, "{from} {to}");
             assert!(speed == rate || (speed - rate).abs() < 1e-6, "{from} {to}: {speed}");
         }
@@ -579,7 +579,7 @@ mod tests {
             assert_eq!(machine.network_bytes_per_s(), again.network_bytes_per_s(), "{name}");
             let ends = |machine: &Machine| {
                 let gpus: Vec<usize> = machine.of(Kind::Gpu).collect();
-                machine.way(gpus[0], gpus[gpus.len() - 1]).class
+                machine.path(gpus[0], gpus[gpus.len() - 1]).class
             };
             assert_eq!(ends(machine), ends(again), "{name}");
         }

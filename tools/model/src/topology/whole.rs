@@ -91,7 +91,7 @@ impl Topology {
     pub fn way(&self, from: Seat, to: Seat) -> Option<Path> {
         let (here, there) = (self.machine(from.host)?, self.machine(to.host)?);
         if from.host == to.host {
-            return Some(here.way(from.part, to.part));
+            return Some(here.path(from.part, to.part));
         }
         let (out, into) = (to_network(here, from.part), to_network(there, to.part));
         let between = match self.fabric.meeting(from.host, to.host) {

@@ -34,8 +34,8 @@ pub fn compare(old: &Tuning, new: &Tuning, allowed: f64) -> Result<Comparison, S
         format!(
             "{collective} ranks={ranks} hosts={hosts} bytes={bytes}: {was} us ({}) -> {is} us \
              ({}), {:.2} times{verdict}\n",
-            old.way,
-            new.way,
+            old.variant,
+            new.variant,
             is / was.max(1e-3)
         )
     };

@@ -169,20 +169,20 @@ fn point(
     turns.take(&whole.collect::<Vec<_>>(), communicator, memory)?;
     // And by the fastest with shorter messages, where there would be more of them.
     let fastest = turns.times().into_iter().min_by_key(|time| time.median_ns);
-    let Some(Measured { way: best, .. }) = fastest else { return Ok(None) };
-    let (mut ways, mut most) = (vec![best], 0);
+    let Some(Measured { variant: best, .. }) = fastest else { return Ok(None) };
+    let (mut variants, mut most) = (vec![best], 0);
     for slot_fraction in SlotFraction::ALL {
-        let way = Variant { slot_fraction, ..best };
-        let text = way.to_string();
+        let variant = Variant { slot_fraction, ..best };
+        let text = variant.to_string();
         let call = Call { algorithm: Some(&text), ..even };
-        let pieces = Communicator::explain(communicator, &call)?.pieces;
-        if slot_fraction != SlotFraction::WHOLE && pieces > most {
-            ways.push(way);
+        let chunks = Communicator::explain(communicator, &call)?.chunks;
+        if slot_fraction != SlotFraction::WHOLE && chunks > most {
+            variants.push(variant);
         }
-        most = pieces.max(most);
+        most = chunks.max(most);
     }
-    if ways.len() > 1 {
-        turns.take(&ways, communicator, memory)?;
+    if variants.len() > 1 {
+        turns.take(&variants, communicator, memory)?;
     }
     let (hosts, times) = (plan.hosts, turns.times());
     let point = Point { collective, ranks, hosts, bytes: size, is_predicted: false, times };
@@ -202,13 +202,13 @@ impl Turns {
     /// Measures these ways; those that were measured already, once more.
     fn take(
         &mut self,
-        ways: &[Variant],
+        variants: &[Variant],
         communicator: &mut Communicator,
         memory: &mut Memory,
     ) -> Result<(), SubjectError> {
         let mut named = Vec::new();
-        for way in ways {
-            let text = way.to_string();
+        for variant in variants {
+            let text = variant.to_string();
             let trial = self.trial.by(&text);
             let wrong = checked_call(communicator, &trial, memory, 1, false)?;
             if wrong > 0 {
@@ -217,10 +217,10 @@ impl Turns {
             }
             let first = time(communicator, &trial, memory, 3)?;
             let iterations = (ROUND_US / first.max(0.01)).clamp(1.0, ITERATIONS_MAX) as u32;
-            let known = self.rounds.iter().position(|(known, _)| known == way);
+            let known = self.rounds.iter().position(|(known, _)| known == variant);
             let at = known.unwrap_or(self.rounds.len());
             if known.is_none() {
-                self.rounds.push((*way, Vec::new()));
+                self.rounds.push((*variant, Vec::new()));
             }
             named.push((text, iterations, at));
         }
@@ -237,7 +237,7 @@ impl Turns {
 
     /// How long each takes, in the order in which they came.
     fn times(&self) -> Vec<Measured> {
-        self.rounds.iter().map(|(way, times)| summary(*way, times.clone())).collect()
+        self.rounds.iter().map(|(variant, times)| summary(*variant, times.clone())).collect()
     }
 }
 
@@ -262,12 +262,12 @@ fn time(
 }
 
 /// The median, and half of the distance between the quartiles.
-fn summary(way: Variant, mut times: Vec<f64>) -> Measured {
+fn summary(variant: Variant, mut times: Vec<f64>) -> Measured {
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or(0.0);
     let ns = |us: f64| (us * 1e3).round() as u64;
     let spread_ns = ns((at(0.75) - at(0.25)) / 2.0);
-    Measured { way, median_ns: ns(at(0.5)), spread_ns }
+    Measured { variant, median_ns: ns(at(0.5)), spread_ns }
 }
 
 /// A point, for people.
@@ -277,11 +277,11 @@ fn line(seen: &Seen) -> String {
     let us = |ns: u64| ns as f64 / 1e3;
     let Some(best) = seen.point.fastest(|_| true) else { return text + "\n" };
     // Writing to a string does not fail.
-    let _ = write!(text, " {:<20} {:>12.2} us", best.way.to_string(), us(best.median_ns));
-    match times.iter().find(|time| seen.plan.way() == time.way.to_string()) {
-        Some(chosen) if chosen.way != best.way => {
+    let _ = write!(text, " {:<20} {:>12.2} us", best.variant.to_string(), us(best.median_ns));
+    match times.iter().find(|time| seen.plan.variant() == time.variant.to_string()) {
+        Some(chosen) if chosen.variant != best.variant => {
             let ratio = chosen.median_ns as f64 / best.median_ns.max(1) as f64;
-            let _ = write!(text, "   without the table {} ({ratio:.2} times)", chosen.way);
+            let _ = write!(text, "   without the table {} ({ratio:.2} times)", chosen.variant);
         }
         _ => {}
     }

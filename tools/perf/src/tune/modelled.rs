@@ -71,8 +71,8 @@ impl Outcome {
         let mut programs = Lowered::new();
         for Seen { point, .. } in &self.seen {
             for time in &point.times {
-                let key = (point.collective.name(), time.way.algorithm);
-                let algorithm = algorithm::find(point.collective, time.way.algorithm)?;
+                let key = (point.collective.name(), time.variant.algorithm);
+                let algorithm = algorithm::find(point.collective, time.variant.algorithm)?;
                 let lowered = || Programs::new(algorithm, 0, hosts.clone(), slots);
                 programs.entry(key).or_insert_with(lowered);
             }
@@ -84,7 +84,7 @@ impl Outcome {
         let mut samples = Vec::new();
         for Seen { point, count, plan } in &self.seen {
             for time in &point.times {
-                let key = (point.collective.name(), time.way.algorithm);
+                let key = (point.collective.name(), time.variant.algorithm);
                 let Some(programs) = programs.get(&key) else { continue };
                 let call = predict::Call {
                     programs,
@@ -92,7 +92,7 @@ impl Outcome {
                     element_bytes: DataType::Float32.bytes(),
                     buffer_bytes: point.bytes,
                     channels: plan.channels,
-                    slot_bytes: time.way.slot_fraction.bytes(plan.slot_bytes, 64),
+                    slot_bytes: time.variant.slot_fraction.bytes(plan.slot_bytes, 64),
                 };
                 samples.push(Sample { call, time_ns: time.median_ns as f64 });
             }

@@ -137,8 +137,8 @@ fn point(
     }
     let bytes = count * element_bytes * blocks as usize;
     let asked = Asked { collective, root: 0, count, element_bytes, bytes, hosts };
-    let times = predicted(model, config, &asked)?.into_iter().map(|(way, time_ns)| Measured {
-        way,
+    let times = predicted(model, config, &asked)?.into_iter().map(|(variant, time_ns)| Measured {
+        variant,
         median_ns: time_ns.round() as u64,
         spread_ns: 0,
     });

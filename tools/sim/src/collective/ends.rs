@@ -54,7 +54,7 @@ impl Ends for Admitted {
     }
 
     fn grant(&mut self, below: u64) {
-        self.sender.grant(below);
+        self.sender.credit(below);
     }
 }
 

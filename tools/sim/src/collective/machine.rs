@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ccl_core::execution::{CallParams, Execution, Link, Message, Ports, Progress, Task};
-use ccl_core::lower::{Fold, Instr, Place, Program};
+use ccl_core::lower::{Fold, Instr, Location, Program};
 use ccl_core::schedule::{Buffer, Counters, DEPTH, TERM};
 use ccl_core::types::Rank;
 
@@ -36,7 +36,7 @@ struct Cursor {
     at: usize,
     counters: Counters,
     turn: usize,
-    /// The fold at hand, worked out: elements of the piece and of all pieces, and its peers.
+    /// The fold at hand, worked out: elements of the chunk and of all chunks, and its peers.
     ready: bool,
     elements: usize,
     whole: usize,
@@ -53,10 +53,10 @@ pub(super) struct Walk {
     program: Arc<Program>,
     channels: usize,
     numbers: CallParams,
-    pieces: usize,
-    piece_elements: usize,
+    chunks: usize,
+    chunk_elements: usize,
     cursors: Vec<Cursor>,
-    /// Of every unit, channel by channel: how many pieces it has done.
+    /// Of every unit, channel by channel: how many chunks it has done.
     units: Vec<usize>,
     running: usize,
 }
@@ -64,17 +64,17 @@ pub(super) struct Walk {
 impl Machine for Walk {
     fn new(program: &Arc<Program>, channels: u32, numbers: &CallParams) -> Walk {
         let channels = channels.max(1) as usize;
-        let piece_elements = numbers.piece_elements(program);
+        let chunk_elements = numbers.chunk_elements(program);
         let longest = numbers.input.longest_part().max(numbers.output.longest_part());
-        let pieces = longest.div_ceil(piece_elements);
-        let used = pieces.min(channels);
+        let chunks = longest.div_ceil(chunk_elements);
+        let used = chunks.min(channels);
         let strands = program.strands.len();
         Walk {
             program: Arc::clone(program),
             channels,
             numbers: numbers.clone(),
-            pieces,
-            piece_elements,
+            chunks,
+            chunk_elements,
             cursors: (0..used * strands).map(|_| Cursor::default()).collect(),
             units: vec![0; program.units as usize * used],
             running: used * strands,
@@ -123,15 +123,15 @@ impl Walk {
         let base = channel * program.units as usize;
         let mut moved = false;
         loop {
-            let piece = self.cursors[index].turn * self.channels + channel;
-            if piece >= self.pieces {
+            let chunk = self.cursors[index].turn * self.channels + channel;
+            if chunk >= self.chunks {
                 return moved;
             }
             let Some(instr) = code.get(self.cursors[index].at) else {
                 let cursor = &mut self.cursors[index];
                 (cursor.at, cursor.counters) = (0, [0; DEPTH]);
                 cursor.turn += 1;
-                if piece + self.channels >= self.pieces {
+                if chunk + self.channels >= self.chunks {
                     self.running -= 1;
                 }
                 moved = true;
@@ -139,7 +139,7 @@ impl Walk {
             };
             match instr {
                 Instr::Fold(fold) => {
-                    if !self.fold(index, fold, piece, channel, ports) {
+                    if !self.fold(index, fold, chunk, channel, ports) {
                         return moved;
                     }
                     self.cursors[index].at += 1;
@@ -177,12 +177,12 @@ impl Walk {
         &mut self,
         index: usize,
         fold: &Fold,
-        piece: usize,
+        chunk: usize,
         channel: usize,
         ports: &mut P,
     ) -> bool {
         if !self.cursors[index].ready {
-            self.work_out(index, fold, piece);
+            self.work_out(index, fold, chunk);
         }
         let cursor = &mut self.cursors[index];
         if cursor.elements == 0 {
@@ -210,7 +210,7 @@ impl Walk {
             sources: &[],
             targets: &[],
             elements: cursor.elements,
-            piece_offset: 0,
+            chunk_offset: 0,
             scratch_offset: 0,
             slot_offset: 0,
             message_bytes: bytes,
@@ -225,9 +225,9 @@ impl Walk {
         true
     }
 
-    /// Works out how many elements of a fold belong to a piece, and with whom it deals.
-    fn work_out(&mut self, index: usize, fold: &Fold, piece: usize) {
-        let Walk { cursors, numbers, pieces, piece_elements, .. } = self;
+    /// Works out how many elements of a fold belong to a chunk, and with whom it deals.
+    fn work_out(&mut self, index: usize, fold: &Fold, chunk: usize) {
+        let Walk { cursors, numbers, chunks, chunk_elements, .. } = self;
         let cursor = &mut cursors[index];
         let layout = match fold.extent.buffer {
             Buffer::Input => &numbers.input,
@@ -236,28 +236,28 @@ impl Walk {
         (cursor.elements, cursor.whole) = (0, 0);
         for part in 0..fold.extent.parts.total {
             let (_, all) = layout.part(fold.extent.parts.part(part, &cursor.counters));
-            let before = (piece * *piece_elements).min(all);
-            let here = if *pieces == 1 { all } else { (all - before).min(*piece_elements) };
+            let before = (chunk * *chunk_elements).min(all);
+            let here = if *chunks == 1 { all } else { (all - before).min(*chunk_elements) };
             cursor.elements += here;
             cursor.whole += all;
         }
         cursor.recvs.clear();
         cursor.sends.clear();
-        let sources = fold.sources.iter().map(|source| (&source.place, source.repeat));
+        let sources = fold.sources.iter().map(|source| (&source.location, source.repeat));
         peers(sources, &mut cursor.counters, &mut cursor.recvs);
-        let targets = fold.targets.iter().map(|target| (&target.place, target.repeat));
+        let targets = fold.targets.iter().map(|target| (&target.location, target.repeat));
         peers(targets, &mut cursor.counters, &mut cursor.sends);
         cursor.ready = true;
     }
 }
 
 fn peers<'a>(
-    places: impl Iterator<Item = (&'a Place, u32)>,
+    places: impl Iterator<Item = (&'a Location, u32)>,
     counters: &mut Counters,
     found: &mut Vec<Rank>,
 ) {
     for (place, repeat) in places {
-        if let Place::Slot(peer) = place {
+        if let Location::Slot(peer) = place {
             for term in 0..repeat {
                 counters[TERM] = term;
                 found.push(peer.eval(counters));

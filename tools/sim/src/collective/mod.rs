@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use ccl_core::admission;
 use ccl_core::execution::{CallParams, Execution, Progress};
-use ccl_core::lower::{Alias, Instr, Place, Program, Strand, Target, lower_for_slots};
+use ccl_core::lower::{Alias, Instr, Location, Program, Strand, Target, lower_for_slots};
 use ccl_core::queue_pairs::Striping;
 use ccl_core::schedule::shape::{Seat, Sizes};
 use ccl_core::topology::Hosts;
@@ -190,8 +190,8 @@ impl Setup<'_> {
     fn steps(&self, program: &Program, scheme: Scheme) -> Result<f64, SimError> {
         let numbers = self.numbers(program)?;
         let longest = numbers.input.longest_part().max(numbers.output.longest_part());
-        let pieces = longest.div_ceil(numbers.piece_elements(program).max(1));
-        let messages = sends(program) * pieces as f64 * f64::from(self.fold.stride);
+        let chunks = longest.div_ceil(numbers.chunk_elements(program).max(1));
+        let messages = sends(program) * chunks as f64 * f64::from(self.fold.stride);
         Ok(messages * links_passed(self.network, scheme))
     }
 
@@ -230,12 +230,12 @@ impl Setup<'_> {
     }
 }
 
-/// Messages that a rank sends for every piece: each as often as the loops around it turn.
+/// Messages that a rank sends for every chunk: each as often as the loops around it turn.
 fn sends(program: &Program) -> f64 {
     let of_strand = |strand: &Strand| {
-        let sent = |target: &Target| match target.place {
-            Place::Slot(_) => f64::from(target.repeat),
-            Place::Memory(..) => 0.0,
+        let sent = |target: &Target| match target.location {
+            Location::Slot(_) => f64::from(target.repeat),
+            Location::Memory(..) => 0.0,
         };
         let of_instr = |instr: &Instr| match instr {
             Instr::Fold(fold) => fold.targets.iter().map(sent).sum(),

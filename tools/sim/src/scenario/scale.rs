@@ -63,9 +63,9 @@ fn run(setting: &Setting) -> Result<Findings, SimError> {
     manner.links.channels = setting.count("channels");
     manner.links.slot_bytes = setting.count("slot_kib") as usize * 1024;
     manner.links.slots = 2;
-    let piece = manner.links.slot_bytes.min(each_bytes as usize);
-    manner.spread.budget_bytes = setting.count("under_way") as usize * piece * nics;
-    manner.settle_s = setting.number("settle") * piece as f64 / network.plan().nic_bytes_per_s();
+    let chunk = manner.links.slot_bytes.min(each_bytes as usize);
+    manner.spread.budget_bytes = setting.count("under_way") as usize * chunk * nics;
+    manner.settle_s = setting.number("settle") * chunk as f64 / network.plan().nic_bytes_per_s();
     let mut router = Router::new(Scheme::Spray, setting.seed);
     let outcome = collective::run(&network, &mut router, &call, fold, &manner)?;
     let mut findings = Findings::default();

@@ -125,7 +125,7 @@ fn memory_that_one_device_does_not_take_goes_over_the_others() {
                 endpoint: endpoints[side],
                 local: LocalSlice { key: memory[side].1, offset: at * 64, bytes: 64 },
                 tail: None,
-                grant: false,
+                is_control: false,
                 remote: remotes[side],
                 remote_offset: BYTES / 2 + at * 64,
                 immediate: Some(at as u32),
@@ -212,11 +212,11 @@ fn credits_and_cts_wait_behind_no_data() {
     let endpoints = lanes.each_mut().map(|lane| lane.attach(connected.next().unwrap()).unwrap());
     let memory = [0, 1].map(|side: usize| house.devices[side].allocate(64).unwrap());
     let key = lanes[1].share(endpoints[1], memory[1].1).unwrap();
-    let put = |grant, remote, immediate| WorkRequest::Put {
+    let put = |is_control, remote, immediate| WorkRequest::Put {
         endpoint: endpoints[0],
         local: LocalSlice { key: memory[0].1, offset: 0, bytes: 8 },
         tail: None,
-        grant,
+        is_control,
         remote,
         remote_offset: 0,
         immediate: Some(immediate),

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use sha2::Sha256;
 
 use super::*;
-use crate::address::{self, Place};
+use crate::address::{self, Namespace};
 use crate::handshake::PROTOCOL;
 use crate::wire::Received;
 
@@ -23,7 +23,7 @@ fn raw_socket() -> OwnedFd {
 
 /// A raw connection to a listener.
 fn stranger(listener: &dyn Listener) -> OwnedFd {
-    let name = address::decode(&listener.address(), Place::here().unwrap()).unwrap();
+    let name = address::decode(&listener.address(), Namespace::here().unwrap()).unwrap();
     let socket = raw_socket();
     rustix::net::connect(&socket, &name.socket().unwrap()).unwrap();
     socket
@@ -187,7 +187,7 @@ fn answered(answer: impl Fn(&[u8]) -> Vec<Vec<u8>>) -> String {
     let socket = raw_socket();
     rustix::net::bind(&socket, &name.socket().unwrap()).unwrap();
     rustix::net::listen(&socket, 1).unwrap();
-    let address = address::encode(name, Place::here().unwrap());
+    let address = address::encode(name, Namespace::here().unwrap());
     let mut coming =
         device.connect(&address, &SECRET, b"", now() + Duration::from_secs(5)).unwrap();
     assert!(coming.poll(now()).unwrap().is_none());
@@ -245,7 +245,7 @@ fn nobody_there_and_nobody_answering_are_errors() {
     drop(listener);
     let error = late.poll(begin).unwrap_err();
     assert!(matches!(error, TransportError::Lost { .. }), "{error}");
-    let far = Place { boot: [9; 16], network: 0 };
+    let far = Namespace { boot: [9; 16], network: 0 };
     let elsewhere = address::encode(address::Name([1; 16]), far);
     let error = device.connect(&elsewhere, &SECRET, b"", until).unwrap_err();
     assert!(matches!(error, TransportError::Refused { .. }), "{error}");

@@ -172,7 +172,7 @@ fn peer(at_the_end: impl FnOnce(&mut Option<Box<dyn Lane>>)) {
         endpoint,
         local,
         tail: None,
-        grant: false,
+        is_control: false,
         remote,
         remote_offset,
         immediate: Some(77),

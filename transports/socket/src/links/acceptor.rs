@@ -9,7 +9,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Connected, Listener, TransportError};
 
-use super::{Intent, Link, LinkId, Remake, Way};
+use super::{Intent, Link, LinkId, Remake, Side};
 use crate::gate::{BUSY_MAX, Gate, Proven};
 use crate::shake::Setup;
 use crate::wire::Wire;
@@ -85,8 +85,8 @@ impl Acceptor {
             self.joining.len() - 1
         });
         let joining = &mut self.joining[index];
-        if let Some(place) = joining.wires.get_mut(usize::from(intent.number)) {
-            *place = Some(wire);
+        if let Some(location) = joining.wires.get_mut(usize::from(intent.number)) {
+            *location = Some(wire);
         }
         if joining.wires.iter().all(Option::is_some) {
             let joined = self.joining.swap_remove(index);
@@ -168,7 +168,7 @@ impl Listener for LinkListener {
             return Ok(None);
         };
         let wires = wires.into_iter().flatten().collect();
-        let remake = Remake(Way::Accepted(Arc::clone(&self.acceptor)));
+        let remake = Remake(Side::Accepted(Arc::clone(&self.acceptor)));
         let link = Link { device: self.device, id, peer, wires, remake };
         Ok(Some(Connected { hello: text, inner: Box::new(link) }))
     }

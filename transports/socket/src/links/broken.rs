@@ -5,7 +5,7 @@ use std::time::Duration;
 use ccl_core::time::Instant;
 use ccl_core::transport::TransportError;
 
-use super::{Intent, Remake, Way};
+use super::{Intent, Remake, Side};
 use crate::dialler::Dialler;
 use crate::wire::Wire;
 
@@ -40,13 +40,13 @@ impl Break {
         intent: impl FnOnce() -> Intent,
         now: Instant,
     ) -> Result<Option<Wire>, String> {
-        let Way::Dialled { place, setup } = &remake.0 else { return Ok(None) };
+        let Side::Dialled { location, setup } = &remake.0 else { return Ok(None) };
         if now < self.redial_at {
             return Ok(None);
         }
         let dialler = self
             .dialler
-            .get_or_insert_with(|| Dialler::new(place.clone(), setup, true, &intent().encode()));
+            .get_or_insert_with(|| Dialler::new(location.clone(), setup, true, &intent().encode()));
         match dialler.poll(now) {
             Ok(wire) => Ok(wire.map(|(_, wire)| wire)),
             Err(error @ TransportError::Refused { .. }) => {

@@ -4,7 +4,7 @@ use ccl_core::time::Instant;
 use ccl_core::transport::{Connected, Connecting, HELLO_BYTES_MAX, TransportError};
 
 use super::{Intent, Link, Remake};
-use crate::address::Place;
+use crate::address::Location;
 use crate::dialler::Dialler;
 use crate::shake::Setup;
 use crate::socket;
@@ -14,7 +14,7 @@ use crate::wire::Wire;
 #[derive(Debug)]
 pub struct LinkConnecting {
     device: u64,
-    place: Place,
+    location: Location,
     setup: Setup,
     intent: Intent,
     dialler: Option<Dialler>,
@@ -31,7 +31,7 @@ impl LinkConnecting {
     /// When the text is too long.
     pub fn new(
         device: u64,
-        place: Place,
+        location: Location,
         setup: &Setup,
         text: &[u8],
         count: u16,
@@ -44,10 +44,10 @@ impl LinkConnecting {
             )));
         }
         let intent = Intent { link: socket::random()?, number: 0, count, text: text.to_vec() };
-        let dialler = Some(Dialler::new(place.clone(), setup, false, &intent.encode()));
+        let dialler = Some(Dialler::new(location.clone(), setup, false, &intent.encode()));
         let setup = setup.clone();
         let (wires, started) = (Vec::new(), None);
-        Ok(LinkConnecting { device, place, setup, intent, dialler, wires, started, deadline })
+        Ok(LinkConnecting { device, location, setup, intent, dialler, wires, started, deadline })
     }
 
     fn advance(&mut self, now: Instant) -> Result<Option<Link>, TransportError> {
@@ -62,14 +62,14 @@ impl LinkConnecting {
         self.wires.push(wire);
         // All connections take the address that the first has found, and so will those that replace
         // them.
-        self.place.addresses = vec![address];
+        self.location.addresses = vec![address];
         if self.wires.len() < usize::from(self.intent.count) {
             self.intent.number += 1;
-            let (place, text) = (self.place.clone(), self.intent.encode());
-            self.dialler = Some(Dialler::new(place, &self.setup, false, &text));
+            let (location, text) = (self.location.clone(), self.intent.encode());
+            self.dialler = Some(Dialler::new(location, &self.setup, false, &text));
             return Ok(None);
         }
-        let remake = Remake::dialled(self.place.clone(), self.setup.clone());
+        let remake = Remake::dialled(self.location.clone(), self.setup.clone());
         let (id, peer) = (self.intent.link, address.to_string());
         let wires = std::mem::take(&mut self.wires);
         Ok(Some(Link { device: self.device, id, peer, wires, remake }))
@@ -86,7 +86,7 @@ impl Connecting for LinkConnecting {
             return Ok(None);
         }
         self.dialler = None;
-        let (peer, after) = (self.place.text(), now.since(started));
+        let (peer, after) = (self.location.text(), now.since(started));
         Err(TransportError::Deadline { what: "connecting", peer, after })
     }
 }

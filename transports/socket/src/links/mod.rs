@@ -20,7 +20,7 @@ pub use broken::Break;
 pub use connecting::LinkConnecting;
 pub use intent::Intent;
 
-use crate::address::Place;
+use crate::address::Location;
 use crate::shake::Setup;
 use crate::wire::Wire;
 
@@ -50,27 +50,27 @@ impl Inner for Link {
 
 /// The way to make a link's connections anew.
 #[derive(Clone, Debug)]
-pub struct Remake(Way);
+pub struct Remake(Side);
 
 #[derive(Clone, Debug)]
-enum Way {
+enum Side {
     /// The peer connects again, to this.
     Accepted(Arc<Mutex<Acceptor>>),
     /// This side connects again, there.
-    Dialled { place: Place, setup: Setup },
+    Dialled { location: Location, setup: Setup },
 }
 
 impl Remake {
     /// Makes them anew by connecting to a place again.
     #[must_use]
-    pub fn dialled(place: Place, setup: Setup) -> Remake {
-        Remake(Way::Dialled { place, setup })
+    pub fn dialled(location: Location, setup: Setup) -> Remake {
+        Remake(Side::Dialled { location, setup })
     }
 
     /// Returns whether this side connects.
     #[must_use]
     pub fn is_dialled(&self) -> bool {
-        matches!(self.0, Way::Dialled { .. })
+        matches!(self.0, Side::Dialled { .. })
     }
 
     /// Takes the connections of a link that its peer has made anew, with their numbers; none on the
@@ -78,8 +78,8 @@ impl Remake {
     #[must_use]
     pub fn take_resumed(&self, link: &LinkId, now: Instant) -> Vec<(u16, Wire)> {
         match &self.0 {
-            Way::Accepted(acceptor) => acceptor::take_resumed(acceptor, link, now),
-            Way::Dialled { .. } => Vec::new(),
+            Side::Accepted(acceptor) => acceptor::take_resumed(acceptor, link, now),
+            Side::Dialled { .. } => Vec::new(),
         }
     }
 }

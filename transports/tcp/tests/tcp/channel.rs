@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ccl_conformance::{first_place, instead_of};
+use ccl_conformance::{first_location, instead_of};
 use ccl_core::transport::{Address, Listener, Secret, TransportError};
 use ccl_socket::now;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -91,7 +91,7 @@ fn who_decrypts_in_between_is_found_out_on_both_sides() {
     let address = listener.address();
     let between = TcpListener::bind("127.0.0.1:0").unwrap();
     let way = instead_of(&address, between.local_addr().unwrap()).unwrap();
-    let far = first_place(&address).unwrap();
+    let far = first_location(&address).unwrap();
     let thread = std::thread::spawn(move || intercept(between.accept().unwrap().0, far));
     let error = refused(&way, listener, true);
     assert!(matches!(error, TransportError::Refused { .. }), "{error:?}");

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_conformance::{Fixture, first_place};
+use ccl_conformance::{Fixture, first_location};
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, DeviceId, Transport};
 use ccl_socket::now;
@@ -35,7 +35,7 @@ impl Fixture for Tcp {
     }
 
     fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
-        let at = first_place(address).unwrap();
+        let at = first_location(address).unwrap();
         // It may be thrown out while it still talks.
         let _ = TcpStream::connect_timeout(&at, Duration::from_secs(5)).unwrap().write_all(bytes);
         true

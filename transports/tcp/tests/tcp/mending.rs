@@ -4,7 +4,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ccl_conformance::{Proxy, first_place};
+use ccl_conformance::{Proxy, first_location};
 use ccl_core::transport::{
     Device, DeviceId, EndpointId, Event, Lane, LocalSlice, MrKey, RemoteMr, Secret, Transport,
     WorkRequest,
@@ -27,11 +27,11 @@ struct Side {
     source: Region,
     source_key: MrKey,
     /// Where tails lie when they are posted, and no longer.
-    lent: Region,
-    lent_key: MrKey,
+    reused: Region,
+    reused_key: MrKey,
     /// Where messages come instead of to the inbox, by slot.
-    landing: Region,
-    landing_key: MrKey,
+    target: Region,
+    target_key: MrKey,
     lands: [bool; SLOTS],
     remote: RemoteMr,
     events: Vec<Event>,
@@ -64,7 +64,7 @@ impl Pair {
         let devices = [(), ()].map(|()| device(sockets, resume_within, tls));
         let mut listener = devices[1].listen(&SECRET).unwrap();
         let address = listener.address();
-        let proxy = Proxy::new(first_place(&address).unwrap());
+        let proxy = Proxy::new(first_location(&address).unwrap());
         let by = now() + Duration::from_secs(10);
         let way = proxy.instead_of(&address).unwrap();
         let mut connecting = devices[0].connect(&way, &SECRET, b"", by).unwrap();
@@ -79,8 +79,8 @@ impl Pair {
                 let endpoint = lane.attach(connected).unwrap();
                 let (inbox, inbox_key) = device.allocate(SLOTS * SLOT_BYTES).unwrap();
                 let (source, source_key) = device.allocate(SLOTS * SLOT_BYTES).unwrap();
-                let (lent, lent_key) = device.allocate(SLOT_BYTES).unwrap();
-                let (landing, landing_key) = device.allocate(SLOTS * SLOT_BYTES).unwrap();
+                let (reused, reused_key) = device.allocate(SLOT_BYTES).unwrap();
+                let (target, target_key) = device.allocate(SLOTS * SLOT_BYTES).unwrap();
                 let key = lane.share(endpoint, inbox_key).unwrap();
                 let side = Side {
                     lane,
@@ -89,10 +89,10 @@ impl Pair {
                     inbox_key,
                     source,
                     source_key,
-                    lent,
-                    lent_key,
-                    landing,
-                    landing_key,
+                    reused,
+                    reused_key,
+                    target,
+                    target_key,
                     lands: [false; SLOTS],
                     remote: RemoteMr(0),
                     events: Vec::new(),
@@ -102,7 +102,7 @@ impl Pair {
         let (mut one, mut other) = (sides.next().unwrap(), sides.next().unwrap());
         one.1.remote = one.1.lane.import(one.1.endpoint, &other.0).unwrap();
         other.1.remote = other.1.lane.import(other.1.endpoint, &one.0).unwrap();
-        Pair { sides: [one.1, other.1], proxy, port: first_place(&address).unwrap().port() }
+        Pair { sides: [one.1, other.1], proxy, port: first_location(&address).unwrap().port() }
     }
 
     fn poll(&mut self) {
@@ -128,13 +128,13 @@ impl Side {
         let head = if number.is_multiple_of(2) { bytes } else { bytes.min(HEAD) };
         let rest = bytes - head;
         self.source.write(offset, &text[..head]).unwrap();
-        self.lent.write(0, &text[head..]).unwrap();
-        let tail = LocalSlice { key: self.lent_key, offset: 0, bytes: rest };
+        self.reused.write(0, &text[head..]).unwrap();
+        let tail = LocalSlice { key: self.reused_key, offset: 0, bytes: rest };
         let put = WorkRequest::Put {
             endpoint: self.endpoint,
             local: LocalSlice { key: self.source_key, offset, bytes: head },
             tail: (number % 2 == 1).then_some(tail),
-            grant: false,
+            is_control: false,
             remote: self.remote,
             remote_offset: offset,
             immediate: Some(number as u32),
@@ -144,7 +144,7 @@ impl Side {
         self.source.write(offset + head, &text[head..]).unwrap();
         let tail = LocalSlice { key: self.source_key, offset: offset + head, bytes: rest };
         self.lane.relocate(self.endpoint, number as u64, tail).unwrap();
-        self.lent.write(0, &vec![0xee; rest]).unwrap();
+        self.reused.write(0, &vec![0xee; rest]).unwrap();
     }
 
     /// Wants message `number` elsewhere, if it is one of every three.
@@ -154,7 +154,7 @@ impl Side {
         self.lands[slot] = false;
         if number.is_multiple_of(3) && bytes > 0 {
             let from = LocalSlice { key: self.inbox_key, offset, bytes };
-            let into = LocalSlice { key: self.landing_key, offset, bytes };
+            let into = LocalSlice { key: self.target_key, offset, bytes };
             self.lands[slot] = self.lane.redirect(self.endpoint, from, Some(into)).unwrap();
         }
     }
@@ -170,7 +170,7 @@ impl Side {
             let (slot, head) = (number % SLOTS, HEAD.min(*length));
             self.inbox.read(slot * SLOT_BYTES, &mut said).unwrap();
             if self.lands[slot] {
-                self.landing.read(slot * SLOT_BYTES + HEAD, &mut said[head..]).unwrap();
+                self.target.read(slot * SLOT_BYTES + HEAD, &mut said[head..]).unwrap();
             }
             assert!(said == text(number, *length), "message {number}");
             false
@@ -234,8 +234,8 @@ fn what_a_break_swallows_is_sent_again_and_seen_once() {
 
 #[test]
 fn breaks_in_the_middle_of_frames_do_no_harm() {
-    let places = [1_500_000, 400_033, 137_777];
-    for (cut_after, tls) in places.iter().flat_map(|at| TLS.iter().map(move |tls| (*at, *tls))) {
+    let locations = [1_500_000, 400_033, 137_777];
+    for (cut_after, tls) in locations.iter().flat_map(|at| TLS.iter().map(move |tls| (*at, *tls))) {
         let mut pair = Pair::new(1, Duration::from_secs(20), tls);
         pair.proxy.cut_after(cut_after);
         exchange(&mut pair, 300, |_, _| {});
@@ -247,8 +247,8 @@ fn breaks_in_the_middle_of_frames_do_no_harm() {
 #[test]
 fn strangers_who_say_nothing_do_not_keep_a_connection_from_coming_back() {
     let mut pair = Pair::new(1, Duration::from_secs(3), false);
-    let place = SocketAddr::from(([127, 0, 0, 1], pair.port));
-    let stranger = |_| TcpStream::connect_timeout(&place, Duration::from_secs(5)).unwrap();
+    let location = SocketAddr::from(([127, 0, 0, 1], pair.port));
+    let stranger = |_| TcpStream::connect_timeout(&location, Duration::from_secs(5)).unwrap();
     let strangers: Vec<TcpStream> = (0..300).map(stranger).collect();
     exchange(&mut pair, 300, |pair, sent| {
         if sent == 100 {

@@ -69,18 +69,18 @@ impl Context {
     /// Opens the device of that name.
     pub(crate) fn open(
         functions: &'static Functions,
-        wanted: &str,
+        requested: &str,
     ) -> Result<Arc<Context>, TransportError> {
         with_list(functions, |devices| {
             let named =
-                |device: &&*mut ibv_device| name(functions, **device).as_deref() == Some(wanted);
+                |device: &&*mut ibv_device| name(functions, **device).as_deref() == Some(requested);
             let device = devices.iter().find(named).ok_or_else(|| {
-                TransportError::Usage(format!("there is no RDMA device {wanted:?} on this host"))
+                TransportError::Usage(format!("there is no RDMA device {requested:?} on this host"))
             })?;
             // SAFETY: it is in the list, which is there.
             let context = unsafe { (functions.open_device)(*device) };
             let context = NonNull::new(context).ok_or_else(|| last("ibv_open_device", OPEN))?;
-            let name = wanted.to_owned();
+            let name = requested.to_owned();
             let opened = Context { functions, context, name, process: getpid() };
             opened.no_waiting()?;
             Ok(Arc::new(opened))

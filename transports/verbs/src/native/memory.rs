@@ -29,19 +29,19 @@ unsafe impl Send for Handle {}
 
 /// Bytes of registered memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece(pub(super) ibv_sge);
+pub(crate) struct Sge(pub(super) ibv_sge);
 
-impl Piece {
+impl Sge {
     pub(crate) fn bytes(&self) -> usize {
         self.0.length as usize
     }
 
     /// Those from byte `start` to before `end`; none if that is none.
-    pub(crate) fn part(&self, start: usize, end: usize) -> Option<Piece> {
+    pub(crate) fn part(&self, start: usize, end: usize) -> Option<Sge> {
         let end = end.min(self.bytes());
         (start < end).then(|| {
             let ibv_sge { addr, lkey, .. } = self.0;
-            Piece(ibv_sge { addr: addr + start as u64, length: (end - start) as u32, lkey })
+            Sge(ibv_sge { addr: addr + start as u64, length: (end - start) as u32, lkey })
         })
     }
 }
@@ -85,11 +85,11 @@ impl Memory {
     }
 
     /// Some of it; none if it has not so many bytes.
-    pub(crate) fn piece(&self, offset: usize, bytes: usize) -> Option<Piece> {
+    pub(crate) fn sge(&self, offset: usize, bytes: usize) -> Option<Sge> {
         let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.region.bytes());
         let length = u32::try_from(bytes).ok().filter(|_| inside)?;
         let addr = (self.region.start().addr() + offset) as u64;
-        Some(Piece(ibv_sge { addr, length, lkey: self.local_key }))
+        Some(Sge(ibv_sge { addr, length, lkey: self.local_key }))
     }
 
     /// Ends the registration: when this returns, the device reads and writes nothing there any

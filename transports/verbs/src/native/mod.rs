@@ -10,7 +10,7 @@ use ccl_core::transport::TransportError;
 use libc::c_int;
 
 pub(crate) use context::{Context, Domain, GidRow};
-pub(crate) use memory::{Memory, Piece};
+pub(crate) use memory::{Memory, Sge};
 pub(crate) use pair::{Pair, Path, Room, Write};
 pub(crate) use queue::Queue;
 

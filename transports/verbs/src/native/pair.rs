@@ -8,7 +8,7 @@ use ccl_core::transport::TransportError;
 use rdma_sys::*;
 
 use super::context::Domain;
-use super::memory::Piece;
+use super::memory::Sge;
 use super::queue::Queue;
 use super::{check, forget_errors, last};
 
@@ -59,9 +59,9 @@ pub(crate) struct Path {
 pub(crate) struct Write {
     /// Comes back with its completion.
     pub(crate) id: u64,
-    pub(crate) from: Option<Piece>,
+    pub(crate) from: Option<Sge>,
     /// What follows it.
-    pub(crate) then: Option<Piece>,
+    pub(crate) then: Option<Sge>,
     /// Where to, and the key.
     pub(crate) to: (u64, u32),
     pub(crate) immediate: Option<u32>,
@@ -74,8 +74,8 @@ pub(crate) struct Write {
 impl Write {
     fn places(&self) -> [ibv_sge; 2] {
         let mut places = [ibv_sge::default(); 2];
-        let pieces = [self.from, self.then].into_iter().flatten();
-        places.iter_mut().zip(pieces).for_each(|(place, Piece(piece))| *place = piece);
+        let sges = [self.from, self.then].into_iter().flatten();
+        places.iter_mut().zip(sges).for_each(|(place, Sge(sge))| *place = sge);
         places
     }
 }
@@ -178,27 +178,27 @@ impl Pair {
     }
 
     /// Connects it with its peer, which must do the same before anything is sent.
-    pub(crate) fn connect(&mut self, way: &Path) -> Result<(), TransportError> {
+    pub(crate) fn connect(&mut self, path: &Path) -> Result<(), TransportError> {
         let grh = ibv_global_route {
-            dgid: ibv_gid { raw: way.peer_gid },
-            flow_label: way.flow_label,
-            sgid_index: way.gid_index.unwrap_or(0),
+            dgid: ibv_gid { raw: path.peer_gid },
+            flow_label: path.flow_label,
+            sgid_index: path.gid_index.unwrap_or(0),
             hop_limit: u8::MAX,
-            traffic_class: way.traffic_class,
+            traffic_class: path.traffic_class,
         };
         let ah_attr = ibv_ah_attr {
-            grh: if way.gid_index.is_some() { grh } else { ibv_global_route::default() },
-            dlid: way.peer_lid,
-            sl: way.service_level,
-            is_global: way.gid_index.is_some().into(),
-            port_num: way.port,
+            grh: if path.gid_index.is_some() { grh } else { ibv_global_route::default() },
+            dlid: path.peer_lid,
+            sl: path.service_level,
+            is_global: path.gid_index.is_some().into(),
+            port_num: path.port,
             ..ibv_ah_attr::default()
         };
         let attr = ibv_qp_attr {
             qp_state: IBV_QPS_RTR,
-            path_mtu: way.mtu,
-            dest_qp_num: way.peer_number,
-            rq_psn: way.first_packet,
+            path_mtu: path.mtu,
+            dest_qp_num: path.peer_number,
+            rq_psn: path.first_packet,
             max_dest_rd_atomic: 1,
             min_rnr_timer: NOT_READY_TIMER,
             ah_attr,
@@ -214,10 +214,10 @@ impl Pair {
         self.modify("ibv_modify_qp(RTR)", attr, mask, WAY)?;
         let attr = ibv_qp_attr {
             qp_state: IBV_QPS_RTS,
-            timeout: way.timeout,
-            retry_cnt: way.retries,
-            rnr_retry: way.not_ready_retries,
-            sq_psn: way.first_packet,
+            timeout: path.timeout,
+            retry_cnt: path.retries,
+            rnr_retry: path.not_ready_retries,
+            sq_psn: path.first_packet,
             max_rd_atomic: 1,
             ..ibv_qp_attr::default()
         };

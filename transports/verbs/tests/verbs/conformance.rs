@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ccl_conformance::Fixture;
-use ccl_conformance::first_place;
+use ccl_conformance::first_location;
 use ccl_core::time::Instant;
 use ccl_core::transport::{Address, Device, DeviceId, Transport};
 use ccl_soft_verbs::{Limits, SoftDevice, functions};
@@ -62,7 +62,7 @@ impl Fixture for Verbs {
     }
 
     fn stranger(&self, address: &Address, bytes: &[u8]) -> bool {
-        let at = first_place(address).unwrap();
+        let at = first_location(address).unwrap();
         // It may be thrown out while it still talks.
         let _ = TcpStream::connect_timeout(&at, Duration::from_secs(5)).unwrap().write_all(bytes);
         true

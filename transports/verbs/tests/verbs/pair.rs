@@ -9,7 +9,7 @@ use ccl_core::transport::{
     Secret, Transport, WorkRequest,
 };
 use ccl_memory::Region;
-use ccl_socket::Place;
+use ccl_socket::Location;
 use ccl_soft_verbs::{Limits, SoftDevice, functions};
 use ccl_transport_verbs::{Options, VerbsTransport};
 
@@ -37,7 +37,7 @@ impl End {
             endpoint: self.endpoint,
             local: LocalSlice { key: self.key, offset, bytes },
             tail: None,
-            grant: false,
+            is_control: false,
             remote: self.remote,
             remote_offset: offset,
             immediate,
@@ -111,7 +111,7 @@ pub(crate) fn joined_through_proxy(options: &Options) -> ([End; 2], Proxy) {
         [vec![], vec![]],
         |_| (),
         |address| {
-            let behind = Place::decode(&address).unwrap().addresses[0];
+            let behind = Location::decode(&address).unwrap().addresses[0];
             proxy.insert(Proxy::new(behind)).instead_of(&address).unwrap()
         },
     );

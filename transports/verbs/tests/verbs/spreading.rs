@@ -80,8 +80,8 @@ fn grants_have_a_queue_pair_and_a_class_of_their_own() {
     let mut ends = joined(&options("qps=3 order=split chunk=1"));
     let granting = |bytes, name| {
         let mut put = ends[0].put(0, bytes, Some(name));
-        let WorkRequest::Put { grant, .. } = &mut put;
-        *grant = true;
+        let WorkRequest::Put { is_control, .. } = &mut put;
+        *is_control = true;
         put
     };
     let puts: Vec<_> = (0..10).map(|name| granting(name as usize % 2 * 40, name)).collect();
@@ -141,8 +141,8 @@ fn no_more_are_under_way_than_the_rule_in_force_says() {
         let mut seen = ends[0].soft.under_way();
         assert!(seen <= most, "{in_flight}: {seen}");
         let mut grant = ends[0].put(0, 0, Some(99));
-        let WorkRequest::Put { grant: is_grant, .. } = &mut grant;
-        *is_grant = true;
+        let WorkRequest::Put { is_control, .. } = &mut grant;
+        *is_control = true;
         ends[0].lane.post(ccl_socket::now(), &[grant]).unwrap();
         let all = 2 * (puts.len() + 1);
         let mut at = None;
@@ -194,8 +194,8 @@ fn a_port_has_no_more_under_way_than_its_budget() {
         ends.iter_mut().for_each(|end| end.events.clear());
         // Grants wait for nothing of that: the sender does not look whether anything is done.
         let mut grant = ends[0].put(0, 8, Some(20));
-        let WorkRequest::Put { grant: is_grant, .. } = &mut grant;
-        *is_grant = true;
+        let WorkRequest::Put { is_control, .. } = &mut grant;
+        *is_control = true;
         ends[0].lane.post(ccl_socket::now(), &puts).unwrap();
         ends[0].lane.post(ccl_socket::now(), &[grant]).unwrap();
         let until = ccl_socket::now() + Duration::from_secs(20);
@@ -203,8 +203,8 @@ fn a_port_has_no_more_under_way_than_its_budget() {
             ends[1].poll();
             assert!(ccl_socket::now() < until, "{policy}: {:?}", ends[1].events);
         }
-        let is_grant = |event: &Event| matches!(event, Event::Arrived { immediate: 20, .. });
-        assert!(ends[1].events.iter().any(is_grant), "{policy}: {:?}", ends[1].events);
+        let is_control = |event: &Event| matches!(event, Event::Arrived { immediate: 20, .. });
+        assert!(ends[1].events.iter().any(is_control), "{policy}: {:?}", ends[1].events);
     }
 }
 
@@ -271,7 +271,7 @@ fn links_share_a_budget_fairly() {
             endpoint,
             local: LocalSlice { key: source, offset: 0, bytes: 4096 },
             tail: None,
-            grant: false,
+            is_control: false,
             remote,
             remote_offset: 0,
             immediate: Some(at as u32),

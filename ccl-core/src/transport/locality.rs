@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 /// Where on its host a device is, or an accelerator, or a process; by default, nobody knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Locality {
     /// The memory that is nearest to it.
     pub numa_node: Option<u32>,
     /// The canonical path of its PCI function in sysfs, such as
@@ -13,10 +13,10 @@ pub struct Place {
     pub pci_path: Option<String>,
 }
 
-impl Place {
+impl Locality {
     /// The root complex, with what is before it, and the PCI functions from there on. What follows
     /// them, such as `virtio0`, is a part of the last one.
-    pub(crate) fn way(&self) -> Option<(Vec<&str>, Vec<&str>)> {
+    pub(crate) fn path_parts(&self) -> Option<(Vec<&str>, Vec<&str>)> {
         let mut root: Vec<&str> = self.pci_path.as_deref()?.split('/').collect();
         let last = root.iter().rposition(|part| is_root_complex(part))?;
         let functions = root.split_off(last + 1);
