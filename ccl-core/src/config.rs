@@ -114,7 +114,7 @@ config! {
     congestion: String = String::new(), "FERROCCL_CONGESTION", None, false,
         "Congestion control of TCP connections, by the kernel's name. Empty leaves its choice, but \
          takes reno where that is bbr, whose pacing holds back the bursts of collectives: what is \
-         under way is bounded by grants.";
+         under way is bounded by credits.";
     tls: bool = false, "FERROCCL_TLS", None, true,
         "Encrypt what ranks send each other over TCP (TLS 1.3), on networks where others can read \
          or write. Every byte is then encrypted, copied and decrypted by a core. What ranks of \
@@ -128,7 +128,7 @@ config! {
     ib_rails: u8 = 4, "FERROCCL_IB_RAILS", None, true,
         "The most RDMA devices that one rank spreads its messages over, up to 16. One that fails \
          is taken out, with nothing lost, and back when it recovers. 1 does without any of that. \
-         Records of transfer grants have room for the keys of four: with more, long messages are \
+         The record of a CTS has room for the keys of four: with more, long messages are \
          received through slots.";
     near_pci: String = String::new(), "FERROCCL_NEAR_PCI", None, false,
         "PCI address of the accelerator whose data this rank sends, such as 0000:17:00.0 \
@@ -163,7 +163,7 @@ config! {
          (within NCCL: of neither).";
     ib_traffic_class: u8 = 0, "FERROCCL_IB_TC", Some("NCCL_IB_TC"), false,
         "Traffic class (DSCP and ECN) of what verbs sends.";
-    ib_grant_traffic_class: Option<u8> = None, "FERROCCL_IB_GRANT_TC", Some("NCCL_IB_FIFO_TC"),
+    ib_control_traffic_class: Option<u8> = None, "FERROCCL_IB_GRANT_TC", Some("NCCL_IB_FIFO_TC"),
         false,
         "Traffic class of credits and CTS, which have a queue pair of their own: one with priority \
          keeps data from holding up the leave to send more. -1: that of the fabric's congestion \

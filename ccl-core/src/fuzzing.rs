@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn places() {
+    fn localities() {
         replay("place", super::locality);
     }
 }

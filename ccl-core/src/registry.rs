@@ -72,7 +72,7 @@ pub struct TransportKind {
     /// Makes the transport.
     pub make: Make,
     /// Returns a listener's address with one place fewer; none if it has no other.
-    pub fewer_places: fn(&Address) -> Option<Address>,
+    pub fewer_locations: fn(&Address) -> Option<Address>,
 }
 
 impl fmt::Debug for TransportKind {

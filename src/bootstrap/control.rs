@@ -2,7 +2,7 @@
 //! carries small exchanges, and agrees with the others after a failure.
 
 use super::driver::Driver;
-use super::regroup::Place;
+use super::regroup::Reachable;
 use super::socket::{Deadline, advice, now};
 use super::{BootstrapError, Join, Joined};
 use crate::recorder::{Recorder, Subject};
@@ -167,7 +167,7 @@ pub struct ControlPlane {
     /// By rank: where its control port is.
     pub(super) addresses: Vec<SocketAddr>,
     /// What tells where ranks that are made from this communicator meet.
-    pub(super) place: Place,
+    pub(super) reachable: Reachable,
     linger: Duration,
     /// The process that has the thread.
     process: u32,
@@ -196,7 +196,7 @@ impl ControlPlane {
         let Join { rank, ranks, timing, linger, .. } = *join;
         let Joined { roster, listener, addresses } = joined;
         let recorder = recorder(join, &roster)?;
-        let place = Place::of(join, listener.as_ref());
+        let reachable = Reachable::of(join, listener.as_ref());
         let completed = Arc::new(Completed::default());
         let secret = join.control_secret(&roster.session);
         let mut control =
@@ -221,7 +221,7 @@ impl ControlPlane {
             roster,
             secret,
             addresses: addresses.clone(),
-            place,
+            reachable,
             linger,
             process,
             completed,

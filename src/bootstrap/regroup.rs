@@ -13,7 +13,7 @@ const HOSTS_MAX: usize = 8;
 
 /// Where a rank can be met, beyond its control port.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Reachable {
     /// Where it listens.
     listen: IpAddr,
     /// Under which names rank 0 was to be reached.
@@ -21,8 +21,8 @@ pub(super) struct Place {
     spans_hosts: bool,
 }
 
-impl Place {
-    pub(super) fn of(join: &Join, control_port: Option<&TcpListener>) -> Place {
+impl Reachable {
+    pub(super) fn of(join: &Join, control_port: Option<&TcpListener>) -> Reachable {
         let hosts = join.id.endpoints.iter().map(|endpoint| endpoint.host.clone());
         let root_hosts = Vec::from_iter(hosts);
         let spans_hosts = contact::spans_hosts(join);
@@ -32,7 +32,7 @@ impl Place {
             true => Ipv6Addr::UNSPECIFIED.into(),
             false => Ipv4Addr::LOCALHOST.into(),
         };
-        Place { listen: own.map_or(alone, |address| address.ip()), root_hosts, spans_hosts }
+        Reachable { listen: own.map_or(alone, |address| address.ip()), root_hosts, spans_hosts }
     }
 }
 
@@ -92,21 +92,21 @@ impl ControlPlane {
     /// # Errors
     /// The system gives none.
     pub(crate) fn open_rendezvous(&self) -> std::io::Result<TcpListener> {
-        let bound = TcpListener::bind(SocketAddr::new(self.place.listen, 0));
+        let bound = TcpListener::bind(SocketAddr::new(self.reachable.listen, 0));
         // A host may have no IPv6 at all.
         let any = (Ipv4Addr::UNSPECIFIED, 0);
-        bound.or_else(|error| match self.place.listen.is_unspecified() {
+        bound.or_else(|error| match self.reachable.listen.is_unspecified() {
             true => TcpListener::bind(any),
             false => Err(error),
         })
     }
 
-    /// How this rank joins a communicator of these members of this one, as the `place`th of them.
-    /// They meet at this port of the first, which has the listener.
+    /// Returns how this rank joins a communicator of these members of this one, as the
+    /// `position`th of them. They meet at this port of the first, which has the listener.
     pub(crate) fn offshoot(
         &self,
         members: &[Rank],
-        place: usize,
+        position: usize,
         (port, listener): (u16, Option<TcpListener>),
         purpose: &str,
     ) -> Join {
@@ -115,15 +115,15 @@ impl ControlPlane {
         let hosts = match address {
             // Of itself rank 0 has no address that others know.
             Some(address) if leader != 0 || self.rank != 0 => vec![host_of(address)],
-            _ => self.place.root_hosts.clone(),
+            _ => self.reachable.root_hosts.clone(),
         };
         let endpoints = hosts.into_iter().map(|host| Endpoint::new(host, port)).collect();
         let secret = Secret::from_bytes(self.secret.derive(purpose.as_bytes()));
         // There are no more than RANKS_MAX.
         let id = UniqueId { endpoints, secret };
-        let mut join = Join::new(place as Rank, members.len() as u32, id);
+        let mut join = Join::new(position as Rank, members.len() as u32, id);
         join.listener = listener;
-        join.spans_hosts = self.place.spans_hosts;
+        join.spans_hosts = self.reachable.spans_hosts;
         join
     }
 
@@ -135,13 +135,14 @@ impl ControlPlane {
     pub fn regroup(&self, verdict: &Verdict) -> Result<Join, VerdictError> {
         let no = |reason| VerdictError::NoRendezvous { rank: self.rank, reason };
         let survivors = &verdict.survivors;
-        let place = survivors.binary_search(&self.rank).map_err(|_| no("it is not among them"))?;
+        let position =
+            survivors.binary_search(&self.rank).map_err(|_| no("it is not among them"))?;
         let port = verdict.rendezvous_port;
         if port == 0 && survivors.len() > 1 {
             return Err(no("the lowest of them could not open a socket to listen at"));
         }
         let mut listener = None;
-        if place == 0 && survivors.len() > 1 {
+        if position == 0 && survivors.len() > 1 {
             // Another attempt may need it again.
             let rendezvous_listeners = self.shared.rendezvous_listeners();
             let known =
@@ -149,7 +150,7 @@ impl ControlPlane {
             listener = Some(known.ok_or(no("the socket for this rendezvous is closed"))?);
         }
         let purpose = format!("survivors {}", verdict.epoch);
-        Ok(self.offshoot(survivors, place, (port, listener), &purpose))
+        Ok(self.offshoot(survivors, position, (port, listener), &purpose))
     }
 
     /// The survivors have met: nobody comes to their meeting any more.
@@ -190,8 +191,8 @@ impl ControlPlane {
     pub(crate) fn root_hosts(&self) -> Vec<String> {
         match self.addresses.first() {
             Some(address) if self.rank != 0 => vec![host_of(*address)],
-            _ if self.place.root_hosts.is_empty() => listen::own_hosts(),
-            _ => self.place.root_hosts.clone(),
+            _ if self.reachable.root_hosts.is_empty() => listen::own_hosts(),
+            _ => self.reachable.root_hosts.clone(),
         }
     }
 
@@ -210,7 +211,7 @@ impl ControlPlane {
             id: UniqueId { endpoints, secret },
             first: self.ranks(),
             ranks: self.ranks().saturating_add(added),
-            spans_hosts: self.place.spans_hosts,
+            spans_hosts: self.reachable.spans_hosts,
             listener,
         }
     }

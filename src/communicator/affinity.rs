@@ -98,7 +98,7 @@ pub(super) fn survey(
                 Surveyed::Has { nearest, is_infiniband: devices.iter().all(is) }
             }
         };
-        survey.ranks = exchange(control, Topic::Places, &own, config.join_timeout)?;
+        survey.ranks = exchange(control, Topic::Devices, &own, config.join_timeout)?;
     }
     Ok(())
 }

@@ -86,8 +86,8 @@ impl Communicator {
             .collect();
         members.sort_unstable();
         let members: Vec<Rank> = members.into_iter().map(|(_, rank)| rank).collect();
-        let place = members.iter().position(|rank| *rank == self.rank()).unwrap_or(0);
-        let leads = color >= 0 && place == 0 && members.len() > 1;
+        let position = members.iter().position(|rank| *rank == self.rank()).unwrap_or(0);
+        let leads = color >= 0 && position == 0 && members.len() > 1;
         // A leader that cannot listen says so by port zero: everybody fails at once.
         let listening = leads.then(|| self.control.open_rendezvous()).transpose();
         let port = port_of(listening.as_ref().ok().and_then(Option::as_ref));
@@ -102,7 +102,7 @@ impl Communicator {
             return Err(usage(format!("split: rank {leader} cannot listen; see its own error")));
         }
         let purpose = format!("split {} color {color}", self.derived);
-        let mut how = self.control.offshoot(&members, place, (port, listener), &purpose);
+        let mut how = self.control.offshoot(&members, position, (port, listener), &purpose);
         how.give_up = unless_failed(&self.control, members);
         let control = Arc::clone(&self.control);
         let measured = self.measured.clone();

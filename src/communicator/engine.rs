@@ -738,8 +738,8 @@ fn registry_number(algorithm: &Algorithm) -> u8 {
     let same = |other: &&Algorithm| {
         (other.collective, other.name) == (algorithm.collective, algorithm.name)
     };
-    let place = ccl_core::algorithm::all().position(|other| same(&other));
-    place.and_then(|place| u8::try_from(place + 1).ok()).unwrap_or(0)
+    let number = ccl_core::algorithm::all().position(|other| same(&other));
+    number.and_then(|number| u8::try_from(number + 1).ok()).unwrap_or(0)
 }
 
 /// What the planner takes for a call.
@@ -833,8 +833,8 @@ mod tests {
             let chosen = choice(&config, &segment, hosts, call, &mut predictions).unwrap();
             (chosen.algorithm.name, chosen.slot_fraction.to_string())
         };
-        for places in [&[0, 0, 0, 1][..], &[0, 1, 1, 1], &[0, 1, 1, 2, 2, 2]] {
-            let hosts = Hosts::of(places);
+        for seats in [&[0, 0, 0, 1][..], &[0, 1, 1, 1], &[0, 1, 1, 2, 2, 2]] {
+            let hosts = Hosts::of(seats);
             let collectives = Collective::ALL.into_iter().filter(|it| *it != Collective::SendRecv);
             for collective in collectives {
                 for count in (0..20).flat_map(|power| [1, 3].map(|factor| factor << power)) {
@@ -842,7 +842,7 @@ mod tests {
                     let first = chosen(&hosts, 0, &call);
                     for rank in 1..hosts.ranks() {
                         let other = chosen(&hosts, rank, &call);
-                        assert_eq!(other, first, "rank {rank} on {places:?}: {call:?}");
+                        assert_eq!(other, first, "rank {rank} on {seats:?}: {call:?}");
                     }
                 }
             }

@@ -14,7 +14,7 @@ use crate::bootstrap::ControlPlane;
 /// What an exchange is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Topic {
-    Places,
+    Devices,
     Nonces,
     Addresses,
     SharedMemory,
@@ -27,7 +27,7 @@ pub(super) enum Topic {
 
 impl Topic {
     const ALL: [Topic; 9] = [
-        Topic::Places,
+        Topic::Devices,
         Topic::Nonces,
         Topic::Addresses,
         Topic::SharedMemory,
@@ -41,7 +41,7 @@ impl Topic {
     /// The step of a program that it belongs to, for messages.
     fn step(self) -> &'static str {
         match self {
-            Topic::Places | Topic::Nonces | Topic::Addresses | Topic::Ready => "connecting",
+            Topic::Devices | Topic::Nonces | Topic::Addresses | Topic::Ready => "connecting",
             Topic::SharedMemory | Topic::SharedMemoryDone => "alloc",
             Topic::SplitChoice | Topic::SplitAddress => "split",
             Topic::Invitation => "invite",

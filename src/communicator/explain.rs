@@ -242,8 +242,8 @@ fn numbers(
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Explanation { collective, ranks, hosts, .. } = self;
-        let place = if *hosts > 1 { format!(" on {hosts} hosts") } else { String::new() };
-        writeln!(f, "{collective} over {ranks} ranks{place}: {}", self.variant())?;
+        let on_hosts = if *hosts > 1 { format!(" on {hosts} hosts") } else { String::new() };
+        writeln!(f, "{collective} over {ranks} ranks{on_hosts}: {}", self.variant())?;
         writeln!(f, "  what       {}", self.summary)?;
         writeln!(f, "  why        {}", self.reason)?;
         if let Some(rule) = &self.rule {

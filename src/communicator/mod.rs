@@ -283,7 +283,7 @@ impl Communicator {
     }
 
     /// What has passed so far between this rank and each peer that it sends messages to, by rank:
-    /// bytes in flight, stalls, waits for grants. Peers that share memory with it send none.
+    /// bytes in flight, stalls, waits for credits. Peers that share memory with it send none.
     pub fn peer_statistics(&self) -> impl Iterator<Item = (Rank, &PeerStatistics)> {
         self.engine.ports.view().peer_statistics()
     }

@@ -251,11 +251,11 @@ mod tests {
     #[test]
     fn slots_are_alike_on_hosts_that_are_unevenly_filled() {
         let mut config = Config::default();
-        for (places, budget_bytes) in
+        for (seats, budget_bytes) in
             [([0, 0, 0, 1], 256 << 10), ([0, 0, 0, 1], 1 << 20), ([0, 1, 1, 1], 512 << 10)]
         {
             config.budget_bytes = Bytes(budget_bytes);
-            let hosts = Hosts::of(&places);
+            let hosts = Hosts::of(&seats);
             let slots = |rank| {
                 let segment = Segment::new(&hosts, rank, &config);
                 (segment.channels, segment.shape)
@@ -267,7 +267,7 @@ mod tests {
                 "the budget must be what decides: {first:?}"
             );
             for rank in 1..hosts.ranks() {
-                assert_eq!(slots(rank), first, "rank {rank} on {places:?}, {budget_bytes} bytes");
+                assert_eq!(slots(rank), first, "rank {rank} on {seats:?}, {budget_bytes} bytes");
             }
         }
     }
@@ -283,8 +283,8 @@ mod tests {
         ] {
             let mut config = Config::default();
             config.budget_bytes = Bytes(budget_bytes);
-            let places = Vec::from_iter(0..ranks);
-            let segment = Segment::new(&Hosts::of(&places), 0, &config);
+            let seats = Vec::from_iter(0..ranks);
+            let segment = Segment::new(&Hosts::of(&seats), 0, &config);
             let in_flight = segment.message_config().in_flight_bytes_max(ranks as usize - 1);
             assert!(in_flight <= budget_bytes, "{ranks} ranks: {in_flight} bytes in flight");
             assert!(in_flight * 2 > budget_bytes, "{ranks} ranks: {in_flight} bytes in flight");

@@ -11,7 +11,7 @@ use super::call::usage;
 use super::element::Element;
 use super::{Communicator, Error};
 
-/// This rank's part of memory that every local rank maps. It is never lent as a slice to more
+/// This rank's part of memory that every local rank maps. It is never exposed as a slice to more
 /// than this rank's own calls: peers reach it only through collectives that this rank takes
 /// part in.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use ccl_harness::capture::Capture;
 use ccl_harness::{ranks_with, stretched};
 use ferroccl::{Config, NetworkCheck};
 
-/// The longest record of a transfer grant, with the key of a device's memory.
+/// The longest record of a CTS, with the key of a device's memory.
 const RECORD_BYTES_MAX: usize = 72;
 
 /// The address that a device sends from.
@@ -43,12 +43,12 @@ fn one_way(config: Config, count: usize, before: impl Fn() + Send + Sync + 'stat
 
 #[test]
 fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
-    // Twice what all slots hold: half of it needs grants.
+    // Twice what all slots hold: half of it needs further credits.
     const COUNT: usize = 1 << 20;
     let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| {
         config.ib_policy = "bytes<64: qps=1 tc=64; qps=4 order=split chunk=4K".parse().unwrap();
-        (config.ib_traffic_class, config.ib_grant_traffic_class) = (32, Some(184));
+        (config.ib_traffic_class, config.ib_control_traffic_class) = (32, Some(184));
         // Or there are more slots where a busy machine makes round trips long, and all fits them.
         config.check_network = NetworkCheck::Off;
     });
@@ -64,7 +64,7 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
         if packet.from == address {
             assert!(packet.payload > 0 && [16, 8].contains(&packet.dscp), "{packet:?}");
         } else {
-            // A count, which is in the immediate, or the record of a transfer grant.
+            // A count, which is in the immediate, or the record of a CTS.
             let is_short = packet.payload <= RECORD_BYTES_MAX && packet.payload.is_multiple_of(8);
             assert!(is_short && packet.dscp == 46, "{packet:?}");
             grants += usize::from(packet.payload == 0);
@@ -93,7 +93,7 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
     assert!(ports.len() > 1, "all flows look alike to a fabric: {ports:?}");
 }
 
-/// While the receiver withholds grants, not one byte leaves.
+/// While the receiver withholds credits, not one byte leaves.
 #[test]
 fn nothing_leaves_without_a_grant() {
     const SLOT: usize = 16 << 10;

@@ -69,7 +69,7 @@ impl Receiver {
         self.0.ready()
     }
 
-    /// Frees the slot of the next message; the new grant, if one is due.
+    /// Frees the slot of the next message; the new credit, if one is due.
     pub fn release(&mut self) -> Option<u64> {
         self.0.release()
     }

@@ -23,7 +23,7 @@ pub(super) struct Inbound {
     next: u64,
     /// Messages below this may be sent.
     granted: u64,
-    /// The grant that the sender was told last.
+    /// The credit that the sender was told last.
     announced: u64,
     /// True while the link is in the queue of the pool.
     asks: bool,
@@ -114,13 +114,13 @@ impl Inbound {
         self.past[slot] = past;
     }
 
-    /// The grant, if it was renewed since the start.
+    /// The credit, if it was renewed since the start.
     pub(super) fn renewed(&mut self) -> Option<u64> {
         self.announced = self.granted;
         (self.granted > u64::from(self.reserved)).then_some(self.granted)
     }
 
-    /// The grant, if the sender has not been told of it.
+    /// The credit, if the sender has not been told of it.
     pub(super) fn unannounced(&mut self) -> Option<u64> {
         (std::mem::replace(&mut self.announced, self.granted) < self.granted)
             .then_some(self.granted)
@@ -143,7 +143,7 @@ impl Inbound {
         self.granted
     }
 
-    /// Frees the slot of the next message. Returns the new grant if one is due: when half of the
+    /// Frees the slot of the next message. Returns the new credit if one is due: when half of the
     /// reserved slots are free and not granted.
     pub(super) fn release(&mut self) -> Option<u64> {
         let slot = self.slot();

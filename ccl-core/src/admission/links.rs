@@ -31,7 +31,7 @@ pub(super) const LINE: usize = 64;
 const HEADER: usize = LINE - HEADER_BYTES;
 /// The longest sleep while connections are being made.
 const RENDEZVOUS_PAUSE: Duration = Duration::from_micros(200);
-/// The request that carries a grant; those before it carry records of CTS, all others
+/// The request that carries a credit; those before it carry records of CTS, all others
 /// name a staging slot.
 const CREDIT_ID: u32 = u32::MAX;
 /// Initial capacity of the queues, so that calls rarely allocate.
@@ -87,7 +87,7 @@ impl Slots {
 struct Header {
     /// Bytes of the payload.
     bytes: usize,
-    /// The grant that came with it.
+    /// The credit that came with it.
     below: u32,
     tag: u64,
 }
@@ -414,9 +414,9 @@ impl MessageLinks {
         let (staging, slot) = (outbound.staging(), outbound.slot());
         let slice = sent_from.map(|(_, slice)| slice);
         let number = outbound.next();
-        let (local, tail, to, name, total) = if let Some(place) = granted {
+        let (local, tail, to, name, total) = if let Some(target) = granted {
             let local = slice.unwrap_or_else(|| peer.staging.slice(channel, staging, bytes));
-            (local, None, place, Immediate::placed(link.channel, number), bytes)
+            (local, None, target, Immediate::placed(link.channel, number), bytes)
         } else {
             let offset = peer.staging.offset(channel, staging) + HEADER;
             let mut header = [0; HEADER_BYTES];
@@ -429,8 +429,8 @@ impl MessageLinks {
             let total = HEADER_BYTES + bytes;
             let here = if slice.is_some() { HEADER_BYTES } else { total };
             let local = LocalSlice { key: peer.staging.key, offset, bytes: here };
-            let place = channel * outbound.slots() as usize + slot;
-            let to = (remote, place * peer.staging.stride + HEADER);
+            let target = channel * outbound.slots() as usize + slot;
+            let to = (remote, target * peer.staging.stride + HEADER);
             (local, slice, to, Immediate::message(link.channel, number), total)
         };
         let (remote, remote_offset) = to;
@@ -468,7 +468,7 @@ impl MessageLinks {
         }
     }
 
-    /// Gives the link's received slot back, and renews the grant if that is due, with the next
+    /// Gives the link's received slot back, and renews the credit if that is due, with the next
     /// [`MessageLinks::flush`].
     pub fn release(&mut self, link: Link) {
         self.finish_receive(link);
@@ -496,7 +496,7 @@ impl MessageLinks {
         }
     }
 
-    /// Queues the grant that `due` finds to be due.
+    /// Queues the credit that `due` finds to be due.
     pub(super) fn credit(&mut self, link: Link, due: impl FnOnce(&mut Inbound) -> Option<u64>) {
         let Some((peer, channel)) = self.link(link) else { return };
         let Some(below) = due(&mut peer.links[channel].0) else { return };
@@ -758,7 +758,7 @@ impl MessageLinks {
                 let outbound = &mut peer.links[channel].1;
                 let verdict = outbound.credit(below);
                 peer.statistics.granted(outbound.waited_since(), now);
-                self.counters.late_grants += u64::from(verdict == Verdict::Late);
+                self.counters.late_credits += u64::from(verdict == Verdict::Late);
                 verdict != Verdict::Forged
             }
         }

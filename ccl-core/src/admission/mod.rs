@@ -180,8 +180,8 @@ pub struct Counters {
     pub received: u64,
     /// Immediates that named nothing that was granted, and messages longer than they may be.
     pub refused: u64,
-    /// Grants that were overtaken by newer ones.
-    pub late_grants: u64,
+    /// Credits that were overtaken by newer ones.
+    pub late_credits: u64,
     /// Zero-copy sends.
     pub zero_copy_sent: u64,
     /// Zero-copy sends whose payload was copied after all, because the caller needed its memory.

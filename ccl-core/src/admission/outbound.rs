@@ -3,7 +3,7 @@
 use super::immediate::{ahead, behind};
 use crate::time::Instant;
 
-/// The outcome of a grant.
+/// The outcome of a credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Taken,
@@ -19,12 +19,12 @@ pub(super) struct Outbound {
     next: u64,
     /// Messages below this may be sent.
     granted: u64,
-    /// The grant that came before the offer.
+    /// The credit that came before the offer.
     early: u64,
     /// Per staging slot: bytes in flight, 0 if it is free.
     busy: Vec<usize>,
     stalled: bool,
-    /// Since when something waits for a grant.
+    /// Since when something waits for a credit.
     waits_since: Option<Instant>,
 }
 
@@ -79,7 +79,7 @@ impl Outbound {
         ready
     }
 
-    /// Since when something waited for the grant that has come, if anything did.
+    /// Since when something waited for the credit that has come, if anything did.
     pub(super) fn waited_since(&mut self) -> Option<Instant> {
         if self.next < self.granted { self.waits_since.take() } else { None }
     }
@@ -102,7 +102,7 @@ impl Outbound {
         self.busy.iter_mut().map(std::mem::take).sum()
     }
 
-    /// A message of the receiver's has told a grant, modulo 2^32; no if that is forged. One that
+    /// A message of the receiver's has told a credit, modulo 2^32; no if that is forged. One that
     /// comes before the offer, as it may where nothing keeps the two in order, waits for it.
     pub(super) fn told(&mut self, below: u32) -> bool {
         let ahead = below.wrapping_sub(self.granted as u32);
@@ -120,7 +120,7 @@ impl Outbound {
         is_possible
     }
 
-    /// Takes a grant, which can never reach further than the receiver's slots do.
+    /// Takes a credit, which can never reach further than the receiver's slots do.
     pub(super) fn credit(&mut self, below: u32) -> Verdict {
         if self.slots == 0 {
             self.early = self.early.max(below.into());

@@ -48,7 +48,7 @@ impl CreditPool {
 }
 
 impl MessageLinks {
-    /// Gives the free credits of the pool to the links that ask, and queues the grants.
+    /// Gives the free credits of the pool to the links that ask, and queues the credits.
     pub(super) fn share_credits(&mut self) {
         while self.pool.free > 0
             && let Some(link) = self.pool.asking.pop_front()

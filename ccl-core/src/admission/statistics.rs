@@ -1,4 +1,4 @@
-//! Statistics per peer: what was sent and received, and how long sends waited for grants.
+//! Statistics per peer: what was sent and received, and how long sends waited for credits.
 
 use std::time::Duration;
 
@@ -104,7 +104,7 @@ pub struct PeerStatistics {
     /// Transitions of its links from able to send to blocked, for lack of a credit or of a staging
     /// slot.
     pub stalls: u64,
-    /// Times that sends waited for a grant, until this rank heard of it.
+    /// Times that sends waited for a credit, until this rank heard of it.
     pub credit_waits: WaitHistogram,
 }
 
@@ -122,7 +122,7 @@ impl PeerStatistics {
         self.in_flight_bytes = self.in_flight_bytes.saturating_sub(bytes as u64);
     }
 
-    /// Counts the wait for a grant that has come.
+    /// Counts the wait for a credit that has come.
     pub(super) fn granted(&mut self, waited_since: Option<Instant>, now: Option<Instant>) {
         if let (Some(since), Some(now)) = (waited_since, now) {
             self.credit_waits.add(now.since(since));

@@ -152,7 +152,7 @@ impl Bound {
         self.element_bytes = numbers.element_bytes;
         let longest = numbers.input.longest_part().max(numbers.output.longest_part());
         self.chunks = longest.div_ceil(self.chunk_elements);
-        self.place_scratch(program, numbers);
+        self.lay_out_scratch(program, numbers);
         self.steps.clear();
         self.segments.clear();
         self.operands.clear();
@@ -169,7 +169,7 @@ impl Bound {
         }
     }
 
-    fn place_scratch(&mut self, program: &Program, numbers: &CallParams) {
+    fn lay_out_scratch(&mut self, program: &Program, numbers: &CallParams) {
         let part_bytes = numbers.scratch_part_bytes(program);
         self.scratch_starts.clear();
         self.scratch_stride = 0;

@@ -134,7 +134,7 @@ pub enum Progress {
     Done,
     /// Something was done; more may be possible at once.
     Moved,
-    /// Nothing can be done until a message or a grant arrives.
+    /// Nothing can be done until a message or a credit arrives.
     Blocked,
 }
 

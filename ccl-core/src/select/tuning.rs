@@ -85,7 +85,7 @@ pub struct Measured {
     /// The median, in nanoseconds.
     pub median_ns: u64,
     /// By how much half of the measurements were off, in nanoseconds.
-    pub spread_ns: u64,
+    pub deviation_ns: u64,
 }
 
 /// A table that cannot be read.
@@ -179,7 +179,7 @@ impl Tuning {
             let older = self.points.iter().find(|older| older.is_like(point))?;
             let (old, new) = (*older.fastest(|_| true)?, *point.fastest(|_| true)?);
             let (was, is) = (old.median_ns as f64, new.median_ns as f64);
-            let noise = (old.spread_ns + new.spread_ns) as f64;
+            let noise = (old.deviation_ns + new.deviation_ns) as f64;
             let is_slower = is > was * (1.0 + allowed) + noise;
             Some(Change { point: point.clone(), old, new, is_slower })
         };
@@ -209,11 +209,11 @@ impl Tuning {
         for Point { collective, ranks, hosts, bytes, is_predicted, times } in &self.points {
             let mark = if *is_predicted { " predicted" } else { "" };
             let _ = write!(text, "{collective} ranks={ranks} hosts={hosts} bytes={bytes}{mark}:");
-            for Measured { variant, median_ns, spread_ns } in times {
+            for Measured { variant, median_ns, deviation_ns } in times {
                 let us = |ns: u64| ns as f64 / 1e3;
                 let _ = write!(text, " {variant}={}", us(*median_ns));
-                if *spread_ns > 0 {
-                    let _ = write!(text, "~{}", us(*spread_ns));
+                if *deviation_ns > 0 {
+                    let _ = write!(text, "~{}", us(*deviation_ns));
                 }
             }
             text.push_str(end);
@@ -327,7 +327,7 @@ fn point(text: &str) -> Result<Point, String> {
 fn measured(collective: Collective, word: &str) -> Result<Measured, String> {
     let wrong = || format!("{word:?} is not like direct=0.26~0.01 (microseconds)");
     let (name, times) = word.split_once('=').ok_or_else(wrong)?;
-    let (median, spread) = times.split_once('~').unwrap_or((times, "0"));
+    let (median, deviation) = times.split_once('~').unwrap_or((times, "0"));
     let (algorithm, slot_fraction) =
         variant::find(collective, name).map_err(|error| error.to_string())?;
     let variant = Variant { algorithm: algorithm.name, slot_fraction };
@@ -335,7 +335,7 @@ fn measured(collective: Collective, word: &str) -> Result<Measured, String> {
         let us = text.parse::<f64>().ok().filter(|us| (0.0..1e12).contains(us));
         us.map(|us| (us * 1e3).round() as u64).ok_or_else(wrong)
     };
-    Ok(Measured { variant, median_ns: ns(median)?, spread_ns: ns(spread)? })
+    Ok(Measured { variant, median_ns: ns(median)?, deviation_ns: ns(deviation)? })
 }
 
 impl Value for Tuning {

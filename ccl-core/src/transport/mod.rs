@@ -145,7 +145,7 @@ pub struct RemoteMr(pub u64);
 /// The greatest immediate: a transport may need the other four bits to count the parts of a put.
 pub const IMMEDIATE_MAX: u32 = (1 << 28) - 1;
 
-/// The longest grant.
+/// The longest CTS.
 pub const CTS_BYTES_MAX: usize = 200;
 
 /// The longest text that a connection can be made with.

@@ -217,7 +217,8 @@ impl<T: Clone, R: Imported> NamedMemory<T, R> {
             return Err(TransportError::Usage(text));
         }
         if is_control && bytes > CTS_BYTES_MAX {
-            let text = format!("a grant of {bytes} bytes; at most {CTS_BYTES_MAX} are possible");
+            let text =
+                format!("a control message of {bytes} bytes; at most {CTS_BYTES_MAX} are possible");
             return Err(TransportError::Usage(text));
         }
         let tail_at = tail.map(|tail| self.remember(tail.key)).transpose()?;

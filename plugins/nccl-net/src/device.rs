@@ -28,8 +28,8 @@ const PARTS_MAX: usize = 8;
 /// devices at least.
 pub(crate) fn shorten(kind: &TransportKind, address: &Address, least: usize) -> Option<Address> {
     match kind.adapters {
-        true => rails_address(address, least, kind.fewer_places),
-        false => (kind.fewer_places)(address),
+        true => rails_address(address, least, kind.fewer_locations),
+        false => (kind.fewer_locations)(address),
     }
 }
 

@@ -137,17 +137,17 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_left_out() {
         let at = |port: u16| ([10, 0, 0, 1], port).into();
-        let place = Location { token: [9; 16], addresses: (0..20).map(at).collect() };
+        let location = Location { token: [9; 16], addresses: (0..20).map(at).collect() };
         let near = Some(([1; 4], Address(vec![5; 44])));
         let networks = ferroccl::transports::of_reach(ccl_core::registry::Reach::Network);
         let kind = networks.into_iter().find(|kind| !kind.adapters).unwrap();
         let fewer = |address: &Address, least| shorten(kind, address, least);
-        let mut handle = Handle { address: place.encode(), near, ..handle(0) };
+        let mut handle = Handle { address: location.encode(), near, ..handle(0) };
         let read =
             Handle::decode(&handle.fit(fewer).unwrap()).unwrap_or_else(|error| panic!("{error}"));
         let found = Location::decode(&read.address).unwrap();
-        assert!(found.addresses.len() >= 3 && found.token == place.token);
-        assert_eq!(found.addresses, place.addresses[..found.addresses.len()]);
+        assert!(found.addresses.len() >= 3 && found.token == location.token);
+        assert_eq!(found.addresses, location.addresses[..found.addresses.len()]);
         assert!(read.near == handle.near && read.near.is_some());
         handle.address = Address(vec![1; 90]);
         let read =

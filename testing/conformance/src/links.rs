@@ -15,7 +15,7 @@ pub(crate) const POINTS: &[Point] = &[
     Point { name: "message links carry everything once, in order", check: carry },
     Point { name: "a message that comes before its sender's offer is kept", check: early },
     Point { name: "message links connect when they are first asked for", check: on_demand },
-    Point { name: "message links say how long grants were waited for", check: waits },
+    Point { name: "message links say how long credits were waited for", check: waits },
     Point { name: "claim: messages are placed where CTS say", check: transfers },
     Point { name: "message links share the credits that none has for itself", check: pool },
     Point { name: "message links name the rank that is lost", check: lost },
@@ -254,7 +254,7 @@ fn transfers(fixture: &dyn Fixture) -> Outcome {
             receiver.prepost(receiving, (preposted % 5 > 0).then_some(placement));
             preposted += 1;
         }
-        // Now and then a message is sent before its grant can have come.
+        // Now and then a message is sent before its credit can have come.
         while sent < (taken / 40 + 1) * 40 && sent < MESSAGES && sender.writable(sending) {
             let (at, bytes) = location(sent);
             ensure!(sender.send_from(sending, from + at, bytes), "{bytes} bytes are not taken");

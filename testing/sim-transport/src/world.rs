@@ -116,7 +116,7 @@ impl World {
         self.state().stats
     }
 
-    /// The most bytes that were ever under way towards a rank, without grants.
+    /// The most bytes that were ever under way towards a rank, without credits.
     #[must_use]
     pub fn in_flight_bytes_max(&self, rank: u32) -> usize {
         self.state().ranks.get(rank as usize).map_or(0, |rank| rank.towards_bytes_max)

@@ -69,7 +69,7 @@ fn the_simulator_conforms() {
                 assert!(report.passed(), "seed {seed}, {conditions:?}\n{report}");
                 let skipped =
                     report.points.iter().filter(|(_, v)| matches!(v, Verdict::Skipped(_)));
-                // Order and four points on late changes there, transfer grants here.
+                // Order and four points on late changes there, CTS here.
                 assert_eq!(skipped.count(), if ordered { 1 } else { 5 }, "{report}");
             }
         }

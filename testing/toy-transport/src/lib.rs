@@ -24,7 +24,7 @@ pub const KIND: TransportKind = TransportKind {
     more_flows: None,
     names_devices: |_| false,
     make: |_, _| Ok(Box::new(ToyTransport)),
-    fewer_places: |_| None,
+    fewer_locations: |_| None,
 };
 
 const DEVICE: &str = "toy0";

@@ -252,8 +252,8 @@ mod tests {
         assert_eq!(json["average_busbw_gbps"], 3.0);
         let peer = &json["peers"][0];
         assert_eq!((&peer["rank"], &peer["stalls"]), (&1.into(), &3.into()));
-        assert_eq!(peer["grant_waits"]["count"], 0);
-        assert!(peer["grant_waits"]["p99_us"].is_null());
+        assert_eq!(peer["credit_waits"]["count"], 0);
+        assert!(peer["credit_waits"]["p99_us"].is_null());
         assert_eq!(peer["flows"][0]["to"], "10.0.0.2");
         assert_eq!(json["evenness"][1], serde_json::json!({ "links": 8, "max_to_mean": 8.0 }));
     }

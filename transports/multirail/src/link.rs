@@ -256,8 +256,8 @@ impl Link {
             self.imports.push(Import { number, rails });
             self.imports.len() - 1
         });
-        if let Some(place) = self.imports[at].rails.get_mut(rail) {
-            *place = mr;
+        if let Some(entry) = self.imports[at].rails.get_mut(rail) {
+            *entry = mr;
         }
     }
 
@@ -277,8 +277,8 @@ impl Link {
 
     /// Nothing is known on that rail any more.
     pub(crate) fn forget_rail(&mut self, rail: usize) {
-        let places = self.imports.iter_mut().filter_map(|import| import.rails.get_mut(rail));
-        places.for_each(|place| *place = None);
+        let entries = self.imports.iter_mut().filter_map(|import| import.rails.get_mut(rail));
+        entries.for_each(|entry| *entry = None);
     }
 
     /// The number by which the peer knows memory of this side; `is_registered` tells what is

@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(Keys::decode(&many.encode()), None);
     }
 
-    /// What a record of a transfer grant has room for.
+    /// What a record of a CTS has room for.
     #[test]
     fn four_rails_of_rdma_fit_a_cts() {
         let rails = vec![Some(RemoteKey(vec![1; 37])); 4];

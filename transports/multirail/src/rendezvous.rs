@@ -259,8 +259,8 @@ impl Doors {
             self.gathering.push(Gathering { id, text, rails, known, since: now });
             self.gathering.len() - 1
         });
-        if let Some(place) = self.gathering[at].rails.get_mut(usize::from(rail)) {
-            *place = Some(connected);
+        if let Some(entry) = self.gathering[at].rails.get_mut(usize::from(rail)) {
+            *entry = Some(connected);
         }
     }
 

@@ -67,7 +67,7 @@ pub const KIND: TransportKind = TransportKind {
     more_flows: None,
     names_devices: |_| false,
     make: |_, _| Ok(Box::new(ShmTransport::new())),
-    fewer_places: |_| None,
+    fewer_locations: |_| None,
 };
 
 /// Shared memory between the processes of one host.

@@ -168,7 +168,7 @@ impl Endpoint {
         self.lost.is_some() || self.stripes.iter().all(|stripe| stripe.is_drained())
     }
 
-    /// Grants all take one stripe, which keeps them in order.
+    /// Credits and CTS all take one stripe, which keeps them in order.
     pub(crate) fn put(&mut self, put: Put, is_control: bool) {
         if is_control {
             return self.stripes[0].outgoing.push(put);

@@ -54,7 +54,7 @@ impl Target {
 
     /// The region and the offset in it of a byte of the put, and how many of the next `bytes` lie
     /// there.
-    pub(crate) fn place(&self, at: usize, bytes: usize) -> (&Region, usize, usize) {
+    pub(crate) fn locate(&self, at: usize, bytes: usize) -> (&Region, usize, usize) {
         match &self.elsewhere {
             Some((start, into)) if at >= *start => (&into.region, at - start, bytes),
             Some((start, _)) => (&self.region, at, bytes.min(start - at)),
@@ -64,10 +64,10 @@ impl Target {
 
     /// Writes bytes of the put from `at` on.
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) -> Result<(), RegionError> {
-        let (first, offset, here) = self.place(at, bytes.len());
+        let (first, offset, here) = self.locate(at, bytes.len());
         first.write(offset, &bytes[..here])?;
         if here < bytes.len() {
-            let (second, offset, _) = self.place(at + here, bytes.len() - here);
+            let (second, offset, _) = self.locate(at + here, bytes.len() - here);
             second.write(offset, &bytes[here..])?;
         }
         Ok(())
@@ -213,7 +213,7 @@ impl Inbox {
         let diverted = match (unfinished.next(), unfinished.next()) {
             (None, _) => Ok(true),
             (Some(mut put), None) => put.divert(&redirect),
-            // A peer that keeps to its grants never has two.
+            // A peer that keeps to its credits never has two.
             _ => Ok(false),
         };
         if let Ok(true) = diverted {

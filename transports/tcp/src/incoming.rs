@@ -151,10 +151,10 @@ impl Incoming {
         let left = partial.left();
         let (got, asked) = match &partial.into {
             Some(target) => {
-                let (first, offset, here) = target.place(partial.done, left);
+                let (first, offset, here) = target.locate(partial.done, left);
                 let direct = writable(first, offset, here);
                 let got = if here < left {
-                    let (second, offset, there) = target.place(partial.done + here, left - here);
+                    let (second, offset, there) = target.locate(partial.done + here, left - here);
                     let more = writable(second, offset, there);
                     wire.read(&mut [direct, more, IoSliceMut::new(behind)])
                 } else {

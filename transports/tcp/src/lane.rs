@@ -423,7 +423,7 @@ impl Lane for TcpLane {
     fn poll(&mut self, now: Instant, events: &mut Vec<Event>) -> Result<(), TransportError> {
         let _writing = self.writer.begin();
         self.refresh();
-        // Of what this call reads the next one tells: a grant that is posted meanwhile has told it.
+        // What this call reads is told by the next one: a credit posted meanwhile has told it.
         for endpoint in self.endpoints.iter_mut().flatten() {
             endpoint.tell(now);
         }

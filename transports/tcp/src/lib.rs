@@ -126,7 +126,7 @@ pub const KIND: TransportKind = TransportKind {
         let options = Options { done_when_written, ..Options::from_config(config) };
         Ok(Box::new(TcpTransport::new(options)))
     },
-    fewer_places: Location::fewer,
+    fewer_locations: Location::fewer,
 };
 
 /// TCP.

@@ -57,7 +57,7 @@ pub struct VerbsDevice {
 
 impl VerbsDevice {
     pub(crate) fn open(port: Port, mut options: Options) -> VerbsDevice {
-        options.grant_traffic_class = Some(port.control.traffic_class);
+        options.control_traffic_class = Some(port.control.traffic_class);
         let (caps, registry) = (caps(&port, &options), Arc::new(Registry::new()));
         VerbsDevice { caps, options, port: Arc::new(port), registry }
     }

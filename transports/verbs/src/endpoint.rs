@@ -77,7 +77,7 @@ pub(crate) struct Endpoint {
     groups: Groups,
     /// Taken, and not handed to the device yet.
     pending: VecDeque<Waiting>,
-    /// The same of grants: they wait for none of the others.
+    /// The same of credits and CTS: they wait for none of the others.
     control: VecDeque<Waiting>,
     /// Being handed to it: their memory is read meanwhile.
     posting: Vec<Waiting>,

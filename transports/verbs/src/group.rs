@@ -8,7 +8,7 @@ use crate::Options;
 use crate::line::Line;
 
 /// The smallest share of a link's room that a queue pair has, as a divisor: a rule that uses one of
-/// 16 must not be left with a sixteenth. Grants, which are fewer than puts, have as much.
+/// 16 must not be left with a sixteenth. Credits, which are fewer than puts, have as much.
 const SHARES_MAX: u32 = 4;
 /// Parts of a put begin at multiples of so many bytes.
 const ALIGNMENT: usize = 64;
@@ -23,15 +23,15 @@ pub(crate) struct Need {
     pub(crate) immediates: u32,
 }
 
-/// The queue pairs that each link needs: first the one for grants, which tell the peer what it may
-/// send and must not wait behind data.
+/// The queue pairs that each link needs: first the one for credits and CTS, which tell the peer
+/// what it may send and must not wait behind data.
 pub(crate) fn needs(options: &Options) -> impl Iterator<Item = Need> + '_ {
     let need = |traffic_class, sharers: u32| Need {
         traffic_class,
         writes: options.writes.div_ceil(sharers.clamp(1, SHARES_MAX)),
         immediates: options.immediates.div_ceil(sharers.clamp(1, SHARES_MAX)),
     };
-    let control = options.grant_traffic_class.unwrap_or(options.traffic_class);
+    let control = options.control_traffic_class.unwrap_or(options.traffic_class);
     let first = need(control, SHARES_MAX);
     let others = options.policy.groups().into_iter().flat_map(move |group| {
         let traffic_class = group.traffic_class.unwrap_or(options.traffic_class);
@@ -116,7 +116,7 @@ impl Groups {
         self.striping.budget_bytes
     }
 
-    /// Where a grant of so many bytes goes now, if there is room.
+    /// Where a credit of so many bytes goes now, if there is room.
     pub(crate) fn aside(lines: &[Line], bytes: usize) -> Option<Selection> {
         let alone = Selection { first: 0, count: 1, at: 0, parts: 1, part_bytes: bytes };
         lines.first()?.has_room().then_some(alone)

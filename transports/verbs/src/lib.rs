@@ -13,10 +13,11 @@
 //!
 //! A put becomes one write on one queue pair of its link, or several on as many, as the sender's
 //! policy says ([`ccl_core::queue_pairs`]); the receiver counts parts, and relies on no order
-//! between them. Grants have a queue pair and a traffic class of their own. A short put is handed
-//! to the device with its bytes. Writes of one post share one ring of the doorbell, and only the
-//! last of several completes; what lies before it on its queue pair is done with it. Memory is
-//! written only by who has its key: peers of the same device are told the keys of what is theirs,
+//! between them. Credits and CTS have a queue pair and a traffic class of their own. A short put
+//! is handed to the device with its bytes. Writes of one post share one ring of the doorbell, and
+//! only the last of several completes; what lies before it on its queue pair is done with it.
+//! Memory is written only by who has its key: peers of the same device are told the keys of what
+//! is theirs,
 //! and are trusted not to guess others.
 //!
 //! # Failures
@@ -95,7 +96,7 @@ pub struct Options {
     pub traffic_class: u8,
     /// The same of credits and CTS, which have a queue pair of their own. By default the class of
     /// the fabric's congestion notifications, where the driver tells it, else that of data.
-    pub grant_traffic_class: Option<u8>,
+    pub control_traffic_class: Option<u8>,
     /// The service level of what is sent.
     pub service_level: u8,
     /// An acknowledgement is waited for 4.096 µs times two to this.
@@ -128,7 +129,7 @@ impl Default for Options {
             inline_bytes: 220,
             acknowledged: false,
             traffic_class: 0,
-            grant_traffic_class: None,
+            control_traffic_class: None,
             service_level: 0,
             timeout: 18,
             retries: 6,
@@ -181,7 +182,7 @@ impl Options {
             partition: config.ib_partition.into(),
             policy: config.policy(),
             traffic_class: config.ib_traffic_class,
-            grant_traffic_class: config.ib_grant_traffic_class,
+            control_traffic_class: config.ib_control_traffic_class,
             service_level: config.ib_service_level,
             timeout: config.ib_timeout,
             retries: config.ib_retries,
@@ -258,7 +259,7 @@ pub const KIND: TransportKind = TransportKind {
         }
         Ok(Box::new(VerbsTransport::new(options)))
     },
-    fewer_places: Location::fewer,
+    fewer_locations: Location::fewer,
 };
 
 /// RDMA through libibverbs.

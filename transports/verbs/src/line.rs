@@ -35,7 +35,7 @@ impl Put {
     }
 
     /// Where byte `at` goes; those after it follow.
-    fn place(&self, at: usize) -> (u64, u32) {
+    fn remote(&self, at: usize) -> (u64, u32) {
         (self.to.0 + at as u64, self.to.1)
     }
 
@@ -181,7 +181,7 @@ impl Line {
             id: name | u64::from(self.posted),
             from,
             then,
-            to: put.place(start),
+            to: put.remote(start),
             immediate,
             signaled,
             inline,

@@ -62,8 +62,8 @@ impl Port {
         number: u8,
         options: &Options,
     ) -> Result<Port, TransportError> {
-        let place = format!("{}:{number}", context.name());
-        let usage = |problem: String| TransportError::Usage(format!("{place}: {problem}"));
+        let title = format!("{}:{number}", context.name());
+        let usage = |problem: String| TransportError::Usage(format!("{title}: {problem}"));
         let (attr, limits) = (context.port(number)?, context.limits()?);
         if attr.state != IBV_PORT_ACTIVE {
             return Err(usage(format!(
@@ -80,10 +80,10 @@ impl Port {
                 "row {requested} of its table of partitions is empty (FERROCCL_IB_PKEY)"
             )));
         }
-        let Options { grant_traffic_class, traffic_class, .. } = *options;
-        let place = (context.name(), number, choice.row.index);
+        let Options { control_traffic_class, traffic_class, .. } = *options;
+        let title = (context.name(), number, choice.row.index);
         let read = |file: &str| std::fs::read_to_string(file).ok();
-        let control = Control::choose(grant_traffic_class, traffic_class, place, read);
+        let control = Control::choose(control_traffic_class, traffic_class, title, read);
         let domain = Domain::new(Arc::clone(&context))?;
         let located = Mutex::new(Located { choice, others, lid, mtu });
         let health = Mutex::default();

@@ -9,6 +9,7 @@ mod ratchet;
 mod sizes;
 mod source;
 mod tree;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -85,6 +86,7 @@ fn check(
                     uses.collect(path, &source);
                     findings.extend(purity::environment(path, &source));
                     findings.extend(purity::core(path, &source));
+                    findings.extend(words::names(path, &source));
                 }
                 Err(error) => findings.push(Finding::new(path, error.line, error.message)),
             }

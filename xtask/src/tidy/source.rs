@@ -12,6 +12,8 @@ pub(super) struct Source {
     /// Paths of two and more segments, with `use` groups spelled out: `use a::{b, c::d}` gives
     /// `a::b` and `a::c::d`. Code inside macro calls is included.
     pub(super) paths: Vec<NamedPath>,
+    /// Every identifier, where it stands; also inside macro calls.
+    pub(super) identifiers: Vec<NamedPath>,
     /// First and last line of each item under `#[cfg(test)]`.
     test_lines: Vec<(usize, usize)>,
 }
@@ -59,6 +61,7 @@ pub(super) fn read(text: &str) -> Result<Source, NotRust> {
     })?;
     let mut source = Source::default();
     source.visit_file(&file);
+    collect_identifiers(tokens.clone(), &mut source.identifiers);
     collect_paths(tokens, "", &mut source.paths);
     Ok(source)
 }
@@ -130,6 +133,19 @@ fn demands_test(condition: TokenStream) -> bool {
                 .any(|part| demands_test(part.iter().cloned().collect()))
         }
         _ => false,
+    }
+}
+
+fn collect_identifiers(tokens: TokenStream, identifiers: &mut Vec<NamedPath>) {
+    for token in tokens {
+        match token {
+            TokenTree::Ident(word) => {
+                let line = word.span().start().line;
+                identifiers.push(NamedPath { path: word.to_string(), line });
+            }
+            TokenTree::Group(group) => collect_identifiers(group.stream(), identifiers),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
     }
 }
 

@@ -123,7 +123,7 @@ impl<'a> Case<'a> {
         holders.retain(|peer| self.is_holder(*peer));
         let lone = self.waiting().filter(|(_, note)| self.holding(note).next().is_none());
         holders.extend(lone.map(|(rank, _)| rank));
-        let rank = holders.into_iter().min_by_key(|rank| (self.place(*rank), *rank))?;
+        let rank = holders.into_iter().min_by_key(|rank| (self.progress(*rank), *rank))?;
         let mut text = self.state(rank);
         self.tell_waiting(rank, &mut text);
         Some(Stuck { rank, text })
@@ -137,7 +137,7 @@ impl<'a> Case<'a> {
     }
 
     /// The smaller, the further behind; before all who do not answer.
-    fn place(&self, rank: Rank) -> u64 {
+    fn progress(&self, rank: Rank) -> u64 {
         match self.note(rank) {
             None if self.seen.contains_key(&rank) => 0,
             None => u64::MAX,
@@ -195,7 +195,7 @@ impl<'a> Case<'a> {
         let on = |note: &'a Note| self.holding(note).find(|on| on.peer == rank);
         let mut waiting: Vec<_> =
             self.waiting().filter_map(|(by, note)| Some((by, note, on(note)?))).collect();
-        waiting.sort_by_key(|(by, ..)| (self.place(*by), *by));
+        waiting.sort_by_key(|(by, ..)| (self.progress(*by), *by));
         let Some((by, note, on)) = waiting.first() else { return };
         let _ = write!(
             text,

@@ -21,12 +21,12 @@ macro_rules! table_order {
     };
     (@all $($field:ident),*) => {
         const _: () = {
-            let mut place = 0;
+            let mut offset = 0;
             $(
-                assert!(core::mem::offset_of!(Net, $field) == place);
-                place += size_of::<usize>();
+                assert!(core::mem::offset_of!(Net, $field) == offset);
+                offset += size_of::<usize>();
             )*
-            assert!(size_of::<Net>() == place);
+            assert!(size_of::<Net>() == offset);
         };
     };
 }
@@ -220,7 +220,7 @@ impl<const N: usize> Parts<N> {
     #[must_use]
     pub fn of(parts: &[c_int]) -> Parts<N> {
         let mut devices = [0; N];
-        devices.iter_mut().zip(parts).for_each(|(place, part)| *place = *part);
+        devices.iter_mut().zip(parts).for_each(|(offset, part)| *offset = *part);
         Parts { count: parts.len().min(N) as c_int, devices }
     }
 

@@ -96,10 +96,10 @@ impl Expected {
         let mut into = None;
         // Short messages come through the lane's own buffer anyway.
         if let (Some((_, mr)), true) = (&buffer.mr, buffer.bytes > self.settings.short_bytes) {
-            let place = LocalSlice { key: mr.key, offset: buffer.offset, bytes: buffer.bytes };
+            let target = LocalSlice { key: mr.key, offset: buffer.offset, bytes: buffer.bytes };
             let from = self.slice(slot, buffer.bytes);
             // What cannot be had costs a copy.
-            if line.redirect(from, Some(place)).unwrap_or(false) {
+            if line.redirect(from, Some(target)).unwrap_or(false) {
                 into = Some(buffer.clone());
             }
         }

@@ -507,9 +507,9 @@ impl Sender {
             && usable.count_ones() as usize > reserved
             && (is_short || request.cts.is_none());
         match request.cts {
-            _ if request.sent.is_some() || may_be_early => self.send_pieces(slot),
+            _ if request.sent.is_some() || may_be_early => self.send_chunks(slot),
             Some(cts) if cts.receive.memory != THROUGH_SLOTS => self.send_whole(slot, cts),
-            Some(_) => self.send_pieces(slot),
+            Some(_) => self.send_chunks(slot),
             None => Ok(false),
         }
     }
@@ -560,7 +560,7 @@ impl Sender {
     }
 
     /// Puts a message into slots, as far as there are any. Returns whether that was all.
-    fn send_pieces(&mut self, slot: u8) -> Result<bool, NetError> {
+    fn send_chunks(&mut self, slot: u8) -> Result<bool, NetError> {
         loop {
             let Some(slots) = &mut self.slots else { return Ok(false) };
             let usable = slots.free & !self.busy;

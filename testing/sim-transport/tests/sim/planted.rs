@@ -64,7 +64,7 @@ fn an_immediate_seen_twice_is_refused_once() {
     let (simulated, expected) = with_faults(|| Twice);
     simulated.check(&expected).unwrap();
     let received: u64 = simulated.counters.iter().map(|counters| counters.received).sum();
-    assert_eq!(simulated.refused(), received, "each message's second immediate, and no grant");
+    assert_eq!(simulated.refused(), received, "each message's second immediate, and no credit");
 }
 
 /// Repeats old immediates long after their time, and invents some.
@@ -132,7 +132,7 @@ fn forged_immediates_are_refused_and_counted() {
     assert!(simulated.refused() > 20, "{}", simulated.refused());
 }
 
-/// Writes records of transfer grants to where others belong, or all of them twice.
+/// Writes records of CTS to where others belong, or all of them twice.
 #[derive(Debug)]
 struct Misplaced {
     by: u64,
@@ -252,7 +252,7 @@ struct Hole {
 impl Faults for Hole {
     fn work(&mut self, work: WorkRequest, posted: &mut Vec<WorkRequest>, events: &mut Vec<Event>) {
         let WorkRequest::Put { id, local, .. } = work;
-        // Grants are empty, and the next one makes up for a lost one.
+        // Credits are empty, and the next one makes up for a lost one.
         self.messages += u32::from(local.bytes > 0);
         if self.messages == 10 && local.bytes > 0 {
             events.push(Event::Done { id });

@@ -65,7 +65,7 @@ fn hostile_networks_deliver_the_right_results() {
         total.duplicates += stats.duplicates;
         total.overtakings += stats.overtakings;
         stalls += simulated.counters.iter().map(|counters| counters.stalls).sum::<u64>();
-        late += simulated.counters.iter().map(|counters| counters.late_grants).sum::<u64>();
+        late += simulated.counters.iter().map(|counters| counters.late_credits).sum::<u64>();
         for Counters {
             zero_copy_sent: sent,
             zero_copy_reclaimed: reclaimed,
@@ -79,10 +79,10 @@ fn hostile_networks_deliver_the_right_results() {
         }
         Ok(())
     });
-    println!("{total:?}, {stalls} stalls, {late} late grants");
+    println!("{total:?}, {stalls} stalls, {late} late credits");
     let [sent, reclaimed, received, transfers] = direct;
     println!("{sent} zero-copy sends, {reclaimed} of them reclaimed; {received} placed");
-    println!("{transfers} transfer grants");
+    println!("{transfers} CTS");
     if std::env::var("FERROCCL_SIM_SEED").is_err() {
         let seen = [total.lost, total.duplicates, total.overtakings, stalls, late];
         assert!(direct.iter().all(|&count| count > 100), "too little zero copy: {direct:?}");

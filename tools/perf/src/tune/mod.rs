@@ -266,8 +266,8 @@ fn summary(variant: Variant, mut times: Vec<f64>) -> Measured {
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or(0.0);
     let ns = |us: f64| (us * 1e3).round() as u64;
-    let spread_ns = ns((at(0.75) - at(0.25)) / 2.0);
-    Measured { variant, median_ns: ns(at(0.5)), spread_ns }
+    let deviation_ns = ns((at(0.75) - at(0.25)) / 2.0);
+    Measured { variant, median_ns: ns(at(0.5)), deviation_ns }
 }
 
 /// A point, for people.

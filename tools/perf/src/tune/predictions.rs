@@ -140,7 +140,7 @@ fn point(
     let times = predicted(model, config, &asked)?.into_iter().map(|(variant, time_ns)| Measured {
         variant,
         median_ns: time_ns.round() as u64,
-        spread_ns: 0,
+        deviation_ns: 0,
     });
     Ok(Some(Point {
         collective,

@@ -151,8 +151,8 @@ impl Context {
         let result =
             unsafe { (self.functions.query_gid)(self.raw(), port, row as i32, &raw mut gid) };
         let name = &self.name;
-        let place = format!("/sys/class/infiniband/{name}/ports/{port}/gid_attrs/types/{row}");
-        let kind = match std::fs::read_to_string(place).ok()?.trim() {
+        let path = format!("/sys/class/infiniband/{name}/ports/{port}/gid_attrs/types/{row}");
+        let kind = match std::fs::read_to_string(path).ok()?.trim() {
             "RoCE v2" => IBV_GID_TYPE_ROCE_V2,
             // It has one name for both.
             _ => IBV_GID_TYPE_IB,

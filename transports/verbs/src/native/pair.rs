@@ -72,11 +72,11 @@ pub(crate) struct Write {
 }
 
 impl Write {
-    fn places(&self) -> [ibv_sge; 2] {
-        let mut places = [ibv_sge::default(); 2];
+    fn sge_pairs(&self) -> [ibv_sge; 2] {
+        let mut sge_pairs = [ibv_sge::default(); 2];
         let sges = [self.from, self.then].into_iter().flatten();
-        places.iter_mut().zip(sges).for_each(|(place, Sge(sge))| *place = sge);
-        places
+        sge_pairs.iter_mut().zip(sges).for_each(|(entry, Sge(sge))| *entry = sge);
+        sge_pairs
     }
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Pair {
     pair: NonNull<ibv_qp>,
     room: Room,
     /// Requests in the library's form, made anew for every post.
-    places: Vec<[ibv_sge; 2]>,
+    sge_pairs: Vec<[ibv_sge; 2]>,
     requests: Vec<ibv_send_wr>,
     receives: Vec<ibv_recv_wr>,
 }
@@ -147,7 +147,7 @@ impl Pair {
             _queue: Arc::clone(queue),
             pair,
             room: Room { writes, immediates, inline_bytes },
-            places: Vec::with_capacity(many),
+            sge_pairs: Vec::with_capacity(many),
             requests: Vec::with_capacity(many),
             receives: Vec::with_capacity(immediates as usize),
         })
@@ -211,7 +211,7 @@ impl Pair {
             | IBV_QP_RQ_PSN
             | IBV_QP_MAX_DEST_RD_ATOMIC
             | IBV_QP_MIN_RNR_TIMER;
-        self.modify("ibv_modify_qp(RTR)", attr, mask, WAY)?;
+        self.modify("ibv_modify_qp(RTR)", attr, mask, PATH)?;
         let attr = ibv_qp_attr {
             qp_state: IBV_QPS_RTS,
             timeout: path.timeout,
@@ -227,7 +227,7 @@ impl Pair {
             | IBV_QP_RNR_RETRY
             | IBV_QP_SQ_PSN
             | IBV_QP_MAX_QP_RD_ATOMIC;
-        self.modify("ibv_modify_qp(RTS)", attr, mask, WAY)
+        self.modify("ibv_modify_qp(RTS)", attr, mask, PATH)
     }
 
     /// Has it carry nothing any more: what it has is flushed, after the completions of what came
@@ -252,7 +252,7 @@ impl Pair {
     /// Prepares a write, which must find room. Its memory must stay what it is until the write is
     /// done: the device looks, but for inline bytes nobody else does.
     pub(crate) fn stage(&mut self, write: &Write) {
-        self.places.push(write.places());
+        self.sge_pairs.push(write.sge_pairs());
         self.requests.push(request(write));
     }
 
@@ -279,11 +279,11 @@ impl Pair {
         if self.requests.is_empty() {
             return Ok(());
         }
-        link(&mut self.requests, &mut self.places);
+        link(&mut self.requests, &mut self.sge_pairs);
         let (list, mut bad) = (self.requests.as_mut_ptr(), std::ptr::null_mut());
         // SAFETY: the pair is alive, and the lists lead to what is there.
         let result = unsafe { ibv_post_send(self.pair.as_ptr(), list, &raw mut bad) };
-        self.places.clear();
+        self.sge_pairs.clear();
         self.requests.clear();
         check("ibv_post_send", result, "this is a fault of the library")
     }
@@ -325,11 +325,11 @@ fn request(write: &Write) -> ibv_send_wr {
 }
 
 /// Has each request lead to its places and to the next.
-fn link(requests: &mut [ibv_send_wr], places: &mut [[ibv_sge; 2]]) {
+fn link(requests: &mut [ibv_send_wr], sge_pairs: &mut [[ibv_sge; 2]]) {
     let start = requests.as_mut_ptr();
     let last = requests.len().saturating_sub(1);
-    for (at, (request, places)) in requests.iter_mut().zip(places).enumerate() {
-        request.sg_list = places.as_mut_ptr();
+    for (at, (request, sge_pairs)) in requests.iter_mut().zip(sge_pairs).enumerate() {
+        request.sg_list = sge_pairs.as_mut_ptr();
         request.next = if at < last { start.wrapping_add(at + 1) } else { std::ptr::null_mut() };
     }
 }
@@ -359,5 +359,5 @@ const PAIRS: &str = "if the device has no queue pair left, use fewer per peer, s
                      FERROCCL_IB_POLICY=2; if memory is short, raise the limit of locked memory: \
                      `ulimit -l unlimited`";
 const PORT: &str = "see whether the port and the partition exist: `ibv_devinfo -v`";
-const WAY: &str = "see whether the peer's address can be reached from this device's, and whether \
+const PATH: &str = "see whether the peer's address can be reached from this device's, and whether \
                    the chosen row of the table of addresses is of its kind";

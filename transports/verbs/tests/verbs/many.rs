@@ -81,7 +81,7 @@ fn exchange(policy: &str, pairs: usize) -> Result<(), AdmissionError> {
     Ok(())
 }
 
-/// One queue pair for data and one for grants, with each of 63 peers.
+/// One queue pair for data and one for credits, with each of 63 peers.
 #[test]
 fn an_all_to_all_of_64_ranks_fits_126_queue_pairs() {
     exchange("qps=1", 2 * 63).unwrap();

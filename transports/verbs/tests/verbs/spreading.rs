@@ -13,7 +13,7 @@ const GRANTS: u8 = 184;
 
 fn options(policy: &str) -> Options {
     let policy = policy.parse().unwrap();
-    Options { policy, traffic_class: 8, grant_traffic_class: Some(GRANTS), ..Options::default() }
+    Options { policy, traffic_class: 8, control_traffic_class: Some(GRANTS), ..Options::default() }
 }
 
 /// Puts from the first side to the second, each when the one before is done and has arrived.
@@ -154,7 +154,7 @@ fn no_more_are_under_way_than_the_rule_in_force_says() {
         });
         assert!(seen <= most, "{in_flight}: {seen}");
         // Who goes first is drawn; behind all others it would have waited for them.
-        assert!(in_flight > 3 || at.unwrap() < puts.len(), "the grant waited: {at:?}");
+        assert!(in_flight > 3 || at.unwrap() < puts.len(), "the credit waited: {at:?}");
         ends.iter_mut().for_each(|end| end.events.clear());
     }
 }
@@ -192,7 +192,7 @@ fn a_port_has_no_more_under_way_than_its_budget() {
         });
         assert!(most <= at_once * 4096, "{policy}: {most}");
         ends.iter_mut().for_each(|end| end.events.clear());
-        // Grants wait for nothing of that: the sender does not look whether anything is done.
+        // Credits wait for nothing of that: the sender does not look whether anything is done.
         let mut grant = ends[0].put(0, 8, Some(20));
         let WorkRequest::Put { is_control, .. } = &mut grant;
         *is_control = true;

@@ -1,0 +1,112 @@
+//! The field's words: names in library crates use those of the table in ARCHITECTURE.md, not the
+//! ones that the project once had for the same things.
+
+use std::collections::BTreeSet;
+
+use super::Finding;
+use super::source::Source;
+
+/// A word that is no part of a name, and what the field says.
+const WORDS: [(&str, &str); 23] = [
+    ("desk", "rendezvous"),
+    ("errand", "rendezvous"),
+    ("follow", "apply, adapt"),
+    ("foresee", "prepost"),
+    ("grant", "credit, CTS"),
+    ("keeper", "registration cache"),
+    ("kept", "cached, pending, unacknowledged"),
+    ("knock", "rendezvous"),
+    ("land", "direct placement"),
+    ("landing", "CTS, direct placement"),
+    ("lend", "zero copy"),
+    ("lent", "zero copy"),
+    ("loan", "zero copy"),
+    ("lookout", "stall detector, watchdog"),
+    ("manners", "wait policy"),
+    ("meeting", "rendezvous"),
+    ("piece", "chunk, fragment, part"),
+    ("place", "locality, location, position"),
+    ("recall", "zero copy"),
+    ("spread", "striping, deviation"),
+    ("tidings", "membership, liveness"),
+    ("wanted", "requested, expected, CTS"),
+    ("way", "path, variant, rail"),
+];
+
+/// Names with such a word that are the field's own, in lower case.
+const NAMES: [&str; 2] = ["in_place", "under_way"];
+
+/// The library's crates, whose names users read; bindings have the names of C.
+fn is_library(path: &str) -> bool {
+    let roots = ["ccl-core/src/", "src/", "kernels/", "transports/", "plugins/"];
+    let is_test = path.contains("/tests") || path.contains("_tests") || path.contains("/examples/");
+    roots.iter().any(|root| path.starts_with(root)) && !is_test && !path.contains("/sys/")
+}
+
+/// Names that have words of the project's own.
+pub(super) fn names(path: &str, source: &Source) -> Vec<Finding> {
+    if !is_library(path) {
+        return Vec::new();
+    }
+    let mut seen = BTreeSet::new();
+    let named = source.identifiers.iter().filter(|named| !source.is_test(named.line));
+    named
+        .filter(|named| seen.insert(named.path.as_str()))
+        .filter_map(|named| {
+            let (word, instead) = own_word(&named.path)?;
+            let message = format!("`{}`: for \"{word}\" the field says {instead}", named.path);
+            Some(Finding::new(path, named.line, message))
+        })
+        .collect()
+}
+
+fn own_word(name: &str) -> Option<&'static (&'static str, &'static str)> {
+    let name = parts(name);
+    let name = NAMES.iter().fold(name.join("_"), |name, known| name.replace(known, ""));
+    let has =
+        |word: &str| name.split('_').any(|part| part.strip_suffix('s').unwrap_or(part) == word);
+    WORDS.iter().find(|(word, _)| has(word.strip_suffix('s').unwrap_or(word)))
+}
+
+/// The words of a name in lower case, whatever its style.
+fn parts(name: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    let mut before = '_';
+    for letter in name.chars() {
+        let begins = letter.is_uppercase() && before.is_lowercase();
+        if letter == '_' || begins {
+            parts.push(String::new());
+        }
+        if let (Some(last), true) = (parts.last_mut(), letter != '_') {
+            last.extend(letter.to_lowercase());
+        }
+        before = letter;
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::source;
+    use super::*;
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        let source = source::read(text).unwrap();
+        names(path, &source).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn names_have_the_fields_words() {
+        let text = "struct PieceOfCode;\nfn f(places: u8) {\n    g!(KEPT_BYTES);\n}\n";
+        let all = found("src/a.rs", text);
+        assert_eq!(all.len(), 3, "{all:?}");
+        assert!(
+            all[0].starts_with("src/a.rs:1: `PieceOfCode`: for \"piece\" the field says chunk")
+        );
+        for allowed in ["fn in_place() {}", "fn all_reduce_in_place() {}", "fn replace() {}"] {
+            assert_eq!(found("src/a.rs", allowed), [""; 0], "{allowed}");
+        }
+        assert_eq!(found("src/a.rs", "#[cfg(test)]\nmod tests {\n    fn piece() {}\n}\n"), [""; 0]);
+        assert_eq!(found("tools/a.rs", "fn piece() {}"), [""; 0]);
+    }
+}
