@@ -9,21 +9,23 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use super::service::DescriptorError;
+
 /// Takes over a descriptor that this process inherited, at most once in its life, and makes it
 /// close-on-exec.
-pub(super) fn adopt(fd: i32) -> Result<OwnedFd, String> {
+pub(super) fn adopt(fd: i32) -> Result<OwnedFd, DescriptorError> {
     static ADOPTED: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
     if fd < 3 {
-        return Err("it is one of the standard streams".to_owned());
+        return Err(DescriptorError::Standard);
     }
     let mut adopted = ADOPTED.lock().unwrap_or_else(PoisonError::into_inner);
     if adopted.contains(&fd) {
-        return Err("it was used already; pass a unique id for further communicators".to_owned());
+        return Err(DescriptorError::Used);
     }
     // SAFETY: the descriptor is only asked for its flags, which fails with EBADF if it is closed.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-    fcntl_getfd(borrowed).map_err(|_| "no such descriptor is open".to_owned())?;
-    fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(|error| error.to_string())?;
+    fcntl_getfd(borrowed).map_err(|_| DescriptorError::Closed)?;
+    fcntl_setfd(borrowed, FdFlags::CLOEXEC).map_err(DescriptorError::Io)?;
     adopted.insert(fd);
     // SAFETY: it is open, and the launcher made it for this process alone and named it in the
     // environment; `ADOPTED` sees to it that no second owner is made here.
@@ -60,8 +62,8 @@ mod tests {
         let fd = std::fs::File::open("/dev/null").unwrap().into_raw_fd();
         let owned = adopt(fd).unwrap();
         assert_eq!(fcntl_getfd(&owned).unwrap(), FdFlags::CLOEXEC);
-        assert!(adopt(fd).unwrap_err().contains("used already"));
-        assert!(adopt(1).unwrap_err().contains("standard"));
-        assert!(adopt(987_654).unwrap_err().contains("open"));
+        assert_eq!(adopt(fd).unwrap_err(), DescriptorError::Used);
+        assert_eq!(adopt(1).unwrap_err(), DescriptorError::Standard);
+        assert_eq!(adopt(987_654).unwrap_err(), DescriptorError::Closed);
     }
 }

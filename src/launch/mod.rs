@@ -15,6 +15,7 @@ mod local_rendezvous;
 mod pmi;
 mod rendezvous;
 mod secret;
+mod service;
 mod store;
 mod variables;
 mod wire;
@@ -22,6 +23,7 @@ mod wire;
 pub use detect::{Launcher, from_environment};
 pub use local::{LOCAL_RANKS_MAX, LocalExit, spawn_local};
 pub use rendezvous::JoinPlan;
+pub use service::{DescriptorError, ServiceError};
 pub use variables::{VARIABLES, variable};
 
 use crate::bootstrap::{BootstrapError, Endpoint, Secret, UniqueId};
@@ -117,20 +119,20 @@ pub enum LaunchError {
     #[error("{0}")]
     Secret(String),
     /// torchrun's store failed.
-    #[error("the store of torchrun's agent at {address}: {text}")]
+    #[error("the store of torchrun's agent at {address}: {error}")]
     Store {
         /// Where it is.
         address: Endpoint,
         /// What happened.
-        text: String,
+        error: ServiceError,
     },
     /// The PMI process manager failed.
     #[error(
-        "the process manager (PMI): {text}. Or set FERROCCL_COMM_ID=HOST:PORT, which needs none"
+        "the process manager (PMI): {error}. Or set FERROCCL_COMM_ID=HOST:PORT, which needs none"
     )]
     Pmi {
         /// What happened.
-        text: String,
+        error: ServiceError,
     },
     /// The ranks of this host did not meet.
     #[error(
@@ -161,13 +163,13 @@ pub enum LaunchError {
         ranks: u32,
     },
     /// An inherited descriptor that cannot be used.
-    #[error("{name}={fd}: {text}")]
+    #[error("{name}={fd}: {error}")]
     Descriptor {
         /// The variable.
         name: &'static str,
         /// Its value.
         fd: i32,
         /// What is wrong.
-        text: String,
+        error: DescriptorError,
     },
 }

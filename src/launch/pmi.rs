@@ -3,6 +3,7 @@
 //! the job's key-value space, waits at the barrier, and gets it.
 
 use super::descriptor::adopt;
+use super::service::ServiceError;
 use super::wire::Wire;
 use crate::bootstrap::Endpoint;
 use crate::bootstrap::socket::Deadline;
@@ -47,10 +48,11 @@ pub(super) struct Pmi {
 }
 
 impl Pmi {
-    pub(super) fn connect(at: &PmiAddress, deadline: Deadline) -> Result<Pmi, String> {
+    pub(super) fn connect(at: &PmiAddress, deadline: Deadline) -> Result<Pmi, ServiceError> {
         match at {
             PmiAddress::Inherited { fd, .. } => {
-                let fd = adopt(*fd).map_err(|text| format!("PMI_FD={fd}: {text}"))?;
+                let fd = *fd;
+                let fd = adopt(fd).map_err(|error| ServiceError::Descriptor { fd, error })?;
                 Pmi::start(Wire::new(fd, deadline), None)
             }
             PmiAddress::Port { address, id, .. } => {
@@ -60,11 +62,11 @@ impl Pmi {
     }
 
     #[cfg(test)]
-    fn over(fd: std::os::fd::OwnedFd, deadline: Deadline) -> Result<Pmi, String> {
+    fn over(fd: std::os::fd::OwnedFd, deadline: Deadline) -> Result<Pmi, ServiceError> {
         Pmi::start(Wire::new(fd, deadline), None)
     }
 
-    pub(super) fn start(wire: Wire, id: Option<u32>) -> Result<Pmi, String> {
+    pub(super) fn start(wire: Wire, id: Option<u32>) -> Result<Pmi, ServiceError> {
         let mut pmi = Pmi { wire, buffer: Vec::new(), space: String::new(), value_bytes_max: 0 };
         if let Some(id) = id {
             pmi.ask(&format!("initack pmiid={id}"), "initack")?;
@@ -77,21 +79,18 @@ impl Pmi {
         let maxes = pmi.ask("get_maxes", "maxes")?;
         pmi.value_bytes_max = word(&maxes, "vallen_max")?
             .parse()
-            .map_err(|_| format!("it answers with an odd vallen_max: {maxes}"))?;
+            .map_err(|_| ServiceError::Garbled("its vallen_max is no number"))?;
         let named = pmi.ask("get_my_kvsname", "my_kvsname")?;
         pmi.space = word(&named, "kvsname")?.to_owned();
         Ok(pmi)
     }
 
     /// Puts a value; others can get it behind the next barrier.
-    pub(super) fn put(&mut self, key: &str, value: &str) -> Result<(), String> {
+    pub(super) fn put(&mut self, key: &str, value: &str) -> Result<(), ServiceError> {
         // Its lines are words: neither blanks nor line ends may be in a value.
         if value.len() >= self.value_bytes_max || value.contains(char::is_whitespace) {
-            return Err(format!(
-                "a value of {} bytes does not fit its {} bytes",
-                value.len(),
-                self.value_bytes_max
-            ));
+            let (bytes, bytes_max) = (value.len(), self.value_bytes_max);
+            return Err(ServiceError::Unfit { bytes, bytes_max });
         }
         let space = &self.space;
         let command = format!("put kvsname={space} key={key} value={value}");
@@ -99,62 +98,65 @@ impl Pmi {
     }
 
     /// Returns when every rank is here.
-    pub(super) fn barrier(&mut self) -> Result<(), String> {
+    pub(super) fn barrier(&mut self) -> Result<(), ServiceError> {
         self.ask("barrier_in", "barrier_out").map(|_| ())
     }
 
-    pub(super) fn get(&mut self, key: &str) -> Result<String, String> {
+    pub(super) fn get(&mut self, key: &str) -> Result<String, ServiceError> {
         let command = format!("get kvsname={} key={key}", self.space);
         let answer = self.ask(&command, "get_result")?;
         word(&answer, "value").map(str::to_owned)
     }
 
     /// Ends the conversation: a process manager takes an exit without it for a crash.
-    pub(super) fn finish(mut self) -> Result<(), String> {
+    pub(super) fn finish(mut self) -> Result<(), ServiceError> {
         self.ask("finalize", "finalize_ack").map(|_| ())
     }
 
-    fn ask(&mut self, command: &str, expected: &str) -> Result<String, String> {
+    fn ask(&mut self, command: &str, expected: &'static str) -> Result<String, ServiceError> {
         self.wire.write(format!("cmd={command}\n").as_bytes())?;
         self.answer(expected)
     }
 
-    fn answer(&mut self, expected: &str) -> Result<String, String> {
+    fn answer(&mut self, expected: &'static str) -> Result<String, ServiceError> {
         let line = self.line()?;
         let command = word(&line, "cmd")?;
         if command != expected {
-            return Err(format!("it answers {command} where {expected} is due"));
+            let answer = command.to_owned();
+            return Err(ServiceError::Unexpected { answer, expected });
         }
         match word(&line, "rc") {
             Ok(code) if code != "0" => {
                 let message = word(&line, "msg").unwrap_or("it does not say why");
-                Err(format!("{expected} failed with code {code}: {message}"))
+                let (code, message) = (code.to_owned(), message.to_owned());
+                Err(ServiceError::Refused { command: expected, code, message })
             }
             _ => Ok(line),
         }
     }
 
-    fn line(&mut self) -> Result<String, String> {
+    fn line(&mut self) -> Result<String, ServiceError> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                return String::from_utf8(line).map_err(|_| "its line is not UTF-8".to_owned());
+                return String::from_utf8(line)
+                    .map_err(|_| ServiceError::Garbled("its line is not UTF-8"));
             }
             if self.buffer.len() >= LINE_BYTES_MAX {
-                return Err(format!("its line is longer than {LINE_BYTES_MAX} bytes"));
+                return Err(ServiceError::Garbled("its line is longer than 4096 bytes"));
             }
             let mut part = [0; 512];
-            let count = self.wire.read(&mut part)?.ok_or("it closed the connection")?;
+            let count = self.wire.read(&mut part)?.ok_or(ServiceError::Closed)?;
             self.buffer.extend(&part[..count]);
         }
     }
 }
 
 /// The value of `key` in a line of `key=value` words.
-fn word<'a>(line: &'a str, key: &str) -> Result<&'a str, String> {
+fn word<'a>(line: &'a str, key: &'static str) -> Result<&'a str, ServiceError> {
     line.split_ascii_whitespace()
         .find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
-        .ok_or_else(|| format!("its answer has no {key}"))
+        .ok_or(ServiceError::Lacks(key))
 }
 
 #[cfg(test)]
@@ -211,13 +213,16 @@ mod tests {
     fn what_the_manager_refuses_or_garbles_is_told() {
         let start = |script| Pmi::over(manager(script), soon());
         let error = start(&[("cmd=init", "cmd=response_to_init rc=-1 msg=no\n")]).err().unwrap();
-        assert!(error.contains("code -1: no"), "{error}");
+        assert!(error.to_string().contains("code -1: no"), "{error}");
         let error = start(&[("cmd=init", "cmd=barrier_out\n")]).err().unwrap();
-        assert!(error.contains("barrier_out where response_to_init"), "{error}");
+        assert!(error.to_string().contains("barrier_out where response_to_init"), "{error}");
         let error = start(&[("cmd=init", "hello\n")]).err().unwrap();
-        assert!(error.contains("no cmd"), "{error}");
+        assert!(error.to_string().contains("no cmd"), "{error}");
         let error = start(&[]).err().unwrap();
-        assert!(["closed", "reset", "ipe"].iter().any(|what| error.contains(what)), "{error}");
+        assert!(
+            ["closed", "reset", "ipe"].iter().any(|what| error.to_string().contains(what)),
+            "{error}"
+        );
         let mut pmi = start(&[
             INIT,
             MAXES,
@@ -227,7 +232,7 @@ mod tests {
         .unwrap();
         assert!(pmi.put("k", &"x".repeat(64)).is_err(), "one byte too long");
         assert!(pmi.put("k", "two words").is_err());
-        assert!(pmi.get("k").unwrap_err().contains("key_k_not_found"));
+        assert!(pmi.get("k").unwrap_err().to_string().contains("key_k_not_found"));
     }
 
     #[test]
@@ -235,9 +240,9 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         (&theirs).write_all(&[b'x'; 5000]).unwrap();
         let error = Pmi::over(ours.into(), soon()).err().unwrap();
-        assert!(error.contains("longer than"), "{error}");
+        assert!(error.to_string().contains("longer than"), "{error}");
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let error = Pmi::over(ours.into(), Deadline::after(Duration::from_millis(50)));
-        assert!(error.err().unwrap().contains("no answer within"));
+        assert!(error.err().unwrap().to_string().contains("no answer within"));
     }
 }

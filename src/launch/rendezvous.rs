@@ -3,6 +3,7 @@
 use super::descriptor::adopt;
 use super::local_rendezvous::{self, LocalRendezvous};
 use super::pmi::{Pmi, PmiAddress};
+use super::service::{DescriptorError, ServiceError};
 use super::store::{Store, StoreAddress};
 use super::{Launch, LaunchError, Rendezvous};
 use crate::bootstrap::resolve::is_loopback_name;
@@ -89,11 +90,13 @@ impl Launch {
 
     fn inherited(&self, endpoint: &Endpoint, fd: i32) -> Result<Found, LaunchError> {
         let name = "FERROCCL_LISTEN_FD";
-        let fail = |text: String| LaunchError::Descriptor { name, fd, text };
+        let fail = |error| LaunchError::Descriptor { name, fd, error };
         let listener = TcpListener::from(adopt(fd).map_err(fail)?);
-        let local = listener.local_addr().map_err(|error| fail(error.to_string()))?;
-        if local.port() != endpoint.port {
-            return Err(fail(format!("it listens at {local}, not at {endpoint}")));
+        let local = listener.local_addr();
+        let local = local.map_err(|error| fail(DescriptorError::NoListener(error.kind())))?;
+        let (port, expected) = (local.port(), endpoint.port);
+        if port != expected {
+            return Err(fail(DescriptorError::Elsewhere { port, expected }));
         }
         Ok(Found { listener: Some(listener), ..self.known(vec![endpoint.clone()]) })
     }
@@ -128,7 +131,7 @@ impl Launch {
         serial: u32,
         deadline: Deadline,
     ) -> Result<Found, LaunchError> {
-        let fail = |text| LaunchError::Store { address: at.address.clone(), text };
+        let fail = |error| LaunchError::Store { address: at.address.clone(), error };
         let key = format!("{}/{serial}", at.key);
         let mut store = Store::connect(at, deadline).map_err(fail)?;
         if self.rank == 0 {
@@ -140,16 +143,16 @@ impl Launch {
             store.set(&key, told.to_secret_string().as_bytes()).map_err(fail)?;
             return Ok(met);
         }
-        let value = store.wait_for(&key).map_err(|text| {
-            fail(format!("rank 0 did not publish its address under {key}: {text}"))
-        })?;
+        let value = store
+            .wait_for(&key)
+            .map_err(|error| fail(ServiceError::Unpublished { key, error: Box::new(error) }))?;
         let id = String::from_utf8_lossy(&value).parse::<UniqueId>();
-        Ok(self.learned(id.map_err(|error| fail(format!("the value of {key} is {error}")))?))
+        Ok(self.learned(id.map_err(|error| fail(ServiceError::NoId(error)))?))
     }
 
     fn through_pmi(&self, at: &PmiAddress, deadline: Deadline) -> Result<Found, LaunchError> {
         const KEY: &str = "ferroccl-root";
-        let fail = |text| LaunchError::Pmi { text };
+        let fail = |error| LaunchError::Pmi { error };
         let mut pmi = Pmi::connect(at, deadline).map_err(fail)?;
         let mut own = None;
         if self.rank == 0 {
@@ -158,12 +161,12 @@ impl Launch {
             pmi.put(KEY, &told.to_secret_string()).map_err(fail)?;
             own = Some(met);
         }
-        pmi.barrier().map_err(|text| fail(format!("not all ranks came: {text}")))?;
+        pmi.barrier().map_err(|error| fail(ServiceError::Barrier(Box::new(error))))?;
         let met = match own {
             Some(met) => met,
             None => {
                 let id = pmi.get(KEY).map_err(fail)?.parse::<UniqueId>();
-                self.learned(id.map_err(|error| fail(format!("the value of {KEY} is {error}")))?)
+                self.learned(id.map_err(|error| fail(ServiceError::NoId(error)))?)
             }
         };
         pmi.finish().map_err(fail)?;

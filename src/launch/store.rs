@@ -8,6 +8,7 @@
 //! recent one closes a connection that does not begin with the validation, or ignores it (its
 //! libuv server, which comes with agents that leave the hint of `is_recent`).
 
+use super::service::ServiceError;
 use super::wire::Wire;
 use crate::bootstrap::Endpoint;
 use crate::bootstrap::socket::Deadline;
@@ -54,7 +55,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    pub(super) fn connect(at: &StoreAddress, deadline: Deadline) -> Result<Store, String> {
+    pub(super) fn connect(at: &StoreAddress, deadline: Deadline) -> Result<Store, ServiceError> {
         let (first, second) = match at.is_recent {
             true => (Dialect::Recent, Dialect::Old),
             false => (Dialect::Old, Dialect::Recent),
@@ -63,7 +64,11 @@ impl Store {
     }
 
     /// Connects in one dialect and sees whether the store understands it.
-    fn open(at: &StoreAddress, dialect: Dialect, deadline: Deadline) -> Result<Store, String> {
+    fn open(
+        at: &StoreAddress,
+        dialect: Dialect,
+        deadline: Deadline,
+    ) -> Result<Store, ServiceError> {
         let mut wire = Wire::connect(&at.address, deadline)?;
         wire.set_deadline(Deadline::after(deadline.left().min(FIRST_ANSWER)));
         let mut store = Store::greet(wire, dialect)?;
@@ -71,7 +76,7 @@ impl Store {
         Ok(store)
     }
 
-    pub(super) fn greet(wire: Wire, dialect: Dialect) -> Result<Store, String> {
+    pub(super) fn greet(wire: Wire, dialect: Dialect) -> Result<Store, ServiceError> {
         let mut store = Store { wire, dialect };
         let mut question = Vec::new();
         if dialect == Dialect::Recent {
@@ -83,12 +88,12 @@ impl Store {
         let keys = i64::from_le_bytes(store.array()?);
         // A greeting of another service read as a number is far out of this.
         if !(0..1 << 32).contains(&keys) {
-            return Err(format!("it says that it holds {keys} keys: is it a TCPStore?"));
+            return Err(ServiceError::NoStore { keys });
         }
         Ok(store)
     }
 
-    pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Result<(), String> {
+    pub(super) fn set(&mut self, key: &str, value: &[u8]) -> Result<(), ServiceError> {
         let mut bytes = vec![self.dialect.code(Command::Set)];
         append(&mut bytes, key.as_bytes());
         append(&mut bytes, value);
@@ -99,21 +104,21 @@ impl Store {
     }
 
     /// The value of `key`, as soon as somebody sets it.
-    pub(super) fn wait_for(&mut self, key: &str) -> Result<Vec<u8>, String> {
+    pub(super) fn wait_for(&mut self, key: &str) -> Result<Vec<u8>, ServiceError> {
         let mut bytes = vec![self.dialect.code(Command::Wait)];
         bytes.extend(1u64.to_le_bytes());
         append(&mut bytes, key.as_bytes());
         self.wire.write(&bytes)?;
         let [answer] = self.array()?;
         if answer != 0 {
-            return Err(format!("it stopped waiting for {key} with code {answer}"));
+            return Err(ServiceError::StoppedWaiting { key: key.to_owned(), code: answer });
         }
         let mut bytes = vec![self.dialect.code(Command::Get)];
         append(&mut bytes, key.as_bytes());
         self.wire.write(&bytes)?;
         let length = u64::from_le_bytes(self.array()?);
         if length > VALUE_BYTES_MAX {
-            return Err(format!("the value of {key} has {length} bytes: it is not ours"));
+            return Err(ServiceError::Foreign { key: key.to_owned(), bytes: length });
         }
         // Bounded above, so that it fits any usize.
         let mut value = vec![0; length as usize];
@@ -121,7 +126,7 @@ impl Store {
         Ok(value)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], ServiceError> {
         let mut bytes = [0; N];
         self.wire.read_exact(&mut bytes)?;
         Ok(bytes)
@@ -239,8 +244,8 @@ pub(super) mod tests {
         let soon = Deadline::after(Duration::from_secs(10));
         let mut store = Store::connect(&at(&address, false), soon).unwrap();
         store.wire.set_deadline(Deadline::after(Duration::from_millis(200)));
-        let error = store.wait_for("k").unwrap_err();
-        assert!(error.contains("no answer within"), "{error}");
+        let error = store.wait_for("k").unwrap_err().to_string();
+        assert!(error.to_string().contains("no answer within"), "{error}");
     }
 
     #[test]
@@ -260,7 +265,7 @@ pub(super) mod tests {
         let patience = Deadline::after(Duration::from_secs(10));
         loop {
             let error = Store::connect(&at(&address, false), soon()).err().unwrap();
-            if error.contains("cannot connect") {
+            if error.to_string().contains("cannot connect") {
                 return;
             }
             assert!(!patience.left().is_zero(), "{error}");

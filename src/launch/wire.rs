@@ -1,5 +1,6 @@
 //! Reading and writing a launcher's socket, each under a deadline.
 
+use super::service::ServiceError;
 use crate::bootstrap::socket::{self, Deadline};
 use crate::bootstrap::{Endpoint, resolve::resolve};
 use rustix::event::PollFlags;
@@ -9,7 +10,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-/// A byte stream to a launcher. Errors are texts: their readers are people.
+/// A byte stream to a launcher.
 pub(super) struct Wire {
     fd: OwnedFd,
     deadline: Deadline,
@@ -21,7 +22,7 @@ impl Wire {
     }
 
     /// Connects, and tries again until the deadline: the launcher may not listen yet.
-    pub(super) fn connect(endpoint: &Endpoint, deadline: Deadline) -> Result<Wire, String> {
+    pub(super) fn connect(endpoint: &Endpoint, deadline: Deadline) -> Result<Wire, ServiceError> {
         let mut pause = Duration::from_millis(10);
         loop {
             let error = match Wire::connect_once(endpoint, deadline) {
@@ -29,23 +30,24 @@ impl Wire {
                 Err(error) => error,
             };
             if deadline.left() <= pause {
-                return Err(format!("cannot connect: {error}"));
+                return Err(error);
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(500));
         }
     }
 
-    fn connect_once(endpoint: &Endpoint, deadline: Deadline) -> Result<Wire, String> {
-        let mut last = "no address".to_owned();
-        for address in resolve(endpoint, deadline).map_err(|error| error.to_string())? {
+    fn connect_once(endpoint: &Endpoint, deadline: Deadline) -> Result<Wire, ServiceError> {
+        let mut last = ServiceError::NoAddress;
+        let named = resolve(endpoint, deadline);
+        for address in named.map_err(|error| ServiceError::Name(Box::new(error)))? {
             let timeout = deadline.left().clamp(Duration::from_millis(1), Duration::from_secs(5));
             match TcpStream::connect_timeout(&address, timeout) {
                 Ok(stream) => {
                     let _ = stream.set_nodelay(true);
                     return Ok(Wire::new(stream.into(), deadline));
                 }
-                Err(error) => last = error.to_string(),
+                Err(error) => last = ServiceError::Connect(error),
             }
         }
         Err(last)
@@ -57,27 +59,27 @@ impl Wire {
     }
 
     /// Reads at least one byte; `None` at the end of the stream.
-    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, String> {
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, ServiceError> {
         loop {
             self.wait(PollFlags::IN)?;
             match rustix::io::read(&self.fd, &mut *buffer) {
                 Ok(0) => return Ok(None),
                 Ok(count) => return Ok(Some(count)),
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(ServiceError::Io(error)),
             }
         }
     }
 
-    pub(super) fn read_exact(&mut self, mut buffer: &mut [u8]) -> Result<(), String> {
+    pub(super) fn read_exact(&mut self, mut buffer: &mut [u8]) -> Result<(), ServiceError> {
         while !buffer.is_empty() {
-            let count = self.read(buffer)?.ok_or("it closed the connection")?;
+            let count = self.read(buffer)?.ok_or(ServiceError::Closed)?;
             buffer = &mut buffer[count..];
         }
         Ok(())
     }
 
-    pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), String> {
+    pub(super) fn write(&mut self, mut bytes: &[u8]) -> Result<(), ServiceError> {
         while !bytes.is_empty() {
             self.wait(PollFlags::OUT)?;
             // Without a signal where the other end is gone; a pipe knows no `send`.
@@ -88,7 +90,7 @@ impl Wire {
             match sent {
                 Ok(count) => bytes = &bytes[count..],
                 Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(ServiceError::Io(error)),
             }
         }
         Ok(())
@@ -96,10 +98,10 @@ impl Wire {
 
     /// Waits until the descriptor may be ready. A look that finds it not ready ends here too,
     /// so what follows must bear it.
-    fn wait(&self, flags: PollFlags) -> Result<(), String> {
+    fn wait(&self, flags: PollFlags) -> Result<(), ServiceError> {
         loop {
             if self.deadline.is_past() {
-                return Err(format!("no answer within {} ms", self.deadline.waited_ms()));
+                return Err(ServiceError::Late { waited_ms: self.deadline.waited_ms() });
             }
             if socket::is_ready(self.fd.as_fd(), flags, self.deadline.left()) {
                 return Ok(());
