@@ -1,5 +1,7 @@
 //! Every collective by every algorithm, against a plain computation.
 
+use std::sync::LazyLock;
+
 use ccl_core::algorithm;
 use ccl_core::config::Bytes;
 use ccl_core::types::{Collective, DataType, ReduceOp};
@@ -117,21 +119,27 @@ fn few_slots() {
     }
 }
 
+/// Every algorithm of the collectives that move data, with messages of parts of slots.
+static VARIANTS: LazyLock<Vec<(Collective, String)>> = LazyLock::new(|| {
+    let named = movers().flat_map(|collective| {
+        algorithm::of(collective).map(move |algorithm| (collective, algorithm.name))
+    });
+    let parts = ["/8", "", "/2", "/4"];
+    named
+        .flat_map(|(collective, name)| parts.map(|part| (collective, format!("{name}{part}"))))
+        .collect()
+});
+
 /// By every algorithm with shorter messages, one after the other on the same communicator.
 #[test]
 fn parts_of_slots() {
     for &n in if full() { &[1, 2, 3, 5, 17][..] } else { &[3] } {
         let config = config_with(|config| config.slot_bytes = Bytes(8192));
         ranks_with(n, config, |communicator| {
-            for collective in movers() {
-                for algorithm in algorithm::of(collective) {
-                    for divisor in ["/8", "", "/2", "/4"] {
-                        let name: &str = format!("{}{divisor}", algorithm.name).leak();
-                        for count in [0, 1, 17, 5003] {
-                            let case = Case::new(collective, count);
-                            check(communicator, &Case { algorithm: Some(name), ..case });
-                        }
-                    }
+            for (collective, name) in VARIANTS.iter() {
+                for count in [0, 1, 17, 5003] {
+                    let case = Case::new(*collective, count);
+                    check(communicator, &Case { algorithm: Some(name), ..case });
                 }
             }
         });
