@@ -2,8 +2,8 @@
 //! (little-endian variable-length integers, sequences with their length before them), and read
 //! with every bound checked.
 //!
-//! What the data path reads while a device may be writing it (CTS records, headers of messages)
-//! has fixed places and a checksum, and is not written here.
+//! CTS records and message headers are not encoded here: the data path reads them while a device
+//! may be writing them, so their fields have fixed offsets, and CTS records have a checksum.
 
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -15,7 +15,7 @@ use crate::types::Rank;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("malformed message: {what}")]
 pub struct MessageError {
-    /// What was wrong with the bytes.
+    /// The reason why the bytes cannot be read.
     pub what: &'static str,
 }
 
@@ -76,18 +76,18 @@ impl<const N: usize> Text<N> {
 pub struct List<const N: usize>;
 
 impl<const N: usize> List<N> {
-    /// Writes the first of them.
+    /// Writes the first `N` items.
     ///
     /// # Errors
-    /// Those of the format.
+    /// Returns the serializer's error.
     pub fn serialize<T: Serialize, S: Serializer>(items: &[T], to: S) -> Result<S::Ok, S::Error> {
         items[..items.len().min(N)].serialize(to)
     }
 
-    /// Reads them.
+    /// Reads a list of at most `N` items.
     ///
     /// # Errors
-    /// Those of the format, and too many items.
+    /// Returns the deserializer's error, or one that says that the list is too long.
     pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Vec<T>, D::Error> {

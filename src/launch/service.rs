@@ -7,87 +7,86 @@ use thiserror::Error;
 
 use crate::bootstrap::BootstrapError;
 
-/// Why a launcher's service (torchrun's store, a PMI process manager) did not do what was asked of
-/// it.
+/// The failure of a launcher's service: torchrun's store or a PMI process manager.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ServiceError {
-    /// Its host's name could not be resolved.
+    /// The service's host name could not be resolved.
     #[error("cannot connect: {0}")]
     Name(Box<BootstrapError>),
-    /// Its host's name has no address.
+    /// The service's host name has no address.
     #[error("cannot connect: its name has no address")]
     NoAddress,
-    /// Nobody let this process in until the deadline.
+    /// No connection could be made until the deadline.
     #[error("cannot connect: {0}")]
     Connect(io::Error),
-    /// The descriptor that was to lead to it is of no use.
+    /// The inherited descriptor cannot be used.
     #[error("PMI_FD={fd}: {error}")]
     Descriptor {
-        /// Its number.
+        /// The descriptor's number.
         fd: i32,
-        /// Why.
+        /// The cause.
         error: DescriptorError,
     },
-    /// It did not answer in time.
+    /// The service did not answer in time.
     #[error("no answer within {waited_ms} ms")]
     Late {
-        /// How long that was, in milliseconds.
+        /// The time that was waited, in milliseconds.
         waited_ms: u64,
     },
-    /// It hung up.
+    /// The service closed the connection.
     #[error("it closed the connection")]
     Closed,
     /// Reading or writing failed.
     #[error("{0}")]
     Io(Errno),
-    /// A value that its protocol cannot carry.
+    /// A value is too long for the protocol, or contains blanks.
     #[error("a value of {bytes} bytes does not fit its {bytes_max} bytes")]
     Unfit {
         /// Length of the value, in bytes.
         bytes: usize,
-        /// The most that it takes.
+        /// The longest value that the service accepts, in bytes.
         bytes_max: usize,
     },
-    /// It answers something else than was asked.
+    /// The service answered another command.
     #[error("it answers {answer} where {expected} is due")]
     Unexpected {
-        /// What it says.
+        /// The command in its answer.
         answer: String,
-        /// What it should.
+        /// The command that was expected.
         expected: &'static str,
     },
-    /// It refuses.
+    /// The service refused a command.
     #[error("{command} failed with code {code}: {message}")]
     Refused {
-        /// What was asked for.
+        /// The command.
         command: &'static str,
-        /// Its code for why not.
+        /// The service's error code.
         code: String,
-        /// Its words for that.
+        /// The service's error message.
         message: String,
     },
-    /// Its answer lacks something.
+    /// An answer lacks a field.
     #[error("its answer has no {0}")]
     Lacks(&'static str),
-    /// It says something that cannot be read.
+    /// An answer cannot be parsed.
     #[error("its answer cannot be read: {0}")]
     Garbled(&'static str),
-    /// It is no store of torchrun's.
+    /// The service is not torchrun's store.
     #[error("it says that it holds {keys} keys: is it a TCPStore?")]
     NoStore {
-        /// What it takes for the number of its keys.
+        /// The number of keys in its answer.
         keys: i64,
     },
-    /// It gave up on a key.
+    /// The store stopped waiting for a key.
     #[error("it stopped waiting for {key} with code {code}")]
     StoppedWaiting {
         /// The key.
         key: String,
-        /// Its code for why.
+        /// The store's error code.
         code: u8,
     },
-    /// The value of our key is somebody else's.
+    /// The value of the key was not written by this library.
     #[error("the value of {key} has {bytes} bytes: it is not ours")]
     Foreign {
         /// The key.
@@ -95,47 +94,47 @@ pub enum ServiceError {
         /// Length of the value, in bytes.
         bytes: u64,
     },
-    /// Rank 0 published nothing that could be read.
+    /// Rank 0 did not publish its address.
     #[error("rank 0 did not publish its address under {key}: {error}")]
     Unpublished {
         /// The key.
         key: String,
-        /// Why.
+        /// The cause.
         error: Box<ServiceError>,
     },
-    /// What rank 0 published is no unique id.
+    /// The value that rank 0 published is not a unique id.
     #[error("what rank 0 has published is {0}")]
     NoId(ccl_core::bootstrap::IdentityError),
-    /// Not all ranks came to the barrier.
+    /// The barrier of all ranks failed.
     #[error("not all ranks came: {0}")]
     Barrier(Box<ServiceError>),
 }
 
-/// Why an inherited descriptor is of no use.
+/// The reason why an inherited descriptor cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DescriptorError {
-    /// It is 0, 1 or 2.
+    /// The descriptor is 0, 1 or 2.
     #[error("it is one of the standard streams")]
     Standard,
-    /// This process has used it before.
+    /// The process has used the descriptor before.
     #[error("it was used already; pass a unique id for further communicators")]
     Used,
-    /// It is not open.
+    /// The descriptor is not open.
     #[error("no such descriptor is open")]
     Closed,
-    /// It cannot be made private to this process.
+    /// The descriptor's close-on-exec flag cannot be set.
     #[error("{0}")]
     Io(Errno),
-    /// It is no socket that listens.
+    /// The descriptor is not a listening socket.
     #[error("it is no socket that listens: {0}")]
     NoListener(io::ErrorKind),
-    /// It listens elsewhere than was said.
+    /// The socket listens on another port.
     #[error("it listens at port {port}, not at {expected}")]
     Elsewhere {
-        /// Where it listens.
+        /// The port that it listens on.
         port: u16,
-        /// Where it should.
+        /// The port that was expected.
         expected: u16,
     },
 }

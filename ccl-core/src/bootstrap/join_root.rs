@@ -252,7 +252,7 @@ impl RootJoin {
         }
         let others = self.joined.values().map(|joined| joined.hello.member);
         let members = std::iter::once(self.own.member).chain(others).collect();
-        // Nobody can foresee or repeat what the challenges of this joining were.
+        // Nobody can predict or repeat what the challenges of this joining were.
         let mut session = Sha256::new();
         self.joined.values().for_each(|joined| session.update(joined.nonce));
         self.finish(Ok(Roster { session: session.finalize().into(), members }));

@@ -64,7 +64,7 @@ pub(super) struct Counting<'a> {
     pub(super) load: Load,
 }
 
-/// What a fold does in all chunks together.
+/// The work of a fold over all chunks.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     bytes: f64,

@@ -44,7 +44,7 @@ pub enum StandsAt {
     Await {
         /// The unit.
         unit: u32,
-        /// Of how many chunks ago.
+        /// The number of chunks between that unit and the strand's own chunk.
         lag: u32,
     },
     /// Something that never waits.

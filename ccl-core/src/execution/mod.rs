@@ -156,7 +156,7 @@ pub struct Execution {
     bound: Bound,
     /// Of every strand, channel by channel.
     states: Vec<StrandState>,
-    /// Of every unit, channel by channel: how many chunks it has done.
+    /// The number of chunks that each unit has done, channel by channel.
     units: Vec<usize>,
     running: usize,
     folds: u64,
@@ -484,8 +484,8 @@ impl Run<'_> {
 }
 
 impl Bound {
-    /// How much of a segment one chunk takes: all of it if there is only one chunk, because then
-    /// neighbouring parts may have been joined.
+    /// Returns the number of a segment's elements that one chunk takes. A single chunk takes the
+    /// whole segment, because neighbouring parts may have been joined.
     #[inline]
     fn chunk_elements_of(&self, elements: usize) -> usize {
         if self.chunks == 1 { elements } else { self.chunk_elements }

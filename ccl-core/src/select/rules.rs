@@ -33,18 +33,18 @@ pub fn built_in() -> &'static [Rule] {
     &BUILT_IN
 }
 
-/// Which variant is taken where.
+/// A rule: the variant that calls of some kind take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The collectives that it is for.
     pub collectives: Vec<Collective>,
     /// Whether it is for the deterministic mode alone.
     pub deterministic: bool,
-    /// What must hold.
+    /// Bounds that must all hold.
     pub bounds: Vec<Bound>,
-    /// What is taken, by algorithms that each of the collectives has.
+    /// The variant that is taken; each of the collectives has its algorithm.
     pub variant: Variant,
-    /// Why, in half a sentence; may be empty.
+    /// The reason, in half a sentence; may be empty.
     pub reason: String,
 }
 
@@ -106,7 +106,7 @@ impl Rule {
             && self.bounds.iter().all(holds)
     }
 
-    /// Reads what stands behind the word `rule`.
+    /// Parses the text behind the word `rule`.
     pub(super) fn read(text: &str) -> Result<Rule, String> {
         let (conditions, taken) = text.split_once(':').ok_or(
             "it is not like `rule all_reduce ranks<=8 bytes<=8k: direct (few ranks)`: there is \

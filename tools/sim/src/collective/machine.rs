@@ -56,7 +56,7 @@ pub(super) struct Walk {
     chunks: usize,
     chunk_elements: usize,
     cursors: Vec<Cursor>,
-    /// Of every unit, channel by channel: how many chunks it has done.
+    /// The number of chunks that each unit has done, channel by channel.
     units: Vec<usize>,
     running: usize,
 }
