@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use ccl_core::config::Config;
+use ccl_core::config::{Config, Table};
 use ccl_core::registry::{Reach, TransportKind};
 
 /// The transports of the library.
@@ -26,6 +26,11 @@ pub fn add(kind: &'static TransportKind) {
 pub fn all() -> Vec<&'static TransportKind> {
     let added = ADDED.lock().unwrap_or_else(PoisonError::into_inner);
     OWN.iter().chain(added.iter()).copied().collect()
+}
+
+/// Returns the tables of the transports' own tunables, for [`Config::read`] and [`Config::list`].
+pub fn tables() -> Vec<Table> {
+    Vec::from_iter(all().into_iter().map(|kind| kind.tunables))
 }
 
 /// The name that leaves the choice to the library.

@@ -69,7 +69,7 @@ fn every_algorithm_on_hosts_of_several_ranks() {
 fn tcp_can_be_had_on_one_host() {
     let several = |config: &mut Config| {
         config.transport = "tcp".to_owned();
-        config.sockets = 3;
+        config.transport_settings.set("FERROCCL_SOCKETS", "3");
     };
     placed(
         3,
@@ -85,8 +85,11 @@ fn tcp_can_be_had_on_one_host() {
 #[cfg(feature = "tls")]
 #[test]
 fn hosts_that_encrypt_what_they_say() {
-    for sockets in [1, 3] {
-        let change = move |config: &mut Config| (config.tls, config.sockets) = (true, sockets);
+    for sockets in ["1", "3"] {
+        let change = move |config: &mut Config| {
+            config.tls = true;
+            config.transport_settings.set("FERROCCL_SOCKETS", sockets);
+        };
         placed(
             3,
             |rank| rank / 2,
@@ -126,9 +129,12 @@ fn few_slots_and_several_channels_between_hosts() {
 /// However short a message, however few its slots, and with none that is not copied.
 #[test]
 fn messages_sent_from_the_callers_memory_and_received_into_it() {
-    for (sockets, slots, zero_copy) in [(1, 8, 1), (3, 2, 1), (2, 1, 64), (1, 8, usize::MAX)] {
+    for (sockets, slots, zero_copy) in
+        [("1", 8, 1), ("3", 2, 1), ("2", 1, 64), ("1", 8, usize::MAX)]
+    {
         let change = move |config: &mut Config| {
-            (config.sockets, config.slots) = (sockets, slots);
+            config.transport_settings.set("FERROCCL_SOCKETS", sockets);
+            config.slots = slots;
             config.slot_bytes = ccl_core::config::Bytes(8192);
             config.zero_copy_bytes = ccl_core::config::Bytes(zero_copy);
         };

@@ -368,7 +368,7 @@ fn netns_of_an_oversubscribed_network_is_measured() {
     say(&format!("after {:?}: {}", start.elapsed(), notes[0]));
     assert!(notes.iter().all(|note| *note == notes[0]), "{notes:?}");
     assert!(notes[0].contains("with all 2 at once") && notes[0].contains("oversubscribed 1:"));
-    assert!(notes[0].contains("; with 4 TCP connections per pair of ranks in the place of 1 all"));
+    assert!(notes[0].contains("; with FERROCCL_SOCKETS=4 all"));
 }
 
 /// What two ranks, each on its host, would do for an all_reduce, and how long the second took.

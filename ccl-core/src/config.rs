@@ -1,9 +1,11 @@
 //! Configuration, declared once: every tunable with its variable, type, default and reason.
 //!
-//! The core reads no environment: [`Config::from_lookup`] is handed a way to look names up. What
-//! must be equal on all ranks is digested ([`Config::digest`]) and compared when they join, so
-//! that no two ranks can ever plan differently. How ranks find each other is not configuration
-//! but the launcher's business.
+//! The core reads no environment: [`Config::read`] is handed a way to look names up, and the tables
+//! of the transports, each of which declares its own tunables. What must be equal on all ranks is
+//! digested ([`Config::digest`]) and compared when they join, so that no two ranks can ever plan
+//! differently. How ranks find each other is not configuration but the launcher's business.
+
+mod tunables;
 
 use std::time::Duration;
 
@@ -13,288 +15,154 @@ use crate::queue_pairs::Policy;
 use crate::select::tuning::Tuning;
 
 pub use crate::value::{Bytes, NetworkCheck, Value};
+pub use tunables::{
+    ConfigError, Lookup, Table, TransportSettings, Tunable, Tunables, read, table_of,
+};
 
-/// A tunable's value that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{variable}={given:?} is not {expected}{}; leave it unset for the default, {default}",
-    problem.as_ref().map_or_else(String::new, |problem| format!(" ({problem})"))
-)]
-pub struct ConfigError {
-    /// Which variable.
-    pub variable: String,
-    /// What it was set to.
-    pub given: String,
-    /// What would have been read.
-    pub expected: &'static str,
-    /// What exactly is wrong, where more is known.
-    pub problem: Option<String>,
-    /// What holds without it.
-    pub default: String,
-}
-
-/// One tunable, for `ferroccl config` and the documentation.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Tunable {
-    /// Its environment variable.
-    pub variable: &'static str,
-    /// Another name that NCCL's users know, if there is one.
-    pub alias: Option<&'static str>,
-    /// What its values are.
-    pub kind: &'static str,
-    /// Its value in this configuration.
-    pub value: String,
-    /// Its default.
-    pub default: String,
-    /// Whether all ranks must agree on it.
-    pub agreed: bool,
-    /// What it does and when to change it.
-    pub doc: &'static str,
-}
-
-macro_rules! config {
-    ($($field:ident: $type:ty = $default:expr,
-       $variable:literal, $alias:expr, $agreed:literal, $doc:literal;)*) => {
-        /// Every tunable's value.
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        #[non_exhaustive]
-        pub struct Config { $(#[doc = $doc] pub $field: $type,)* }
-
-        impl Default for Config {
-            fn default() -> Config {
-                Config { $($field: $default,)* }
-            }
-        }
-
-        impl Config {
-            /// Reads what `lookup` knows; defaults for the rest.
-            ///
-            /// # Errors
-            ///
-            /// When a value cannot be read as its type.
-            pub fn from_lookup(
-                lookup: &dyn Fn(&str) -> Option<String>,
-            ) -> Result<Config, ConfigError> {
-                let mut config = Config::default();
-                $(read(&mut config.$field, lookup, $variable, $alias)?;)*
-                Ok(config)
-            }
-
-            /// The table of all tunables with the values of this configuration.
-            #[must_use]
-            pub fn table(&self) -> Vec<Tunable> {
-                let default = Config::default();
-                vec![$(Tunable {
-                    variable: $variable,
-                    alias: $alias,
-                    kind: <$type as Value>::KIND,
-                    value: self.$field.show(),
-                    default: default.$field.show(),
-                    agreed: $agreed,
-                    doc: $doc,
-                },)*]
-            }
-        }
-    };
-}
-
-config! {
-    transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
-        "Transport to use (auto, shm, tcp, verbs, shm+tcp, shm+verbs). tcp and verbs alone join \
-         ranks of one host, too. auto takes shm on a host, and between hosts verbs if all ranks \
-         have an RDMA device with a PCI function or one that FERROCCL_IB_HCA names, else tcp.";
-    socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
-        Some("NCCL_SOCKET_IFNAME"), false,
-        "Interfaces that tcp tells its peers of: prefixes of names, or networks such as \
-         10.0.0.0/8, separated by commas; = before the first for whole names, ^ for all others. \
-         Empty takes all, and each pair of ranks the first that answers.";
-    sockets: u32 = 1, "FERROCCL_SOCKETS", Some("NCCL_NSOCKS_PERTHREAD"), true,
-        "TCP connections per pair of ranks, on which messages take turns. More help where one \
-         connection does not fill the network.";
-    congestion: String = String::new(), "FERROCCL_CONGESTION", None, false,
-        "Congestion control of TCP connections, by the kernel's name. Empty leaves its choice, but \
-         takes reno where that is bbr, whose pacing holds back the bursts of collectives: what is \
-         under way is bounded by credits.";
-    tls: bool = false, "FERROCCL_TLS", None, true,
-        "Encrypt what ranks send each other over TCP (TLS 1.3), on networks where others can read \
-         or write. Every byte is then encrypted, copied and decrypted by a core. What ranks of \
-         one host say over shared memory needs none; the control plane's messages stay readable.";
-    ib_devices: String = String::new(), "FERROCCL_IB_HCA", Some("NCCL_IB_HCA"), false,
-        "RDMA devices that verbs uses: names or prefixes of names, with or without a port \
-         (mlx5_0:1), a rail and a plane of the network (mlx5_0:1:0:0; NCCL is told of these), \
-         separated by commas; = before the first for whole names, ^ for all others. Empty takes \
-         all. The ranks of a host share them out, each those nearest to it: to what \
-         FERROCCL_NEAR_PCI names, or else of its NUMA node.";
-    ib_rails: u8 = 4, "FERROCCL_IB_RAILS", None, true,
-        "The most RDMA devices that one rank spreads its messages over, up to 16. One that fails \
-         is taken out, with nothing lost, and back when it recovers. 1 does without any of that. \
-         The record of a CTS has room for the keys of four: with more, long messages are \
-         received through slots.";
-    near_pci: String = String::new(), "FERROCCL_NEAR_PCI", None, false,
-        "PCI address of the accelerator whose data this rank sends, such as 0000:17:00.0 \
-         (`lspci -D`), which cannot be known here. verbs takes the RDMA devices that are nearest \
-         to it: below the same PCIe switch, else the same root port, the same host bridge, of the \
-         same NUMA node. Empty takes those of the NUMA node that the process runs on.";
-    ib_gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
-        "Row of the port's table of addresses that verbs uses. -1 takes, with RoCE, one of version \
-         2 that is routed, of IPv4 before IPv6.";
-    ib_address_family: String = String::new(), "FERROCCL_IB_ADDR_FAMILY",
-        Some("NCCL_IB_ADDR_FAMILY"), false,
-        "Only RoCE addresses of this family: AF_INET or AF_INET6; empty takes both.";
-    ib_address_range: String = String::new(), "FERROCCL_IB_ADDR_RANGE",
-        Some("NCCL_IB_ADDR_RANGE"), false,
-        "Only RoCE addresses of these networks, such as 10.0.0.0/8, separated by commas; empty \
-         takes all.";
-    ib_partition: u8 = 0, "FERROCCL_IB_PKEY", Some("NCCL_IB_PKEY"), false,
-        "Row of the port's table of partitions that verbs uses.";
-    ib_policy: Policy = Policy::default(), "FERROCCL_IB_POLICY",
-        Some("NCCL_IB_QPS_PER_CONNECTION"), true,
-        "How messages are spread over the queue pairs of each pair of ranks: rules separated by ;, \
-         of which the first that holds is followed. Before a rule's : its conditions (collectives, \
-         bytes>=, bytes<, fan_out>=, fan_out<, tier=host or network), behind it qps=, order= \
-         (split, round_robin, load_aware), chunk= (least bytes of a part), in_flight= (messages), \
-         budget= (most bytes under way from a port), tc= (traffic class). A number alone is that \
-         many queue pairs for everything. More give an Ethernet fabric's hashing more to spread.";
-    ib_adaptive_routing: Option<bool> = None, "FERROCCL_IB_ADAPTIVE_ROUTING",
-        Some("NCCL_IB_ADAPTIVE_ROUTING"), true,
-        "Whether the fabric spreads the packets of one queue pair over its paths by itself: one \
-         queue pair for the data of each link is enough then, and all that there is unless \
-         FERROCCL_IB_POLICY says otherwise. 1, 0, or -1 to assume it of InfiniBand and not of RoCE \
-         (within NCCL: of neither).";
-    ib_traffic_class: u8 = 0, "FERROCCL_IB_TC", Some("NCCL_IB_TC"), false,
-        "Traffic class (DSCP and ECN) of what verbs sends.";
-    ib_control_traffic_class: Option<u8> = None, "FERROCCL_IB_GRANT_TC", Some("NCCL_IB_FIFO_TC"),
-        false,
-        "Traffic class of credits and CTS, which have a queue pair of their own: one with priority \
-         keeps data from holding up the leave to send more. -1: that of the fabric's congestion \
-         notifications, where the driver tells it, else FERROCCL_IB_TC.";
-    ib_service_level: u8 = 0, "FERROCCL_IB_SL", Some("NCCL_IB_SL"), false,
-        "Service level of what verbs sends.";
-    ib_timeout: u8 = 18, "FERROCCL_IB_TIMEOUT", Some("NCCL_IB_TIMEOUT"), false,
-        "How long the hardware waits for an acknowledgement: 4.096 microseconds times two to \
-         this; 18 is a second.";
-    ib_retries: u8 = 6, "FERROCCL_IB_RETRY_CNT", Some("NCCL_IB_RETRY_CNT"), false,
-        "How often the hardware sends a packet again before the peer counts as gone. With 7 some \
-         devices never give up.";
-    ib_not_ready_retries: u8 = 7, "FERROCCL_IB_RNR_RETRY_CNT", None, false,
-        "How often the hardware asks a receiver again that has no receive request left; 7 is for \
-         ever. A peer that is stopped has none left at some time, and is waited for.";
-    ib_mtu: u32 = 4096, "FERROCCL_IB_MTU", None, false,
-        "Longest payload of a packet, as far as the port is set to so much: 256, 512, 1024, 2048 \
-         or 4096 bytes. The two ends of a link take the smaller one.";
-    ib_relaxed_ordering: u8 = 1, "FERROCCL_IB_PCI_RELAXED_ORDERING",
-        Some("NCCL_IB_PCI_RELAXED_ORDERING"), false,
-        "Let writes of RDMA devices overtake each other on the bus, where they can; 0 does not. \
-         Nothing here relies on their order.";
-    host_id: String = String::new(), "FERROCCL_HOSTID", Some("NCCL_HOSTID"), false,
-        "Names this host; ranks of one name share memory. Empty takes the machine's boot id and \
-         network namespace. With different names, one machine plays several hosts.";
-    algorithm: String = String::new(), "FERROCCL_ALGO", Some("NCCL_ALGO"), true,
-        "Algorithm to use wherever a collective has it, by name or family (ring, direct, \
-         double_tree, …); empty lets the planner choose. `ferroccl explain` lists them.";
-    tuning: Tuning = Tuning::NONE, "FERROCCL_TUNING", None, true,
-        "Which algorithm was measured to be the fastest, as `ferroccl tune` writes it: @ and the \
-         name of a file (@/etc/ferroccl.tuning), or the lines themselves. Empty leaves the choice \
-         to rules; \"model\" asks a general model as well. A file of another machine is refused.";
-    deterministic: bool = false, "FERROCCL_DETERMINISTIC", None, true,
-        "Reduce every element in rank order in one accumulator, so that the bits depend on the \
-         data alone: not on length, chunk, algorithm, transport or placement.";
-    check_calls: bool = true, "FERROCCL_CHECK_CALLS", None, true,
-        "Compare each message's call (collective, count, type, op, root) with this rank's own. \
-         Costs a comparison per message; without it, ranks that disagree hang or get wrong data.";
-    check_network: NetworkCheck = NetworkCheck::Assumed, "FERROCCL_CHECK_NETWORK", None, true,
-        "Check what defaults assume of the network when ranks join, and make up for what does not \
-         hold; what is set stays, and `FERROCCL_DEBUG=info` says what is changed. 1: round trips \
-         between hosts (more slots where the default's would hold back what a link carries), and \
-         whether RDMA devices are of a fabric that routes adaptively. measure: also what pairs of \
-         hosts get of the network alone and all at once (more connections or queue pairs, if that \
-         helps), for which each host sends up to 128 MiB at every start. 0 leaves everything as it \
-         is.";
-    channels: u32 = 1, "FERROCCL_CHANNELS", Some("NCCL_MAX_NCHANNELS"), true,
-        "Parallel channels per pair of ranks; chunks of a message take turns on them.";
-    slots: u32 = 8, "FERROCCL_SLOTS", None, true,
-        "Slots per link: messages that may be under way before the receiver takes one.";
-    slot_bytes: Bytes = Bytes(128 << 10), "FERROCCL_SLOT_BYTES", None, true,
-        "Most payload of a slot; less where the budget demands it, twice that where no two ranks \
-         share a host. Should stay well inside a core's second-level cache.";
-    budget_bytes: Bytes = Bytes(32 << 20), "FERROCCL_BUDGET_BYTES", None, true,
-        "Most bytes that all peers together may have under way towards one rank, and towards one \
-         RDMA device, whose ranks share it. Where it does not hold all slots of every link, each \
-         keeps some and the links that are busy share the rest; with many ranks slots shrink as \
-         well, to 4 KiB.";
-    zero_copy_bytes: Bytes = Bytes(16 << 10), "FERROCCL_ZERO_COPY_BYTES", None, false,
-        "Messages over a network from so many bytes on are sent from the caller's buffers and \
-         received into them, where the algorithm and the transport allow; shorter ones are copied \
-         through slots, and so are all where this is larger than a slot.";
-    registered_bytes: Bytes = Bytes(16 << 30), "FERROCCL_REGISTERED_BYTES", None, false,
-        "The most bytes that a communicator keeps registered for RDMA between calls, of buffers \
-         that the program has registered. What is used least lately goes first, and is registered \
-         again when it is used; what is larger than this is registered for each call.";
-    net_slots: u8 = 16, "FERROCCL_NET_SLOTS", None, false,
-        "Within NCCL: slots of each connection for messages that come before their receive is \
-         known, 2 to 16. Alike on all hosts.";
-    net_slot_bytes: Bytes = Bytes(16 << 10), "FERROCCL_NET_SLOT_BYTES", None, false,
-        "Within NCCL: payload of a slot. Messages up to this length do not wait for their receive; \
-         over TCP, which makes room for them only when they are there, those up to 64 times it, at \
-         most 1 MiB. Alike on all hosts.";
-    net_warn_after: Duration = Duration::from_secs(60), "FERROCCL_NET_WARN_AFTER", None, false,
-        "Within NCCL: when nothing has become of a transfer for so long, its log says which, and \
-         whether anything else of its connection moves.";
-    net_timeout: Duration = Duration::from_secs(1800), "FERROCCL_NET_TIMEOUT", None, false,
-        "Within NCCL: a transfer that nothing has become of for so long ends with an error, though \
-         others of its connection may move. NCCL posts receives as soon as it is called, so this \
-         must be longer than any rank may be later than others; that a peer has died is noticed \
-         at once.";
-    timeout: Duration = Duration::from_secs(600), "FERROCCL_TIMEOUT", None, false,
-        "An operation that makes no progress for so long ends with an error.";
-    join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,
-        "How long ranks wait for each other to join.";
-    heartbeat: Duration = Duration::from_millis(500), "FERROCCL_HEARTBEAT", None, true,
-        "How often a rank tells that it lives.";
-    dead_after: Duration = Duration::from_secs(3), "FERROCCL_DEAD_AFTER", None, true,
-        "A rank that is silent for so long is dead.";
-    spin: Duration = Duration::from_micros(100), "FERROCCL_SPIN", None, false,
-        "How long a waiting rank spins before it gives its core away, when each rank has a core.";
-    park_after: Duration = Duration::from_micros(2000), "FERROCCL_PARK_AFTER", None, false,
-        "How long a waiting rank yields before it sleeps until it is woken.";
-    recorder: bool = true, "FERROCCL_RECORDER", None, false,
-        "Keep a recording of the last operations, which peers, dumps and `ferroccl status` read. \
-         Costs at most 20 instructions per operation.";
-    dump: String = "stderr".to_owned(), "FERROCCL_DUMP", None, false,
-        "Where a rank's recording goes when its communicator breaks, and on SIGUSR1: stderr, none, \
-         or a file that is appended to (%p stands for the process, %r for the rank; a name that \
-         ends in .json gets a line of JSON).";
-    dump_signal: bool = true, "FERROCCL_DUMP_SIGNAL", None, false,
-        "Dump the recording on SIGUSR1. Only where the program leaves that signal at its default, \
-         which is to be killed by it.";
-    trace: String = String::new(), "FERROCCL_TRACE", None, false,
-        "Where every call of a rank goes, with when it began and how long it took: a file that is \
-         appended to, as lines of JSON (%p stands for the process, %r for the rank), for `ferroccl \
-         trace export`. Written when a communicator ends, and now and then; takes a reading of the \
-         clock before and after each call.";
-    debug: String = "warn".to_owned(), "FERROCCL_DEBUG", Some("NCCL_DEBUG"), false,
-        "What is logged to stderr: error, warn, info, debug, trace, or a filter such as \
-         ferroccl=debug.";
-}
-
-fn read<T: Value>(
-    into: &mut T,
-    lookup: &dyn Fn(&str) -> Option<String>,
-    variable: &str,
-    alias: Option<&str>,
-) -> Result<(), ConfigError> {
-    let named = [Some(variable), alias];
-    let found = named.into_iter().flatten().find_map(|name| Some((name, lookup(name)?)));
-    if let Some((name, given)) = found {
-        *into = T::read(given.trim()).ok_or_else(|| ConfigError {
-            variable: name.to_owned(),
-            expected: T::KIND,
-            problem: T::problem(given.trim()),
-            default: into.show(),
-            given,
-        })?;
+crate::tunables! {
+    /// Every tunable's value: those of all transports, and what is set of each transport's own.
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    #[non_exhaustive]
+    pub struct Config {
+        transport: String = "auto".to_owned(), "FERROCCL_TRANSPORT", None, true,
+            "Transport to use (auto, shm, tcp, verbs, shm+tcp, shm+verbs). tcp and verbs alone \
+             join ranks of one host, too. auto takes shm on a host, and between hosts verbs if all \
+             ranks have an RDMA device with a PCI function or one that FERROCCL_IB_HCA names, else \
+             tcp.";
+        socket_interfaces: String = String::new(), "FERROCCL_SOCKET_IFNAME",
+            Some("NCCL_SOCKET_IFNAME"), false,
+            "Interfaces that tcp tells its peers of: prefixes of names, or networks such as \
+             10.0.0.0/8, separated by commas; = before the first for whole names, ^ for all \
+             others. Empty takes all, and each pair of ranks the first that answers.";
+        tls: bool = false, "FERROCCL_TLS", None, true,
+            "Encrypt what ranks send each other over TCP (TLS 1.3), on networks where others can \
+             read or write. Every byte is then encrypted, copied and decrypted by a core. What \
+             ranks of one host say over shared memory needs none; the control plane's messages \
+             stay readable.";
+        ib_rails: u8 = 4, "FERROCCL_IB_RAILS", None, true,
+            "The most RDMA devices that one rank spreads its messages over, up to 16. One that \
+             fails is taken out, with nothing lost, and back when it recovers. 1 does without any \
+             of that. The record of a CTS has room for the keys of four: with more, long messages \
+             are received through slots.";
+        near_pci: String = String::new(), "FERROCCL_NEAR_PCI", None, false,
+            "PCI address of the accelerator whose data this rank sends, such as 0000:17:00.0 \
+             (`lspci -D`), which cannot be known here. verbs takes the RDMA devices that are \
+             nearest to it: below the same PCIe switch, else the same root port, the same host \
+             bridge, of the same NUMA node. Empty takes those of the NUMA node that the process \
+             runs on.";
+        ib_policy: Policy = Policy::default(), "FERROCCL_IB_POLICY",
+            Some("NCCL_IB_QPS_PER_CONNECTION"), true,
+            "How messages are spread over the queue pairs of each pair of ranks: rules separated \
+             by ;, of which the first that holds is followed. Before a rule's : its conditions \
+             (collectives, bytes>=, bytes<, fan_out>=, fan_out<, tier=host or network), behind it \
+             qps=, order= (split, round_robin, load_aware), chunk= (least bytes of a part), \
+             in_flight= (messages), budget= (most bytes under way from a port), tc= (traffic \
+             class). A number alone is that many queue pairs for everything. More give an Ethernet \
+             fabric's hashing more to spread.";
+        ib_adaptive_routing: Option<bool> = None, "FERROCCL_IB_ADAPTIVE_ROUTING",
+            Some("NCCL_IB_ADAPTIVE_ROUTING"), true,
+            "Whether the fabric spreads the packets of one queue pair over its paths by itself: \
+             one queue pair for the data of each link is enough then, and all that there is unless \
+             FERROCCL_IB_POLICY says otherwise. 1, 0, or -1 to assume it of InfiniBand and not of \
+             RoCE (within NCCL: of neither).";
+        ib_traffic_class: u8 = 0, "FERROCCL_IB_TC", Some("NCCL_IB_TC"), false,
+            "Traffic class (DSCP and ECN) of what verbs sends.";
+        host_id: String = String::new(), "FERROCCL_HOSTID", Some("NCCL_HOSTID"), false,
+            "Names this host; ranks of one name share memory. Empty takes the machine's boot id \
+             and network namespace. With different names, one machine plays several hosts.";
+        algorithm: String = String::new(), "FERROCCL_ALGO", Some("NCCL_ALGO"), true,
+            "Algorithm to use wherever a collective has it, by name or family (ring, direct, \
+             double_tree, …); empty lets the planner choose. `ferroccl explain` lists them.";
+        tuning: Tuning = Tuning::NONE, "FERROCCL_TUNING", None, true,
+            "Which algorithm was measured to be the fastest, as `ferroccl tune` writes it: @ and \
+             the name of a file (@/etc/ferroccl.tuning), or the lines themselves. Empty leaves the \
+             choice to rules; \"model\" asks a general model as well. A file of another machine is \
+             refused.";
+        deterministic: bool = false, "FERROCCL_DETERMINISTIC", None, true,
+            "Reduce every element in rank order in one accumulator, so that the bits depend on the \
+             data alone: not on length, chunk, algorithm, transport or placement.";
+        check_calls: bool = true, "FERROCCL_CHECK_CALLS", None, true,
+            "Compare each message's call (collective, count, type, op, root) with this rank's own. \
+             Costs a comparison per message; without it, ranks that disagree hang or get wrong \
+             data.";
+        check_network: NetworkCheck = NetworkCheck::Assumed, "FERROCCL_CHECK_NETWORK", None, true,
+            "Check what defaults assume of the network when ranks join, and make up for what does \
+             not hold; what is set stays, and `FERROCCL_DEBUG=info` says what is changed. 1: round \
+             trips between hosts (more slots where the default's would hold back what a link \
+             carries), and whether RDMA devices are of a fabric that routes adaptively. measure: \
+             also what pairs of hosts get of the network alone and all at once (more connections \
+             or queue pairs, if that helps), for which each host sends up to 128 MiB at every \
+             start. 0 leaves everything as it is.";
+        channels: u32 = 1, "FERROCCL_CHANNELS", Some("NCCL_MAX_NCHANNELS"), true,
+            "Parallel channels per pair of ranks; chunks of a message take turns on them.";
+        slots: u32 = 8, "FERROCCL_SLOTS", None, true,
+            "Slots per link: messages that may be under way before the receiver takes one.";
+        slot_bytes: Bytes = Bytes(128 << 10), "FERROCCL_SLOT_BYTES", None, true,
+            "Most payload of a slot; less where the budget demands it, twice that where no two \
+             ranks share a host. Should stay well inside a core's second-level cache.";
+        budget_bytes: Bytes = Bytes(32 << 20), "FERROCCL_BUDGET_BYTES", None, true,
+            "Most bytes that all peers together may have under way towards one rank, and towards \
+             one RDMA device, whose ranks share it. Where it does not hold all slots of every \
+             link, each keeps some and the links that are busy share the rest; with many ranks \
+             slots shrink as well, to 4 KiB.";
+        zero_copy_bytes: Bytes = Bytes(16 << 10), "FERROCCL_ZERO_COPY_BYTES", None, false,
+            "Messages over a network from so many bytes on are sent from the caller's buffers and \
+             received into them, where the algorithm and the transport allow; shorter ones are \
+             copied through slots, and so are all where this is larger than a slot.";
+        registered_bytes: Bytes = Bytes(16 << 30), "FERROCCL_REGISTERED_BYTES", None, false,
+            "The most bytes that a communicator keeps registered for RDMA between calls, of \
+             buffers that the program has registered. What is used least lately goes first, and is \
+             registered again when it is used; what is larger than this is registered for each \
+             call.";
+        net_slots: u8 = 16, "FERROCCL_NET_SLOTS", None, false,
+            "Within NCCL: slots of each connection for messages that come before their receive is \
+             known, 2 to 16. Alike on all hosts.";
+        net_slot_bytes: Bytes = Bytes(16 << 10), "FERROCCL_NET_SLOT_BYTES", None, false,
+            "Within NCCL: payload of a slot. Messages up to this length do not wait for their \
+             receive; over TCP, which makes room for them only when they are there, those up to 64 \
+             times it, at most 1 MiB. Alike on all hosts.";
+        net_warn_after: Duration = Duration::from_secs(60), "FERROCCL_NET_WARN_AFTER", None, false,
+            "Within NCCL: when nothing has become of a transfer for so long, its log says which, \
+             and whether anything else of its connection moves.";
+        net_timeout: Duration = Duration::from_secs(1800), "FERROCCL_NET_TIMEOUT", None, false,
+            "Within NCCL: a transfer that nothing has become of for so long ends with an error, \
+             though others of its connection may move. NCCL posts receives as soon as it is \
+             called, so this must be longer than any rank may be later than others; that a peer \
+             has died is noticed at once.";
+        timeout: Duration = Duration::from_secs(600), "FERROCCL_TIMEOUT", None, false,
+            "An operation that makes no progress for so long ends with an error.";
+        join_timeout: Duration = Duration::from_secs(60), "FERROCCL_JOIN_TIMEOUT", None, false,
+            "How long ranks wait for each other to join.";
+        heartbeat: Duration = Duration::from_millis(500), "FERROCCL_HEARTBEAT", None, true,
+            "How often a rank tells that it lives.";
+        dead_after: Duration = Duration::from_secs(3), "FERROCCL_DEAD_AFTER", None, true,
+            "A rank that is silent for so long is dead.";
+        spin: Duration = Duration::from_micros(100), "FERROCCL_SPIN", None, false,
+            "How long a waiting rank spins before it gives its core away, when each rank has a \
+             core.";
+        park_after: Duration = Duration::from_micros(2000), "FERROCCL_PARK_AFTER", None, false,
+            "How long a waiting rank yields before it sleeps until it is woken.";
+        recorder: bool = true, "FERROCCL_RECORDER", None, false,
+            "Keep a recording of the last operations, which peers, dumps and `ferroccl status` \
+             read. Costs at most 20 instructions per operation.";
+        dump: String = "stderr".to_owned(), "FERROCCL_DUMP", None, false,
+            "Where a rank's recording goes when its communicator breaks, and on SIGUSR1: stderr, \
+             none, or a file that is appended to (%p stands for the process, %r for the rank; a \
+             name that ends in .json gets a line of JSON).";
+        dump_signal: bool = true, "FERROCCL_DUMP_SIGNAL", None, false,
+            "Dump the recording on SIGUSR1. Only where the program leaves that signal at its \
+             default, which is to be killed by it.";
+        trace: String = String::new(), "FERROCCL_TRACE", None, false,
+            "Where every call of a rank goes, with when it began and how long it took: a file that \
+             is appended to, as lines of JSON (%p stands for the process, %r for the rank), for \
+             `ferroccl trace export`. Written when a communicator ends, and now and then; takes a \
+             reading of the clock before and after each call.";
+        debug: String = "warn".to_owned(), "FERROCCL_DEBUG", Some("NCCL_DEBUG"), false,
+            "What is logged to stderr: error, warn, info, debug, trace, or a filter such as \
+             ferroccl=debug.";
+        .. transport_settings: TransportSettings,
+            "What is set of the transports' own tunables.";
     }
-    Ok(())
 }
 
 impl Config {
@@ -308,17 +176,42 @@ impl Config {
         }
     }
 
-    /// A digest of what must be equal on all ranks.
-    #[must_use]
-    pub fn digest(&self) -> [u8; 32] {
+    /// Reads what `lookup` knows; defaults for the rest. `tables` has the transports' own tunables.
+    ///
+    /// # Errors
+    ///
+    /// When a value cannot be read as its type.
+    pub fn read(lookup: Lookup<'_>, tables: &[Table]) -> Result<Config, ConfigError> {
+        let mut config = Config::from_lookup(lookup)?;
+        config.transport_settings.take(lookup, tables)?;
+        Ok(config)
+    }
+
+    /// Lists all tunables with the values that they have here, also those of these tables.
+    ///
+    /// # Errors
+    ///
+    /// When a transport's own is set to what cannot be read, or is in no table.
+    pub fn list(&self, tables: &[Table]) -> Result<Vec<Tunable>, ConfigError> {
+        let mut all = self.table();
+        all.extend(self.transport_settings.list(tables)?);
+        Ok(all)
+    }
+
+    /// Returns a digest of what must be equal on all ranks.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::list`].
+    pub fn digest(&self, tables: &[Table]) -> Result<[u8; 32], ConfigError> {
         let mut hash = Sha256::new();
-        for tunable in self.table().iter().filter(|tunable| tunable.agreed) {
+        for tunable in self.list(tables)?.iter().filter(|tunable| tunable.agreed) {
             hash.update(tunable.variable.as_bytes());
             hash.update([0]);
             hash.update(tunable.value.as_bytes());
             hash.update([0]);
         }
-        hash.finalize().into()
+        Ok(hash.finalize().into())
     }
 }
 
@@ -353,8 +246,8 @@ mod tests {
         let base = Config::default();
         let patient = Config { timeout: Duration::from_secs(1), ..base.clone() };
         let other = Config { slots: 3, ..base.clone() };
-        assert_eq!(base.digest(), patient.digest());
-        assert_ne!(base.digest(), other.digest());
+        assert_eq!(base.digest(&[]), patient.digest(&[]));
+        assert_ne!(base.digest(&[]), other.digest(&[]));
     }
 
     #[test]

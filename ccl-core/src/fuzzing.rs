@@ -7,7 +7,7 @@ use crate::bootstrap::{
     Awaited, Contact, Control, ControlTiming, Decoder, Doing, FRAME_BYTES_MAX, Hello, JoinLimits,
     Member, MemberJoin, Message, Note, Reply, RootAction, RootJoin, Secret, UniqueId,
 };
-use crate::config::Config;
+use crate::config::{Config, Tunables as _};
 use crate::time::Instant;
 use crate::transport::Locality;
 use std::collections::BTreeMap;
@@ -293,7 +293,7 @@ pub fn configuration(data: &[u8]) {
     match Config::from_lookup(&|name| given.get(name).cloned()) {
         Err(error) => assert!(given.contains_key(&*error.variable), "{error}"),
         Ok(config) => {
-            let _ = config.digest();
+            let _ = config.digest(&[]);
             let shown: BTreeMap<_, _> =
                 config.table().into_iter().map(|known| (known.variable, known.value)).collect();
             let again = Config::from_lookup(&|name| shown.get(name).cloned());

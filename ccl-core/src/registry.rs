@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::config::Config;
+use crate::config::{Config, Table};
 use crate::transport::{Address, Transport, TransportError};
 
 /// Which ranks a transport joins.
@@ -42,6 +42,9 @@ impl Setup {
 /// A setting by which links get more flows, and the values that are worth trying.
 pub type MoreFlows = (&'static str, &'static [&'static str]);
 
+/// The table of a transport that has no tunables of its own.
+pub const NO_TUNABLES: Table = |_| Ok(Vec::new());
+
 /// Makes a transport.
 pub type Make = fn(&Config, &Setup) -> Result<Box<dyn Transport>, TransportError>;
 
@@ -65,6 +68,8 @@ pub struct TransportKind {
     pub stripes: bool,
     /// True if it can encrypt.
     pub encrypts: bool,
+    /// Its own tunables: [`table_of`](crate::config::table_of) their struct, or [`NO_TUNABLES`].
+    pub tunables: Table,
     /// The setting that gives links more flows, if there is one.
     pub more_flows: Option<MoreFlows>,
     /// Returns whether the configuration names devices: `auto` takes those even in software.

@@ -24,8 +24,14 @@ const BYTES_PER_S: f64 = 12.5e9;
 /// More slots than this cost more memory than they are worth.
 const SLOTS_MAX: u32 = 64;
 
-/// TCP connections of a pair of ranks where one does not get what the network has.
-const MORE_SOCKETS: u32 = 4;
+/// The setting that gives the links of a network whose messages are not striped the most flows,
+/// unless it is set.
+fn untouched_flows(config: &Config) -> Option<(&'static str, &'static str)> {
+    let kind = Choice::of(config).network.filter(|kind| !kind.stripes)?;
+    let (variable, values) = kind.more_flows?;
+    let is_set = config.transport_settings.get(variable).is_some();
+    values.last().filter(|_| !is_set).map(|most| (variable, *most))
+}
 
 /// The configuration with as many flows on each link as suit its network, and what there is to say
 /// of that: over verbs one queue pair for data where the fabric routes adaptively, as that of
@@ -34,8 +40,8 @@ const MORE_SOCKETS: u32 = 4;
 pub(super) fn flows(config: &Config, is_infiniband: bool, more: bool) -> (Config, Option<String>) {
     let mut config = config.clone();
     if !Choice::of(&config).stripes() {
-        if more && config.sockets == Config::default().sockets {
-            config.sockets = MORE_SOCKETS;
+        if let (true, Some((variable, flows))) = (more, untouched_flows(&config)) {
+            config.transport_settings.set(variable, flows);
         }
         return (config, None);
     }
@@ -76,11 +82,9 @@ pub(super) fn more_flows(asked: &Config, holds: &Config) -> Option<String> {
     let mut taken = asked.clone();
     taken.transport.clone_from(&holds.transport);
     let (more, _) = flows(&taken, is_infiniband, true);
-    if more.sockets > holds.sockets {
-        let (sockets, before) = (more.sockets, holds.sockets);
-        return Some(format!(
-            "{sockets} TCP connections per pair of ranks in the place of {before}"
-        ));
+    if more.transport_settings != holds.transport_settings {
+        let (variable, flows) = untouched_flows(holds)?;
+        return Some(format!("{variable}={flows}"));
     }
     let pairs = |config: &Config| config.policy().otherwise().pairs;
     let (pairs, before) = (pairs(&more), pairs(holds));
@@ -228,10 +232,14 @@ mod tests {
         let (holds, note) = flows(&config, false, false);
         assert_eq!((&holds, note), (&config, None));
         let more = more_flows(&config, &holds).unwrap();
-        assert_eq!(more, "4 TCP connections per pair of ranks in the place of 1");
-        assert_eq!(flows(&config, false, true).0.sockets, 4);
-        config.sockets = 2;
-        assert_eq!(flows(&config, false, true).0.sockets, 2);
+        assert_eq!(more, "FERROCCL_SOCKETS=4");
+        let sockets = |config: &Config| {
+            let more = flows(config, false, true).0;
+            more.transport_settings.get("FERROCCL_SOCKETS").map(str::to_owned)
+        };
+        assert_eq!(sockets(&config).as_deref(), Some("4"));
+        config.transport_settings.set("FERROCCL_SOCKETS", "2");
+        assert_eq!(sockets(&config).as_deref(), Some("2"));
         assert_eq!(more_flows(&config, &config), None);
     }
 

@@ -260,7 +260,8 @@ impl Communicator {
         measured: Option<Measured>,
     ) -> Result<Communicator, Attempt> {
         let config = self.engine.config.clone();
-        configure(&mut how, &config);
+        let fits = configure(&mut how, &config);
+        fits.map_err(|error| Attempt { error: error.into(), control: None })?;
         how.limits.deadline = config.join_timeout;
         let (give_up, secret) = (how.give_up.clone(), how.id.secret.clone());
         let met = give_up.check(how.rank).and_then(|()| meet(how));

@@ -38,7 +38,7 @@ use ccl_socket::fork;
 
 use crate::bootstrap::{ControlPlane, Join, Secret, UniqueId, join, random_bytes};
 use crate::launch;
-use crate::transports::Choice;
+use crate::transports::{self, Choice};
 use agree::FAILURE_WITHIN;
 use call::Buffers;
 use devices::Devices;
@@ -134,7 +134,7 @@ impl Communicator {
             None => Communicator::alone(config),
             Some(launch) => {
                 let mut plan = launch.rendezvous(config.join_timeout)?;
-                configure(&mut plan.join, &config);
+                configure(&mut plan.join, &config)?;
                 let secret = plan.join.id.secret.clone();
                 Communicator::wired(Arc::new(plan.join()?), secret, config, None)
             }
@@ -165,7 +165,7 @@ impl Communicator {
     ///
     /// As [`Communicator::join`].
     pub fn join_with(mut how: Join, config: Config) -> Result<Communicator, Error> {
-        configure(&mut how, &config);
+        configure(&mut how, &config)?;
         let secret = how.id.secret.clone();
         Communicator::wired(Arc::new(join(how)?), secret, config, None)
     }
@@ -416,12 +416,13 @@ impl Communicator {
     }
 }
 
-fn configure(how: &mut Join, config: &Config) {
-    how.configuration = config.digest();
+fn configure(how: &mut Join, config: &Config) -> Result<(), ConfigError> {
+    how.configuration = config.digest(&transports::tables())?;
     how.host.clone_from(&config.host_id);
     how.timing.heartbeat = config.heartbeat;
     how.timing.silence = config.dead_after;
     how.recorder = crate::recorder::Settings::of(config);
+    Ok(())
 }
 
 fn next_id() -> u64 {
@@ -453,25 +454,27 @@ pub fn config_without_table() -> Result<Config, Error> {
 const TUNING: &str = "FERROCCL_TUNING";
 
 fn config_with_table(table: Option<String>) -> Result<Config, Error> {
-    for tunable in Config::default().table().iter().filter(|tunable| tunable.variable != TUNING) {
+    let tables = transports::tables();
+    let all = Config::default().list(&tables)?;
+    for tunable in all.iter().filter(|tunable| tunable.variable != TUNING) {
         launch::variable(tunable.variable)?;
     }
     let given = |name: &str| launch::variable(name).ok().flatten();
     let lookup = |name: &str| if name == TUNING { table.clone() } else { given(name) };
-    let config = Config::from_lookup(&lookup)?;
+    let config = Config::read(&lookup, &tables)?;
     let settings = &config.tuning.settings;
     if settings.is_empty() {
         return Ok(config);
     }
     let table = |error| usage_of_table(&error);
     // What is set, by either of its names, stays.
-    let alias = |name: &str| config.table().into_iter().find(|of| of.variable == name)?.alias;
+    let alias = |name: &str| all.iter().find(|of| of.variable == name)?.alias;
     let is_given = |name: &str| given(name).or_else(|| given(alias(name)?)).is_some();
     let tuned = |name: &str| {
         let setting = settings.iter().find(|(known, _)| *known == name && !is_given(name));
         setting.map_or_else(|| lookup(name), |(_, value)| Some(value.clone()))
     };
-    Config::from_lookup(&tuned).map_err(table)
+    Config::read(&tuned, &tables).map_err(table)
 }
 
 /// What is wrong with what a table sets.

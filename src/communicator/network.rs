@@ -274,10 +274,14 @@ mod tests {
                 let second = first.split(0, 0).unwrap().unwrap();
                 let mut third = { second }.split(0, 0).unwrap().unwrap();
                 let sockets = |communicator: &Communicator| {
-                    let made = communicator.engine.wiring.as_ref().map(|w| w.config.sockets);
-                    (communicator.config().sockets, made)
+                    let of = |config: &Config| {
+                        config.transport_settings.get("FERROCCL_SOCKETS").map(str::to_owned)
+                    };
+                    let made = communicator.engine.wiring.as_ref().map(|w| of(&w.config));
+                    (of(communicator.config()), made)
                 };
-                assert_eq!((sockets(&first), sockets(&third)), ((1, Some(1)), (1, Some(4))));
+                assert_eq!(sockets(&first), (None, Some(None)));
+                assert_eq!(sockets(&third), (None, Some(Some("4".to_owned()))));
                 assert_eq!(third.note(), note);
                 assert_eq!(third.greatest(f64::from(rank)).unwrap(), 1.0);
             })

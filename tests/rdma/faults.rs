@@ -92,7 +92,7 @@ fn packets_that_are_lost_are_sent_again() {
         let config = over(&devices, |config| {
             config.ib_policy = policy.parse().unwrap();
             // 67 ms.
-            config.ib_timeout = 14;
+            config.transport_settings.set("FERROCCL_IB_TIMEOUT", "14");
         });
         let lossy = Arc::new(Netem::new(&devices, "loss 1% "));
         let (watched, enough) = (Arc::clone(&lossy), lossy.lost() + LOST);

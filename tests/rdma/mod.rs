@@ -53,7 +53,7 @@ pub(crate) fn rails() -> Option<([Vec<String>; 2], MutexGuard<'static, ()>)> {
 fn over(devices: &[String], change: impl FnOnce(&mut Config)) -> Config {
     config_with(|config| {
         config.transport = "verbs".to_owned();
-        config.ib_devices = format!("={}", devices.join(","));
+        config.transport_settings.set("FERROCCL_IB_HCA", &format!("={}", devices.join(",")));
         config.socket_interfaces = "127.0.0.1".to_owned();
         change(config);
     })

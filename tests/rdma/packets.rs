@@ -48,7 +48,8 @@ fn packets_keep_to_the_policy_and_grants_have_a_class_of_their_own() {
     let Some((devices, _turn)) = devices() else { return };
     let config = over(&devices, |config| {
         config.ib_policy = "bytes<64: qps=1 tc=64; qps=4 order=split chunk=4K".parse().unwrap();
-        (config.ib_traffic_class, config.ib_control_traffic_class) = (32, Some(184));
+        config.ib_traffic_class = 32;
+        config.transport_settings.set("FERROCCL_IB_GRANT_TC", "184");
         // Or there are more slots where a busy machine makes round trips long, and all fits them.
         config.check_network = NetworkCheck::Off;
     });

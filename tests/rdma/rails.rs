@@ -74,7 +74,7 @@ fn a_device_that_loses_its_link_is_taken_out_and_comes_back() {
     let seen = on_two_hosts(
         &sides,
         // 67 ms.
-        |config| config.ib_timeout = 14,
+        |config| config.transport_settings.set("FERROCCL_IB_TIMEOUT", "14"),
         move |communicator| {
             let start = Instant::now();
             let late = || assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());

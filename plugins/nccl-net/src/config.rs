@@ -1,19 +1,21 @@
 //! The configuration, from the environment of the process that NCCL runs in.
 
 use ccl_core::config::Config;
+use ferroccl::transports;
 use nccl_net_abi::NcclResult;
 
 use crate::error::NetError;
 
 /// Reads it.
 pub(crate) fn read() -> Result<Config, NetError> {
-    let config = Config::from_lookup(&|name| {
+    let lookup = |name: &str| {
         // NCCL chooses algorithms: a table of ours, which may be a file's name, is not looked at.
         if name == "FERROCCL_TUNING" {
             return None;
         }
         let value = std::env::var_os(name)?;
         Some(value.to_string_lossy().into_owned())
-    });
+    };
+    let config = Config::read(&lookup, &transports::tables());
     config.map_err(|error| NetError::new(NcclResult::INVALID_USAGE, error.to_string()))
 }

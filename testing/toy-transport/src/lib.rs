@@ -7,7 +7,7 @@ mod queue;
 
 use std::sync::Arc;
 
-use ccl_core::registry::{Reach, TransportKind};
+use ccl_core::registry::{NO_TUNABLES, Reach, TransportKind};
 use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
 
 pub use device::ToyDevice;
@@ -22,6 +22,7 @@ pub const KIND: TransportKind = TransportKind {
     stripes: false,
     encrypts: false,
     more_flows: None,
+    tunables: NO_TUNABLES,
     names_devices: |_| false,
     make: |_, _| Ok(Box::new(ToyTransport)),
     fewer_locations: |_| None,

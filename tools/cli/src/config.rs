@@ -4,9 +4,10 @@ use std::error::Error;
 use std::io::Write;
 
 use ferroccl::communicator::config_from_environment;
+use ferroccl::transports;
 
 pub(crate) fn show(json: bool) -> Result<(), Box<dyn Error>> {
-    let table = config_from_environment()?.table();
+    let table = config_from_environment()?.list(&transports::tables())?;
     let mut out = std::io::stdout();
     if json {
         let _ = writeln!(out, "{}", serde_json::to_string_pretty(&table)?);

@@ -10,6 +10,7 @@ use ccl_machine::Files;
 use ferroccl::bootstrap::Endpoint;
 use ferroccl::launch;
 use ferroccl::tools::setting;
+use ferroccl::transports;
 
 /// What ranks started from here would be told, and what was asked of the doctor.
 #[derive(Debug, Default)]
@@ -45,7 +46,8 @@ impl Job {
 /// The tunables that can be read, and what is wrong with the others.
 fn readable() -> (Config, Vec<String>) {
     let (mut problems, mut wrong) = (Vec::new(), Vec::new());
-    for tunable in Config::default().table() {
+    let tables = transports::tables();
+    for tunable in Config::default().list(&tables).into_iter().flatten() {
         let names = [Some(tunable.variable), tunable.alias];
         for name in names.into_iter().flatten() {
             if let Err(error) = setting(name) {
@@ -59,7 +61,7 @@ fn readable() -> (Config, Vec<String>) {
             true => None,
             false => setting(name).ok().flatten(),
         };
-        match Config::from_lookup(&lookup) {
+        match Config::read(&lookup, &tables) {
             Ok(config) => return (config, problems),
             Err(error) if wrong.contains(&error.variable) => return (Config::default(), problems),
             Err(error) => {

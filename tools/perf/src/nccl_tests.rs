@@ -7,6 +7,7 @@
 //! text; a number that is none is `"nan"`; what was not measured is `null`.
 
 use ccl_core::config::Config;
+use ferroccl::transports;
 use serde::Serialize;
 use serde::ser::SerializeMap as _;
 
@@ -159,10 +160,9 @@ fn version(of: &str) -> u32 {
 
 /// What of the configuration is not as it would be by itself.
 fn env(config: &Config) -> Vec<String> {
-    let (given, default) = (config.table(), Config::default().table());
-    let pairs = given.into_iter().zip(default);
-    let changed = pairs.filter(|(given, default)| given.value != default.value);
-    changed.map(|(given, _)| format!("{}={}", given.variable, given.value)).collect()
+    let all = config.list(&transports::tables()).unwrap_or_default();
+    let changed = all.into_iter().filter(|tunable| tunable.value != tunable.default);
+    changed.map(|tunable| format!("{}={}", tunable.variable, tunable.value)).collect()
 }
 
 /// The file's text.

@@ -42,7 +42,7 @@ mod wire;
 
 use std::sync::Arc;
 
-use ccl_core::registry::{Reach, TransportKind};
+use ccl_core::registry::{NO_TUNABLES, Reach, TransportKind};
 use ccl_core::time::Instant;
 use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
 use rustix::io::Errno;
@@ -65,6 +65,7 @@ pub const KIND: TransportKind = TransportKind {
     stripes: false,
     encrypts: false,
     more_flows: None,
+    tunables: NO_TUNABLES,
     names_devices: |_| false,
     make: |_, _| Ok(Box::new(ShmTransport::new())),
     fewer_locations: |_| None,

@@ -41,16 +41,19 @@ mod lane;
 mod memory;
 mod outgoing;
 mod stripe;
+mod tunables;
 mod writers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_core::config::Config;
+use ccl_core::config::{Config, table_of};
 use ccl_core::registry::{Reach, TransportKind};
 use ccl_core::transport::{Device, DeviceId, DeviceInfo, Fabric, Transport, TransportError};
 
 use ccl_socket::Location;
+
+use tunables::TcpTunables;
 
 pub use device::TcpDevice;
 
@@ -97,16 +100,21 @@ impl Default for Options {
 
 impl Options {
     /// What a configuration says of TCP.
-    #[must_use]
-    pub fn from_config(config: &Config) -> Options {
-        Options {
+    ///
+    /// # Errors
+    ///
+    /// When a value of TCP's own tunables cannot be read.
+    pub fn from_config(config: &Config) -> Result<Options, TransportError> {
+        let own: Result<TcpTunables, _> = config.transport_settings.read();
+        let own = own.map_err(|error| TransportError::Usage(error.to_string()))?;
+        Ok(Options {
             interfaces: config.socket_interfaces.clone(),
-            sockets: config.sockets,
+            sockets: own.sockets,
             resume_within: config.dead_after,
             tls: config.tls,
-            congestion: config.congestion.clone(),
+            congestion: own.congestion,
             done_when_written: false,
-        }
+        })
     }
 }
 
@@ -120,10 +128,11 @@ pub const KIND: TransportKind = TransportKind {
     stripes: false,
     encrypts: true,
     more_flows: Some(("FERROCCL_SOCKETS", &["2", "4"])),
+    tunables: table_of::<TcpTunables>,
     names_devices: |_| false,
     make: |config, setup| {
         let done_when_written = setup.done_when_written;
-        let options = Options { done_when_written, ..Options::from_config(config) };
+        let options = Options { done_when_written, ..Options::from_config(config)? };
         Ok(Box::new(TcpTransport::new(options)))
     },
     fewer_locations: Location::fewer,

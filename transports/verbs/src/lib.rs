@@ -45,11 +45,12 @@ mod side;
 mod status;
 #[cfg(test)]
 mod tests;
+mod tunables;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use ccl_core::config::Config;
+use ccl_core::config::{Config, table_of};
 use ccl_core::queue_pairs::{Policy, Striping};
 use ccl_core::registry::{Reach, TransportKind};
 use ccl_core::transport::{
@@ -65,6 +66,7 @@ pub use listing::PortInfo;
 use hca::Filter;
 use native::Context;
 use port::Port;
+use tunables::RdmaTunables;
 
 /// What can be chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,6 +144,12 @@ impl Default for Options {
     }
 }
 
+/// Reads what is set of RDMA alone.
+fn own(config: &Config) -> Result<RdmaTunables, TransportError> {
+    let read = config.transport_settings.read();
+    read.map_err(|error| TransportError::Usage(error.to_string()))
+}
+
 impl Options {
     /// What a configuration says of RDMA; `link_within` is how long the link of a port may be away.
     ///
@@ -155,7 +163,8 @@ impl Options {
                         FERROCCL_TRANSPORT=tcp, or leave FERROCCL_TLS unset";
             return usage(text.to_owned());
         }
-        let family = match config.ib_address_family.as_str() {
+        let own = own(config)?;
+        let family = match own.address_family.as_str() {
             "" => None,
             "AF_INET" => Some(Family::V4),
             "AF_INET6" => Some(Family::V6),
@@ -165,7 +174,7 @@ impl Options {
                 ));
             }
         };
-        let entries = config.ib_address_range.split(',').map(str::trim);
+        let entries = own.address_range.split(',').map(str::trim);
         let network = |text: &str| {
             text.parse().map_err(|_| {
                 let text =
@@ -176,19 +185,19 @@ impl Options {
         let networks = entries.filter(|text| !text.is_empty()).map(network);
         let networks = networks.collect::<Result<_, _>>()?;
         Ok(Options {
-            devices: config.ib_devices.clone(),
+            devices: own.devices,
             interfaces: config.socket_interfaces.clone(),
-            gid: Rule { index: config.ib_gid_index, family, networks },
-            partition: config.ib_partition.into(),
+            gid: Rule { index: own.gid_index, family, networks },
+            partition: own.partition.into(),
             policy: config.policy(),
             traffic_class: config.ib_traffic_class,
-            control_traffic_class: config.ib_control_traffic_class,
-            service_level: config.ib_service_level,
-            timeout: config.ib_timeout,
-            retries: config.ib_retries,
-            not_ready_retries: config.ib_not_ready_retries,
-            mtu_bytes: config.ib_mtu,
-            relaxed_ordering: config.ib_relaxed_ordering > 0,
+            control_traffic_class: own.control_traffic_class,
+            service_level: own.service_level,
+            timeout: own.timeout,
+            retries: own.retries,
+            not_ready_retries: own.not_ready_retries,
+            mtu_bytes: own.mtu,
+            relaxed_ordering: own.relaxed_ordering > 0,
             // A peer may be busy with other things.
             join_within: config.timeout,
             link_within,
@@ -250,7 +259,8 @@ pub const KIND: TransportKind = TransportKind {
     stripes: true,
     encrypts: false,
     more_flows: Some(("FERROCCL_IB_POLICY", &["qps=4", "qps=16"])),
-    names_devices: |config| !config.ib_devices.is_empty(),
+    tunables: table_of::<RdmaTunables>,
+    names_devices: |config| own(config).is_ok_and(|own| !own.devices.is_empty()),
     make: |config, setup| {
         let mut options = Options::from_config(config, setup.link_within)?;
         options.acknowledged = setup.acknowledged;

@@ -14,7 +14,7 @@ use crate::memory::Memory;
 use crate::subject::SubjectError;
 use crate::trial::Trial;
 use ferroccl::communicator::Communicator;
-use ferroccl::transports::Choice;
+use ferroccl::transports::{self, Choice};
 
 /// By so much, as a share, a value must be faster than what holds without it.
 pub(super) const WORTH: f64 = 0.03;
@@ -96,7 +96,10 @@ pub(super) fn fastest(
 ) -> Result<Vec<(&'static str, String)>, SubjectError> {
     let mut settings = Vec::new();
     for Tried { variable, values } in tried {
-        let holds = config.table().into_iter().find(|tunable| tunable.variable == *variable);
+        let holds = config
+            .list(&transports::tables())?
+            .into_iter()
+            .find(|tunable| tunable.variable == *variable);
         let holds = holds.map(|tunable| tunable.value).unwrap_or_default();
         let mut all = vec![Candidate::new(holds, config.clone(), communicator)?];
         for value in values {
@@ -193,10 +196,11 @@ fn trial(communicator: &Communicator, collective: Collective, bytes: usize) -> T
 
 /// The same configuration but for one value.
 pub(super) fn with(config: &Config, variable: &str, value: &str) -> Result<Config, SubjectError> {
-    let table = config.table();
+    let tables = transports::tables();
+    let table = config.list(&tables)?;
     let lookup = |name: &str| {
         let known = table.iter().find(|tunable| tunable.variable == name)?;
         Some(if name == variable { value.to_owned() } else { known.value.clone() })
     };
-    Ok(Config::from_lookup(&lookup)?)
+    Ok(Config::read(&lookup, &tables)?)
 }

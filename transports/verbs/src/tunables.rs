@@ -1,0 +1,50 @@
+//! The tunables that RDMA alone has.
+
+ccl_core::tunables! {
+    /// What is set of RDMA. What all transports that stripe have is in
+    /// [`Config`](ccl_core::config::Config).
+    #[derive(Clone, Debug)]
+    pub(crate) struct RdmaTunables {
+        devices: String = String::new(), "FERROCCL_IB_HCA", Some("NCCL_IB_HCA"), false,
+            "RDMA devices that verbs uses: names or prefixes of names, with or without a port \
+             (mlx5_0:1), a rail and a plane of the network (mlx5_0:1:0:0; NCCL is told of these), \
+             separated by commas; = before the first for whole names, ^ for all others. Empty \
+             takes all. The ranks of a host share them out, each those nearest to it: to what \
+             FERROCCL_NEAR_PCI names, or else of its NUMA node.";
+        gid_index: Option<u32> = None, "FERROCCL_IB_GID_INDEX", Some("NCCL_IB_GID_INDEX"), false,
+            "Row of the port's table of addresses that verbs uses. -1 takes, with RoCE, one of \
+             version 2 that is routed, of IPv4 before IPv6.";
+        address_family: String = String::new(), "FERROCCL_IB_ADDR_FAMILY",
+            Some("NCCL_IB_ADDR_FAMILY"), false,
+            "Only RoCE addresses of this family: AF_INET or AF_INET6; empty takes both.";
+        address_range: String = String::new(), "FERROCCL_IB_ADDR_RANGE",
+            Some("NCCL_IB_ADDR_RANGE"), false,
+            "Only RoCE addresses of these networks, such as 10.0.0.0/8, separated by commas; empty \
+             takes all.";
+        partition: u8 = 0, "FERROCCL_IB_PKEY", Some("NCCL_IB_PKEY"), false,
+            "Row of the port's table of partitions that verbs uses.";
+        control_traffic_class: Option<u8> = None, "FERROCCL_IB_GRANT_TC", Some("NCCL_IB_FIFO_TC"),
+            false,
+            "Traffic class of credits and CTS, which have a queue pair of their own: one with \
+             priority keeps data from holding up the leave to send more. -1: that of the fabric's \
+             congestion notifications, where the driver tells it, else FERROCCL_IB_TC.";
+        service_level: u8 = 0, "FERROCCL_IB_SL", Some("NCCL_IB_SL"), false,
+            "Service level of what verbs sends.";
+        timeout: u8 = 18, "FERROCCL_IB_TIMEOUT", Some("NCCL_IB_TIMEOUT"), false,
+            "How long the hardware waits for an acknowledgement: 4.096 microseconds times two to \
+             this; 18 is a second.";
+        retries: u8 = 6, "FERROCCL_IB_RETRY_CNT", Some("NCCL_IB_RETRY_CNT"), false,
+            "How often the hardware sends a packet again before the peer counts as gone. With 7 \
+             some devices never give up.";
+        not_ready_retries: u8 = 7, "FERROCCL_IB_RNR_RETRY_CNT", None, false,
+            "How often the hardware asks a receiver again that has no receive request left; 7 is \
+             for ever. A peer that is stopped has none left at some time, and is waited for.";
+        mtu: u32 = 4096, "FERROCCL_IB_MTU", None, false,
+            "Longest payload of a packet, as far as the port is set to so much: 256, 512, 1024, \
+             2048 or 4096 bytes. The two ends of a link take the smaller one.";
+        relaxed_ordering: u8 = 1, "FERROCCL_IB_PCI_RELAXED_ORDERING",
+            Some("NCCL_IB_PCI_RELAXED_ORDERING"), false,
+            "Let writes of RDMA devices overtake each other on the bus, where they can; 0 does \
+             not. Nothing here relies on their order.";
+    }
+}
