@@ -1,6 +1,8 @@
 //! What the library has to say, on standard error: for programs that have no log of their own.
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Begins to log what a filter lets through, as `FERROCCL_DEBUG` has it: `error`, `warn`, `info`,
 /// `debug`, `trace`, or `ferroccl=debug`. Where somebody has begun before, that stays.
@@ -9,14 +11,15 @@ use tracing_subscriber::EnvFilter;
 ///
 /// If the filter cannot be read.
 pub fn start(filter: &str) -> Result<(), String> {
-    let filter = EnvFilter::builder().parse(filter).map_err(|error| {
+    let filter: Targets = filter.parse().map_err(|error| {
         format!(
             "FERROCCL_DEBUG={filter}: {error}; give error, warn, info, debug, trace, or a filter \
              such as ferroccl=debug"
         )
     })?;
-    let format = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let _ = format.with_target(false).with_ansi(false).try_init();
+    let format = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let format = format.with_target(false).with_ansi(false);
+    let _ = tracing_subscriber::registry().with(filter).with(format).try_init();
     Ok(())
 }
 

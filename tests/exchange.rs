@@ -103,7 +103,7 @@ fn messages_of_running_ranks_are_traffic() {
     let told = said(&format!("trace export --recorder {} --out {prefix}", calls.join(" ")));
     assert!(!told.contains("left out") && !told.contains("missing"), "{told}");
     said(&format!("trace traffic {prefix} --on p5 --out {sent}"));
-    let whole = ccl_model::exchange::matrix::read(&sent).unwrap().whole();
+    let whole = ccl_traffic::matrix::read(&sent).unwrap().whole();
     // Each to the next, and out of place only.
     for rank in 0..3 {
         let share = whole[&(rank, (rank + 1) % 3)] as f64 / f64::from(20 * 3072);
@@ -155,7 +155,7 @@ fn traffic_of_running_ranks_is_counted() {
     let ended = Processes::start([command]).end(Duration::from_secs(100)).remove(0);
     assert!(ended.status.success(), "{}", ended.output);
     assert!(ended.output.contains("bytes between"), "{}", ended.output);
-    let traffic = ccl_model::exchange::matrix::read(&matrix).unwrap();
+    let traffic = ccl_traffic::matrix::read(&matrix).unwrap();
     assert_eq!((traffic.ranks, traffic.intervals.len()), (3, 1));
     let whole = traffic.whole();
     // Two blocks of 100 KiB in each call: warmed up, timed, and checked, out of place and in place.

@@ -76,7 +76,7 @@ pub(crate) fn show(arguments: &Place) -> Result<(), Box<dyn Error>> {
             find(&sends, &topology, &hosts.0)?
         }
         (None, Some(name)) => {
-            let counted = ccl_model::exchange::matrix::read(name)?.whole();
+            let counted = ccl_traffic::matrix::read(name)?.whole();
             find(&Sends::Counted { bytes: &counted, name }, &topology, &hosts.0)?
         }
         (None, None) => return Err("name a collective, or a file with --traffic".into()),

@@ -3,10 +3,11 @@
 use std::error::Error;
 use std::io::Write;
 
-use ccl_model::exchange::{matrix, predicted};
+use ccl_model::exchange::predicted;
 use ccl_model::plan::{Wanted, plan};
 use ccl_model::topology::Topology;
 use ccl_perf::sizes::parse_size;
+use ccl_traffic::matrix;
 use ferroccl::{Collective, DataType};
 
 #[derive(Debug, clap::Args)]

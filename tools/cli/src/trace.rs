@@ -6,7 +6,8 @@ use std::io::Write;
 
 use ccl_model::exchange::job::Job;
 use ccl_model::exchange::replay::Replay;
-use ccl_model::exchange::{matrix, predicted, recorded};
+use ccl_model::exchange::{predicted, recorded};
+use ccl_traffic::matrix;
 
 use crate::plan::Asked;
 

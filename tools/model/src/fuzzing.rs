@@ -1,9 +1,6 @@
 //! What is fuzzed of this crate: what other tools write. As in `ccl_core::fuzzing`.
 
-pub use crate::exchange::{
-    chakra::fuzzed as chakra_trace, matrix::fuzzed as traffic_matrix,
-    recorded::fuzzed as recorded_calls,
-};
+pub use crate::exchange::{chakra::fuzzed as chakra_trace, recorded::fuzzed as recorded_calls};
 
 #[cfg(test)]
 #[path = "../../../fuzz/replay.rs"]
@@ -12,11 +9,6 @@ mod replay;
 #[cfg(test)]
 mod tests {
     use super::replay::replay;
-
-    #[test]
-    fn traffic_matrices() {
-        replay("traffic_matrix", super::traffic_matrix);
-    }
 
     #[test]
     fn chakra_traces() {

@@ -3,12 +3,12 @@
 use std::fmt;
 
 use crate::cost::questions::Unit;
-use crate::cost::traffic::{Bytes, Sent};
 use crate::topology::Topology;
 use crate::topology::placement::{Crossing, crossing, place};
 use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, DataType, Rank};
+use ccl_traffic::{Bytes, Sent};
 use serde::Serialize;
 
 use crate::quantity;

@@ -2,7 +2,6 @@
 
 use std::fmt;
 
-use crate::cost::collectives::bus_factor;
 use crate::cost::protocols::{self, Protocol};
 use crate::cost::questions::Unit;
 use crate::topology::Topology;
@@ -10,6 +9,7 @@ use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::cost::predict::{self, Call, Prediction, Programs, at_least, predict};
 use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, DataType, Rank};
+use ccl_traffic::bus_factor;
 use serde::Serialize;
 
 use crate::quantity;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::Path;
 
 use ccl_core::types::{Collective, DataType, ReduceOp};
-use ccl_model::cost::traffic::{Bytes, Traffic};
+use ccl_traffic::{Bytes, Traffic};
 
 use super::memory::Memory;
 use super::options::Options;

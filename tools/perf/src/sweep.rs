@@ -18,9 +18,9 @@ use super::subject::{Peer, Subject, SubjectError};
 use super::table;
 use super::timing::{Loop, over_ranks, time_calls};
 use super::trial::Trial;
-use ccl_model::cost::collectives::bus_factor;
-use ccl_model::exchange::matrix;
 use ccl_plot::sweep::{self, Point};
+use ccl_traffic::bus_factor;
+use ccl_traffic::matrix;
 use ferroccl::communicator::config_from_environment;
 
 /// What came out of a run.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ccl_model::cost::traffic::Traffic;
+use ccl_traffic::Traffic;
 
 use super::number::general;
 use super::options::Options;

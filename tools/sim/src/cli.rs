@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use ccl_model::cost::traffic::Traffic;
 use ccl_model::topology::Topology;
+use ccl_traffic::Traffic;
 
 use crate::SimError;
 use crate::network::Plan;

@@ -8,7 +8,7 @@ use ccl_core::schedule::RankSchedule;
 use ccl_core::schedule::shape::Seat;
 use ccl_core::topology::Hosts;
 use ccl_core::types::{Collective, Rank};
-use ccl_model::cost::traffic::Sent;
+use ccl_traffic::Sent;
 
 use crate::SimError;
 use crate::network::Network;

@@ -4,8 +4,6 @@
 //! reduce_scatter, before and after an all_reduce; for an all_to_all the arrays of all ranks
 //! together. `bytes_per_s` is what one rank sends, and at the same time receives.
 
-use ccl_core::types::Collective;
-
 /// all_gather or reduce_scatter: `B (N − 1) / (N W)`. Each rank receives (or sends) all but its own
 /// part. (Scaling book, "Intra-node collectives".)
 #[must_use]
@@ -73,29 +71,6 @@ pub fn ragged_share(ranks: f64, k: f64) -> f64 {
 #[must_use]
 pub fn ragged_share_approximate(ranks: f64, k: f64) -> f64 {
     (k / ranks).min(1.0) * (ranks - 1.0) / ranks
-}
-
-/// Bus bandwidth over algorithm bandwidth, as nccl-tests has it: the share of the data that must
-/// cross the slowest link however clever the algorithm is. `2 (n − 1) / n` for all_reduce, `(n − 1)
-/// / n` where each rank keeps a part, 1 for the rest.
-#[must_use]
-pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {
-    use Collective as C;
-    let n = f64::from(ranks);
-    match collective {
-        C::AllReduce => 2.0 * (n - 1.0) / n,
-        C::AllGather
-        | C::AllGatherV
-        | C::ReduceScatter
-        | C::ReduceScatterV
-        | C::AllToAll
-        | C::AllToAllV
-        | C::Gather
-        | C::GatherV
-        | C::Scatter
-        | C::ScatterV => (n - 1.0) / n,
-        C::Broadcast | C::Reduce | C::SendRecv | C::Barrier => 1.0,
-    }
 }
 
 /// What really passes a link while an all_reduce of this busbw is done by the switches: a rank
@@ -168,11 +143,5 @@ mod tests {
         about(bytes / 50e9, 85.9e-3, 1e-3);
         about(all_reduce_s(bytes, 32.0, 400e9), 20.8e-3, 1e-3);
         about(hierarchical_all_reduce_s(bytes, 4.0, 400e9), 16.1e-3, 1e-3);
-        use Collective as C;
-        let eight = |collective| bus_factor(collective, 8);
-        assert_eq!(
-            [C::AllReduce, C::AllToAllV, C::Gather, C::Broadcast].map(eight),
-            [1.75, 0.875, 0.875, 1.0]
-        );
     }
 }

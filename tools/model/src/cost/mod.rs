@@ -21,11 +21,9 @@ pub mod cluster;
 pub mod collectives;
 pub mod curve;
 pub mod fabric;
-pub mod fit;
 pub mod nccl;
 pub mod protocols;
 pub mod questions;
-pub mod traffic;
 pub mod training;
 
 /// To as many digits as the sources print.

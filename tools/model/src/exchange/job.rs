@@ -12,8 +12,8 @@ use ccl_core::types::{Collective, Rank};
 use serde::Serialize;
 
 use super::chakra::{Attribute, CommType, Node, NodeType, Trace, Value, number, word};
-use super::matrix::RANKS_MAX;
 use crate::quantity;
+use ccl_traffic::matrix::RANKS_MAX;
 
 /// A trace is not longer, nor is the file of groups.
 const FILE_BYTES_MAX: u64 = 1 << 30;

@@ -183,9 +183,9 @@ fn repeated(terms: &Terms, counters: &Counters) -> Vec<(Buffer, u32)> {
 
 #[cfg(test)]
 mod tests {
-    use crate::cost::traffic::Sent;
     use ccl_core::algorithm;
     use ccl_core::types::{Collective, DataType};
+    use ccl_traffic::Sent;
 
     use super::super::job::{Job, tests::Dir, write_traces};
     use super::*;

@@ -5,14 +5,14 @@ use std::fmt;
 
 use crate::cost::protocols::Protocol;
 use crate::cost::questions::Unit;
-use crate::cost::traffic::{Bytes, Sent, Traffic};
 use ccl_core::algorithm::{self, Algorithm};
 use ccl_core::cost::predict::{self, Prediction, Programs};
 use ccl_core::topology::Hosts;
+use ccl_traffic::{Bytes, Sent, Traffic};
 
-use super::matrix::{INTERVALS_MAX, PAIRS_MAX};
 use crate::plan::{Scene, Sized, Wanted};
 use crate::quantity;
+use ccl_traffic::matrix::{INTERVALS_MAX, PAIRS_MAX};
 
 /// More messages are not walked through: as many take a minute or so.
 const MESSAGES_MAX: u64 = 1 << 24;

@@ -11,7 +11,7 @@ use ccl_core::types::{Collective, DataType, Rank};
 use serde::Deserialize;
 
 use super::job::{Entry, Group, Job, What};
-use super::matrix::RANKS_MAX;
+use ccl_traffic::matrix::RANKS_MAX;
 
 /// All files together are not longer.
 const BYTES_MAX: u64 = 4 << 30;

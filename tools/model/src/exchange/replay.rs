@@ -6,18 +6,18 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 
 use crate::cost::questions::Unit;
-use crate::cost::traffic::{Bytes, Sent as Sends, Traffic};
 use crate::topology::Topology;
 use ccl_core::select::tuning::Tuning;
 use ccl_core::select::{Situation, check_configured, choose};
 use ccl_core::types::{Collective, DataType, Rank};
+use ccl_traffic::{Bytes, Sent as Sends, Traffic};
 use serde::Serialize;
 
 use super::job::{Agreed, Call, Job};
-use super::matrix::{INTERVALS_MAX, PAIRS_MAX};
 use super::predicted;
 use crate::plan::{Scene, Sized};
 use crate::quantity;
+use ccl_traffic::matrix::{INTERVALS_MAX, PAIRS_MAX};
 
 /// A job whose ranks are put on the first hosts of a cluster.
 pub struct Replay<'a> {

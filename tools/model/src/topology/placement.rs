@@ -13,8 +13,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::fabric::Fabric;
-use crate::cost::traffic::Bytes;
 use ccl_core::types::Rank;
+use ccl_traffic::Bytes;
 
 /// Rounds of swaps; each looks at all ranks.
 const ROUNDS: usize = 8;

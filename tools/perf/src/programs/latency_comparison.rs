@@ -16,7 +16,7 @@ use crate::subject::{Subject, SubjectError};
 use crate::table::fitted;
 use crate::timing::{Loop, Times, over_ranks, time_calls};
 use crate::trial::Trial;
-use ccl_model::cost::collectives::bus_factor;
+use ccl_traffic::bus_factor;
 
 /// The flags of this program.
 #[derive(clap::Args, Clone, Copy, Debug)]

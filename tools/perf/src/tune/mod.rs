@@ -1,6 +1,7 @@
 //! Measures what is the fastest, on the machine at hand: `ferroccl tune`.
 
 mod compare;
+mod fit;
 mod modelled;
 mod network;
 mod predictions;

@@ -9,8 +9,8 @@ use ccl_core::cost::predict::{self, Programs};
 use ccl_core::cost::walk::{Hop, Model, Processor};
 use ccl_core::topology::Hosts;
 use ccl_core::types::DataType;
-use ccl_model::cost::fit::{Sample, fit};
 
+use super::fit::{Sample, fit};
 use super::{Outcome, Seen};
 use crate::subject::SubjectError;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ccl_core::types::Rank;
-use ccl_model::cost::traffic::{Bytes, Traffic};
 use ccl_plot::Figure;
+use ccl_traffic::{Bytes, Traffic};
 
 use super::{Ask, Parameter, Setting, demands, tell_links};
 use crate::SimError;
@@ -315,8 +315,8 @@ fn figure(seen: &[Seen], interval_s: f64) -> Figure {
 mod tests {
     use ccl_core::topology::Hosts;
     use ccl_core::types::Collective;
-    use ccl_model::cost::traffic::Sent;
     use ccl_model::topology::presets;
+    use ccl_traffic::Sent;
 
     use super::*;
     use crate::network::Plan;

@@ -13,7 +13,7 @@ const STEPS: [f64; 7] = [4.0, 2.0, 2.0, 1.5, 1.3, 1.15, 1.07];
 
 /// A call, and how long it took.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample<'a> {
+pub(super) struct Sample<'a> {
     /// The call.
     pub call: Call<'a>,
     /// In nanoseconds.
@@ -22,7 +22,7 @@ pub struct Sample<'a> {
 
 /// A model, and how near it comes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fitted {
+pub(super) struct Fitted {
     /// The model.
     pub model: Model,
     /// Of each sample: what is predicted, as a multiple of what was measured.
@@ -32,7 +32,7 @@ pub struct Fitted {
 impl Fitted {
     /// By how much half of the predictions are off at most: 0.2 is a fifth, either way.
     #[must_use]
-    pub fn median_error(&self) -> f64 {
+    pub(super) fn median_error(&self) -> f64 {
         let mut off: Vec<f64> =
             self.ratios.iter().map(|ratio| ratio.max(1.0 / ratio) - 1.0).collect();
         off.sort_by(f64::total_cmp);
@@ -46,7 +46,7 @@ impl Fitted {
 /// # Errors
 ///
 /// See [`PredictError`].
-pub fn fit(model: &Model, samples: &[Sample<'_>]) -> Result<Fitted, PredictError> {
+pub(super) fn fit(model: &Model, samples: &[Sample<'_>]) -> Result<Fitted, PredictError> {
     let mut best = (*model, ratios(model, samples)?);
     for step in STEPS {
         for (_, number) in FIGURES {

@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
 
-use crate::cost::traffic::{Bytes, Traffic};
+use crate::{Bytes, Traffic};
 use ccl_core::types::Rank;
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ pub const RANKS_MAX: u32 = 1 << 18;
 /// Intervals are numbered without gaps in memory, whatever has a line.
 pub const INTERVALS_MAX: usize = 1 << 20;
 /// More are not written in one interval.
-pub(super) const PAIRS_MAX: usize = 1 << 24;
+pub const PAIRS_MAX: usize = 1 << 24;
 const COLUMNS: &str = "interval,source,destination,bytes";
 
 /// A traffic matrix of a file; `-` is standard input.
@@ -75,7 +75,7 @@ pub fn parse(name: &str, text: &str) -> Result<Traffic, String> {
 /// When the file cannot be written.
 pub fn write(path: &str, traffic: &Traffic) -> Result<(), String> {
     let text = if path.ends_with(".json") { json(traffic)? } else { text(traffic) };
-    super::write(path, text.as_bytes())
+    crate::write_file(path, text.as_bytes())
 }
 
 /// A matrix as text.
@@ -318,7 +318,8 @@ fn row(line: &str) -> Result<Row, String> {
     }
 }
 
-/// Whatever is read, what it is written as is read as the same.
+/// What is fuzzed: whatever is read, what it is written as is read as the same.
+#[doc(hidden)]
 #[cfg(any(test, fuzzing))]
 pub fn fuzzed(data: &[u8]) {
     let Ok(traffic) = parse("input", &String::from_utf8_lossy(data)) else { return };

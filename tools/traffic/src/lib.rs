@@ -1,14 +1,18 @@
 //! Who sends how much to whom: of a collective, by the schedules of its ranks; of anything else, as
-//! it was counted.
+//! it was counted. Files of that are [`matrix`]. What a link carries of a collective's data at
+//! least is [`bus_factor`].
+
+pub mod matrix;
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 
 use ccl_core::algorithm::{Algorithm, Params};
 use ccl_core::cost::predict::grain;
 use ccl_core::schedule::shape::{Seat, ShapeError, Sizes};
 use ccl_core::schedule::{Buffer, Op};
 use ccl_core::topology::Hosts;
-use ccl_core::types::Rank;
+use ccl_core::types::{Collective, Rank};
 
 /// Bytes from a rank to another.
 pub type Bytes = BTreeMap<(Rank, Rank), u64>;
@@ -91,6 +95,46 @@ impl Sent<'_> {
     }
 }
 
+/// Bus bandwidth over algorithm bandwidth, as nccl-tests has it: the share of the data that must
+/// cross the slowest link however clever the algorithm is. `2 (n − 1) / n` for all_reduce, `(n − 1)
+/// / n` where each rank keeps a part, 1 for the rest.
+#[must_use]
+pub fn bus_factor(collective: Collective, ranks: u32) -> f64 {
+    use Collective as C;
+    let n = f64::from(ranks);
+    match collective {
+        C::AllReduce => 2.0 * (n - 1.0) / n,
+        C::AllGather
+        | C::AllGatherV
+        | C::ReduceScatter
+        | C::ReduceScatterV
+        | C::AllToAll
+        | C::AllToAllV
+        | C::Gather
+        | C::GatherV
+        | C::Scatter
+        | C::ScatterV => (n - 1.0) / n,
+        C::Broadcast | C::Reduce | C::SendRecv | C::Barrier => 1.0,
+    }
+}
+
+/// Writes a file whole; `-` is standard output.
+///
+/// # Errors
+///
+/// When it cannot be written.
+pub fn write_file(path: &str, bytes: &[u8]) -> Result<(), String> {
+    let written = match path {
+        "-" => std::io::stdout().write_all(bytes),
+        _ => std::fs::write(path, bytes),
+    };
+    written.map_err(|error| format!("cannot write {path}: {error}"))
+}
+
+#[cfg(test)]
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,5 +156,20 @@ mod tests {
         assert!(odd.values().all(|bytes| bytes % 64 == 0));
         let twice = Traffic { ranks: 4, interval_s: 1.0, intervals: vec![bytes.clone(), bytes] };
         assert_eq!(twice.whole()[&(3, 0)], 7_680);
+    }
+
+    #[test]
+    fn buses_carry_what_the_collective_demands() {
+        use Collective as C;
+        let eight = |collective| bus_factor(collective, 8);
+        assert_eq!(
+            [C::AllReduce, C::AllToAllV, C::Gather, C::Broadcast].map(eight),
+            [1.75, 0.875, 0.875, 1.0]
+        );
+    }
+
+    #[test]
+    fn what_other_tools_write_is_refused_or_read_again() {
+        replay::replay("traffic_matrix", matrix::fuzzed);
     }
 }
