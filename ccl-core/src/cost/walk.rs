@@ -1,14 +1,14 @@
 //! How long a collective takes, by running it: the executions of all ranks, in virtual time.
 //!
-//! What runs is what runs in earnest ([`Execution`]); only its ports are others: a fold takes as
-//! long as its bytes, a message leaves when the ports it passes are free, and a rank sees it no
-//! sooner than it arrives. So whatever a schedule does (pipelining of chunks, slots that run out,
-//! ranks that wait for each other) costs what it costs, and nothing is known twice.
+//! The links of [`engine`] modelled by what their ends take: a fold takes as long as its bytes, a
+//! message leaves when the ports it passes are free, and a rank sees it no sooner than it arrives.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::convert::Infallible;
 
-use crate::execution::{Execution, Link, Message, Operand, Ports, Progress, Task};
+use super::engine;
+use crate::execution::{Execution, Link, Message, Operand, Ports, Task};
 use crate::topology::Hosts;
 use crate::types::Rank;
 
@@ -156,6 +156,7 @@ struct World<'m> {
     busy: Vec<Time>,
     /// When each rank looks again because it was busy, if it is to.
     again: Vec<Option<Time>>,
+    is_done: Vec<bool>,
     events: BinaryHeap<Reverse<(Time, u64, Event)>>,
     /// Events so far: those of one time happen in the order in which they came.
     turn: u64,
@@ -168,7 +169,7 @@ struct RankPorts<'w, 'm> {
     world: &'w mut World<'m>,
     rank: Rank,
     /// Whether it has folded: what else it may do, it does later than what others do meanwhile.
-    is_done: bool,
+    has_folded: bool,
 }
 
 /// What is walked through.
@@ -211,41 +212,57 @@ pub fn walk(
     seen: &mut dyn FnMut(&Left),
 ) -> Result<Walked, Stuck> {
     let mut world = World::new(executions.len(), scene, model, seen);
-    let mut open = executions.len();
-    let mut done = vec![false; executions.len()];
-    while let Some(Reverse((time, _, event))) = world.events.pop() {
-        let rank = match event {
-            Event::Look(rank) => rank,
-            Event::Reach { from, to, channel, bytes } => {
-                world.reach(time, from, Link { peer: to, channel }, bytes);
+    let Ok(open) = engine::run(&mut world, executions);
+    if open.is_empty() { Ok(world.walked()) } else { Err(Stuck { slots: scene.slots }) }
+}
+
+impl<'m> engine::World for World<'m> {
+    type Error = Infallible;
+    type Ports<'w>
+        = RankPorts<'w, 'm>
+    where
+        Self: 'w;
+
+    fn next(&mut self) -> Result<Option<Rank>, Infallible> {
+        while let Some(Reverse((time, _, event))) = self.events.pop() {
+            let rank = match event {
+                Event::Look(rank) => rank,
+                Event::Reach { from, to, channel, bytes } => {
+                    self.reach(time, from, Link { peer: to, channel }, bytes);
+                    continue;
+                }
+            };
+            let index = rank as usize;
+            if self.is_done[index] {
                 continue;
             }
-        };
-        let index = rank as usize;
-        let Some(execution) = executions.get_mut(index).filter(|_| !done[index]) else { continue };
-        if world.again[index] == Some(time) {
-            world.again[index] = None;
-        }
-        if world.now[index] > time {
-            // It is busy until later.
-            world.look_again(rank);
-            continue;
-        }
-        world.now[index] = time;
-        let mut ports = RankPorts { world: &mut world, rank, is_done: false };
-        match execution.advance(&mut ports) {
-            Progress::Done => {
-                done[index] = true;
-                open -= 1;
+            if self.again[index] == Some(time) {
+                self.again[index] = None;
             }
-            Progress::Moved => world.look_again(rank),
-            Progress::Blocked => {}
+            if self.now[index] > time {
+                // It is busy until later.
+                self.look_again(rank);
+                continue;
+            }
+            self.now[index] = time;
+            return Ok(Some(rank));
         }
+        Ok(None)
     }
-    if open > 0 {
-        return Err(Stuck { slots: scene.slots });
+
+    fn ports(&mut self, rank: Rank) -> RankPorts<'_, 'm> {
+        RankPorts { world: self, rank, has_folded: false }
     }
-    Ok(world.walked())
+
+    /// What it did has taken time.
+    fn moved(&mut self, rank: Rank) -> bool {
+        self.look_again(rank);
+        false
+    }
+
+    fn done(&mut self, rank: Rank) {
+        self.is_done[rank as usize] = true;
+    }
 }
 
 impl<'m> World<'m> {
@@ -278,6 +295,7 @@ impl<'m> World<'m> {
             now: vec![begin; ranks],
             busy: vec![0; ranks],
             again: vec![None; ranks],
+            is_done: vec![false; ranks],
             events: BinaryHeap::new(),
             turn: 0,
             messages: 0,
@@ -390,13 +408,13 @@ impl Ports for RankPorts<'_, '_> {
     fn readable(&mut self, link: Link) -> bool {
         let now = self.world.now[self.rank as usize];
         let pipe = self.world.pipe(link.peer, self.rank, link.channel);
-        !self.is_done && pipe.arriving.front().is_some_and(|arrives| *arrives <= now)
+        !self.has_folded && pipe.arriving.front().is_some_and(|arrives| *arrives <= now)
     }
 
     fn writable(&mut self, link: Link) -> bool {
         let now = self.world.now[self.rank as usize];
         let pipe = self.world.pipe(self.rank, link.peer, link.channel);
-        !self.is_done && pipe.free.front().is_some_and(|free| *free <= now)
+        !self.has_folded && pipe.free.front().is_some_and(|free| *free <= now)
     }
 
     fn accept(&mut self, link: Link, message: Message) -> bool {
@@ -410,7 +428,7 @@ impl Ports for RankPorts<'_, '_> {
         let bytes = (task.elements * element_bytes) as f64;
         let ns = self.world.model.processor.fold(task, bytes, buffer_bytes);
         self.world.spend(self.rank, ns);
-        self.is_done = true;
+        self.has_folded = true;
     }
 
     fn publish(&mut self, link: Link, message: Message) {

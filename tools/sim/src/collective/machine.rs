@@ -2,20 +2,16 @@
 
 use std::sync::Arc;
 
+use ccl_core::cost::engine::Worker;
 use ccl_core::execution::{CallParams, Execution, Link, Message, Ports, Progress, Task};
 use ccl_core::lower::{Fold, Instr, Location, Program};
 use ccl_core::schedule::{Buffer, Counters, DEPTH, TERM};
 use ccl_core::types::Rank;
 
-/// A rank at work.
-pub(super) trait Machine {
+/// A rank at work on a program.
+pub(super) trait Machine: Worker {
     /// To run a program with these numbers.
     fn new(program: &Arc<Program>, channels: u32, numbers: &CallParams) -> Self;
-    /// A message of the link has arrived, or one may be sent on it: who waits for nothing else may
-    /// be spared. For those to whom looking at everything is cheap.
-    fn hear(&mut self, _link: Link, _receives: bool) {}
-    /// Does what can be done now.
-    fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress;
 }
 
 impl Machine for Execution {
@@ -23,10 +19,6 @@ impl Machine for Execution {
         let mut execution = Execution::new(Arc::clone(program), channels);
         execution.start(numbers);
         execution
-    }
-
-    fn advance<P: Ports>(&mut self, ports: &mut P) -> Progress {
-        Execution::advance(self, ports)
     }
 }
 
@@ -80,7 +72,9 @@ impl Machine for Walk {
             running: used * strands,
         }
     }
+}
 
+impl Worker for Walk {
     fn hear(&mut self, link: Link, receives: bool) {
         let strands = self.program.strands.len();
         let first = link.channel as usize * strands;

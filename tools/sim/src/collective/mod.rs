@@ -1,6 +1,6 @@
 //! A collective of all ranks, message by message: the real executions over links that are flows.
 //!
-//! Each rank runs its program (`machine`) over ports (`ports`) whose links have the ends that
+//! Each rank runs its program (`machine`) over ports (`world`) whose links have the ends that
 //! admission gives them (`ends`): a message is sent when its slot is granted, becomes flows when
 //! its NIC has room for it, arrives when these end, and its slot is granted again when it is taken.
 //! Within a host messages of a rank go one after another. Reductions take the time that the
@@ -9,13 +9,13 @@
 mod ends;
 mod fold;
 mod machine;
-mod ports;
 mod world;
 
 use std::sync::Arc;
 
 use ccl_core::admission;
-use ccl_core::execution::{CallParams, Execution, Progress};
+use ccl_core::cost::engine;
+use ccl_core::execution::{CallParams, Execution};
 use ccl_core::lower::{Alias, Instr, Location, Program, Strand, Target, lower_for_slots};
 use ccl_core::queue_pairs::Striping;
 use ccl_core::schedule::shape::{Seat, Sizes};
@@ -30,7 +30,6 @@ use crate::workload::{Call, ELEMENT_BYTES, Job};
 use ends::{Admitted, Counted, Ends};
 pub use fold::Fold;
 use machine::{Machine, Walk};
-use ports::RankPorts;
 use world::World;
 
 /// Up to so many ranks the real executions and the real admission run.
@@ -182,8 +181,15 @@ impl Setup<'_> {
         for program in &programs {
             machines.push(M::new(program, channels, &self.numbers(program)?));
         }
-        drive(&mut world, &mut machines)?;
-        Ok(world.outcome())
+        let open = engine::run(&mut world, &mut machines)?;
+        let Some(rank) = open.first() else { return Ok(world.outcome()) };
+        Err(SimError::Stuck {
+            after_s: world.now_s(),
+            open: open.len(),
+            ranks: machines.len(),
+            rank: *rank,
+            waiting: "a message or a grant that never comes".to_owned(),
+        })
     }
 
     /// See [`steps`]: by what the first rank sends.
@@ -260,51 +266,6 @@ fn has_equal_blocks(collective: Collective) -> bool {
         collective,
         C::SendRecv | C::AllToAllV | C::AllGatherV | C::ReduceScatterV | C::GatherV | C::ScatterV
     )
-}
-
-/// Runs all ranks until they are done.
-fn drive<M: Machine, E: Ends>(
-    world: &mut World<'_, E>,
-    machines: &mut [M],
-) -> Result<(), SimError> {
-    let mut open = machines.len();
-    let mut done = vec![false; machines.len()];
-    loop {
-        while let Some(rank) = world.next_woken() {
-            if done[rank as usize] {
-                continue;
-            }
-            let machine = &mut machines[rank as usize];
-            world.tell_heard(rank, |link, receives| machine.hear(link, receives));
-            loop {
-                let mut ports = RankPorts { world, rank };
-                match machines[rank as usize].advance(&mut ports) {
-                    Progress::Moved => {}
-                    Progress::Blocked => break,
-                    Progress::Done => {
-                        done[rank as usize] = true;
-                        world.done(rank);
-                        open -= 1;
-                        break;
-                    }
-                }
-            }
-        }
-        if !world.go_on()? {
-            break;
-        }
-    }
-    let stuck = done.iter().position(|done| !done);
-    match stuck {
-        None => Ok(()),
-        Some(rank) => Err(SimError::Stuck {
-            after_s: world.now_s(),
-            open,
-            ranks: machines.len(),
-            rank: rank as u32,
-            waiting: "a message or a grant that never comes".to_owned(),
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -80,11 +80,12 @@ fn all_bytes_are_carried_and_none_without_a_grant() {
 /// What is worked out as it goes does what the real execution and the real admission do.
 #[test]
 fn lean_ranks_do_what_real_ones_do() {
-    let network = Network::new(zone(2).plan().unwrap()).unwrap();
+    let network = Network::new(zone(16).plan().unwrap()).unwrap();
+    assert_eq!(network.ranks(), 256);
     for (collective, algorithm) in CASES {
-        let call = call(collective, algorithm, 5 << 20);
-        let real = Manner::default();
-        let lean = Manner { lean: true, ..Manner::default() };
+        let call = call(collective, algorithm, 1 << 20);
+        let real = Manner { settle_s: 1e-5, ..Manner::default() };
+        let lean = Manner { lean: true, ..real.clone() };
         let fold = Fold::none(network.ranks());
         let [real, lean] =
             [real, lean].map(|manner| outcome(&network, Scheme::HashedPairs, &call, fold, &manner));

@@ -4,7 +4,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-use ccl_core::execution::Link;
+use ccl_core::cost::engine::{self, Worker};
+use ccl_core::execution::{Link, Message as Sent, Ports, Task};
 use ccl_core::lower::Program;
 use ccl_core::queue_pairs::Order;
 use ccl_core::types::Rank;
@@ -112,6 +113,46 @@ fn position(list: &[u32], wanted: u32) -> usize {
     list.binary_search(&wanted).unwrap_or(0)
 }
 
+impl<'a, E: Ends> engine::World for World<'a, E> {
+    type Error = SimError;
+    type Ports<'w>
+        = RankPorts<'w, 'a, E>
+    where
+        Self: 'w;
+
+    fn next(&mut self) -> Result<Option<Rank>, SimError> {
+        loop {
+            if let Some(rank) = self.woken.pop_front() {
+                self.is_woken[rank as usize] = false;
+                return Ok(Some(rank));
+            }
+            if !self.go_on()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn tell<M: Worker>(&mut self, rank: Rank, worker: &mut M) {
+        let heard = self.heard[rank as usize].drain(..);
+        heard.for_each(|(link, receives)| worker.hear(link, receives));
+    }
+
+    fn ports(&mut self, rank: Rank) -> RankPorts<'_, 'a, E> {
+        RankPorts { world: self, rank }
+    }
+
+    /// Nothing that a rank does takes its own time.
+    fn moved(&mut self, _: Rank) -> bool {
+        true
+    }
+
+    fn done(&mut self, rank: Rank) {
+        // What it folded last may still be going on.
+        let folds_s = self.inside[rank as usize].folds_s;
+        self.outcome.ends_s[rank as usize] = self.now_s.max(folds_s);
+    }
+}
+
 impl<'a, E: Ends> World<'a, E> {
     pub(super) fn new(
         network: &'a Network,
@@ -186,17 +227,6 @@ impl<'a, E: Ends> World<'a, E> {
     }
 
     /// A rank that may be able to do something.
-    pub(super) fn next_woken(&mut self) -> Option<Rank> {
-        let rank = self.woken.pop_front()?;
-        self.is_woken[rank as usize] = false;
-        Some(rank)
-    }
-
-    /// Tells what has happened to a rank's links since it last looked.
-    pub(super) fn tell_heard(&mut self, rank: Rank, mut tell: impl FnMut(Link, bool)) {
-        self.heard[rank as usize].drain(..).for_each(|(link, receives)| tell(link, receives));
-    }
-
     fn hear(&mut self, rank: Rank, peer: Rank, channel: u32, receives: bool) {
         self.heard[rank as usize].push((Link { peer, channel }, receives));
         self.wake(rank);
@@ -209,12 +239,6 @@ impl<'a, E: Ends> World<'a, E> {
             self.is_woken[rank as usize] = true;
             self.woken.push_back(rank);
         }
-    }
-
-    pub(super) fn done(&mut self, rank: Rank) {
-        // What it folded last may still be going on.
-        let folds_s = self.inside[rank as usize].folds_s;
-        self.outcome.ends_s[rank as usize] = self.now_s.max(folds_s);
     }
 
     /// The link between two ranks, of whichever is simulated in their place.
@@ -375,7 +399,7 @@ impl<'a, E: Ends> World<'a, E> {
     }
 
     /// Goes on to the next time at which something happens. No if nothing does any more.
-    pub(super) fn go_on(&mut self) -> Result<bool, SimError> {
+    fn go_on(&mut self) -> Result<bool, SimError> {
         if let Some(error) = self.error.take() {
             return Err(error);
         }
@@ -447,6 +471,40 @@ impl<'a, E: Ends> World<'a, E> {
                 self.hear(from, to, channel, false);
             }
         }
+    }
+}
+
+/// The world as one rank sees it.
+#[derive(Debug)]
+pub(super) struct RankPorts<'a, 'b, E> {
+    world: &'a mut World<'b, E>,
+    rank: Rank,
+}
+
+impl<E: Ends> Ports for RankPorts<'_, '_, E> {
+    fn readable(&mut self, link: Link) -> bool {
+        self.world.is_there(link.peer, self.rank, link.channel)
+    }
+
+    fn writable(&mut self, link: Link) -> bool {
+        self.world.is_granted(self.rank, link.peer, link.channel)
+    }
+
+    fn accept(&mut self, _: Link, _: Sent) -> bool {
+        // That lengths agree is proved by the verifier.
+        true
+    }
+
+    fn fold(&mut self, task: &Task<'_>) {
+        self.world.fold(self.rank, task.message_bytes);
+    }
+
+    fn publish(&mut self, link: Link, message: Sent) {
+        self.world.publish(self.rank, link.peer, link.channel, message.bytes);
+    }
+
+    fn release(&mut self, link: Link) {
+        self.world.release(link.peer, self.rank, link.channel);
     }
 }
 
