@@ -1,4 +1,6 @@
-//! What machines lack.
+//! The `doctor` subcommand: what a machine lacks.
+
+mod ofi;
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
@@ -21,9 +23,10 @@ Examples:
   ferroccl doctor --quiet
   ferroccl doctor --json
   ferroccl doctor --peer localhost:22
+  ferroccl doctor --ofi
   ferroccl doctor --root /")]
 pub(crate) struct Doctor {
-    /// Only what is wrong: faults and warnings
+    /// Print only faults and warnings
     #[arg(long)]
     quiet: bool,
     /// Print JSON
@@ -32,25 +35,38 @@ pub(crate) struct Doctor {
     /// Also try to reach this peer, at a port where something listens
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "root")]
     peer: Option<Endpoint>,
-    /// Look at the machine whose / is this directory: a mounted image, or a copy of /sys and /proc
+    /// Machine to look at: the one whose / is this directory, a mounted image or a copy of /sys and
+    /// /proc
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
+    /// List the providers of libfabric instead: what they can do, and whether they do it
+    #[arg(long, conflicts_with_all = ["quiet", "peer", "root"])]
+    ofi: bool,
+    /// Part of that for the process that watches; see [`ofi`]
+    #[arg(long, hide = true, requires = "ofi", value_name = "PART")]
+    ofi_part: Option<String>,
     /// Look and report to the process that watches; see [`watch`]
     #[arg(long, hide = true)]
     watched: bool,
 }
 
-/// No report is longer.
+/// Longest report, in bytes.
 const REPORT_BYTES_MAX: usize = 64 << 20;
 
-/// How long the process that looks has to report: longer than its checks have.
+/// Time that the process that looks has to report: more than the deadline of the checks.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Its exit status is for scripts.
+/// Examines the machine, prints the report, and returns the exit status for scripts.
 ///
 /// A check that waits for a device in a way that no signal ends would keep its process from ending,
 /// too. So another process looks, and this one leaves it behind.
 pub(crate) fn examine(arguments: &Doctor) -> ExitCode {
+    if let Some(part) = &arguments.ofi_part {
+        return ofi::part(part);
+    }
+    if arguments.ofi {
+        return ofi::examine(arguments.json);
+    }
     let (status, text) = match arguments.watched {
         true => {
             let (status, text) = look(arguments);
@@ -73,14 +89,15 @@ pub(crate) fn examine(arguments: &Doctor) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Starts a process that looks, and returns what it reports; an error if it cannot be started.
+/// Starts a process that looks, and returns its report; an error if the process cannot start.
 fn watch() -> io::Result<Option<(u8, String)>> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(std::env::args_os().skip(1)).arg("--watched");
     watched(command, PATIENCE)
 }
 
-/// Reads the report of a process, which need not end afterwards.
+/// Reads the report of a process, which need not end afterwards; `None` if no whole report comes
+/// within `patience`.
 fn watched(mut command: Command, patience: Duration) -> io::Result<Option<(u8, String)>> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
@@ -100,7 +117,7 @@ fn watched(mut command: Command, patience: Duration) -> io::Result<Option<(u8, S
     Ok(report)
 }
 
-/// A report for [`read_report`]: its status, its length, and the text.
+/// Writes a report for [`read_report`]: its status, its length, and the text.
 fn report(to: &mut impl Write, status: u8, text: &str) {
     let _ = write!(to, "{status} {}\n{text}", text.len()).and_then(|()| to.flush());
 }
@@ -115,7 +132,7 @@ fn read_report(from: &mut impl Read) -> Option<(u8, String)> {
     Some((status.parse().ok()?, String::from_utf8(text).ok()?))
 }
 
-/// Looks at the machine: status and text.
+/// Looks at the machine and returns the exit status and the text of the report.
 fn look(arguments: &Doctor) -> (u8, String) {
     let report = match diagnose(arguments) {
         Ok(report) => report,

@@ -1,30 +1,32 @@
-//! Libraries that are opened at run time: whether they can be, and their versions.
+//! Libraries that are opened at run time: whether they open, and their versions.
 
+use std::error::Error as _;
 use std::ffi::c_int;
 
 use libloading::Library;
 
-/// How a library tells its version.
+/// Method to learn a library's version.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asks {
-    /// The name of its file tells. It is only looked for: what others use, and costs time to open
-    /// (libfabric's helpers measure clocks).
+    /// The name of its file tells, and the library is not opened: it is one that others use, and
+    /// opening it takes time (libfabric's helpers measure clocks).
     File,
-    /// It is opened; the name of its file tells.
+    /// The name of its file tells, and the library is opened.
     Opened,
-    /// `int f(int *)`: CUDA's driver, NCCL.
+    /// A function `int f(int *)` tells: CUDA's driver, NCCL.
     Writes(&'static [u8]),
 }
 
-/// Opens a library as programs do, and asks for its version; or why it cannot be opened.
+/// Opens a library as programs do, and returns its version; or why it cannot be opened.
 pub(super) fn open(name: &str, asks: Asks) -> Result<Option<u32>, String> {
     // SAFETY: its initialisers are those of a library that programs for GPUs or networks load.
-    let library = unsafe { Library::new(name) }.map_err(|error| error.to_string())?;
+    let library = unsafe { Library::new(name) }
+        .map_err(|error| error.source().map_or_else(|| error.to_string(), ToString::to_string))?;
     let version = match asks {
         Asks::File | Asks::Opened => None,
         Asks::Writes(symbol) => written(&library, symbol),
     };
-    // What was started by its initialisers may still run.
+    // Threads that its initialisers started may still run.
     std::mem::forget(library);
     Ok(version)
 }

@@ -1,5 +1,5 @@
-//! libFuzzer over the targets in `fuzz/`. It is started directly, with the flags that cargo-fuzz
-//! would give, so that nothing but the nightly toolchain is needed.
+//! libFuzzer on the targets in `fuzz/`. The check starts it directly, with the flags that
+//! cargo-fuzz would pass, so that only the nightly toolchain is needed.
 
 use std::fs;
 use std::process::Command;
@@ -8,19 +8,19 @@ use super::{Verdict, cargo, host, nightly_missing, show};
 use crate::Outcome;
 use crate::workspace::{root, target_dir};
 
-/// Coverage that libFuzzer follows, and the checks that turn a fault into a failure.
+/// Flags for the coverage that libFuzzer follows, and for checks that turn a fault into a failure.
 const FLAGS: &str = "--cfg fuzzing -Zsanitizer=address -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// A short run tries the same inputs each time, so many of each target: whether a change passes is
-/// no matter of luck.
+/// Arguments of a short run, which tries the same inputs each time, the same number for each
+/// target: luck does not decide whether a change passes.
 const SHORT: [&str; 3] = ["-seed=1", "-runs=20000", "-max_total_time=10"];
-/// A longer one looks for new ones, for so many seconds.
+/// Arguments of a longer run, which looks for new inputs for 40 seconds.
 const FULL: [&str; 1] = ["-max_total_time=40"];
 
-/// Runs each target for a while, from the kept corpus on.
+/// Runs each target for a while, starting from the kept corpus.
 pub(super) fn run(full: bool) -> Outcome<Verdict> {
     println!("   needs the nightly toolchain and a C++ compiler; installs nothing");
     println!("   the unit tests run the same targets over the kept corpus and mutations of it");
@@ -61,12 +61,11 @@ pub(super) fn run(full: bool) -> Outcome<Verdict> {
 
 fn fuzz(target: &str, full: bool) -> Outcome {
     let built = target_dir()?.join("fuzz").join(host()).join("release").join("any");
-    // What it finds on the way is kept for longer runs only: the corpus in the tree changes by hand
-    // alone.
+    // New inputs are kept for longer runs only: the corpus in the tree changes only by hand.
     let (kept, how) = if full { ("corpus", &FULL[..]) } else { ("short", &SHORT[..]) };
     let found = target_dir()?.join("fuzz").join(kept).join(target);
     if !full {
-        // Not there the first time.
+        // The directory does not exist the first time.
         let _ = fs::remove_dir_all(&found);
     }
     let artifacts = root().join("fuzz/artifacts").join(target);
@@ -83,7 +82,7 @@ fn fuzz(target: &str, full: bool) -> Outcome {
     show(&mut command)
 }
 
-/// Names of the targets, in order: each has a corpus.
+/// Returns the names of the targets in order; each target has a corpus.
 fn targets() -> Outcome<Vec<String>> {
     let dir = root().join("fuzz/corpus");
     let entries =

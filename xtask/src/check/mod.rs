@@ -1,10 +1,11 @@
-//! `cargo xtask check`: what looks for faults that tests alone do not show: model checkers over
-//! the lock-free pieces, AddressSanitizer and valgrind over what touches `unsafe`, a count of what
-//! the recorder costs, fuzzers over what reads bytes from outside. A check whose tool is missing
-//! says `SKIPPED`, and why.
+//! `cargo xtask check`: checks for faults that tests alone do not show. They are model checkers for
+//! the lock-free code, AddressSanitizer and valgrind for code that touches `unsafe`, an instruction
+//! count of the flight recorder, and fuzzers for code that reads bytes from outside. A check whose
+//! tool is missing prints `SKIPPED` and the reason.
 
 mod fuzz;
 mod models;
+mod ofi;
 mod recorder;
 mod sanitizers;
 
@@ -24,13 +25,13 @@ const COMMAND_S: u64 = 3600;
 /// Flags of `cargo xtask check`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Which checks; all if none is named.
+    /// Checks to run; all if none is named.
     names: Vec<Check>,
-    /// The longer runs.
+    /// Run the longer versions.
     #[arg(long)]
     full: bool,
-    /// Run the suites of the deep tier that are for what has changed since this commit, and record
-    /// them, in place of the checks.
+    /// Run the suites of the deep tier that cover changes since this commit, and record them, in
+    /// place of the checks.
     #[arg(long, value_name = "BASE", conflicts_with = "names")]
     changed: Option<String>,
 }
@@ -42,14 +43,16 @@ enum Check {
     Loom,
     /// Random interleavings of longer cases.
     Shuttle,
-    /// AddressSanitizer over the tests of what touches `unsafe`.
+    /// AddressSanitizer over the tests of code that touches `unsafe`.
     Asan,
-    /// Valgrind's memcheck over some of them.
+    /// Valgrind's memcheck over some of these tests.
     Valgrind,
-    /// What the flight recorder costs per operation, in instructions.
+    /// Instructions per operation that the flight recorder costs.
     Recorder,
     /// Fuzzers over everything that reads bytes from outside.
     Fuzz,
+    /// Code that uses libfabric, over two versions of libfabric.
+    Ofi,
 }
 
 impl Check {
@@ -61,6 +64,7 @@ impl Check {
             Check::Valgrind => sanitizers::valgrind(full),
             Check::Recorder => recorder::run(),
             Check::Fuzz => fuzz::run(full),
+            Check::Ofi => ofi::run(),
         }
     }
 
@@ -69,20 +73,20 @@ impl Check {
     }
 }
 
-/// How a check went that did not fail.
+/// Result of a check that did not fail.
 #[derive(Debug)]
 enum Verdict {
     Passed,
-    /// It was not made, for this reason.
+    /// The check did not run, for this reason.
     Skipped(String),
 }
 
-/// Runs the checks, also after one has failed, and prints a table of them.
+/// Runs the checks, including those after a failed one, and prints a table of them.
 pub(crate) fn run(options: &Options) -> Outcome {
     if let Some(base) = &options.changed {
         return crate::test::changed(base);
     }
-    // Set by `cargo xtask test --full` for everything that it starts.
+    // Set by `cargo xtask test --full` for all commands that it starts.
     let full = options.full || std::env::var_os("FERROCCL_TEST_FULL").is_some();
     let chosen = if options.names.is_empty() { Check::value_variants() } else { &options.names };
     let (mut rows, mut failed) = (Vec::new(), Vec::new());
@@ -111,8 +115,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if failed.is_empty() { Ok(()) } else { Err(format!("checks failed: {}", failed.join(", "))) }
 }
 
-/// Removes what a check has built, each as much as the tests themselves: where nobody builds on it,
-/// all of them together are a full disk for the suites that come after.
+/// Removes the build directory of a check. Each is as large as that of the tests; where nobody
+/// reuses them, all of them together would fill the disk for later suites.
 fn forget(place: &str) -> Outcome {
     let built = target_dir()?.join(place);
     match std::fs::remove_dir_all(&built) {
@@ -123,14 +127,14 @@ fn forget(place: &str) -> Outcome {
     }
 }
 
-/// A cargo command, of another toolchain than ours if `toolchain` names one (as `+nightly`), that
-/// builds into a place of its own, which has the check's name: its flags would make everything
-/// else be built anew.
+/// Returns a cargo command that builds into a directory of its own, named like the check, because
+/// the check's flags would cause a rebuild of everything else. `toolchain` selects another
+/// toolchain, as `+nightly`.
 fn cargo(toolchain: Option<&str>, place: &str, flags: &str, full: bool) -> Outcome<Command> {
-    // Through rustup's front: `$CARGO` would be this toolchain's own.
+    // Through rustup's proxy: `$CARGO` would be this toolchain's own.
     let mut command = workspace::cargo(&Vec::from_iter(toolchain));
     command.env("CARGO_TARGET_DIR", target_dir()?.join(place)).env("RUSTFLAGS", flags);
-    // Made for who edits and builds again, and most of what a build leaves on the disk.
+    // Incremental builds only help who edits and builds again, and take most of the disk space.
     command.env("CARGO_INCREMENTAL", "0");
     command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO").env_remove("RUSTC");
     if full {
@@ -139,7 +143,7 @@ fn cargo(toolchain: Option<&str>, place: &str, flags: &str, full: bool) -> Outco
     Ok(command)
 }
 
-/// Runs a command and prints what it prints.
+/// Runs a command and prints its output.
 fn show(command: &mut Command) -> Outcome {
     println!("$ {}", process::typed(command));
     let end = process::run(command, Duration::from_secs(COMMAND_S), |line| println!("{line}"))?;
@@ -150,7 +154,7 @@ fn show(command: &mut Command) -> Outcome {
     }
 }
 
-/// Why there is no nightly toolchain, if there is none.
+/// Returns why there is no nightly toolchain, if there is none.
 fn nightly_missing() -> Option<String> {
     let mut look = Command::new("rustc");
     look.args(["+nightly", "--version"]).env_remove("RUSTUP_TOOLCHAIN");
@@ -163,8 +167,8 @@ fn nightly_missing() -> Option<String> {
     Some(format!("there is no nightly toolchain; {how}"))
 }
 
-/// The platform that we run on, as cargo names it. A sanitizer needs it spelled out: build
-/// scripts and macros are then built without.
+/// Returns cargo's name of this platform. Sanitizers need it as an explicit target: build scripts
+/// and macros are then built without the sanitizer.
 fn host() -> String {
     format!("{}-unknown-linux-gnu", std::env::consts::ARCH)
 }

@@ -1,9 +1,10 @@
-//! The model checkers: `ccl-memory` built with their atomics in the place of the real ones.
+//! Model checkers: `ccl-memory` built with their atomics in place of the real ones.
 
 use super::{Verdict, cargo, show};
 use crate::Outcome;
 
-/// The smallest models of loom, of slots and of records, and what they must reject.
+/// Names of the smallest models of loom, of slots and of records, and of mutants that they must
+/// reject.
 const SMALLEST: [&str; 4] = [
     "payload_is_there_with_its_sequence",
     "a_record_is_read_whole_or_not_at_all",
@@ -11,8 +12,8 @@ const SMALLEST: [&str; 4] = [
     "records_need_",
 ];
 
-/// Runs the models under `--cfg checker`; of loom all only in full. Needs nothing: the checkers are
-/// crates.
+/// Runs the models under `--cfg checker`; loom runs all models only with `full`. The checkers are
+/// crates, so nothing has to be installed.
 pub(super) fn run(checker: &str, full: bool) -> Outcome<Verdict> {
     println!("   needs only Rust; installs nothing, skips nothing");
     let mut command = cargo(None, checker, &format!("--cfg {checker}"), full)?;
@@ -20,7 +21,7 @@ pub(super) fn run(checker: &str, full: bool) -> Outcome<Verdict> {
     if checker == "loom" && !full {
         command.arg("--").args(SMALLEST);
     }
-    // Failures that are planted would print their traces.
+    // Planted failures would print their backtraces.
     show(command.env("RUST_BACKTRACE", "0"))?;
     Ok(Verdict::Passed)
 }

@@ -1,4 +1,4 @@
-//! What the flight recorder costs: instructions per operation, counted by callgrind.
+//! Cost of the flight recorder: instructions per operation, counted by callgrind.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,23 +7,24 @@ use std::time::Duration;
 use super::{Verdict, show};
 use crate::{Outcome, process, workspace};
 
-/// The most instructions that an operation may cost more with the recorder.
+/// Most additional instructions that the recorder may cost per operation.
 const INSTRUCTIONS_MAX: f64 = 20.0;
-/// Operations of a short and of a long run: what is between them is theirs alone.
+/// Operations of a short and of a long run; the difference cancels everything but the operations.
 const TURNS: [u64; 2] = [1_000, 3_000];
-/// Operations that are timed together: sorting their times costs a little more or less each time.
+/// Operations that are timed together; sorting their times costs slightly different amounts each
+/// time.
 const TOGETHER: u64 = 50;
 const EXAMPLE: &str = "all_reduce_perf";
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Compares operations of one rank, which waits for nobody, with the recorder and without.
+/// Compares operations of one rank, which has no peers, with and without the recorder.
 pub(super) fn run() -> Outcome<Verdict> {
     println!("   needs valgrind; `cargo xtask setup` installs it");
     if !process::is_installed("valgrind") {
         let why = "valgrind is not installed; `apt-get install valgrind`, or `cargo xtask setup`";
         return Ok(Verdict::Skipped(why.to_owned()));
     }
-    // The one program that the quick tier builds for release, too.
+    // The quick tier builds this program for release, too.
     show(&mut workspace::cargo(&["build", "--release", "--locked", "--example", EXAMPLE]))?;
     let binary = workspace::target_dir()?.join("release/examples").join(EXAMPLE);
     let (on, off) = (per_operation(&binary, true)?, per_operation(&binary, false)?);
@@ -38,7 +39,7 @@ pub(super) fn run() -> Outcome<Verdict> {
     ))
 }
 
-/// The median of three: a run that was interrupted has sorted other times.
+/// Returns the median of three measurements; an interrupted run sorts other times.
 fn per_operation(binary: &Path, recorder: bool) -> Outcome<f64> {
     let [short, long] = TURNS;
     let mut differences = [0.0; 3];
@@ -46,11 +47,11 @@ fn per_operation(binary: &Path, recorder: bool) -> Outcome<f64> {
         *difference = count(binary, long, recorder)? - count(binary, short, recorder)?;
     }
     differences.sort_by(f64::total_cmp);
-    // In place and out of place.
+    // Each turn has an operation in place and one out of place.
     Ok(differences[1] / (2 * (long - short)) as f64)
 }
 
-/// Instructions of the whole program.
+/// Returns the number of instructions of the whole program.
 fn count(binary: &Path, turns: u64, recorder: bool) -> Outcome<f64> {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--log-fd=1", "--callgrind-out-file=/dev/null"]).arg(binary);
@@ -66,7 +67,7 @@ fn count(binary: &Path, turns: u64, recorder: bool) -> Outcome<f64> {
     }
 }
 
-/// What a line says that callgrind has counted.
+/// Parses the instruction count in a line of callgrind.
 fn collected(line: &str) -> Option<f64> {
     line.split_once("Collected : ")?.1.split_whitespace().next()?.parse().ok()
 }

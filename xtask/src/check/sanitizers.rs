@@ -1,4 +1,4 @@
-//! AddressSanitizer and valgrind over the tests of what touches `unsafe`.
+//! AddressSanitizer and valgrind on the tests of code that touches `unsafe`.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Verdict, cargo, host, nightly_missing, show};
 use crate::{Outcome, process, test, workspace};
 
-/// The crates that touch `unsafe`, and one that drives them.
+/// Crates that touch `unsafe`, and one that drives them.
 const UNSAFE: [&str; 6] = [
     "ccl-memory",
     "ccl-kernels-cpu",
@@ -16,7 +16,7 @@ const UNSAFE: [&str; 6] = [
     "ccl-nccl-net",
 ];
 
-/// The crates whose unit tests run under valgrind.
+/// Crates whose unit tests run under valgrind.
 const VALGRIND: [&str; 4] =
     ["ccl-memory", "ccl-transport-shm", "ccl-transport-tcp", "ccl-kernels-cpu"];
 
@@ -40,9 +40,8 @@ const BAD_INPUT: [&str; 16] = [
     "grouped_receives",
 ];
 
-/// Tests that AddressSanitizer cannot bear: ranks with little address space (it reserves
-/// terabytes), exit statuses of programs built without it, and what needs programs that are not
-/// built with it.
+/// Tests that cannot run under AddressSanitizer: ranks with little address space (it reserves
+/// terabytes), exit statuses of programs built without it, and tests of programs built without it.
 const NOT_UNDER_ASAN: [&str; 11] = [
     "perf::",
     "launch::",
@@ -57,12 +56,12 @@ const NOT_UNDER_ASAN: [&str; 11] = [
     "tune::",
 ];
 
-/// A test that expects SIGSEGV keeps it, and a request for too much memory is refused as malloc
-/// does.
+/// Options of AddressSanitizer: SIGSEGV is left to tests that expect it, and a request for too much
+/// memory returns null as malloc does.
 const ASAN_OPTIONS: &str =
     "handle_segv=0:allocator_may_return_null=1:detect_stack_use_after_return=1";
 
-/// The tests of those crates; in full, with ranks as processes.
+/// Runs the tests of those crates; with `full`, also tests with ranks as processes.
 pub(super) fn address(full: bool) -> Outcome<Verdict> {
     println!("   needs the nightly toolchain; installs nothing");
     if let Some(why) = nightly_missing() {
@@ -70,7 +69,7 @@ pub(super) fn address(full: bool) -> Outcome<Verdict> {
     }
     let test = |packages: &[&str]| -> Outcome<Command> {
         let mut command = cargo(Some("+nightly"), "asan", "-Zsanitizer=address", full)?;
-        // Unoptimised kernels are as wrong, and much quicker to build.
+        // Unoptimised kernels have the same errors, and are much quicker to build.
         command.args(["test", "--no-fail-fast", "--target", &host()]);
         command.args(["--config", "profile.dev.package.ccl-kernels-cpu.opt-level=1"]);
         command.args(packages.iter().flat_map(|package| ["--package", package]));
@@ -79,10 +78,10 @@ pub(super) fn address(full: bool) -> Outcome<Verdict> {
     };
     let mut crates = test(&UNSAFE)?;
     crates.args(["--lib", "--tests", "--", "--skip", "many_seeds"]);
-    // It keeps memory that was given back, and puts some around each piece.
+    // AddressSanitizer keeps freed memory, and surrounds each allocation.
     crates.args(["--skip", "little_memory"]);
     if !full {
-        // The simulator's long runs stay in this process's own memory: some of them are enough.
+        // The simulator's long runs only touch this process's memory: some of them are enough.
         crates.args(["--skip", "weather", "--skip", "same_bits", "--skip", "exhaustive"]);
     }
     show(&mut crates)?;
@@ -95,7 +94,7 @@ pub(super) fn address(full: bool) -> Outcome<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// The unit tests of what is unsafe; the long ones only in full.
+/// Runs the unit tests of the unsafe crates under valgrind; long ones only with `full`.
 pub(super) fn valgrind(full: bool) -> Outcome<Verdict> {
     println!("   needs valgrind; `cargo xtask setup` installs it");
     if !process::is_installed("valgrind") {
@@ -108,7 +107,7 @@ pub(super) fn valgrind(full: bool) -> Outcome<Verdict> {
         let path = &found.ok_or_else(|| format!("cargo built no unit tests of {name}"))?.path;
         let mut command = memcheck();
         command.arg("--trace-children=no").arg(path).args(["--test-threads", "1"]);
-        // The encryption's hand-written assembly is beyond valgrind.
+        // Valgrind does not know the instructions of the encryption's hand-written assembly.
         command.args(["--skip", "encrypted"]);
         if !full {
             command.args(["--skip", "two_threads", "--skip", "fuzzing", "--skip", "exhaustive"]);
@@ -119,7 +118,7 @@ pub(super) fn valgrind(full: bool) -> Outcome<Verdict> {
     Ok(Verdict::Passed)
 }
 
-/// What nobody should do to the plugin for NCCL, and messages as they should be.
+/// Runs misuse of the plugin for NCCL, and correct messages, under valgrind.
 fn bad_input() -> Outcome {
     let built = workspace::target_dir()?.join("debug");
     let plugin = built.join("deps").join(crate::dist::BUILT);
@@ -129,7 +128,7 @@ fn bad_input() -> Outcome {
     show(command.env("FERROCCL_TRANSPORT", "tcp"))
 }
 
-/// Errors and leaks have a status of their own.
+/// Returns a valgrind command for which errors and leaks have an exit status of their own.
 fn memcheck() -> Command {
     let mut command = Command::new("valgrind");
     command.args(["--quiet", "--error-exitcode=99", "--leak-check=full", "--fair-sched=yes"]);

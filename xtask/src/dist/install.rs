@@ -1,5 +1,5 @@
-//! Does with the packages what users do: the wheel goes into an empty Python environment, the
-//! tarball is unpacked, and its command drives the plugin that the environment names.
+//! Installation of the packages as users do it: the wheel goes into an empty Python environment,
+//! the tarball is unpacked, and its command drives the plugin that the environment names.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,12 +12,12 @@ use super::{BY_DEFAULT, PLUGIN, TABLES, cannot, read, wheel, zig};
 use crate::{Outcome, process};
 
 const STEP_WITHIN: Duration = Duration::from_secs(300);
-/// Loads a library as NCCL does, and looks for the symbols after it.
+/// Python program that loads a library as NCCL does, and looks up the symbols named after it.
 const LOAD: &str = "import ctypes, os, sys; \
     library = ctypes.CDLL(sys.argv[1], os.RTLD_NOW | os.RTLD_LOCAL); \
     [ctypes.c_char.in_dll(library, name) for name in sys.argv[2:]]";
 
-/// Installs both into an empty directory, which is gone afterwards, and runs them.
+/// Installs both packages into an empty directory, runs them, and removes the directory.
 pub(super) fn check(scratch: &Path, name: &str, tarball: &Path, wheel: &Path) -> Outcome {
     empty(scratch)?;
     fs::create_dir_all(scratch).map_err(|error| cannot("make", scratch, &error))?;

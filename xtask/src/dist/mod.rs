@@ -1,10 +1,11 @@
-//! `cargo xtask dist`: what users install. A tarball with the plugin for NCCL and the `ferroccl`
-//! command, and a Python wheel that carries only the plugin and an entry that tells where it is.
+//! `cargo xtask dist`: packages that users install. They are a tarball with the plugin for NCCL and
+//! the `ferroccl` command, and a Python wheel that has only the plugin and a command that prints
+//! its path.
 
 mod install;
 mod needs;
 mod wheel;
-mod zig;
+pub(crate) mod zig;
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -20,14 +21,14 @@ use crate::workspace::{root, target_dir};
 use needs::Needs;
 pub(crate) use zig::Zig;
 
-/// What cargo calls the plugin, and what NCCL looks for.
+/// File name that cargo gives the plugin; `PLUGIN` is the name that NCCL looks for.
 pub(crate) const BUILT: &str = "libnccl_net_ferroccl.so";
 pub(crate) const PLUGIN: &str = "libnccl-net-ferroccl.so";
-/// What NCCL looks for if nobody tells it anything.
+/// File name that NCCL looks for by default.
 const BY_DEFAULT: &str = "libnccl-net.so";
-/// The oldest glibc, 2 and this, that everything packed runs with: that of PyTorch's own wheels.
+/// Minor version of the oldest glibc (2.x) that runs all packages: that of PyTorch's own wheels.
 const GLIBC: u32 = 28;
-/// The plugin's symbols: a table of functions for each version of NCCL's interface.
+/// Symbols of the plugin: a function table for each version of NCCL's interface.
 const TABLES: [&str; 5] = [
     "ncclNetPlugin_v8",
     "ncclNetPlugin_v9",
@@ -35,25 +36,25 @@ const TABLES: [&str; 5] = [
     "ncclNetPlugin_v11",
     "ncclNetPlugin_v12",
 ];
-/// The packages to build, as cargo's arguments.
+/// Arguments of cargo that select the packages to build.
 const PACKED: [&str; 7] =
     ["--package", "ccl-nccl-net", "--package", "ferroccl-cli", "--lib", "--bin", "ferroccl"];
 
 /// Flags of `cargo xtask dist`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Where to put them
+    /// Directory for the packages
     #[arg(long, value_name = "DIRECTORY", default_value = "target/dist-out")]
     out: PathBuf,
-    /// Take what was built with this profile, and build it so: `dist` is optimised as a whole
+    /// Profile to build with; `dist` is optimised as a whole
     #[arg(long, default_value = "dist")]
     profile: String,
-    /// Where the tools cannot be had (no Python, no network), say so and succeed
+    /// Print the reason and succeed if a tool is unavailable (no Python, no network)
     #[arg(long)]
     or_skip: bool,
 }
 
-/// Builds, checks and packs, and installs what was packed as its users do.
+/// Builds, checks and packs, then installs the packages as users do.
 pub(crate) fn run(options: &Options) -> Outcome {
     let zig = match Zig::install() {
         Err(why) if options.or_skip => {
@@ -85,7 +86,7 @@ pub(crate) fn run(options: &Options) -> Outcome {
     Ok(())
 }
 
-/// Checks that a library or a program runs wherever there is the oldest glibc, or a later one.
+/// Checks that a library or a program runs with the oldest supported glibc.
 pub(crate) fn portable(file: &Path) -> Outcome<Needs> {
     let needs = Needs::of(file)?;
     let shown = file.file_name().unwrap_or_default().display();
@@ -105,7 +106,8 @@ pub(crate) fn portable(file: &Path) -> Outcome<Needs> {
     Ok(needs)
 }
 
-/// Checks what NCCL finds in the plugin, and that the plugin stays when NCCL unloads it.
+/// Checks the symbols that NCCL finds in the plugin, and that the plugin stays mapped after
+/// `dlclose`.
 fn keeps_its_word(plugin: &Needs) -> Outcome {
     let exported = |name: &&str| plugin.exports.iter().any(|export| export == name);
     if plugin.exports.len() != TABLES.len() || !TABLES.iter().all(exported) {
@@ -127,7 +129,7 @@ fn cannot(what: &str, path: &Path, error: &dyn std::fmt::Display) -> String {
     format!("cannot {what} {}: {error}", path.display())
 }
 
-/// `NAME/lib/` and `NAME/bin/`, as `tar xf` unpacks them anywhere.
+/// Packs `NAME/lib/` and `NAME/bin/` into a tarball for `tar xf`.
 fn pack(to: &Path, name: &str, plugin: &[u8], command: &[u8]) -> Outcome {
     let failed = |error: std::io::Error| cannot("write", to, &error);
     let file = File::create(to).map_err(failed)?;

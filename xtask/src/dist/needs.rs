@@ -1,4 +1,4 @@
-//! Reads what a library or a program needs of the system that loads it, and what it offers.
+//! Requirements of a library or a program on its system, and the symbols that it exports.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,36 +6,36 @@ use std::time::Duration;
 
 use crate::{Outcome, process};
 
-/// What belongs to the C library.
+/// Name prefixes of the C library's shared objects.
 const OF_LIBC: [&str; 7] =
     ["libc.so.", "libm.so.", "libdl.so.", "librt.so.", "libpthread.so.", "ld-linux", "ld64.so."];
-/// The arguments of `readelf`.
+/// Arguments of `readelf`.
 const QUESTIONS: [&str; 4] = ["--wide", "--dynamic", "--dyn-syms", "--version-info"];
 
-/// A library or a program, as the dynamic linker sees it.
+/// Library or program as the dynamic linker sees it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
-    /// The libraries that it needs beyond the C library's own.
+    /// Libraries that it needs beyond the C library's own.
     pub(super) strangers: Vec<String>,
-    /// The versions of the C library's interface, such as `GLIBC_2.34`.
+    /// Versions of the C library's interface, such as `GLIBC_2.34`.
     pub(super) versions: Vec<String>,
-    /// The symbols of other libraries, with their versions.
+    /// Symbols of other libraries, with their versions.
     pub(super) symbols: Vec<String>,
-    /// The symbols that others find in it.
+    /// Symbols that it exports.
     pub(super) exports: Vec<String>,
-    /// True if it stays in memory after `dlclose`.
+    /// True if it stays mapped after `dlclose`.
     pub(super) stays: bool,
 }
 
 impl Needs {
-    /// Asks `readelf`, which comes with the C linker.
+    /// Reads a file with `readelf`, which comes with the C linker.
     pub(super) fn of(file: &Path) -> Outcome<Needs> {
         let mut readelf = Command::new("readelf");
         readelf.env("LC_ALL", "C").args(QUESTIONS).arg(file);
         Ok(parse(&process::capture(&mut readelf, Duration::from_secs(60))?))
     }
 
-    /// The versions that a glibc of 2 and `most` lacks, each with the symbols that need it.
+    /// Returns the versions that glibc 2.`most` lacks, each with the symbols that need it.
     pub(super) fn later_than(&self, most: u32) -> Vec<String> {
         let later =
             self.versions.iter().filter(|version| glibc(version).is_none_or(|it| it > most));
@@ -47,13 +47,13 @@ impl Needs {
         named.collect()
     }
 
-    /// The oldest glibc that has all: 2 and this.
+    /// Returns the minor version of the oldest glibc (2.x) that has all versions.
     pub(super) fn glibc(&self) -> u32 {
         self.versions.iter().filter_map(|version| glibc(version)).max().unwrap_or(0)
     }
 }
 
-/// 34 of `GLIBC_2.34`; none for what is no such version, as `GLIBC_ABI_DT_RELR`.
+/// Returns 34 for `GLIBC_2.34`; `None` for other names, as `GLIBC_ABI_DT_RELR`.
 fn glibc(version: &str) -> Option<u32> {
     version.strip_prefix("GLIBC_2.")?.split('.').next()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! A Python wheel by its specification:
+//! Python wheel, written according to the specification:
 //! <https://packaging.python.org/en/latest/specifications/binary-distribution-format/>.
 
 use std::io::{Cursor, Write};
@@ -14,7 +14,7 @@ use crate::Outcome;
 
 const NAME: &str = "ferroccl_nccl_net";
 
-/// The command that tells where the plugin is.
+/// Command that prints the path of the plugin.
 pub(super) const COMMAND: &str = "ferroccl-nccl-net";
 
 const INIT: &str = r#""""The network plugin of ferroccl for NCCL: where its file is."""
@@ -36,7 +36,7 @@ def main() -> None:
 
 const MAIN: &str = "from ferroccl_nccl_net import main\n\nmain()\n";
 
-/// The file's name, which says where it can be installed.
+/// Returns the file name, whose tag says on which systems the wheel can be installed.
 pub(super) fn file_name(version: &str, arch: &str) -> String {
     format!("{NAME}-{version}-{}.whl", tag(arch))
 }
@@ -45,7 +45,7 @@ fn tag(arch: &str) -> String {
     format!("py3-none-manylinux_2_{GLIBC}_{arch}")
 }
 
-/// The wheel's bytes.
+/// Returns the bytes of the wheel.
 pub(super) fn pack(version: &str, arch: &str, plugin: &[u8]) -> Outcome<Vec<u8>> {
     let info = format!("{NAME}-{version}.dist-info");
     let metadata = format!(

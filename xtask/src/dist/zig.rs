@@ -1,5 +1,6 @@
 //! Builds for an older C library than this machine's ([0015](../../../docs/adr/0015-old-glibc.md)):
-//! zig links, and cargo-zigbuild has cargo call it. Both come from PyPI, into the target directory.
+//! zig links, and cargo-zigbuild has cargo call zig. Both come from PyPI, into the target
+//! directory.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,20 +11,20 @@ use super::GLIBC;
 use crate::workspace::{cargo, target_dir};
 use crate::{Outcome, process};
 
-/// Pinned: another version may link otherwise.
+/// Pinned versions of the tools, since another version may link differently.
 const TOOLS: [&str; 2] = ["cargo-zigbuild==0.24.1", "ziglang==0.15.2"];
 const DIRECTORY: &str = "zig";
 const INSTALL_WITHIN: Duration = Duration::from_secs(600);
 const BUILD_WITHIN: Duration = Duration::from_secs(1800);
 
-/// The installed tools.
+/// Installed tools.
 #[derive(Debug)]
 pub(crate) struct Zig {
     target: PathBuf,
 }
 
 impl Zig {
-    /// Installs the tools where they are missing; an error says why they cannot be had here.
+    /// Installs missing tools; an error says why they are unavailable here.
     pub(crate) fn install() -> Outcome<Zig> {
         let zig = Zig { target: target_dir()? };
         if !process::is_installed("python3") {
@@ -37,7 +38,7 @@ impl Zig {
         Ok(zig)
     }
 
-    /// Builds with a profile and the rest of cargo's arguments; returns where everything is.
+    /// Builds with a profile and further cargo arguments; returns the output directory.
     pub(crate) fn build(&self, profile: &str, arguments: &[&str]) -> Outcome<PathBuf> {
         let platform = format!("{}-unknown-linux-gnu", env::consts::ARCH);
         let mut build = cargo(&["zigbuild", "--locked", "--profile", profile]);
@@ -59,13 +60,13 @@ impl Zig {
     }
 }
 
-/// Makes an empty Python environment, or leaves the one that is there.
-pub(super) fn environment(place: &Path) -> Outcome {
+/// Creates an empty Python environment, or keeps an existing one.
+pub(crate) fn environment(place: &Path) -> Outcome {
     quiet(Command::new("python3").args(["-m", "venv"]).arg(place), INSTALL_WITHIN)
 }
 
-/// Runs a command, and shows what it prints only in the error of one that fails.
-pub(super) fn quiet(command: &mut Command, within: Duration) -> Outcome {
+/// Runs a command; its output appears only in the error if the command fails.
+pub(crate) fn quiet(command: &mut Command, within: Duration) -> Outcome {
     let mut said = String::new();
     let end = process::run(command, within, |line| said = format!("{said} {}", line.trim()))?;
     if end.success() {

@@ -1,6 +1,6 @@
-//! The guest's first file system: an archive in the kernel's format ("newc"), uncompressed.
+//! First file system of the guest: an archive in the kernel's format ("newc"), uncompressed.
 
-/// An archive that grows entry by entry.
+/// Archive that grows entry by entry.
 #[derive(Debug, Default)]
 pub(super) struct Archive {
     bytes: Vec<u8>,
@@ -15,7 +15,7 @@ impl Archive {
         self.entry(name, DIRECTORY, &[]);
     }
 
-    /// A file that may be executed.
+    /// Adds an executable file.
     pub(super) fn file(&mut self, name: &str, content: &[u8]) {
         self.entry(name, PROGRAM, content);
     }

@@ -1,4 +1,4 @@
-//! One run: a directory that host and guest share, with what is to be done and its status.
+//! Run of a guest: a directory that host and guest share, with the command and its status.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,7 +14,7 @@ const INIT: &str = include_str!("init.sh");
 const BOOT: &str = include_str!("boot.sh");
 const BUSYBOX: [&str; 2] = ["/bin/busybox", "/usr/bin/busybox"];
 
-/// A run's directory; removed when dropped.
+/// Directory of a run, removed when dropped.
 #[derive(Debug)]
 pub(super) struct Job {
     dir: PathBuf,
@@ -23,7 +23,7 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Writes down what the guest is to do.
+    /// Writes the instructions for the guest.
     pub(super) fn new(cache: &Path, options: &Options, kernel: &Kernel) -> Outcome<Job> {
         remove_leftovers(cache);
         let dir = cache.join(format!("job.{}", std::process::id()));
@@ -44,7 +44,7 @@ impl Job {
         Ok(job)
     }
 
-    /// What the guest sees of it, as /run/job.
+    /// Returns the subdirectory that the guest sees as /run/job.
     pub(super) fn shared(&self) -> PathBuf {
         self.dir.join("shared")
     }
@@ -53,22 +53,22 @@ impl Job {
         self.dir.join("initramfs")
     }
 
-    /// The command's standard output.
+    /// Returns the file of the command's standard output.
     pub(super) fn out(&self) -> PathBuf {
         self.dir.join("out")
     }
 
-    /// The command's standard error.
+    /// Returns the file of the command's standard error.
     pub(super) fn err(&self) -> PathBuf {
         self.dir.join("err")
     }
 
-    /// What the guest's kernel says.
+    /// Returns the file of the guest kernel's console output.
     pub(super) fn console(&self) -> PathBuf {
         self.dir.join("console")
     }
 
-    /// The command's exit status, if it has ended.
+    /// Returns the exit status of the command, if it has ended.
     pub(super) fn status(&self) -> Option<u8> {
         fs::read_to_string(self.shared().join("status")).ok()?.trim().parse().ok()
     }
@@ -80,7 +80,7 @@ impl Drop for Job {
     }
 }
 
-/// Removes what runs have left that were killed.
+/// Removes the directories that killed runs have left.
 fn remove_leftovers(cache: &Path) {
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -112,7 +112,7 @@ fn initramfs(kernel: &Kernel) -> Outcome<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// The script that boot.sh reads.
+/// Returns the script that boot.sh reads.
 fn plan(options: &Options, kernel: &Kernel, writable: &[PathBuf], here: &Path) -> Vec<u8> {
     let mut plan = Plan::default();
     plan.words(&[b"kernel=".as_slice(), &quoted(kernel.release.as_ref())].concat(), &[]);
@@ -147,7 +147,7 @@ fn plan(options: &Options, kernel: &Kernel, writable: &[PathBuf], here: &Path) -
 struct Plan(Vec<u8>);
 
 impl Plan {
-    /// A line: `start` as it is, and words that the shell takes literally.
+    /// Adds a line: `start` unquoted, then words that the shell takes literally.
     fn words(&mut self, start: &[u8], words: &[&OsStr]) {
         self.0.extend(start);
         for word in words {
@@ -164,7 +164,7 @@ impl Plan {
     }
 }
 
-/// A word that the shell takes literally, whatever bytes it has.
+/// Quotes a word, so that the shell takes it literally, whatever bytes it has.
 fn quoted(word: &OsStr) -> Vec<u8> {
     let mut quoted = vec![b'\''];
     for &byte in word.as_bytes() {

@@ -1,4 +1,5 @@
-//! The guest's kernel: Debian's package, downloaded and unpacked beside the build, never installed.
+//! Kernel of the guest: Debian's package, downloaded and unpacked beside the build, never
+//! installed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -10,14 +11,15 @@ use super::cannot;
 use super::needs::{apt, quietly, tool};
 use crate::{Outcome, process};
 
-/// The package that depends on the current kernel; its "cloud" sibling lacks half of what we need.
+/// Package that depends on the current kernel; its "cloud" sibling lacks half of what a guest
+/// needs.
 const META_PACKAGE: &str = "linux-image-amd64";
-/// The kernels that this recipe is for: Debian 12's.
+/// Name prefix of the kernels that this recipe supports: Debian 12's.
 const SERIES: &str = "linux-image-6.1.";
-/// Download and unpacking, each.
+/// Time limit of the download, and of the unpacking.
 const WITHIN: Duration = Duration::from_secs(240);
 
-/// What is taken out of the package: tenfold less than all of it.
+/// Files that are unpacked: a tenth of the whole package.
 const PARTS: [&str; 13] = [
     "./boot/vmlinuz*",
     "*/lib/modules/*/modules.builtin*",
@@ -34,27 +36,26 @@ const PARTS: [&str; 13] = [
     "*/kernel/net/*",
 ];
 
-/// What the guest loads before it sees the host's files.
+/// Modules that the guest loads before it sees the host's files.
 const EARLY_MODULES: [&str; 5] = ["virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"];
-/// What later set-ups load, so that a package without it is refused at once.
+/// Modules that later set-ups load; a package without one of them is refused at once.
 const LATER_MODULES: [&str; 5] = ["veth", "bridge", "dummy", "sch_netem", "rdma_rxe"];
 
-/// A kernel that is ready to be started.
+/// Kernel that is ready to be started.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// Its release, as `uname -r` prints it.
+    /// Release of the kernel, as `uname -r` prints it.
     pub(super) release: String,
-    /// The kernel itself, unpacked: with emulation its own unpacking takes seconds.
+    /// Unpacked kernel image, since the kernel's own unpacking takes seconds under emulation.
     pub(super) image: PathBuf,
-    /// The directory of its modules, for `modprobe`.
+    /// Directory of the modules, for `modprobe`.
     pub(super) modules: PathBuf,
     /// Modules to load early, in order.
     pub(super) early: Vec<PathBuf>,
 }
 
 impl Kernel {
-    /// The kernel in `cache`; it is fetched if there is none. An error is a reason why there is no
-    /// guest.
+    /// Returns the kernel in `cache`, downloaded if necessary. An error says why there is no guest.
     pub(super) fn prepared(cache: &Path) -> Outcome<Kernel> {
         let place = cache.join("kernel");
         if !place.is_dir() {
@@ -103,7 +104,7 @@ fn fetch(work: &Path) -> Outcome {
     unpack_image(work, &release)
 }
 
-/// The package of the current kernel; `None` if apt's lists do not say.
+/// Returns the package of the current kernel; `None` if apt's lists do not have it.
 fn current_package() -> Outcome<Option<String>> {
     let depends =
         process::capture(Command::new("apt-cache").args(["depends", META_PACKAGE]), WITHIN);
@@ -113,7 +114,8 @@ fn current_package() -> Outcome<Option<String>> {
     Ok(names.next().map(str::to_owned))
 }
 
-/// Point releases take old kernels from the servers: with fresh lists the download is tried again.
+/// Downloads a package. Point releases remove old kernels from the servers, so that a failed
+/// download is tried again with fresh lists.
 fn download(work: &Path, package: &str) -> Outcome {
     let mut command = Command::new("apt-get");
     command
@@ -129,7 +131,7 @@ fn download(work: &Path, package: &str) -> Outcome {
 
 fn unpack(work: &Path) -> Outcome {
     let parts = PARTS.map(|part| format!("'{part}'")).join(" ");
-    // A pattern that matches nothing fails tar; what must be there is checked afterwards.
+    // A pattern that matches nothing makes tar fail; required files are checked afterwards.
     let script = format!(
         "dpkg-deb --fsys-tarfile linux-image-*.deb | \
          tar -x --wildcards --wildcards-match-slash {parts}; rm linux-image-*.deb"
@@ -159,7 +161,8 @@ fn unpack_image(work: &Path, release: &str) -> Outcome {
     let (xz, image) = (work.join("vmlinux.xz"), work.join("vmlinux"));
     fs::write(&xz, payload).map_err(|error| cannot("write", &xz, &error))?;
     let output = File::create(&image).map_err(|error| cannot("write", &image, &error))?;
-    // After the stream comes its length, which is not of the stream: `--single-stream` ends before.
+    // The stream is followed by its length, which is not part of it: `--single-stream` stops before
+    // it.
     let mut command = Command::new("xz");
     command.args(["--decompress", "--stdout", "--single-stream"]).arg(&xz);
     run_into(&mut command, output)?;
@@ -169,7 +172,7 @@ fn unpack_image(work: &Path, release: &str) -> Outcome {
     if head.starts_with(b"\x7fELF") { Ok(()) } else { Err("the kernel is no ELF file".to_owned()) }
 }
 
-/// Runs a command with a file as its standard output. It reads a file and ends by itself.
+/// Runs a command with a file as its standard output; the command must end by itself.
 fn run_into(command: &mut Command, output: File) -> Outcome {
     let name = process::typed(command);
     let status = command
@@ -180,7 +183,7 @@ fn run_into(command: &mut Command, output: File) -> Outcome {
     if status.success() { Ok(()) } else { Err(format!("`{name}`: {status}")) }
 }
 
-/// The compressed kernel in a Linux boot image: where it is and how long stand in the header.
+/// Returns the compressed kernel in a Linux boot image, whose header has its offset and length.
 fn payload(image: &[u8]) -> Option<&[u8]> {
     let word = |at: usize| {
         let bytes: [u8; 4] = image.get(at..at + 4)?.try_into().ok()?;
@@ -191,7 +194,7 @@ fn payload(image: &[u8]) -> Option<&[u8]> {
     image.get(start..start + word(0x24c)?)
 }
 
-/// The early modules and what they depend on, in the order of loading.
+/// Returns the early modules and their dependencies in the order of loading.
 fn early_modules(place: &Path, release: &str) -> Outcome<Vec<PathBuf>> {
     let mut modules: Vec<PathBuf> = Vec::new();
     let mut command = tool("modprobe");
@@ -206,7 +209,7 @@ fn early_modules(place: &Path, release: &str) -> Outcome<Vec<PathBuf>> {
     Ok(modules)
 }
 
-/// The name of the one entry of a directory.
+/// Returns the name of a directory's only entry.
 fn only_entry(dir: &Path) -> Outcome<String> {
     let mut entries = fs::read_dir(dir).map_err(|error| cannot("list", dir, &error))?;
     match (entries.next(), entries.next()) {

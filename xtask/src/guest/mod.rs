@@ -1,14 +1,14 @@
-//! `cargo xtask guest`: runs a command in a small virtual machine with a stock kernel, for what the
-//! host's kernel may lack: loss and delay on a network link, software RDMA.
+//! `cargo xtask guest`: runs a command in a small virtual machine with a stock kernel, for features
+//! that the host's kernel may lack: loss and delay on a network link, Soft-RoCE.
 //!
-//! The guest sees the host's own files, read-only with a layer in memory for writes, so what was
-//! built here runs there unchanged. It is emulated where there is no hardware for it: it tells
-//! whether something works, never how fast it is.
+//! The guest sees the host's own files, read-only with a layer in memory for writes, so that
+//! programs built here run there unchanged. Without hardware support the guest is emulated: it
+//! shows whether something works, never how fast it is.
 
 mod initramfs;
 mod job;
 mod kernel;
-mod needs;
+pub(crate) mod needs;
 mod qemu;
 
 use std::ffi::{OsStr, OsString};
@@ -24,14 +24,14 @@ use crate::{Outcome, workspace};
 use job::Job;
 use kernel::Kernel;
 
-/// The exit status when the command has not ended in time.
+/// Exit status if the command has not ended in time.
 const TIMED_OUT: u8 = 124;
-/// The exit status when the guest did not come up, or died under the command.
+/// Exit status if the guest did not come up, or died during the command.
 const NO_GUEST: u8 = 125;
-/// How long another process may take to install and fetch what a guest needs.
+/// Longest time that another process may take to install and download what a guest needs.
 const PREPARED_WITHIN: Duration = Duration::from_secs(600);
 
-/// Processors that a guest may have.
+/// Returns the parser for the number of a guest's processors.
 fn processors() -> clap::builder::RangedI64ValueParser<u8> {
     clap::value_parser!(u8).range(1..=64)
 }
@@ -39,29 +39,29 @@ fn processors() -> clap::builder::RangedI64ValueParser<u8> {
 /// Flags of `cargo xtask guest`.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Seconds for all of it, from starting the guest to its end; the status is then 124.
+    /// Time limit in seconds from the start of the guest to its end; the status is 124 after it.
     #[arg(long, value_name = "S", default_value_t = 600)]
     timeout: u64,
     /// Processors of the guest.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = processors())]
     smp: u8,
-    /// What to prepare in the guest; may be given several times.
+    /// Set-up of the guest before the command; may be given several times.
     #[arg(long, value_name = "NAME")]
     setup: Vec<Setup>,
-    /// A directory that the guest may write to; may be given several times. All else that it
-    /// writes is lost.
+    /// Directory that the guest may write to; may be given several times. All other writes of the
+    /// guest are lost.
     #[arg(long, value_name = "DIR")]
     rw: Vec<PathBuf>,
-    /// Where no guest can be had (no root, no network), say so and succeed.
+    /// Print the reason and succeed if no guest can be had (no root, no network).
     #[arg(long)]
     or_skip: bool,
-    /// The command and its arguments, run in this directory with this environment. The status is
-    /// the command's, or 124 (time-out), or 125 (the guest did not come up).
+    /// Command and its arguments, run in this directory with this environment. The status is that
+    /// of the command, or 124 (time-out), or 125 (the guest did not come up).
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
-/// Runs this program again in a guest with two RDMA devices, which may write to a directory.
+/// Runs this program again in a guest with Soft-RoCE devices; the guest may write to `rw`.
 pub(crate) fn again<'a>(
     words: impl IntoIterator<Item = &'a OsStr>,
     rw: PathBuf,
@@ -74,8 +74,8 @@ pub(crate) fn again<'a>(
     run(&Options { timeout: timeout_s, smp: 2, setup, rw, or_skip: false, command })
 }
 
-/// Where this program is. If a build has replaced it meanwhile, as `cargo xtask test` may, the new
-/// one is meant, though the kernel names the old one.
+/// Returns the path of this program. If a build such as that of `cargo xtask test` has replaced the
+/// program meanwhile, the path is that of the new one, although the kernel names the old one.
 pub(crate) fn own() -> Outcome<PathBuf> {
     let own = std::env::current_exe()
         .map_err(|error| format!("cannot tell where this program is: {error}"))?;
@@ -83,20 +83,20 @@ pub(crate) fn own() -> Outcome<PathBuf> {
     Ok(text.strip_suffix(" (deleted)").map_or_else(|| own.clone(), PathBuf::from))
 }
 
-/// What the guest prepares before the command.
+/// Set-up of the guest before the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Setup {
     /// Modules for network namespaces, links between them, and `tc netem`.
     Veth,
-    /// An RDMA device in software, rxe0.
+    /// Soft-RoCE device rxe0.
     Rxe,
-    /// Two of them, rxa and rxb, at the ends of a link that can be watched and disturbed, and rxc
-    /// and rxd at those of another.
+    /// Four Soft-RoCE devices: rxa and rxb at the ends of a link that can be watched and disturbed,
+    /// rxc and rxd at the ends of another link.
     RxePair,
 }
 
 impl Setup {
-    /// The function of boot.sh that does it.
+    /// Returns the name of the function in boot.sh that does the set-up.
     fn function(self) -> &'static str {
         match self {
             Setup::Veth => "set_up_veth",
@@ -106,19 +106,19 @@ impl Setup {
     }
 }
 
-/// Why there is no status of the command.
+/// Reason why there is no status of the command.
 #[derive(Debug, PartialEq, Eq)]
 enum Failure {
-    /// This machine cannot have a guest; nothing is wrong with the project.
+    /// This machine cannot have a guest; the project is not at fault.
     Unavailable(String),
     /// The guest did not come up, or died.
     Died(String),
-    /// The command was not done in time.
+    /// The command did not end in time.
     TimedOut(String),
 }
 
-/// Runs the command in a guest and returns its status. Its output is forwarded unchanged; what is
-/// said here goes to standard error.
+/// Runs the command in a guest and returns its status. Output of the command is forwarded
+/// unchanged; messages of xtask go to standard error.
 pub(crate) fn run(options: &Options) -> Outcome<ExitCode> {
     let failure = match attempt(options) {
         Ok(status) => return Ok(ExitCode::from(status)),
@@ -147,7 +147,7 @@ fn attempt(options: &Options) -> Result<u8, Failure> {
     machine.run(Duration::from_secs(options.timeout))
 }
 
-/// Installs and fetches what is missing; one process at a time, the others wait for it.
+/// Installs and downloads what is missing. One process does so at a time; others wait for it.
 fn prepare(cache: &Path, needs_rdma: bool) -> Outcome<Kernel> {
     let path = cache.join("lock");
     let lock = File::create(&path).map_err(|error| cannot("open", &path, &error))?;
@@ -165,7 +165,8 @@ fn prepare(cache: &Path, needs_rdma: bool) -> Outcome<Kernel> {
     Kernel::prepared(cache)
 }
 
-/// Where kernels and jobs lie: $XDG_CACHE_HOME, which outlives a checkout, or the target directory.
+/// Returns the directory of kernels and jobs: in $XDG_CACHE_HOME, which outlives a checkout, or
+/// else in the target directory.
 fn cache() -> Outcome<PathBuf> {
     let shared = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = match shared.filter(|path| path.is_absolute()) {

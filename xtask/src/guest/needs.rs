@@ -1,4 +1,4 @@
-//! The programs that a guest takes, and their installation where that is possible.
+//! Programs that a guest needs, and their installation where that is possible.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Outcome, process};
 
-/// A program and the Debian package that has it.
+/// Programs, each with the Debian package that has it.
 const NEEDS: [(&str, &str); 6] = [
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -16,16 +16,16 @@ const NEEDS: [(&str, &str); 6] = [
     ("setpriv", "util-linux"),
 ];
 
-/// Packages of a guest with RDMA, and a file of each: programs that are run there.
+/// Files that a guest with RDMA uses, each with its Debian package.
 const NEEDS_RDMA: [(&str, &str); 4] = [
     ("/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "libibverbs1"),
     ("/etc/libibverbs.d/rxe.driver", "ibverbs-providers"),
     ("/usr/bin/tcpdump", "tcpdump"),
-    // Its header is what our bindings are compared with.
+    // Tests compare the bindings with this header.
     ("/usr/include/infiniband/verbs.h", "libibverbs-dev"),
 ];
 
-/// What apt-get may take altogether, and what one silent server.
+/// Time limit of apt-get; `APT` has the time-out of one silent server.
 const INSTALL_WITHIN: Duration = Duration::from_secs(300);
 const APT: [&str; 8] = [
     "-qq",
@@ -38,12 +38,20 @@ const APT: [&str; 8] = [
     "DPkg::Lock::Timeout=120",
 ];
 
-/// Installs what is missing, and says so; an error is a reason why this machine has no guest.
+/// Installs what is missing, and prints it; an error says why this machine has no guest.
 pub(super) fn install_missing(rdma: bool) -> Outcome {
     if std::env::consts::ARCH != "x86_64" {
         return Err("the guest's kernel is for x86_64".to_owned());
     }
-    let missing: Vec<&str> = missing(rdma);
+    install_packages(&missing(rdma))
+}
+
+/// Installs the packages of which a file is not there; an error is a reason why they cannot be had.
+pub(crate) fn install(packages: &[(&str, &'static str)]) -> Outcome {
+    install_packages(&absent(packages))
+}
+
+fn install_packages(missing: &[&str]) -> Outcome {
     if missing.is_empty() {
         return Ok(());
     }
@@ -53,23 +61,28 @@ pub(super) fn install_missing(rdma: bool) -> Outcome {
             "missing {packages}; as root: apt-get install --no-install-recommends {packages}"
         ));
     }
-    eprintln!("guest: installing {packages} (once)");
+    eprintln!("installing {packages} (once)");
     apt(&["update"])?;
-    apt(&[&["install", "--no-install-recommends"], missing.as_slice()].concat())
+    apt(&[&["install", "--no-install-recommends"], missing].concat())
 }
 
 fn missing(rdma: bool) -> Vec<&'static str> {
     let missing = NEEDS.iter().filter(|(program, _)| !is_installed(program));
     let files = if rdma { &NEEDS_RDMA[..] } else { &[] };
-    let files = files.iter().filter(|(file, _)| !Path::new(file).exists());
-    missing.chain(files).map(|(_, package)| *package).collect()
+    missing.map(|(_, package)| *package).chain(absent(files)).collect()
+}
+
+/// Returns the packages of which a file is not there.
+fn absent(packages: &[(&str, &'static str)]) -> Vec<&'static str> {
+    let absent = packages.iter().filter(|(file, _)| !Path::new(file).exists());
+    absent.map(|(_, package)| *package).collect()
 }
 
 fn is_installed(program: &str) -> bool {
     process::is_installed(program) || among_roots(program).is_some()
 }
 
-/// Where a program lies that only root has on its search path.
+/// Returns the path of a program that only root has on its search path.
 fn among_roots(program: &str) -> Option<PathBuf> {
     ["/usr/sbin", "/sbin"]
         .iter()
@@ -77,7 +90,7 @@ fn among_roots(program: &str) -> Option<PathBuf> {
         .find(|path| path.is_file())
 }
 
-/// A command of a program that may lie where only root looks.
+/// Returns a command for a program that only root may have on its search path.
 pub(super) fn tool(program: &str) -> Command {
     Command::new(among_roots(program).unwrap_or_else(|| program.into()))
 }
@@ -86,14 +99,14 @@ fn may_install() -> bool {
     process::is_installed("apt-get") && rustix::process::geteuid().is_root()
 }
 
-/// Runs `apt-get` with limits of time; what it prints is shown only if it fails.
+/// Runs `apt-get` with time limits; its output is shown only if it fails.
 pub(super) fn apt(arguments: &[&str]) -> Outcome {
     let mut command = Command::new("apt-get");
     command.args(APT).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
     quietly(&mut command, INSTALL_WITHIN)
 }
 
-/// Runs a command whose output matters only if it fails: then it is in the error.
+/// Runs a command; the end of its output is part of the error if it fails.
 pub(super) fn quietly(command: &mut Command, deadline: Duration) -> Outcome {
     let mut output = Vec::new();
     let end = process::run(command, deadline, |line| output.push(line.to_owned()))?;

@@ -1,4 +1,4 @@
-//! The machine itself: started, its output forwarded while it runs, and its end interpreted.
+//! Virtual machine: starts it, forwards its output while it runs, and interprets its end.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -16,34 +16,34 @@ use crate::Outcome;
 use crate::process::{self, End};
 
 const MEMORY_MIB: u32 = 3072;
-/// Of requests between the guest and the host's files: less makes reading slow, more makes listing
-/// directories slow.
+/// Bytes of a request between the guest and the host's files: fewer make reading slow, more make
+/// listing directories slow.
 const MESSAGE_BYTES: u32 = 256 << 10;
-/// How many of the console's last lines say why a guest died.
+/// Number of the console's last lines that are shown when a guest died.
 const TAIL_LINES: usize = 40;
-/// The accelerator and the processor of an emulated guest. That processor has no AVX, whose
-/// instructions take the longest to emulate; without `rdrand` the guest would wait for
-/// entropy. The translations are kept: what runs here takes more than the default.
+/// Accelerator and processor of an emulated guest. The processor has no AVX, whose instructions
+/// take the longest to emulate; without `rdrand` the guest would wait for entropy. The translation
+/// buffer is larger than the default, because the workloads need more.
 const EMULATED: (&str, &str) = ("tcg,thread=multi,tb-size=1024", "Nehalem,+rdrand");
-/// Which way the guest runs: `kvm`, `tcg` (emulated), or what the hardware can, if it is not set.
+/// Variable that selects `kvm` or `tcg` (emulated); unset, KVM is used where it is usable.
 const ACCELERATOR: &str = "FERROCCL_GUEST_ACCEL";
-/// How often output is forwarded.
+/// Interval at which output is forwarded.
 const GLANCE: Duration = Duration::from_millis(20);
 
-/// A guest that is ready to start.
+/// Guest that is ready to start.
 #[derive(Debug)]
 pub(super) struct Machine<'a> {
     pub(super) kernel: &'a Kernel,
     pub(super) job: &'a Job,
     pub(super) processors: u8,
-    /// Whether the hardware runs it; else it is emulated.
+    /// True if the hardware runs the guest; otherwise it is emulated.
     pub(super) with_kvm: bool,
 }
 
 impl Machine<'_> {
-    /// Runs it to its end, at most `within`; returns the command's exit status.
+    /// Runs the guest to its end, at most `within`; returns the exit status of the command.
     pub(super) fn run(&self, within: Duration) -> Result<u8, Failure> {
-        // Should this process be killed, so is the guest.
+        // The guest is killed if this process is.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
         command.args(self.hardware()).args(self.files());
@@ -86,7 +86,7 @@ impl Machine<'_> {
         fixed.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Everything of the machine that is a file of the host.
+    /// Returns the qemu options that name files of the host.
     fn files(&self) -> Vec<String> {
         let job = self.job;
         let words = format!(
@@ -116,7 +116,8 @@ impl Machine<'_> {
     }
 }
 
-/// Whether the guest is to run by KVM; an error says what [`ACCELERATOR`] cannot be.
+/// Returns whether the guest runs by KVM; an error for a value of [`ACCELERATOR`] that is
+/// impossible.
 pub(super) fn with_kvm() -> Outcome<bool> {
     match std::env::var(ACCELERATOR).as_deref() {
         Ok("tcg") => Ok(false),
@@ -127,8 +128,8 @@ pub(super) fn with_kvm() -> Outcome<bool> {
     }
 }
 
-/// Whether the hardware can run the guest. A /dev/kvm alone proves nothing: in some nested machines
-/// it opens, and runs an ordinary kernel in an emulator until it hangs.
+/// Returns whether the hardware can run the guest. /dev/kvm alone proves nothing: in some nested
+/// machines it opens, and runs an ordinary kernel in an emulator until it hangs.
 fn has_kvm() -> bool {
     let usable = OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok();
     usable && fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| virtualizes(&text))
@@ -143,7 +144,7 @@ fn path(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// A path within a list of options of qemu, where a comma is doubled.
+/// Escapes a path for a list of options of qemu, where commas are doubled.
 fn escaped(file: &Path) -> String {
     path(file).replace(',', ",,")
 }
@@ -153,7 +154,7 @@ fn last_lines(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// Copies what a file gets, byte by byte, to an output of ours.
+/// Thread that copies a growing file to an output of this process.
 struct Forwarding {
     ended: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<()>>,
@@ -166,7 +167,7 @@ impl Forwarding {
         Forwarding { ended, thread: thread::spawn(move || forward(&from, to, &stop)) }
     }
 
-    /// Forwards the rest.
+    /// Forwards the rest and ends the thread.
     fn finish(self) -> Outcome {
         self.ended.store(true, Ordering::Release);
         match self.thread.join() {
@@ -180,7 +181,7 @@ fn forward(from: &Path, mut to: impl Write, ended: &AtomicBool) -> io::Result<()
     let mut file = File::open(from)?;
     let mut buffer = vec![0; 64 << 10];
     loop {
-        // Read before the file: what was written before the end is forwarded in this round.
+        // Read before the file, so that what was written before the end is forwarded in this round.
         let last = ended.load(Ordering::Acquire);
         loop {
             let count = file.read(&mut buffer)?;

@@ -1,4 +1,4 @@
-//! The test suites, in the order in which they run: one table, one entry per suite.
+//! Table of the test suites in the order in which they run, with one entry per suite.
 //!
 //! Each suite has a quick part, a deep part, or both. `cargo xtask test` runs the quick parts,
 //! `cargo xtask test --full` the deep ones. A test that no entry names belongs to the suite that
@@ -8,44 +8,44 @@ use super::binaries::Binary;
 use super::runner::Test;
 use crate::{Outcome, report};
 
-/// One suite.
+/// Test suite.
 #[derive(Debug)]
 pub(crate) struct Suite {
-    /// The name that `--suite` takes.
+    /// Name for `--suite`.
     pub(crate) name: &'static str,
-    /// What the suite shows, for the reader of the output.
+    /// Property that the suite shows, for the reader of the output.
     pub(crate) what: &'static str,
-    /// What it needs, installs or skips beyond Rust and a C linker.
+    /// Requirements beyond Rust and a C linker, and what the suite installs or skips.
     pub(crate) needs: &'static str,
-    /// What is in which tier, and why.
+    /// Contents of each tier, with the reason.
     pub(crate) tiers: &'static str,
     /// Usual seconds on 2 quiet cores, guest emulated: of the quick part and of the deep one. They
     /// are compared and never enforced; a suite at [`HANGS`](super::HANGS) times as much is killed.
     pub(crate) usual_s: [u64; 2],
-    /// The fewest tests that either part must run: a filter that matches nothing must not pass.
+    /// Fewest tests that either part must run: a filter that matches nothing must not pass.
     pub(crate) tests_min: usize,
-    /// True if the quick part runs beside the other suites: it waits more than it computes.
+    /// True if the quick part runs beside the other suites, because it waits more than it computes.
     pub(crate) waits: bool,
     pub(crate) quick: &'static [Step],
     pub(crate) deep: &'static [Step],
-    /// Directories whose changes the deep part is for; `""` is the whole tree.
+    /// Directories whose changes the deep part covers; `""` is the whole tree.
     pub(crate) covers: &'static [&'static str],
 }
 
-/// A part of a suite.
+/// Step of a suite.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Tests on this machine, each as a process of its own.
     Tests(Select),
     /// A `cargo` command whose lines are read as libtest's.
     Cargo(&'static [&'static str]),
-    /// `cargo xtask` with these arguments; likewise.
+    /// A run of `cargo xtask` with these arguments, whose lines are read as libtest's.
     Xtask(&'static [&'static str]),
     /// One boot of the guest that runs these programs one after the other.
     Guest(&'static Guest),
 }
 
-/// Which test binaries.
+/// Selection of test binaries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Select {
     /// Unit tests of every crate.
@@ -56,21 +56,21 @@ pub(crate) enum Select {
     Others,
 }
 
-/// What one boot of the guest does.
+/// Programs and settings of one boot of the guest.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    /// What `cargo xtask guest --setup` takes.
+    /// Argument of `cargo xtask guest --setup`.
     pub(crate) setup: &'static str,
     pub(crate) variables: &'static [(&'static str, &'static str)],
     pub(crate) programs: &'static [Program],
 }
 
-/// A program that the guest runs.
+/// Program that the guest runs.
 #[derive(Debug)]
 pub(crate) enum Program {
     /// A test binary by its target, with libtest's arguments.
     Test(&'static str, &'static [&'static str]),
-    /// This program: `cargo xtask compare-transports`, at three sizes.
+    /// Comparison of `cargo xtask compare-transports`, at three sizes.
     CompareTransports,
 }
 
@@ -81,11 +81,11 @@ const IN_GUEST: &str = "as root installs qemu-system-x86, busybox-static, kmod, 
     tcpdump where they are missing, and downloads a kernel beside the build; skipped where it \
     cannot";
 
-/// Soft-RoCE devices of the guest, by port, as its tests expect them.
+/// Soft-RoCE devices of the guest, by port, as the tests expect them.
 const DEVICES: [(&str, &str); 2] =
     [("FERROCCL_TEST_RDMA", "rxa:1,rxb:1,rxc:1,rxd:1"), ("RUST_BACKTRACE", "0")];
 
-/// The quick tier's boot.
+/// Guest boot of the quick tier.
 const GUEST_QUICK: Guest = Guest {
     setup: "rxe-pair",
     variables: &DEVICES,
@@ -105,7 +105,7 @@ const GUEST_QUICK: Guest = Guest {
     ],
 };
 
-/// All of RDMA in software.
+/// Guest boot with all RDMA tests over Soft-RoCE.
 const GUEST_RDMA: Guest = Guest {
     setup: "rxe-pair",
     variables: &DEVICES,
@@ -116,17 +116,17 @@ const GUEST_RDMA: Guest = Guest {
     ],
 };
 
-/// TCP over links that lose, delay and reorder.
+/// Guest boot for TCP over links that lose, delay and reorder.
 const GUEST_NETEM: Guest = Guest {
     setup: "veth",
     variables: &[("FERROCCL_TEST_NETEM", "1")],
     programs: &[Program::Test("integration", &["network::netns_netem", "matrix::netem"])],
 };
 
-/// The suite that `cargo xtask softroce` runs.
+/// Name of the suite that `cargo xtask softroce` runs.
 pub(crate) const SOFTROCE: &str = "softroce";
 
-/// All suites.
+/// Table of all suites.
 pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "verifier",
@@ -187,6 +187,19 @@ pub(crate) const SUITES: &[Suite] = &[
         quick: &[Step::Tests(Select::Others)],
         deep: &[Step::Tests(Select::Others)],
         covers: &["transports", "kernels", "ccl-core"],
+    },
+    Suite {
+        name: "libfabric",
+        what: "what uses libfabric, over two versions of it",
+        needs: "as root installs libfabric1 and libfabric-dev, and needs python3 and PyPI once for \
+                a newer version beside the build; skipped where it cannot",
+        tiers: "quick and deep alike",
+        usual_s: [20, 20],
+        tests_min: 4,
+        waits: false,
+        quick: &[Step::Xtask(&["check", "ofi"])],
+        deep: &[Step::Xtask(&["check", "ofi"])],
+        covers: &["transports/ofi"],
     },
     Suite {
         name: "library",
@@ -342,8 +355,8 @@ pub(crate) const DEEP: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// A dry run of what publishing does, for each crate of the library. The tier's own record makes
-/// the tree dirty.
+/// Arguments for a dry run of publishing each crate of the library; the tier's own record makes the
+/// tree dirty.
 const PACKAGES: &[&str] = &[
     "package",
     "--allow-dirty",
@@ -361,8 +374,8 @@ const PACKAGES: &[&str] = &[
     "-p=ferroccl",
 ];
 
-/// The README's first command, with as little to measure as it can have: release is compiled for
-/// this program alone.
+/// Arguments of the README's first command, with as little to measure as possible; only this
+/// program is compiled for release.
 const README_FIRST: &[&str] = &[
     "run",
     "--release",
@@ -386,7 +399,7 @@ const README_FIRST: &[&str] = &[
     "1",
 ];
 
-/// The suites as a table.
+/// Returns the suites as a table.
 pub(crate) fn list() -> String {
     let seconds = |seconds: u64| if seconds == 0 { "-".to_owned() } else { format!("{seconds} s") };
     let rows = SUITES.iter().map(|suite| {
@@ -399,12 +412,12 @@ pub(crate) fn list() -> String {
 }
 
 impl Suite {
-    /// The steps of a tier.
+    /// Returns the steps of a tier.
     pub(crate) fn steps(&self, deep: bool) -> &'static [Step] {
         if deep { self.deep } else { self.quick }
     }
 
-    /// Whether a change in this file, relative to the root, is what the deep part is for.
+    /// Returns whether the deep part covers a change in this file, relative to the root.
     pub(crate) fn covers(&self, file: &str) -> bool {
         let within = |dir: &&str| dir.is_empty() || file.starts_with(&format!("{dir}/"));
         file.ends_with(".rs") && self.covers.iter().any(within)
@@ -420,7 +433,7 @@ impl Select {
         }
     }
 
-    /// The selected tests; in the quick tier without those of [`DEEP`].
+    /// Returns the selected tests; in the quick tier without those of [`DEEP`].
     pub(crate) fn tests<'a>(self, binaries: &'a [Binary], deep: bool) -> Outcome<Vec<Test<'a>>> {
         let mut tests = Vec::new();
         for binary in binaries.iter().filter(|binary| self.takes(binary)) {
@@ -436,7 +449,7 @@ fn is_deep(target: &str, name: &str) -> bool {
     DEEP.iter().any(|(binary, start, _)| *binary == target && name.starts_with(start))
 }
 
-/// Whether a step of some suite names that integration test.
+/// Returns whether a step of some suite names that integration test.
 fn is_named(target: &str) -> bool {
     let steps = SUITES.iter().flat_map(|suite| suite.quick.iter().chain(suite.deep));
     steps.into_iter().any(
@@ -457,7 +470,7 @@ mod tests {
         assert_eq!(names.len(), SUITES.len());
         assert!(SUITES.iter().all(|suite| !suite.quick.is_empty() || !suite.deep.is_empty()));
         assert!(SUITES.iter().all(|suite| suite.quick.is_empty() || suite.usual_s[0] > 0));
-        // What has a deep part is run when what it covers has changed.
+        // A suite with a deep part runs it when files that it covers have changed.
         assert!(SUITES.iter().all(|suite| suite.deep.is_empty() == suite.covers.is_empty()));
     }
 

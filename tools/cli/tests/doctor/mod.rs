@@ -1,6 +1,7 @@
 //! `ferroccl doctor`, on planted machines with one fault each, and on this one.
 
 mod machine;
+mod ofi;
 
 use ccl_harness::stretched;
 use std::process::{Command, Output};
@@ -10,13 +11,13 @@ use ccl_doctor::CHECKS;
 use machine::{Machine, configuration};
 use serde_json::Value;
 
-/// With these variables, and none of ours but these.
+/// Runs `ferroccl` with these environment variables and no others.
 fn ferroccl(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(ccl_harness::command::program());
     command.env_clear().envs(variables.iter().copied()).args(arguments).output().unwrap()
 }
 
-/// The status, and what was found: check, verdict, subject, evidence with remedy.
+/// Returns the exit status and the findings: check, verdict, subject, evidence with remedy.
 fn examine(machine: &Machine, variables: &[(&str, &str)]) -> (i32, Vec<[String; 4]>) {
     let root = machine.0.to_str().unwrap();
     let Output { status, stdout, stderr } =
@@ -37,7 +38,7 @@ const NIC: &str = "sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:01.0
 const GPU: &str = "sys/devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:00.0/0000:13:00.0";
 const PORT: &str = "sys/class/infiniband/mlx5_0/ports/1";
 
-/// What is done to a healthy machine and its environment, and the one thing that is then found.
+/// A change to a healthy machine and its environment, and the one finding that follows.
 struct Plant {
     spoil: fn(&Machine),
     variables: &'static [(&'static str, &'static str)],
@@ -684,7 +685,7 @@ fn the_examples_of_its_help_work() {
     }
 }
 
-/// The machine of the page's example.
+/// Plants the machine of the page's example.
 fn example() -> Machine {
     let machine = Machine::healthy();
     limit(&machine, "Max locked memory", "8388608");

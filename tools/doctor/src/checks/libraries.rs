@@ -8,7 +8,7 @@ use super::super::host::Host;
 use super::super::library::{Asks, open};
 use ccl_machine::devices::{self, Maker};
 
-/// Where libraries usually are.
+/// Usual directories of libraries.
 const DIRECTORIES: [&str; 14] = [
     "/usr/local/nvidia/lib64",
     "/usr/local/cuda/lib64",
@@ -26,13 +26,13 @@ const DIRECTORIES: [&str; 14] = [
     "/lib",
 ];
 const PLUGIN: &str = "libnccl-net-ferroccl.so";
-/// The first that loads an interface that our plugin has: 2.20 came with version 8.
+/// First version that loads an interface that our plugin has: 2.20 came with version 8.
 const NCCL_MIN: u32 = 22_000;
 
 struct Known {
     file: &'static str,
     asks: Asks,
-    /// What a number that it returns means.
+    /// Formats the number that the library's version function returns.
     shows: fn(u32) -> String,
     needed: fn(&Host) -> Need,
     without: &'static str,
@@ -88,7 +88,7 @@ const KNOWN: [Known; 5] = [
         asks: Asks::File,
         shows: |version| version.to_string(),
         needed: |host| if has_efa(host) { Need::Useful } else { Need::No },
-        without: "EFA cannot be used by NCCL's plugin for it (ferroccl does not use libfabric)",
+        without: "EFA cannot be used by NCCL's plugin for it (ferroccl has no transport for it)",
         install: "Amazon's EFA installer, or Debian: libfabric1",
     },
 ];
@@ -110,7 +110,7 @@ fn has_efa(host: &Host) -> bool {
     })
 }
 
-/// Which libraries are there, and of which version.
+/// Reports which libraries are there, and of which version.
 pub(super) fn found(host: &Host) -> Vec<Finding> {
     let mut found: Vec<Finding> = KNOWN.iter().map(|known| one(host, known)).collect();
     found.extend(several_nccl(host));
@@ -147,8 +147,8 @@ fn one(host: &Host, known: &Known) -> Finding {
     }
 }
 
-/// Versions of the files that this name leads to in the directories where libraries are, those that
-/// are asked for first; empty where the file's name has none.
+/// Returns the versions of the files that this name leads to in the library directories, those of
+/// `LD_LIBRARY_PATH` first; a version is empty where the file's name has none.
 pub(super) fn versions(host: &Host, file: &str) -> Vec<String> {
     let asked = host.job.library_path.split(':').filter(|path| path.starts_with('/'));
     let mut seen = Vec::new();
@@ -164,7 +164,8 @@ pub(super) fn versions(host: &Host, file: &str) -> Vec<String> {
     versions
 }
 
-/// Ranks that load different versions of NCCL hang or crash.
+/// Returns a warning if there are several versions of NCCL: ranks that load different ones hang or
+/// crash.
 fn several_nccl(host: &Host) -> Option<Finding> {
     let versions = versions(host, "libnccl.so.2");
     let distinct: BTreeSet<&String> = versions.iter().collect();
@@ -176,7 +177,7 @@ fn several_nccl(host: &Host) -> Option<Finding> {
     })
 }
 
-/// Whether NCCL would find our plugin.
+/// Checks whether NCCL would find our plugin.
 pub(super) fn plugin(host: &Host) -> Vec<Finding> {
     let asked = host.job.library_path.split(':').filter(|path| path.starts_with('/'));
     let mut places = asked.chain(DIRECTORIES).map(|directory| format!("{directory}/{PLUGIN}"));

@@ -1,4 +1,4 @@
-//! The header's own word on what this crate says of its structures, where there is a header.
+//! Checks of this crate's structures and constants against the C header, where one is installed.
 
 use std::fmt::Write;
 use std::mem::offset_of;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::*;
 
-/// Lists `C expression` and the value that it has here.
+/// Lists C expressions, each with the value that it has in this crate.
 macro_rules! layout {
     ($($kind:ident { $($field:ident),* $(,)? })*) => {
         vec![$(
@@ -191,7 +191,7 @@ fn program(claims: &[(String, u64)]) -> String {
     text
 }
 
-/// What the compiler says of it.
+/// Returns whether the compiler accepts the program, and the compiler's messages.
 fn compile(name: &str, program: &str) -> (bool, String) {
     let place = std::env::temp_dir().join(format!("{name}-{}.c", std::process::id()));
     std::fs::write(&place, program).unwrap();
@@ -218,11 +218,14 @@ fn the_header_says_the_same() {
     assert!(!agrees && said.contains("sizeof(struct ibv_wc)"), "{said}");
 }
 
-/// Whatever there is on this machine: an answer, not a crash.
+/// The result is an answer and never a crash, whatever the machine has.
 #[test]
 fn a_machine_without_the_library_or_without_devices_is_no_fault() {
     match system() {
-        Err(error) => assert!(error.to_string().contains("install it"), "{error}"),
+        Err(error) => {
+            let said = error.to_string();
+            assert!(said.contains("install it") && said.contains("cannot open"), "{said}");
+        }
         Ok(functions) => {
             let mut count = 0;
             // SAFETY: the function takes a place for a number.

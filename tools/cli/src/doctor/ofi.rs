@@ -1,0 +1,169 @@
+//! `ferroccl doctor --ofi`: the providers of the installed libfabric, and whether they work.
+//!
+//! A provider is foreign code, of which some look for hardware for minutes or end their process. So
+//! each is tested by a process of its own, which is given up in time.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use ccl_transport_ofi::{Passed, Provider, providers, test_provider};
+use serde::Serialize;
+
+use super::{report, watched};
+
+/// Name of the part that lists; no provider has it.
+const LIST: &str = "list";
+/// Time that listing may take: some providers measure clocks, or look for devices.
+const LIST_WITHIN: Duration = Duration::from_secs(20);
+/// Time that a provider has for its test.
+const TEST_WITHIN: Duration = Duration::from_secs(10);
+/// Time that is left to a process for all that is not the test.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// A provider, what was found out about it, and what that means.
+#[derive(Debug, Serialize)]
+struct Row {
+    #[serde(flatten)]
+    provider: Provider,
+    /// True if the data that was sent and written arrived as it was.
+    passed: bool,
+    /// Result of the test, in words.
+    test: String,
+    /// Sentences on what a transport does without what the provider lacks.
+    without: Vec<&'static str>,
+}
+
+/// Lists and tests all providers. The exit status is 0 if all work, 1 if one does not, 2 without
+/// libfabric.
+pub(super) fn examine(json: bool) -> ExitCode {
+    let all = match in_process(LIST, LIST_WITHIN).and_then(|text| read::<Vec<Provider>>(&text)) {
+        Ok(all) => all,
+        Err(error) => {
+            eprintln!("ferroccl: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let rows = Vec::from_iter(all.into_iter().map(row));
+    let text = match json {
+        true => serde_json::to_string_pretty(&rows).map(|text| text + "\n").unwrap_or_default(),
+        false => shown(&rows),
+    };
+    let _ = write!(std::io::stdout(), "{text}");
+    ExitCode::from(u8::from(rows.iter().any(|row| !row.passed)))
+}
+
+/// Does one part in this process, and reports to the one that watches.
+pub(super) fn part(name: &str) -> ExitCode {
+    let text = |error: serde_json::Error| error.to_string();
+    let done = match name {
+        LIST => providers()
+            .map_err(|error| error.to_string())
+            .and_then(|all| serde_json::to_string(&all).map_err(text)),
+        name => test_provider(name, TEST_WITHIN)
+            .map_err(|error| error.to_string())
+            .and_then(|passed| serde_json::to_string(&passed).map_err(text)),
+    };
+    let status = u8::from(done.is_err());
+    let (Ok(text) | Err(text)) = done;
+    report(&mut std::io::stdout(), status, &text);
+    ExitCode::from(status)
+}
+
+/// Has another process do a part; returns its text, or why there is none.
+fn in_process(part: &str, within: Duration) -> Result<String, String> {
+    let cannot = |error: std::io::Error| format!("no process can be started: {error}");
+    let mut command = Command::new(std::env::current_exe().map_err(cannot)?);
+    command.args(["doctor", "--ofi", "--ofi-part", part]);
+    match watched(command, within).map_err(cannot)? {
+        Some((0, text)) => Ok(text),
+        Some((_, error)) => Err(error),
+        None => Err(format!("it has ended its process, or not ended within {within:?}")),
+    }
+}
+
+fn read<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
+}
+
+fn row(provider: Provider) -> Row {
+    let tested = in_process(&provider.name, TEST_WITHIN + GRACE);
+    let tested = tested.and_then(|text| read::<Passed>(&text));
+    let test = match &tested {
+        Ok(Passed { wrote: true }) => "passed".to_owned(),
+        Ok(Passed { wrote: false }) => "passed; it only sends".to_owned(),
+        Err(error) => format!("FAILED: {error}"),
+    };
+    let without = provider.without();
+    Row { provider, passed: tested.is_ok(), test, without }
+}
+
+fn shown(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return "libfabric has no provider with reliable datagram endpoints\n".to_owned();
+    }
+    let mut lines = vec![
+        ["provider", "version", "writes", "data", "HMEM", "inject", "registration", "progress"]
+            .map(str::to_owned),
+    ];
+    for Row { provider, .. } in rows {
+        let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
+        let registration = provider.registration.join("+");
+        lines.push([
+            provider.name.clone(),
+            provider.version.clone(),
+            yes(provider.writes),
+            yes(provider.write_data),
+            yes(provider.device_memory),
+            provider.inject_bytes.to_string(),
+            if registration.is_empty() { "any memory".to_owned() } else { registration },
+            if provider.automatic_progress { "automatic" } else { "manual" }.to_owned(),
+        ]);
+    }
+    let tests = ["test"].into_iter().chain(rows.iter().map(|row| row.test.as_str()));
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let widths: [usize; 8] = std::array::from_fn(width);
+    let mut text = String::new();
+    for (line, test) in lines.iter().zip(tests) {
+        for (cell, width) in line.iter().zip(widths) {
+            let _ = write!(text, "{cell:width$}  ");
+        }
+        let _ = writeln!(text, "{test}");
+    }
+    for Row { provider, without, .. } in rows {
+        for sentence in without {
+            let _ = write!(text, "\n{}: {sentence}", provider.name);
+        }
+    }
+    text + "\n\nCollectives do not run over libfabric yet; ferroccl uses it for this table only.\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_has_a_line_for_each_provider_and_what_it_lacks() {
+        let provider = Provider {
+            name: "tcp;ofi_rxm".to_owned(),
+            version: "117.0".to_owned(),
+            devices: vec!["eth0".to_owned()],
+            writes: true,
+            write_data: true,
+            device_memory: false,
+            inject_bytes: 64,
+            message_bytes_max: 1 << 30,
+            registration: vec!["LOCAL".to_owned(), "VIRT_ADDR".to_owned()],
+            automatic_progress: true,
+        };
+        let without = provider.without();
+        let row = Row { provider, passed: false, test: "FAILED: late".to_owned(), without };
+        let text = shown(&[row]);
+        let mut lines = text.lines();
+        assert!(lines.next().unwrap().ends_with("progress   test"), "{text}");
+        assert!(lines.next().unwrap().ends_with("LOCAL+VIRT_ADDR  automatic  FAILED: late"));
+        assert!(text.contains("\ntcp;ofi_rxm: no memory of accelerators: "), "{text}");
+        assert!(shown(&[]).contains("no provider"));
+    }
+}

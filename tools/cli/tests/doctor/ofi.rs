@@ -1,0 +1,52 @@
+//! `ferroccl doctor --ofi`, with the libfabric that there is.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+fn ferroccl(arguments: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(ccl_harness::command::program());
+    let output = command.args(["doctor", "--ofi"]).args(arguments).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+/// A machine without libfabric is told so; else each provider is tried in a process of its own.
+#[test]
+fn providers_are_listed_and_tried() {
+    let (status, out, errors) = ferroccl(&["--json"]);
+    if status == 2 {
+        assert!(std::env::var_os("FERROCCL_TEST_OFI").is_none(), "{errors}");
+        assert!(errors.contains("libfabric.so.1 cannot be opened (") && out.is_empty(), "{errors}");
+        assert!(errors.contains("install it"), "{errors}");
+        println!("\nSKIPPED: there is no libfabric (libfabric1)");
+        return;
+    }
+    let rows: Value = serde_json::from_str(&out).unwrap();
+    let rows = rows.as_array().unwrap();
+    let found = |name: &str| rows.iter().find(|row| row["name"] == name);
+    let shm = found("shm").unwrap();
+    assert_eq!((&shm["passed"], &shm["test"]), (&true.into(), &"passed".into()), "{out}");
+    let tcp = found("tcp").or(found("tcp;ofi_rxm")).unwrap();
+    assert_eq!((&tcp["passed"], &tcp["device_memory"]), (&true.into(), &false.into()), "{out}");
+    let without = tcp["without"].to_string();
+    assert!(without.contains("no memory of accelerators"), "{without}");
+    let (_, out, _) = ferroccl(&[]);
+    assert!(out.starts_with("provider ") && out.contains("\nshm "), "{out}");
+}
+
+#[test]
+fn a_part_that_fails_is_reported_with_its_reason() {
+    let (status, out, _) = ferroccl(&["--ofi-part", "carrier-pigeon"]);
+    assert_eq!(status, 1, "{out}");
+    let reasons = ["there is no provider carrier-pigeon", "libfabric.so.1"];
+    assert!(reasons.iter().any(|reason| out.contains(reason)), "{out}");
+}
+
+#[test]
+fn what_does_not_go_with_it_is_refused() {
+    for arguments in [&["--quiet"][..], &["--peer", "localhost:1"], &["--root", "/"]] {
+        let (status, _, errors) = ferroccl(arguments);
+        assert!(status == 2 && errors.contains("cannot be used with"), "{errors}");
+    }
+}

@@ -1,0 +1,119 @@
+//! Fabrics, domains, and memory that is registered with them.
+
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ccl_memory::Region;
+use libc::{c_void, iovec};
+use libfabric_sys::{
+    FI_MR_VIRT_ADDR, FI_RECV, FI_REMOTE_WRITE, FI_SEND, FI_WRITE, fi_close, fi_domain, fi_mr_attr,
+    fi_mr_regattr, fid_domain, fid_fabric, fid_mr,
+};
+
+use super::{Info, OfiError, check};
+
+/// A device that this process has opened.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pub(super) info: Info,
+    fabric: *mut fid_fabric,
+    pub(super) raw: *mut fid_domain,
+    /// Next key of memory, where this side chooses them.
+    next_key: AtomicU64,
+}
+
+// SAFETY: it was asked for with `FI_THREAD_SAFE`: any thread may call it at any time.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(crate) fn open(info: Info) -> Result<Arc<Domain>, OfiError> {
+        let functions = info.functions;
+        let mut fabric = ptr::null_mut();
+        let attributes = info.info().fabric_attr;
+        // SAFETY: the attributes are those of an offer.
+        let returned = unsafe { (functions.fabric)(attributes, &raw mut fabric, ptr::null_mut()) };
+        check(functions, "fi_fabric", returned)?;
+        let next_key = AtomicU64::new(1);
+        let mut domain = Domain { info, fabric, raw: ptr::null_mut(), next_key };
+        // SAFETY: the fabric is open, by the same offer.
+        let returned = unsafe { fi_domain(fabric, domain.info.raw(), &raw mut domain.raw) };
+        check(functions, "fi_domain", returned)?;
+        Ok(Arc::new(domain))
+    }
+
+    pub(crate) fn info(&self) -> &Info {
+        &self.info
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        if !self.raw.is_null() {
+            // SAFETY: what depends on the domain holds it.
+            unsafe { fi_close(self.raw.cast()) };
+        }
+        // SAFETY: nothing depends on the fabric but the domain.
+        unsafe { fi_close(self.fabric.cast()) };
+    }
+}
+
+/// Memory that a domain may send from, receive into, and let peers write.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    pub(crate) region: Region,
+    pub(super) raw: *mut fid_mr,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: as of the domain.
+unsafe impl Send for Memory {}
+// SAFETY: as of the domain.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    pub(crate) fn register(domain: &Arc<Domain>, region: Region) -> Result<Memory, OfiError> {
+        let range = iovec { iov_base: region.start().cast(), iov_len: region.bytes() };
+        let attributes = fi_mr_attr {
+            mr_iov: &raw const range,
+            iov_count: 1,
+            access: FI_SEND | FI_RECV | FI_WRITE | FI_REMOTE_WRITE,
+            offset: 0,
+            requested_key: domain.next_key.fetch_add(1, Ordering::Relaxed),
+            context: ptr::null_mut(),
+            auth_key_size: 0,
+            auth_key: ptr::null_mut(),
+            iface: 0,
+            device: 0,
+            later: [0; 4],
+        };
+        let mut raw = ptr::null_mut();
+        // SAFETY: the region holds its memory for as long as the registration.
+        let returned = unsafe { fi_mr_regattr(domain.raw, &raw const attributes, &raw mut raw) };
+        check(domain.info.functions, "fi_mr_regattr", returned)?;
+        Ok(Memory { region, raw, domain: Arc::clone(domain) })
+    }
+
+    /// Returns what requests of this side name the memory by.
+    pub(crate) fn descriptor(&self) -> *mut c_void {
+        // SAFETY: the registration is open.
+        unsafe { (*self.raw).mem_desc }
+    }
+
+    /// Returns address and key of its first byte, for a peer.
+    pub(crate) fn remote(&self) -> (u64, u64) {
+        let by_address = self.domain.info.registers(FI_MR_VIRT_ADDR);
+        let address = if by_address { self.region.start().expose_provenance() as u64 } else { 0 };
+        // SAFETY: the registration is open.
+        (address, unsafe { (*self.raw).key })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: its owner has no request under way that names it.
+        unsafe { fi_close(self.raw.cast()) };
+    }
+}

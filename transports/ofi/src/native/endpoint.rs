@@ -1,0 +1,251 @@
+//! Endpoints, each with a completion queue and an address vector of its own.
+
+use std::ffi::CStr;
+use std::ptr;
+use std::sync::Arc;
+
+use libc::{EAGAIN, c_char, c_int, c_void, ssize_t};
+use libfabric_sys::{
+    FI_AV_TABLE, FI_CQ_FORMAT_DATA, FI_EAVAIL, FI_MR_ENDPOINT, FI_RECV, FI_SEND, FI_WAIT_NONE,
+    fi_av_attr, fi_av_insert, fi_av_open, fi_close, fi_context2, fi_cq_attr, fi_cq_data_entry,
+    fi_cq_err_entry, fi_cq_open, fi_cq_read, fi_cq_readerr, fi_cq_strerror, fi_enable, fi_endpoint,
+    fi_ep_bind, fi_getname, fi_mr_bind, fi_mr_enable, fi_recv, fi_senddata, fi_writedata, fid,
+    fid_av, fid_cq, fid_ep,
+};
+
+use super::{Domain, Memory, OfiError, check, reason};
+
+/// No provider's address is longer.
+const ADDRESS_BYTES_MAX: usize = 512;
+/// Longest text of a provider that is told.
+const TEXT_BYTES_MAX: usize = 256;
+
+/// A request that is done, or what a peer's request has done here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Completion {
+    /// Flags of the kind: `FI_RECV`, `FI_SEND`, `FI_WRITE`, `FI_REMOTE_WRITE`, with
+    /// `FI_REMOTE_CQ_DATA` where `data` holds.
+    pub(crate) flags: u64,
+    /// Data that the peer has sent with its request.
+    pub(crate) data: u64,
+}
+
+/// An endpoint for reliable datagrams.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    raw: *mut fid_ep,
+    queue: *mut fid_cq,
+    vector: *mut fid_av,
+    domain: Arc<Domain>,
+}
+
+impl Endpoint {
+    pub(crate) fn open(domain: &Arc<Domain>) -> Result<Endpoint, OfiError> {
+        let none = ptr::null_mut();
+        let domain = Arc::clone(domain);
+        let functions = domain.info.functions;
+        let mut made = Endpoint {
+            raw: ptr::null_mut(),
+            queue: ptr::null_mut(),
+            vector: ptr::null_mut(),
+            domain,
+        };
+        let mut queue = fi_cq_attr {
+            size: 0,
+            flags: 0,
+            format: FI_CQ_FORMAT_DATA,
+            wait_obj: FI_WAIT_NONE,
+            signaling_vector: 0,
+            wait_cond: 0,
+            wait_set: none,
+            later: none,
+        };
+        let mut vector = fi_av_attr {
+            r#type: FI_AV_TABLE,
+            rx_ctx_bits: 0,
+            count: 0,
+            ep_per_node: 0,
+            name: ptr::null(),
+            map_addr: none,
+            flags: 0,
+        };
+        let (opened, info) = (made.domain.raw, made.domain.info.raw());
+        // SAFETY: the domain is open.
+        let returned = unsafe { fi_cq_open(opened, &raw mut queue, &raw mut made.queue) };
+        check(functions, "fi_cq_open", returned)?;
+        // SAFETY: the domain is open.
+        let returned = unsafe { fi_av_open(opened, &raw mut vector, &raw mut made.vector) };
+        check(functions, "fi_av_open", returned)?;
+        // SAFETY: the domain is open, by the same offer.
+        let returned = unsafe { fi_endpoint(opened, info, &raw mut made.raw) };
+        check(functions, "fi_endpoint", returned)?;
+        for (to, flags) in [(made.queue.cast(), FI_SEND | FI_RECV), (made.vector.cast(), 0)] {
+            // SAFETY: both are open, and the endpoint is not enabled yet.
+            check(functions, "fi_ep_bind", unsafe { fi_ep_bind(made.raw, to, flags) })?;
+        }
+        // SAFETY: everything is bound.
+        check(functions, "fi_enable", unsafe { fi_enable(made.raw) })?;
+        Ok(made)
+    }
+
+    fn check(&self, call: &'static str, returned: c_int) -> Result<(), OfiError> {
+        check(self.domain.info.functions, call, returned)
+    }
+
+    /// Returns the address that peers insert.
+    pub(crate) fn address(&self) -> Result<Vec<u8>, OfiError> {
+        let mut address = vec![0; ADDRESS_BYTES_MAX];
+        let mut bytes = address.len();
+        // SAFETY: the endpoint is enabled, and there is that much room.
+        let returned = unsafe { fi_getname(self.raw, address.as_mut_ptr().cast(), &raw mut bytes) };
+        self.check("fi_getname", returned)?;
+        address.truncate(bytes);
+        Ok(address)
+    }
+
+    /// Makes a peer known by its address; returns its number.
+    pub(crate) fn insert(&self, address: &[u8]) -> Result<u64, OfiError> {
+        let mut number = 0;
+        // SAFETY: the address is what the same provider returned.
+        let returned =
+            unsafe { fi_av_insert(self.vector, address.as_ptr().cast(), &raw mut number) };
+        self.check("fi_av_insert", returned)?;
+        if returned == 1 {
+            Ok(number)
+        } else {
+            self.check("fi_av_insert", -libc::EINVAL).map(|()| 0)
+        }
+    }
+
+    /// Lets peers write memory through this endpoint, where the provider asks for that.
+    pub(crate) fn expose(&self, memory: &Memory) -> Result<(), OfiError> {
+        if !self.domain.info.registers(FI_MR_ENDPOINT) {
+            return Ok(());
+        }
+        // SAFETY: both are open.
+        self.check("fi_mr_bind", unsafe { fi_mr_bind(memory.raw, self.raw) })?;
+        // SAFETY: the memory is bound.
+        self.check("fi_mr_enable", unsafe { fi_mr_enable(memory.raw) })
+    }
+
+    /// Returns whether a request was taken; not now if the provider is busy.
+    fn taken(&self, call: &'static str, returned: ssize_t) -> Result<bool, OfiError> {
+        if returned == -(EAGAIN as ssize_t) {
+            return Ok(false);
+        }
+        self.check(call, returned as c_int).map(|()| true)
+    }
+
+    /// Posts a receive into all of a memory. False: not now.
+    ///
+    /// # Safety
+    ///
+    /// Memory and context stay until the request has completed, or the endpoint is closed.
+    pub(crate) unsafe fn recv(
+        &self,
+        memory: &Memory,
+        context: *mut fi_context2,
+    ) -> Result<bool, OfiError> {
+        let (start, bytes) = (memory.region.start(), memory.region.bytes());
+        // SAFETY: the caller keeps the contract.
+        let returned =
+            unsafe { fi_recv(self.raw, start.cast(), bytes, memory.descriptor(), context.cast()) };
+        self.taken("fi_recv", returned)
+    }
+
+    /// Sends all of a memory. False: not now.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Endpoint::recv`].
+    pub(crate) unsafe fn send(
+        &self,
+        memory: &Memory,
+        data: u64,
+        to: u64,
+        context: *mut fi_context2,
+    ) -> Result<bool, OfiError> {
+        let start = memory.region.start().cast_const().cast::<c_void>();
+        let what = (start, memory.region.bytes(), memory.descriptor());
+        // SAFETY: the caller keeps the contract.
+        let returned = unsafe { fi_senddata(self.raw, what, data, to, context.cast()) };
+        self.taken("fi_senddata", returned)
+    }
+
+    /// Writes all of a memory to a peer's. False: not now.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Endpoint::recv`].
+    pub(crate) unsafe fn write(
+        &self,
+        memory: &Memory,
+        data: u64,
+        to: u64,
+        remote: (u64, u64),
+        context: *mut fi_context2,
+    ) -> Result<bool, OfiError> {
+        let start = memory.region.start().cast_const().cast::<c_void>();
+        let what = (start, memory.region.bytes(), memory.descriptor());
+        // SAFETY: the caller keeps the contract.
+        let returned = unsafe { fi_writedata(self.raw, what, data, to, remote, context.cast()) };
+        self.taken("fi_writedata", returned)
+    }
+
+    /// Takes one completion, if there is one, and lets the provider make progress.
+    pub(crate) fn poll(&self, what: &'static str) -> Result<Option<Completion>, OfiError> {
+        let none = ptr::null_mut();
+        let mut entry = fi_cq_data_entry { op_context: none, flags: 0, len: 0, buf: none, data: 0 };
+        // SAFETY: the queue is open, with entries of this kind.
+        let returned = unsafe { fi_cq_read(self.queue, (&raw mut entry).cast(), 1) };
+        if returned == -(FI_EAVAIL as ssize_t) {
+            return Err(self.failure(what));
+        }
+        let any = self.taken("fi_cq_read", returned)? && returned > 0;
+        Ok(any.then_some(Completion { flags: entry.flags, data: entry.data }))
+    }
+
+    /// Takes the failure that is at the head of the queue.
+    fn failure(&self, what: &'static str) -> OfiError {
+        let none = ptr::null_mut();
+        let mut entry = fi_cq_err_entry {
+            op_context: none,
+            flags: 0,
+            len: 0,
+            buf: none,
+            data: 0,
+            tag: 0,
+            olen: 0,
+            err: 0,
+            prov_errno: 0,
+            err_data: none,
+            err_data_size: 0,
+            later: 0,
+        };
+        // SAFETY: the queue is open.
+        let returned = unsafe { fi_cq_readerr(self.queue, &raw mut entry) };
+        let functions = self.domain.info.functions;
+        if let Err(error) = check(functions, "fi_cq_readerr", returned as c_int) {
+            return error;
+        }
+        let mut space: [c_char; TEXT_BYTES_MAX] = [0; TEXT_BYTES_MAX];
+        // SAFETY: the entry is the last that was taken.
+        let text = unsafe { fi_cq_strerror(self.queue, &entry, &mut space) };
+        let detail = match text.is_null() {
+            true => "nothing".to_owned(),
+            // SAFETY: the text ends with a zero, and is the provider's or in `space`.
+            false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+        };
+        OfiError::Request { what, code: entry.err, reason: reason(functions, entry.err), detail }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        let objects: [*mut fid; 3] = [self.raw.cast(), self.queue.cast(), self.vector.cast()];
+        for object in objects.into_iter().filter(|object| !object.is_null()) {
+            // SAFETY: it is open, and what depended on it was closed before it.
+            unsafe { fi_close(object) };
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Offers of providers.
+
+use std::ffi::{CStr, CString};
+use std::ptr::{self, NonNull};
+
+use libc::{ENODATA, c_char, c_int};
+use libfabric_sys::{
+    FI_API_VERSION, FI_CONTEXT, FI_CONTEXT2, FI_EP_RDM, FI_MR_ALLOCATED, FI_MR_ENDPOINT,
+    FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY, FI_MR_VIRT_ADDR, FI_RX_CQ_DATA, FI_THREAD_SAFE,
+    Functions, fi_domain_attr, fi_ep_attr, fi_info, fi_tx_attr,
+};
+
+use super::{OfiError, check, functions};
+
+/// Modes of memory registration that the callers of this crate keep to.
+const MR_MODES: c_int =
+    FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT | FI_MR_HMEM;
+
+/// Demands on an offer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hints<'a> {
+    /// Name of the provider; any if none.
+    pub(crate) provider: Option<&'a str>,
+    /// Capabilities.
+    pub(crate) caps: u64,
+}
+
+/// Offer of a provider.
+#[derive(Debug)]
+pub(crate) struct Info {
+    pub(super) functions: &'static Functions,
+    raw: NonNull<fi_info>,
+}
+
+// SAFETY: nobody else has the offer, and the library keeps nothing of its thread.
+unsafe impl Send for Info {}
+// SAFETY: shared references only read.
+unsafe impl Sync for Info {}
+
+impl Info {
+    /// Lists the offers of reliable datagram endpoints that meet the hints, the library's preferred
+    /// one first; none if no provider meets them.
+    pub(crate) fn list(hints: &Hints<'_>) -> Result<Vec<Info>, OfiError> {
+        let functions = functions()?;
+        let mut demands = Info::empty(functions)?;
+        demands.demand(hints)?;
+        let mut first: *mut fi_info = ptr::null_mut();
+        let (node, service) = (ptr::null(), ptr::null());
+        // SAFETY: the hints are whole, and the list goes where there is room for it.
+        let returned = unsafe {
+            let into = &raw mut first;
+            (functions.getinfo)(FI_API_VERSION, node, service, 0, demands.raw.as_ptr(), into)
+        };
+        if returned == -ENODATA {
+            return Ok(Vec::new());
+        }
+        check(functions, "fi_getinfo", returned)?;
+        let mut all = Vec::new();
+        let mut next = first;
+        while let Some(offer) = NonNull::new(next) {
+            // SAFETY: the list is whole.
+            let copy = unsafe { (functions.dupinfo)(offer.as_ptr()) };
+            all.extend(NonNull::new(copy).map(|raw| Info { functions, raw }));
+            // SAFETY: the list is whole.
+            next = unsafe { (*offer.as_ptr()).next };
+        }
+        // SAFETY: the list is this function's own, and nothing points into it.
+        unsafe { (functions.freeinfo)(first) };
+        Ok(all)
+    }
+
+    fn empty(functions: &'static Functions) -> Result<Info, OfiError> {
+        // SAFETY: a copy of nothing is an empty offer with all its attributes.
+        let raw = unsafe { (functions.dupinfo)(ptr::null()) };
+        match NonNull::new(raw) {
+            Some(raw) => Ok(Info { functions, raw }),
+            None => {
+                let reason = "there is no memory".to_owned();
+                Err(OfiError::Call { call: "fi_allocinfo", code: libc::ENOMEM, reason })
+            }
+        }
+    }
+
+    fn demand(&mut self, hints: &Hints<'_>) -> Result<(), OfiError> {
+        let name = hints.provider.map(CString::new).transpose();
+        let name = name.map_err(|_| OfiError::Call {
+            call: "fi_getinfo",
+            code: libc::EINVAL,
+            reason: "the name of a provider has no zeros".to_owned(),
+        })?;
+        // SAFETY: the offer is whole, and nobody else has it.
+        let info = unsafe { &mut *self.raw.as_ptr() };
+        info.caps = hints.caps;
+        info.mode = FI_CONTEXT | FI_CONTEXT2 | FI_RX_CQ_DATA;
+        // SAFETY: the library has made all attributes.
+        unsafe { &mut *info.ep_attr }.r#type = FI_EP_RDM;
+        // SAFETY: as above.
+        let domain = unsafe { &mut *info.domain_attr };
+        (domain.mr_mode, domain.threading) = (MR_MODES, FI_THREAD_SAFE);
+        if let Some(name) = name {
+            // SAFETY: as above.
+            let fabric = unsafe { &mut *info.fabric_attr };
+            // SAFETY: the name ends with a zero. The library frees the copy with the offer.
+            fabric.prov_name = unsafe { libc::strdup(name.as_ptr()) };
+        }
+        Ok(())
+    }
+
+    pub(super) fn raw(&self) -> *mut fi_info {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn info(&self) -> &fi_info {
+        // SAFETY: the offer is whole as long as its owner.
+        unsafe { self.raw.as_ref() }
+    }
+
+    pub(crate) fn domain(&self) -> &fi_domain_attr {
+        // SAFETY: every offer has all attributes.
+        unsafe { &*self.info().domain_attr }
+    }
+
+    pub(crate) fn endpoint(&self) -> &fi_ep_attr {
+        // SAFETY: every offer has all attributes.
+        unsafe { &*self.info().ep_attr }
+    }
+
+    pub(crate) fn sending(&self) -> &fi_tx_attr {
+        // SAFETY: every offer has all attributes.
+        unsafe { &*self.info().tx_attr }
+    }
+
+    /// Returns the provider's name, such as `tcp;ofi_rxm`.
+    pub(crate) fn provider(&self) -> String {
+        // SAFETY: every offer has all attributes.
+        text(unsafe { (*self.info().fabric_attr).prov_name })
+    }
+
+    /// Returns the provider's version.
+    pub(crate) fn version(&self) -> (u32, u32) {
+        // SAFETY: every offer has all attributes.
+        let version = unsafe { (*self.info().fabric_attr).prov_version };
+        (version >> 16, version & 0xffff)
+    }
+
+    /// Returns the name of the device or interface.
+    pub(crate) fn device(&self) -> String {
+        text(self.domain().name)
+    }
+
+    pub(crate) fn has(&self, caps: u64) -> bool {
+        self.info().caps & caps == caps
+    }
+
+    pub(crate) fn registers(&self, mode: c_int) -> bool {
+        self.domain().mr_mode & mode != 0
+    }
+}
+
+/// Reads a text of the library's; empty if there is none.
+fn text(text: *const c_char) -> String {
+    if text.is_null() {
+        return String::new();
+    }
+    // SAFETY: texts of offers end with a zero, and live as long as these.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has it.
+        unsafe { (self.functions.freeinfo)(self.raw.as_ptr()) };
+    }
+}

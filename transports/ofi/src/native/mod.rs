@@ -1,0 +1,69 @@
+//! libfabric's objects with owners: each is closed once, after what depends on it.
+
+mod domain;
+mod endpoint;
+mod info;
+
+use std::ffi::CStr;
+
+use libc::c_int;
+use libfabric_sys::{Functions, LoadError};
+
+pub(crate) use domain::{Domain, Memory};
+pub(crate) use endpoint::{Completion, Endpoint};
+pub(crate) use info::{Hints, Info};
+
+/// Failure of libfabric.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OfiError {
+    /// There is no library, or it is too old.
+    #[error(transparent)]
+    Library(LoadError),
+    /// A call failed.
+    #[error("{call}: {reason} ({code})")]
+    Call {
+        /// Name of the call.
+        call: &'static str,
+        /// Number of the error, positive.
+        code: c_int,
+        /// The library's text for the number.
+        reason: String,
+    },
+    /// A request failed.
+    #[error("{what} failed: {reason} ({code}), the provider says: {detail}")]
+    Request {
+        /// Name of the request.
+        what: &'static str,
+        /// Number of the error, positive.
+        code: c_int,
+        /// The library's text for the number.
+        reason: String,
+        /// The provider's text.
+        detail: String,
+    },
+}
+
+/// Returns the library's functions.
+pub(crate) fn functions() -> Result<&'static Functions, OfiError> {
+    libfabric_sys::system().map_err(|error| OfiError::Library(error.clone()))
+}
+
+/// Returns the library's text for an error number.
+fn reason(functions: &Functions, code: c_int) -> String {
+    // SAFETY: the function takes any number.
+    let text = unsafe { (functions.strerror)(code) };
+    if text.is_null() {
+        return "an error without a name".to_owned();
+    }
+    // SAFETY: the text is the library's own, and stays.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// Checks what a call returned: negative numbers are errors.
+fn check(functions: &Functions, call: &'static str, returned: c_int) -> Result<(), OfiError> {
+    if returned >= 0 {
+        return Ok(());
+    }
+    let code = -returned;
+    Err(OfiError::Call { call, code, reason: reason(functions, code) })
+}

@@ -1,0 +1,130 @@
+//! Providers, and what they can do.
+
+use std::collections::BTreeMap;
+
+use libfabric_sys::{
+    FI_HMEM, FI_MR_ALLOCATED, FI_MR_ENDPOINT, FI_MR_HMEM, FI_MR_LOCAL, FI_MR_PROV_KEY,
+    FI_MR_VIRT_ADDR, FI_MSG, FI_PROGRESS_AUTO, FI_RMA,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::native::{Hints, Info, OfiError};
+
+/// Bytes of data with a completion that a transport needs.
+pub(crate) const DATA_BYTES: usize = 4;
+
+/// A provider with reliable datagram endpoints.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Provider {
+    /// Name, as `FI_PROVIDER` has it; layers are joined by `;`.
+    pub name: String,
+    /// Version.
+    pub version: String,
+    /// Devices and interfaces.
+    pub devices: Vec<String>,
+    /// True if it writes to a peer's memory (`FI_RMA`).
+    pub writes: bool,
+    /// True if the peer's completion has four bytes of data (`FI_REMOTE_CQ_DATA`).
+    pub write_data: bool,
+    /// True if it moves the memory of accelerators (`FI_HMEM`).
+    pub device_memory: bool,
+    /// Bytes that are sent without waiting for them.
+    pub inject_bytes: usize,
+    /// Most bytes of a message.
+    pub message_bytes_max: usize,
+    /// Demands on registered memory, by their names (`FI_MR_…`).
+    pub registration: Vec<String>,
+    /// True if it makes progress by itself; else only within calls.
+    pub automatic_progress: bool,
+}
+
+impl Provider {
+    /// Returns what a transport does without what is missing, one sentence each.
+    #[must_use]
+    pub fn without(&self) -> Vec<&'static str> {
+        let mut all = Vec::new();
+        if !self.writes || !self.write_data {
+            all.push(
+                "no writes with data: messages are sent and received, with a copy at the receiver",
+            );
+        }
+        if !self.device_memory {
+            all.push("no memory of accelerators: their data is staged in host memory");
+        }
+        if !self.automatic_progress {
+            all.push("no progress of its own: data moves while a rank is in a call");
+        }
+        all
+    }
+}
+
+/// Lists the providers of the installed libfabric that have reliable datagram endpoints, the
+/// library's preferred one first.
+///
+/// # Errors
+///
+/// When there is no libfabric of version 1.17 or later, or it fails.
+pub fn providers() -> Result<Vec<Provider>, OfiError> {
+    let infos = Info::list(&Hints { provider: None, caps: FI_MSG })?;
+    let mut order: Vec<String> = Vec::new();
+    let mut of_name: BTreeMap<String, Vec<Info>> = BTreeMap::new();
+    for info in infos {
+        let name = info.provider();
+        if !order.contains(&name) {
+            order.push(name.clone());
+        }
+        of_name.entry(name).or_default().push(info);
+    }
+    let mut all = Vec::new();
+    for name in order {
+        all.extend(provider(&name, of_name.get(&name).map_or(&[], Vec::as_slice))?);
+    }
+    Ok(all)
+}
+
+/// Returns the best offer of a provider.
+pub(crate) fn best(name: &str) -> Result<Option<Info>, OfiError> {
+    for caps in [FI_MSG | FI_RMA, FI_MSG] {
+        let offers = Info::list(&Hints { provider: Some(name), caps })?;
+        // Asked for a layer, the library returns what is made of it, too.
+        if let Some(offer) = offers.into_iter().find(|offer| offer.provider() == name) {
+            return Ok(Some(offer));
+        }
+    }
+    Ok(None)
+}
+
+/// Describes a provider by its offers; none if it offers nothing any more.
+fn provider(name: &str, infos: &[Info]) -> Result<Option<Provider>, OfiError> {
+    let mut devices: Vec<String> = Vec::new();
+    for device in infos.iter().map(Info::device) {
+        if !devices.contains(&device) {
+            devices.push(device);
+        }
+    }
+    let hints = Hints { provider: Some(name), caps: FI_MSG | FI_HMEM };
+    let device_memory = Info::list(&hints)?.iter().any(|info| info.provider() == name);
+    let Some(info) = best(name)? else { return Ok(None) };
+    let (major, minor) = info.version();
+    let modes = [
+        (FI_MR_LOCAL, "LOCAL"),
+        (FI_MR_VIRT_ADDR, "VIRT_ADDR"),
+        (FI_MR_ALLOCATED, "ALLOCATED"),
+        (FI_MR_PROV_KEY, "PROV_KEY"),
+        (FI_MR_ENDPOINT, "ENDPOINT"),
+        (FI_MR_HMEM, "HMEM"),
+    ];
+    let demands = modes.into_iter().filter(|(mode, _)| info.registers(*mode));
+    Ok(Some(Provider {
+        name: name.to_owned(),
+        version: format!("{major}.{minor}"),
+        devices,
+        writes: info.has(FI_RMA),
+        write_data: info.domain().cq_data_size >= DATA_BYTES,
+        device_memory,
+        inject_bytes: info.sending().inject_size,
+        message_bytes_max: info.endpoint().max_msg_size,
+        registration: demands.map(|(_, name)| name.to_owned()).collect(),
+        automatic_progress: info.domain().data_progress == FI_PROGRESS_AUTO,
+    }))
+}

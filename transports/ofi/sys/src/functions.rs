@@ -1,0 +1,103 @@
+//! The library's exported functions, found when they are first asked for.
+
+use std::error::Error as _;
+use std::sync::OnceLock;
+
+use libc::{c_char, c_int, c_void};
+use libloading::Library;
+
+use crate::FI_API_VERSION;
+use crate::types::{fi_fabric_attr, fi_info, fid_fabric};
+
+/// File name under which every distribution installs the library.
+pub const LIBRARY: &str = "libfabric.so.1";
+
+/// Reason why there are no functions.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// The library is not installed, or cannot be loaded.
+    #[error(
+        "{LIBRARY} cannot be opened ({0}): install it to use libfabric (Debian: libfabric1; AWS: \
+         the EFA installer, whose library is in /opt/amazon/efa/lib)"
+    )]
+    Library(String),
+    /// The library lacks a function.
+    #[error("{LIBRARY} has no function {0}: a newer libfabric is needed, 1.17 or later")]
+    Function(&'static str),
+    /// The library is older than what is needed.
+    #[error("{LIBRARY} is version {0}.{1}: 1.17 or later is needed")]
+    Version(u32, u32),
+}
+
+/// Returns the library's functions, once for the process. The library stays loaded: providers may
+/// live in threads that outlast everything else.
+///
+/// # Errors
+///
+/// When there is no such library, it lacks a function, or it is too old.
+pub fn system() -> Result<&'static Functions, &'static LoadError> {
+    static SYSTEM: OnceLock<Result<Functions, LoadError>> = OnceLock::new();
+    SYSTEM.get_or_init(load).as_ref()
+}
+
+fn load() -> Result<Functions, LoadError> {
+    // SAFETY: its initialisers are those of a library that everybody loads at start otherwise.
+    let library = unsafe { Library::new(LIBRARY) };
+    let library = library.map_err(|error| LoadError::Library(reason(&error)))?;
+    let functions = Functions::of(&library);
+    std::mem::forget(library);
+    let functions = functions?;
+    // SAFETY: the function takes nothing.
+    let version = unsafe { (functions.version)() };
+    if version < FI_API_VERSION {
+        return Err(LoadError::Version(version >> 16, version & 0xffff));
+    }
+    Ok(functions)
+}
+
+/// Returns what the system says of an error, which knows the file that is missing.
+fn reason(error: &libloading::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), ToString::to_string)
+}
+
+/// Declares the table, and how it is filled from a library.
+macro_rules! functions {
+    ($($(#[$doc:meta])* $name:ident = $symbol:literal: $call:ty;)*) => {
+        /// Functions that libfabric exports, as far as they are used; see the manual pages.
+        #[derive(Clone, Copy, Debug)]
+        pub struct Functions {
+            $($(#[$doc])* pub $name: $call,)*
+        }
+
+        impl Functions {
+            fn of(library: &Library) -> Result<Functions, LoadError> {
+                Ok(Functions {
+                    $($name:
+                        // SAFETY: the header declares this function so.
+                        *unsafe { library.get(concat!($symbol, "\0").as_bytes()) }
+                            .map_err(|_| LoadError::Function($symbol))?,
+                    )*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    /// Returns the version of the library.
+    version = "fi_version": unsafe extern "C" fn() -> u32;
+    /// Lists what providers offer that meets the hints.
+    getinfo = "fi_getinfo": unsafe extern "C" fn(
+        u32, *const c_char, *const c_char, u64, *const fi_info, *mut *mut fi_info,
+    ) -> c_int;
+    /// Frees such a list, or an offer of its own.
+    freeinfo = "fi_freeinfo": unsafe extern "C" fn(*mut fi_info);
+    /// Copies an offer; of null makes an empty one.
+    dupinfo = "fi_dupinfo": unsafe extern "C" fn(*const fi_info) -> *mut fi_info;
+    /// Opens a fabric.
+    fabric = "fi_fabric": unsafe extern "C" fn(
+        *mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void,
+    ) -> c_int;
+    /// Describes an error number, which calls return negated.
+    strerror = "fi_strerror": unsafe extern "C" fn(c_int) -> *const c_char;
+}

@@ -1,0 +1,26 @@
+//! libfabric as it is: the types that its callers share with it, and its functions, found at run
+//! time. Nothing here is linked, so what uses it starts on a machine without the library.
+//!
+//! Types, fields and constants bear the names that the library's own headers give them, so that
+//! its manual pages explain them. Only what ferroccl uses is here. Most calls are no symbols of the
+//! library but pointers in its objects; [`fi_close`] and its siblings go through them.
+//!
+//! The types are those of version 1.17. Later versions append fields to some; those are allocated
+//! by the library ([`Functions::dupinfo`] of null), or have room at their end.
+//!
+//! Everything goes through a [`Functions`], so a program may bring its own: a simulated provider
+//! for tests.
+
+// The library's names, for those who know them or look them up.
+#![allow(non_camel_case_types)]
+
+mod constants;
+mod functions;
+mod inline;
+#[allow(missing_docs, reason = "fields and pointers are those of the manual pages")]
+mod types;
+
+pub use constants::*;
+pub use functions::{Functions, LIBRARY, LoadError, system};
+pub use inline::*;
+pub use types::*;

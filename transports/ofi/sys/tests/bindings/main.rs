@@ -1,0 +1,4 @@
+//! Tests of the bindings, with the libfabric that there is.
+
+#[cfg(test)]
+mod headers;

